@@ -19,7 +19,7 @@ from .groups import (
     plan_groups,
     replay_log,
 )
-from .processes import run_up, serve_coordinator, serve_rest, serve_worker
+from .processes import run_up, serve_coordinator, serve_proxy, serve_rest, serve_worker
 from .workers import drain_worker, list_workers, restart_worker
 
 
@@ -85,6 +85,26 @@ def build_parser() -> argparse.ArgumentParser:
     _add_server(coordinator)
     _add_metrics(coordinator)
     coordinator.set_defaults(run=serve_coordinator)
+
+    proxy = commands.add_parser("proxy", help="serve the groups of a Kafka broker's clients; forward everything else")
+    proxy.add_argument("--broker", required=True, metavar="HOST:PORT", help="PLAINTEXT listener of the Kafka broker")
+    proxy.add_argument(
+        "--data", type=path, default=Path("connectgroup-data"), help="directory of the log (connectgroup-data)"
+    )
+    proxy.add_argument("--advertised-host", metavar="HOST", help="host that clients are sent to (--host)")
+    proxy.add_argument("--advertised-port", type=number, metavar="PORT", help="port that clients are sent to (--port)")
+    proxy.add_argument(
+        "--initial-rebalance-delay-ms",
+        type=number,
+        default=3_000,
+        help="how long the first rebalance of a classic group waits for more members (3000)",
+    )
+    proxy.add_argument(
+        "--min-session-timeout-ms", type=number, default=6_000, help="lowest session timeout of a classic member (6000)"
+    )
+    _add_server(proxy)
+    _add_metrics(proxy)
+    proxy.set_defaults(run=serve_proxy)
 
     worker = commands.add_parser("worker", help="run one worker")
     add_coordinator(worker)

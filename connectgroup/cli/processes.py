@@ -113,9 +113,15 @@ def _coordinator_config(options: argparse.Namespace) -> CoordinatorConfig:
     """Return the validated settings."""
     from ..config.base import checked
     from ..config.coordinator import CoordinatorConfig
+
+    return checked(CoordinatorConfig, _coordinator_values(options))
+
+
+def _coordinator_values(options: argparse.Namespace) -> dict[str, Any]:
+    """The settings of a coordinator, by the names of ``CoordinatorConfig``."""
     from ..log.registry import LOG_FILE
 
-    values = {
+    return {
         "host": options.host,
         "port": options.port,
         "data": options.data / LOG_FILE if options.log is None else None,
@@ -129,7 +135,6 @@ def _coordinator_config(options: argparse.Namespace) -> CoordinatorConfig:
         "max_connections_per_address": options.max_connections_per_address,
         "assignor": options.fallback_assignor,
     }
-    return checked(CoordinatorConfig, values)
 
 
 def _check_connections(workers: int, config: CoordinatorConfig) -> None:
@@ -224,6 +229,30 @@ async def serve_coordinator(options: argparse.Namespace) -> int:
             await stopping.wait()
         finally:
             await server.close()
+    return 0
+
+
+async def serve_proxy(options: argparse.Namespace) -> int:
+    from ..config.base import checked
+    from ..config.proxy import ProxyConfig
+    from ..proxy.server import ProxyServer
+
+    names = ("broker", "advertised_host", "advertised_port", "initial_rebalance_delay_ms", "min_session_timeout_ms")
+    config = checked(ProxyConfig, _coordinator_values(options) | {name: getattr(options, name) for name in names})
+    proxy = ProxyServer(config)
+    if options.log is None:
+        _make_directory("--data", options.data)
+    _allow_open_files(2 * config.max_connections)
+    stopping = _stop_event()
+    async with _metrics_server(options.metrics_port) as metrics_url:
+        await proxy.start()
+        print(f"proxy at {proxy.address} for broker {config.broker}", flush=True)
+        if metrics_url:
+            print(f"metrics at {metrics_url}", flush=True)
+        try:
+            await stopping.wait()
+        finally:
+            await proxy.close()
     return 0
 
 

@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from ..errors import CoordinatorNotAvailable, UnknownServerError
 from ..protocol.messages.api import Handler, Request, Response
@@ -59,6 +59,32 @@ class Client(Protocol):
         """Close the connection."""
 
 
+class Relay(Protocol):
+    """Forwards those requests of one connection that the handler does not handle to another server."""
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether more requests may be forwarded; while false, the connection reads no more of them."""
+
+    def forward(self, data: bytes, defer: Callable[[], Callable[[bytes | None], None]]) -> bool:
+        """Forward a request, or return false: the request is for the handler.
+
+        Args:
+            data: header and body.
+            defer: takes the next position in the response order; the function that it returns is called once, with
+                header and body of the response. With null the connection is closed in request order.
+        """
+
+    def pause(self) -> None:
+        """The peer does not read its responses: read no more of the other server."""
+
+    def resume(self) -> None:
+        """The peer reads again."""
+
+    def close(self) -> None:
+        """The connection is lost."""
+
+
 class _Turn(Generic[Ticket]):
     """The position of one request in the response order."""
 
@@ -67,7 +93,7 @@ class _Turn(Generic[Ticket]):
     def __init__(self, ticket: Ticket) -> None:
         self.ticket = ticket
         self.done = False
-        self.response: Response | None = None
+        self.response: Response | bytes | None = None
 
 
 class Conversation(Generic[Ticket]):
@@ -79,9 +105,7 @@ class Conversation(Generic[Ticket]):
         response: called once per request, in order, with its ticket and its response.
     """
 
-    def __init__(
-        self, handler: Handler, *, client_host: str, response: Callable[[Ticket, Response | None], None]
-    ) -> None:
+    def __init__(self, handler: Handler, *, client_host: str, response: Callable[[Ticket, Any], None]) -> None:
         self._handler, self._client_host, self._answer = handler, client_host, response
         self._turns: deque[_Turn[Ticket]] = deque()
         self.tasks: set[asyncio.Task[Response]] = set()
@@ -105,6 +129,17 @@ class Conversation(Generic[Ticket]):
         turn.done, turn.response = True, response
         self._turns.append(turn)
         self._flush()
+
+    def defer(self, ticket: Ticket) -> Callable[[bytes | None], None]:
+        """Take a position in the response order; the function that is returned sends the response."""
+        turn = _Turn(ticket)
+        self._turns.append(turn)
+
+        def respond(response: bytes | None) -> None:
+            turn.done, turn.response = True, response
+            self._flush()
+
+        return respond
 
     def _finished(self, turn: _Turn[Ticket], request: Request, task: asyncio.Task[Response]) -> None:
         self.tasks.discard(task)

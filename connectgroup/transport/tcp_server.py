@@ -17,10 +17,11 @@ import logging
 import os
 import socket
 import ssl
-from collections import Counter, deque
+from collections import Counter
+from collections.abc import Callable
 from typing import Final
 
-from ..errors import ConfigError, CoordinatorNotAvailable, InvalidRequest, TransportError, UnknownServerError, WireError
+from ..errors import ConfigError, InvalidRequest, TransportError
 from ..protocol.messages.api import Handler, Response
 from ..protocol.messages.cluster import (
     ApiVersionsRequest,
@@ -31,19 +32,13 @@ from ..protocol.messages.cluster import (
 )
 from ..protocol.units import printable
 from ..wire.apis import (
-    API_VERSIONS,
-    APIS,
     FIND_COORDINATOR,
-    DecodeFailure,
-    RequestHeader,
-    decode_request,
-    encode_response,
     refusal,
     served,
 )
-from ..wire.framing import DEFAULT_MAX_BYTES, FrameReader, frame
-from .base import Conversation, reason
+from .base import Relay, reason
 from .limits import LOOPBACK, Limits, is_loopback, resolve
+from .tcp_connection import Connection
 
 GROUP_KEY: Final = 0
 """FindCoordinator's key type for groups, the only supported key type."""
@@ -84,8 +79,8 @@ class TcpServer:
         self._advertised = (advertised_host, advertised_port, node_id)
         self._tls, self._loopback_only = tls, loopback_only
         self._listener: asyncio.Server | None = None
-        self._connections: set[_Connection] = set()
-        self._refused: set[_Connection] = set()
+        self._connections: set[Connection] = set()
+        self._refused: set[Connection] = set()
         self._by_host: Counter[str] = Counter()
         self._complaints: dict[str, tuple[float, int]] = {}
         self._sweeper: asyncio.TimerHandle | None = None
@@ -108,7 +103,7 @@ class TcpServer:
             # Accept one connection per turn of the loop. asyncio accepts up to ``backlog`` connections per turn. If no
             # file descriptor is free, it fails, and logs a traceback, as often; no request is handled meanwhile (F36).
             self._listener = await loop.create_server(
-                lambda: _Connection(self), addresses, self.port, ssl=self._tls, backlog=1
+                lambda: Connection(self), addresses, self.port, ssl=self._tls, backlog=1
             )
             for listening in self._listener.sockets:
                 with socket.socket(fileno=os.dup(listening.fileno())) as same:
@@ -175,7 +170,11 @@ class TcpServer:
 
     # ------------------------------------------------------------------------------------------ connections
 
-    def admit(self, connection: _Connection) -> str:
+    def new_relay(self, on_writable: Callable[[], None]) -> Relay | None:
+        """The relay of a new connection; ``on_writable`` is to be called when it has become writable again."""
+        return None
+
+    def admit(self, connection: Connection) -> str:
         """Count a new connection; above a limit, return the error message for the response to its first request."""
         host, limits = connection.client_host, self.limits
         if len(self._connections) >= limits.max_connections:
@@ -189,7 +188,7 @@ class TcpServer:
         self._by_host[host] += 1
         return ""
 
-    def admit_refused(self, connection: _Connection) -> bool:
+    def admit_refused(self, connection: Connection) -> bool:
         """Whether a connection above a limit may stay open until the response to its first request."""
         if len(self._refused) >= self.limits.max_refused:
             return False
@@ -201,7 +200,7 @@ class TcpServer:
         """Whether the server no longer accepts connections."""
         return self._listener is None
 
-    def release(self, connection: _Connection) -> None:
+    def release(self, connection: Connection) -> None:
         """Stop counting a connection that is lost and whose last request is done."""
         self._refused.discard(connection)
         if connection in self._connections:
@@ -238,201 +237,6 @@ class TcpServer:
             limits.frame_deadline_s, limits.unsent_deadline_s, limits.idle_deadline_s, limits.refused_deadline_s
         )
         self._sweeper = loop.call_later(min(1.0, shortest / 4), self._sweep)
-
-
-class _Connection(asyncio.Protocol):
-    """One connection: decodes frames and requests, encodes responses, and enforces the limits for its peer."""
-
-    def __init__(self, server: TcpServer) -> None:
-        self._server, self._limits = server, server.limits
-        self._loop = asyncio.get_running_loop()
-        self._reader = FrameReader(server.limits.max_frame_bytes)
-        self._frames: deque[bytes] = deque()  # complete frames that have not begun
-        self._out: list[bytes] = []  # responses of this turn of the event loop, sent together
-        self._lost = self._stopped = self._hanging_up = self._paused = False
-        self._began_at = self._heard_at = self._frame_began_at = self._loop.time()
-        self._waits_for_frame = True
-        self._choked_at: float | None = None
-        self._refused = ""  # above a limit: the error message for its first request
-        self.client_host = ""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        peer = transport.get_extra_info("peername")
-        self.client_host = str(peer[0]) if peer else "unknown"
-        self.conversation: Conversation[RequestHeader] = Conversation(
-            self._server.handler, client_host=self.client_host, response=self._answer
-        )
-        if self._server.is_closing:
-            self._stopped = True
-            self._server.log_complaint(self.client_host, "the server is closing")
-            transport.abort()
-            return
-        if refused := self._server.admit(self):
-            self._server.log_complaint(self.client_host, refused)
-            if not self._server.admit_refused(self):
-                self._stopped = True
-                transport.abort()
-                return
-            self._refused = refused
-            self._reader = FrameReader(min(DEFAULT_MAX_BYTES, self._limits.max_frame_bytes))
-        transport.set_write_buffer_limits(high=self._limits.max_unsent_bytes)
-
-    def data_received(self, data: bytes) -> None:
-        if self._stopped:
-            return
-        try:
-            frames = self._reader.feed(data)
-        except WireError as error:
-            self._refuse(str(error))
-            return
-        self._heard_at = now = self._loop.time()
-        if frames or not self._waits_for_frame:
-            self._frame_began_at = now
-        self._waits_for_frame = self._reader.mid_frame
-        self._frames += frames
-        self._work()
-
-    def _work(self) -> None:
-        """Begin requests within the limits; resume reading only when no complete frame is left."""
-        for _ in range(self._limits.max_in_flight):  # then other connections have their turn
-            if not self._frames or not self._may_begin():
-                break
-            self._begin(self._frames.popleft())
-        pause = bool(self._frames) or not self._may_begin()
-        if pause and not self._paused:
-            self._transport.pause_reading()
-        elif self._paused and not pause:
-            self._frame_began_at = self._loop.time()  # the deadline does not run while reading is paused
-            self._transport.resume_reading()
-        self._paused = pause
-
-    def _may_begin(self) -> bool:
-        return not self._stopped and self._choked_at is None and len(self.conversation) < self._limits.max_in_flight
-
-    def _begin(self, data: bytes) -> None:
-        try:
-            decoded = decode_request(data)
-        except DecodeFailure as failure:
-            self._refuse_request(failure)
-            return
-        header = RequestHeader(decoded.api_key, decoded.version, decoded.correlation_id)
-        request = decoded.request
-        if self._refused and not isinstance(request, ApiVersionsRequest):
-            # Respond to ApiVersions: its response has no field for an error message, but that of the next request has.
-            self._stopped = True
-            self.conversation.put(header, refusal(header.api_key, CoordinatorNotAvailable.code, self._refused))
-            self.conversation.put(header, None)
-        elif isinstance(request, ApiVersionsRequest | FindCoordinatorRequest):
-            self.conversation.put(header, self._server.handle_locally(request))
-        else:
-            self.conversation.begin(header, request, client_id=decoded.client_id or "")
-
-    def _refuse_request(self, failure: DecodeFailure) -> None:
-        """Respond, in request order, to a request that cannot be decoded.
-
-        If the client could not decode the response either, close the connection instead, in request order.
-        """
-        header = failure.header
-        if header is None:
-            self._refuse(str(failure))
-        elif header.api_key == API_VERSIONS or (
-            header.api_key in APIS and header.version in APIS[header.api_key].versions
-        ):
-            self.conversation.put(header, refusal(header.api_key, failure.code, str(failure)))
-        else:
-            self._server.log_complaint(self.client_host, str(failure))
-            self._stopped = True
-            self.conversation.put(header, None)
-
-    def _refuse(self, why: str) -> None:
-        """Framing is lost: close the connection, because no later bytes can be interpreted."""
-        self._server.log_complaint(self.client_host, f"closed: {why}")
-        self._stopped = True
-        self._frames.clear()
-        self._transport.close()
-
-    # ------------------------------------------------------------------------------------------ responses
-
-    def _answer(self, header: RequestHeader, response: Response | None) -> None:
-        if self._lost:
-            if not self.conversation:
-                self._server.release(self)
-            return
-        if not self._out:
-            self._loop.call_soon(self._send)
-        if response is None:
-            self._hanging_up = True
-            self._out.append(b"")
-            return
-        api_key, version, correlation_id = header
-        try:
-            data = encode_response(response, api_key=api_key, version=version, correlation_id=correlation_id)
-        except WireError as error:
-            logger.error("%s: a response cannot be sent: %s", self.client_host, printable(error, limit=300))
-            failed = refusal(api_key, UnknownServerError.code, "the server failed: a response that cannot be sent")
-            data = encode_response(failed, api_key=api_key, version=version, correlation_id=correlation_id)
-        self._out.append(frame(data))
-
-    def _send(self) -> None:
-        out, self._out = self._out, []
-        if self._lost:
-            return
-        if out:
-            self._transport.write(b"".join(out))
-        if self._hanging_up:
-            self._transport.close()
-        elif self._frames or self._paused:
-            self._work()
-
-    def pause_writing(self) -> None:
-        self._choked_at = self._loop.time()
-        self._work()
-
-    def resume_writing(self) -> None:
-        self._choked_at = None
-        self._work()
-
-    # ------------------------------------------------------------------------------------------ closing
-
-    def overdue(self, now: float) -> str:
-        """Return the reason to close the connection; empty if there is none."""
-        limits = self._limits
-        if self._refused:
-            late = now - self._began_at > limits.refused_deadline_s
-            return f"closed: {self._refused}" if late else ""
-        if self._choked_at is not None:
-            late = now - self._choked_at > limits.unsent_deadline_s
-            return f"closed: did not read its responses for {limits.unsent_deadline_s:g} s" if late else ""
-        if self._paused or len(self.conversation):
-            return ""
-        if self._waits_for_frame and now - self._frame_began_at > limits.frame_deadline_s:
-            return f"closed: no whole frame within {limits.frame_deadline_s:g} s"
-        if now - self._heard_at > limits.idle_deadline_s:
-            return f"closed: idle for {limits.idle_deadline_s:g} s"
-        return ""
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._lost = self._stopped = True
-        self._frames.clear()
-        if not self.conversation:
-            self._server.release(self)
-
-    def stop_reading(self) -> None:
-        """Begin no more requests; requests under way still get their responses."""
-        self._stopped = True
-        self._frames.clear()
-        self._transport.pause_reading()
-
-    def hang_up(self) -> None:
-        """Send the pending responses, then close."""
-        self._hanging_up = True
-        self._send()
-
-    def abort(self) -> None:
-        """Close immediately; discard unsent responses."""
-        self._transport.abort()
 
 
 _BACKLOG: Final = 1024  # all workers may reconnect at the same time

@@ -84,9 +84,9 @@ async def test_group_of_another_type_is_shown_with_its_type(capsys: pytest.Captu
 
 async def test_group_that_cannot_be_served_does_not_hide_the_others(capsys: pytest.CaptureFixture[str]) -> None:
     """Its error follows the table, and the exit code is 1."""
-    unknown = GroupRecord(group_id="a", epoch=3, group_type="classic")
+    unknown = GroupRecord(group_id="a", epoch=3, group_type="share")
     async with serving(unknown, GroupRecord(group_id="b", epoch=3)) as address:
         assert await asyncio.to_thread(main, ["groups", "list", "--coordinator", address]) == 1
     shown = capsys.readouterr()
     assert [line.split() for line in shown.out.splitlines()[1:]] == [["a", "NOT", "SERVED"], ["b", "Empty", "3", "0"]]
-    assert shown.err.startswith("connectgroup: group a is of type 'classic', which this coordinator does not serve")
+    assert shown.err.startswith("connectgroup: group a is of type 'share', which this coordinator does not serve")

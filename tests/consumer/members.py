@@ -18,14 +18,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic  # type: ignore[attr-defined]
 
 from tests.integration.processes import PATIENCE_S, wait
-
-from .broker import Broker
 
 PYTHON = (
     sys.executable,
@@ -161,11 +159,27 @@ class BrokerMember:
             self.log.append(line.rstrip("\n"))
 
 
+class Cluster(Protocol):
+    """Where a group runs: a broker, or a proxy in front of one."""
+
+    @property
+    def bootstrap(self) -> str: ...
+
+    @property
+    def java_member(self) -> list[str]: ...
+
+    def start(self) -> None:
+        """Start the broker."""
+
+    def kill(self) -> None:
+        """Kill the broker."""
+
+
 @dataclass
 class BrokerGroup:
     """A topic, the group that reads it, and all its members."""
 
-    broker: Broker
+    broker: Cluster
     name: str
     partitions: int
     members: list[BrokerMember]
@@ -221,6 +235,19 @@ class BrokerGroup:
             **(classic if assignors else {"group.protocol": "consumer"}),
         }
         return self._add(BrokerMember(name, [*PYTHON, "librdkafka", self.name, json.dumps(made)]))
+
+    def kafka_python(self, name: str) -> BrokerMember:
+        """kafka-python's consumer, with the assignor ``range``."""
+        made = {
+            "bootstrap_servers": self.broker.bootstrap,
+            "group_id": self.name,
+            "session_timeout_ms": SESSION_MS,
+            "heartbeat_interval_ms": HEARTBEAT_MS,
+            "auto_offset_reset": "earliest",
+            "auto_commit_interval_ms": 500,
+            "client_id": name,
+        }
+        return self._add(BrokerMember(name, [*PYTHON, "kafka-python", self.name, json.dumps(made)]))
 
     def _add(self, member: BrokerMember) -> BrokerMember:
         self.members.append(member)
@@ -328,7 +355,7 @@ class BrokerGroup:
 
 
 @contextlib.contextmanager
-def group_on(broker: Broker, name: str, *, partitions: int) -> Iterator[BrokerGroup]:
+def group_on(broker: Cluster, name: str, *, partitions: int) -> Iterator[BrokerGroup]:
     """A new topic and group of this name; all its members are killed at the end of the block."""
     group = BrokerGroup(
         broker=broker,

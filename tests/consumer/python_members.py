@@ -1,4 +1,4 @@
-"""Two members of groups as separate programs: ours, and librdkafka's. Run by ``members``; not a test.
+"""Members of groups as separate programs: ours, librdkafka's, and kafka-python's. Run by ``members``; not a test.
 
 Each reports assignments, revocations and reads on its standard output, one JSON object per line, and ends when its
 standard input does. Arguments: the kind of member, the topic, and its settings as a JSON object.
@@ -146,6 +146,31 @@ def librdkafka(topic: str, settings: dict[str, Any]) -> None:
     report("ended")
 
 
+def kafka_python(topic: str, settings: dict[str, Any]) -> None:
+    """kafka-python's consumer, subscribed."""
+    from kafka import ConsumerRebalanceListener as TheirListener, KafkaConsumer
+    from kafka.coordinator.assignors.range import RangePartitionAssignor
+
+    stopping = threading.Event()
+    threading.Thread(target=_at_end_of_input, args=(None, stopping), daemon=True).start()
+    consumer = KafkaConsumer(partition_assignment_strategy=[RangePartitionAssignor], **settings)
+
+    class Listener(TheirListener):  # type: ignore[misc]
+        def on_partitions_assigned(self, assigned: Any) -> None:
+            report("assigned", sorted(each.partition for each in assigned))
+
+        def on_partitions_revoked(self, revoked: Any) -> None:
+            report("revoked", sorted(each.partition for each in revoked))
+
+    consumer.subscribe([topic], listener=Listener())
+    report("started")
+    while not stopping.is_set():
+        for records in consumer.poll(200).values():
+            report("read", [(record.partition, record.offset) for record in records])
+    consumer.close()
+    report("ended")
+
+
 def _at_end_of_input(loop: asyncio.AbstractEventLoop | None, stopping: asyncio.Event | threading.Event) -> None:
     sys.stdin.read()
     if loop is None:
@@ -160,4 +185,4 @@ if __name__ == "__main__":
     if which == "ours":
         asyncio.run(ours(its_topic, its_settings))
     else:
-        librdkafka(its_topic, its_settings)
+        {"librdkafka": librdkafka, "kafka-python": kafka_python}[which](its_topic, its_settings)

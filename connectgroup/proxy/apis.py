@@ -1,0 +1,61 @@
+"""Which APIs the proxy handles itself, forwards, or hides, and the response to ApiVersions that results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from ..protocol.messages.cluster import ApiVersion, ApiVersionsResponse
+from ..wire.apis import APIS, FIND_COORDINATOR
+from ..wire.forwarded import MAX_VERSIONS, OFFSET_COMMIT
+
+OFFSET_FETCH: Final = 9
+ADD_OFFSETS_TO_TXN: Final = 25
+
+GROUP_APIS: Final = frozenset(
+    (
+        *(OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR),
+        *range(11, 17),  # JoinGroup, Heartbeat, LeaveGroup, SyncGroup, DescribeGroups, ListGroups
+        *(ADD_OFFSETS_TO_TXN, 28, 42, 47),  # TxnOffsetCommit, DeleteGroups, OffsetDelete
+        *(68, 69),  # ConsumerGroupHeartbeat, ConsumerGroupDescribe
+        *range(76, 80),  # ShareGroupHeartbeat, ShareGroupDescribe, ShareFetch, ShareAcknowledge
+        *range(83, 93),  # share group state and offsets, StreamsGroupHeartbeat, StreamsGroupDescribe
+    )
+)
+"""Kafka's APIs about groups. The broker would apply them to groups of its own: those not served here are hidden."""
+
+OFFSETS: Final = frozenset((OFFSET_COMMIT, OFFSET_FETCH)) - APIS.keys()
+"""APIs of committed offsets that the coordinator does not serve: the broker keeps the offsets of our groups."""
+
+
+def is_local(api_key: int) -> bool:
+    """Whether the coordinator handles the API; FindCoordinator only for groups."""
+    return api_key in APIS
+
+
+def is_forwarded(api_key: int) -> bool:
+    """Whether the broker handles the API."""
+    return api_key not in APIS and (api_key not in GROUP_APIS or api_key in OFFSETS)
+
+
+def merged(broker: ApiVersionsResponse) -> ApiVersionsResponse:
+    """The APIs of a broker, with those of the coordinator in their place."""
+    return replace(broker, error_code=0, throttle_time_ms=0, api_keys=tuple(_merged(broker.api_keys)))
+
+
+def _merged(of_broker: Iterable[ApiVersion]) -> Iterable[ApiVersion]:
+    ranges = {api.api_key: (api.min_version, api.max_version) for api in of_broker}
+    shown = {key: (api.versions[0], api.versions[-1]) for key, api in APIS.items() if key != FIND_COORDINATOR}
+    for key, (low, high) in ranges.items():
+        if key == FIND_COORDINATOR:
+            # The broker responds to requests for the coordinators of transactions.
+            known = APIS[key].versions
+            low, high = max(low, known[0]), min(high, known[-1])
+        elif not is_forwarded(key):
+            continue
+        high = min(high, MAX_VERSIONS.get(key, high))
+        if low <= high:
+            shown[key] = (low, high)
+    for key in sorted(shown):
+        yield ApiVersion(api_key=key, min_version=shown[key][0], max_version=shown[key][1])

@@ -1,0 +1,270 @@
+"""The relay of one client connection: its own connection to the broker, which is opened with the first request.
+
+Requests and responses pass byte for byte, with their correlation ids, in order. Changed are the addresses of brokers
+and of coordinators of transactions, which become the proxy's, and the sender of OffsetCommit (``_commit``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple, Protocol
+
+from ..errors import RebalanceInProgress, TransportError, WireError
+from ..protocol.messages.api import Handler
+from ..protocol.messages.classic import GroupHeartbeatRequest, GroupHeartbeatResponse
+from ..protocol.messages.cluster import FindCoordinatorRequest, FindCoordinatorResponse
+from ..wire.apis import FIND_COORDINATOR, decode_request, decode_response, encode_response
+from ..wire.forwarded import (
+    DESCRIBE_CLUSTER,
+    METADATA,
+    OFFSET_COMMIT,
+    Header,
+    expects_response,
+    read_commit,
+    read_header,
+    with_address,
+)
+from ..wire.framing import FrameReader, frame
+from .apis import OFFSETS, is_forwarded, is_local
+from .broker import Broker
+
+TRANSACTION: Final = 1
+"""FindCoordinator's key type for transactions."""
+
+MAX_RESPONSE_BYTES: Final = 1 << 30
+MAX_UNSENT_BYTES: Final = 1 << 20
+
+Respond = Callable[[bytes | None], None]
+
+logger = logging.getLogger(__name__)
+
+
+class Proxy(Protocol):
+    """What a relay needs of the proxy."""
+
+    handler: Handler
+    broker: Broker
+
+    @property
+    def advertised(self) -> tuple[str, int]:
+        """Host and port that clients are sent to."""
+
+    def on_brokers(self, nodes: Sequence[int]) -> None:
+        """A Metadata response lists the brokers with these node ids."""
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run a coroutine in the background."""
+
+
+class _Pending(NamedTuple):
+    """A forwarded request without its response."""
+
+    header: Header
+    respond: Respond
+
+
+class BrokerRelay(asyncio.Protocol):
+    """Implements ``transport.base.Relay`` on one connection to the broker.
+
+    Attributes:
+        is_writable: false while the broker does not read what was forwarded.
+    """
+
+    def __init__(self, proxy: Proxy, on_writable: Callable[[], None]) -> None:
+        self._proxy, self._on_writable = proxy, on_writable
+        self.is_writable = True
+        self._transport: asyncio.Transport | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._unsent: list[bytes] = []
+        self._pending: deque[_Pending] = deque()
+        self._frames = FrameReader(MAX_RESPONSE_BYTES)
+        self._paused = self._closed = False
+
+    # ---- from the client
+
+    def forward(self, data: bytes, defer: Callable[[], Respond]) -> bool:
+        header = read_header(data)
+        if header is None:
+            return False
+        if header.api_key == FIND_COORDINATOR:
+            if not _is_for_transactions(data):
+                if OFFSETS:
+                    # The broker creates its topic for offsets when the first group looks for its coordinator.
+                    self._request(data, header, _ignore)
+                return False
+        elif is_local(header.api_key) or not is_forwarded(header.api_key):
+            return False
+        try:
+            if not expects_response(data):
+                self._send(data)
+                return True
+            if header.api_key == OFFSET_COMMIT:
+                self._proxy.spawn(self._commit(data, header, defer()))
+                return True
+        except WireError as error:
+            logger.warning("closed: %s", error)
+            defer()(None)
+            return True
+        self._request(data, header, defer())
+        return True
+
+    async def _commit(self, data: bytes, header: Header, respond: Respond) -> None:
+        """Forward an OffsetCommit: the broker keeps the offsets, the coordinator knows the members.
+
+        For the broker, our groups have no members: it accepts commits of no member. So the coordinator checks the
+        sender, and if it is a member of this generation, the commit is forwarded without it. Otherwise it is forwarded
+        unchanged: the broker, which knows no such member, responds with the error.
+        """
+        try:
+            commit = read_commit(data)
+        except WireError as error:
+            logger.warning("closed: %s", error)
+            respond(None)
+            return
+        if commit.generation_id >= 0 or commit.member_id:
+            heartbeat = GroupHeartbeatRequest(
+                group_id=commit.group_id,
+                generation_id=commit.generation_id,
+                member_id=commit.member_id,
+                group_instance_id=commit.group_instance_id,
+            )
+            answer = await self._proxy.handler.handle(heartbeat, client_host="")
+            assert isinstance(answer, GroupHeartbeatResponse)
+            if answer.error_code in (0, RebalanceInProgress.code):
+                data = commit.anonymous
+        self._request(data, header, respond)
+
+    def _request(self, data: bytes, header: Header, respond: Respond) -> None:
+        if self._closed:
+            respond(None)
+            return
+        self._pending.append(_Pending(header, respond))
+        self._send(data)
+
+    def _send(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(frame(data))
+            return
+        self._unsent.append(frame(data))
+        if self._connecting is None:
+            self._connecting = self._proxy.spawn(self._connect())
+
+    async def _connect(self) -> None:
+        broker = self._proxy.broker
+        try:
+            await broker.connect(self)
+        except TransportError as error:
+            self._connecting = None
+            self._fail(str(error))
+            return
+        self._connecting = None
+        await broker.on_connected()
+
+    def pause(self) -> None:
+        self._paused = True
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        self._paused = False
+        if self._transport is not None:
+            self._transport.resume_reading()
+
+    def close(self) -> None:
+        self._closed = True
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self._transport is not None:
+            self._transport.abort()
+
+    # ---- from the broker
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        if self._closed:
+            transport.abort()
+            return
+        self._transport = transport
+        self._frames = FrameReader(MAX_RESPONSE_BYTES)
+        transport.set_write_buffer_limits(high=MAX_UNSENT_BYTES)
+        if self._paused:
+            transport.pause_reading()
+        unsent, self._unsent = self._unsent, []
+        transport.writelines(unsent)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for response in self._frames.feed(data):
+                self._on_response(response)
+        except WireError as error:
+            self._fail(f"broker {self._proxy.broker.address}: {error}")
+            if self._transport is not None:
+                self._transport.abort()
+
+    def _on_response(self, data: bytes) -> None:
+        if not self._pending:
+            raise WireError("a response without a request")
+        header, respond = self._pending[0]
+        if int.from_bytes(data[:4], "big", signed=True) != header.correlation_id:
+            raise WireError(f"a response to another request than API {header.api_key} v{header.version}")
+        host, port = self._proxy.advertised
+        if header.api_key in (METADATA, DESCRIBE_CLUSTER):
+            data, brokers = with_address(data, header.api_key, header.version, host, port)
+            self._proxy.on_brokers(brokers)
+        elif header.api_key == FIND_COORDINATOR:
+            data = _found(data, header, host, port)
+        self._pending.popleft()
+        respond(data)
+
+    def pause_writing(self) -> None:
+        self.is_writable = False
+
+    def resume_writing(self) -> None:
+        self.is_writable = True
+        self._on_writable()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self.is_writable = True
+        if self._closed:
+            self._pending.clear()
+        elif self._pending:
+            # Without pending requests the broker may have closed an idle connection.
+            self._fail(f"broker {self._proxy.broker.address}: connection lost")
+
+    def _fail(self, why: str) -> None:
+        """The pending requests get no response: their client's connection is closed, and the client tries again."""
+        self._proxy.broker.on_lost(why)
+        pending, self._pending = self._pending, deque()
+        self._unsent.clear()
+        for each in pending:
+            each.respond(None)
+
+
+def _ignore(_: bytes | None) -> None:
+    """The client gets another response."""
+
+
+def _is_for_transactions(data: bytes) -> bool:
+    try:
+        request = decode_request(data).request
+    except WireError:
+        return False  # the server responds with the error
+    return isinstance(request, FindCoordinatorRequest) and request.key_type == TRANSACTION
+
+
+def _found(data: bytes, header: Header, host: str, port: int) -> bytes:
+    """A response of FindCoordinator in which every coordinator has the address of the proxy."""
+    correlation_id, found = decode_response(data, api_key=header.api_key, version=header.version)
+    assert isinstance(found, FindCoordinatorResponse)
+    if found.node_id >= 0:
+        found = replace(found, host=host, port=port)
+    coordinators = tuple(
+        replace(each, host=host, port=port) if each.node_id >= 0 else each for each in found.coordinators
+    )
+    found = replace(found, coordinators=coordinators)
+    return encode_response(found, api_key=header.api_key, version=header.version, correlation_id=correlation_id)

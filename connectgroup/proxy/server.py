@@ -1,0 +1,131 @@
+"""The proxy: a coordinator's server that forwards all requests that are not about groups to a Kafka broker."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from ..config.proxy import ProxyConfig
+from ..coordinator.own_assignors import server_assignors
+from ..coordinator.runtime import Coordinator
+from ..log.registry import log_from_url
+from ..protocol.messages.api import Handler, Response
+from ..protocol.messages.cluster import ApiVersionsRequest, FindCoordinatorRequest, FindCoordinatorResponse
+from ..transport.limits import Limits
+from ..transport.tcp_server import TcpServer
+from .apis import merged
+from .broker import Broker
+from .relay import BrokerRelay
+
+MAX_FRAME_BYTES: Final = 100 << 20
+"""Kafka's ``socket.request.max.bytes``: a Produce may be large."""
+
+logger = logging.getLogger(__name__)
+
+
+class _Server(TcpServer):
+    """Serves the coordinator, and forwards the rest."""
+
+    def __init__(self, handler: Handler, broker: Broker, config: ProxyConfig) -> None:
+        limits = Limits(
+            max_frame_bytes=MAX_FRAME_BYTES,
+            max_connections=config.max_connections,
+            max_connections_per_address=config.max_connections_per_address,
+        )
+        super().__init__(
+            handler,
+            config.host,
+            config.port,
+            advertised_host=config.advertised_host,
+            advertised_port=config.advertised_port,
+            limits=limits,
+            loopback_only=True,
+        )
+        self.broker = broker
+        self._config = config
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._warned = False
+
+    @property
+    def advertised(self) -> tuple[str, int]:
+        """Host and port that clients are sent to."""
+        return self._config.advertised_host or self.host, self._config.advertised_port or self.port
+
+    def new_relay(self, on_writable: Callable[[], None]) -> BrokerRelay:
+        return BrokerRelay(self, on_writable)
+
+    def handle_locally(self, request: ApiVersionsRequest | FindCoordinatorRequest) -> Response:
+        if isinstance(request, ApiVersionsRequest):
+            return merged(self.broker.api_versions)
+        found = super().handle_locally(request)
+        assert isinstance(found, FindCoordinatorResponse)
+        # A node id that Metadata lists: clients keep connections by node id.
+        node_id = self.broker.node_id
+        coordinators = tuple(replace(each, node_id=node_id) for each in found.coordinators if not each.error_code)
+        return replace(found, node_id=node_id, coordinators=coordinators or found.coordinators)
+
+    def on_brokers(self, nodes: Sequence[int]) -> None:
+        if len(nodes) > 1 and not self._warned:
+            self._warned = True
+            logger.error("the cluster has %d brokers; the proxy serves one, %s", len(nodes), self.broker.address)
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def close(self, *, grace_s: float = 1.0) -> None:
+        await super().close(grace_s=grace_s)
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+class ProxyServer:
+    """A coordinator and a proxy on one TCP port."""
+
+    def __init__(self, config: ProxyConfig) -> None:
+        """Create a proxy; ``start`` opens the log and the port.
+
+        Raises:
+            ConfigError: the log's URL or the broker's address is invalid.
+            ConfigError, PluginError: the assignor does not exist or cannot be created.
+        """
+        self.config = config
+        self.coordinator = Coordinator(
+            log_from_url(config.log_url),
+            config.group_settings(server_assignors([config.assignor])),
+            classic_settings=config.classic_settings(),
+        )
+        self.broker = Broker(*config.broker_address)
+        self._server = _Server(self.coordinator, self.broker, config)
+
+    @property
+    def address(self) -> str:
+        """The ``host:port`` to configure as bootstrap servers of clients."""
+        return f"{self.config.host}:{self._server.port}"
+
+    async def start(self) -> None:
+        """Reach the broker, open the log, then the port.
+
+        Raises:
+            ConfigError, LogError, TransportError: each a one-line message: what failed, where, what is allowed.
+        """
+        await self.broker.ask()
+        await self.coordinator.start()
+        try:
+            await self._server.start()
+        except BaseException:
+            await self.coordinator.close()
+            raise
+
+    async def close(self) -> None:
+        """Reject parked requests, release the log, close the port."""
+        try:
+            await self.coordinator.close()
+        finally:
+            await self._server.close()

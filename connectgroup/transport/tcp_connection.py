@@ -1,0 +1,259 @@
+"""One connection of the server: frames, requests, responses in request order, and the limits for its peer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from ..errors import CoordinatorNotAvailable, UnknownServerError, WireError
+from ..protocol.messages.api import Handler, Response
+from ..protocol.messages.cluster import ApiVersionsRequest, FindCoordinatorRequest
+from ..protocol.units import printable
+from ..wire.apis import API_VERSIONS, APIS, DecodeFailure, RequestHeader, decode_request, encode_response, refusal
+from ..wire.framing import DEFAULT_MAX_BYTES, FrameReader, frame
+from .base import Conversation, Relay
+from .limits import Limits
+
+logger = logging.getLogger(__name__)
+
+_FORWARDED: Final = RequestHeader(-1, -1, -1)
+"""In place of the header of a request that is forwarded: its response is not encoded here."""
+
+
+class Server(Protocol):
+    """What a connection needs of its server."""
+
+    handler: Handler
+    limits: Limits
+
+    @property
+    def is_closing(self) -> bool: ...
+
+    def admit(self, connection: Connection) -> str: ...
+
+    def admit_refused(self, connection: Connection) -> bool: ...
+
+    def release(self, connection: Connection) -> None: ...
+
+    def log_complaint(self, host: str, what: str) -> None: ...
+
+    def handle_locally(self, request: ApiVersionsRequest | FindCoordinatorRequest) -> Response: ...
+
+    def new_relay(self, on_writable: Callable[[], None]) -> Relay | None: ...
+
+
+class Connection(asyncio.Protocol):
+    """One connection: decodes frames and requests, encodes responses, and enforces the limits for its peer."""
+
+    def __init__(self, server: Server) -> None:
+        self._server, self._limits = server, server.limits
+        self._loop = asyncio.get_running_loop()
+        self._reader = FrameReader(server.limits.max_frame_bytes)
+        self._frames: deque[bytes] = deque()  # complete frames that have not begun
+        self._out: list[bytes] = []  # responses of this turn of the event loop, sent together
+        self._lost = self._stopped = self._hanging_up = self._paused = False
+        self._began_at = self._heard_at = self._frame_began_at = self._loop.time()
+        self._waits_for_frame = True
+        self._choked_at: float | None = None
+        self._relay: Relay | None = None
+        self._refused = ""  # above a limit: the error message for its first request
+        self.client_host = ""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        peer = transport.get_extra_info("peername")
+        self.client_host = str(peer[0]) if peer else "unknown"
+        self.conversation: Conversation[RequestHeader] = Conversation(
+            self._server.handler, client_host=self.client_host, response=self._answer
+        )
+        if self._server.is_closing:
+            self._stopped = True
+            self._server.log_complaint(self.client_host, "the server is closing")
+            transport.abort()
+            return
+        if refused := self._server.admit(self):
+            self._server.log_complaint(self.client_host, refused)
+            if not self._server.admit_refused(self):
+                self._stopped = True
+                transport.abort()
+                return
+            self._refused = refused
+            self._reader = FrameReader(min(DEFAULT_MAX_BYTES, self._limits.max_frame_bytes))
+        else:
+            self._relay = self._server.new_relay(self._work)
+        transport.set_write_buffer_limits(high=self._limits.max_unsent_bytes)
+
+    def data_received(self, data: bytes) -> None:
+        if self._stopped:
+            return
+        try:
+            frames = self._reader.feed(data)
+        except WireError as error:
+            self._refuse(str(error))
+            return
+        self._heard_at = now = self._loop.time()
+        if frames or not self._waits_for_frame:
+            self._frame_began_at = now
+        self._waits_for_frame = self._reader.mid_frame
+        self._frames += frames
+        self._work()
+
+    def _work(self) -> None:
+        """Begin requests within the limits; resume reading only when no complete frame is left."""
+        for _ in range(self._limits.max_in_flight):  # then other connections have their turn
+            if not self._frames or not self._may_begin():
+                break
+            self._begin(self._frames.popleft())
+        pause = bool(self._frames) or not self._may_begin()
+        if pause and not self._paused:
+            self._transport.pause_reading()
+        elif self._paused and not pause:
+            self._frame_began_at = self._loop.time()  # the deadline does not run while reading is paused
+            self._transport.resume_reading()
+        self._paused = pause
+
+    def _may_begin(self) -> bool:
+        if self._stopped or self._choked_at is not None or len(self.conversation) >= self._limits.max_in_flight:
+            return False
+        return self._relay is None or self._relay.is_writable
+
+    def _begin(self, data: bytes) -> None:
+        if self._relay is not None and self._relay.forward(data, self._defer):
+            return
+        try:
+            decoded = decode_request(data)
+        except DecodeFailure as failure:
+            self._refuse_request(failure)
+            return
+        header = RequestHeader(decoded.api_key, decoded.version, decoded.correlation_id)
+        request = decoded.request
+        if self._refused and not isinstance(request, ApiVersionsRequest):
+            # Respond to ApiVersions: its response has no field for an error message, but that of the next request has.
+            self._stopped = True
+            self.conversation.put(header, refusal(header.api_key, CoordinatorNotAvailable.code, self._refused))
+            self.conversation.put(header, None)
+        elif isinstance(request, ApiVersionsRequest | FindCoordinatorRequest):
+            self.conversation.put(header, self._server.handle_locally(request))
+        else:
+            self.conversation.begin(header, request, client_id=decoded.client_id or "")
+
+    def _defer(self) -> Callable[[bytes | None], None]:
+        return self.conversation.defer(_FORWARDED)
+
+    def _refuse_request(self, failure: DecodeFailure) -> None:
+        """Respond, in request order, to a request that cannot be decoded.
+
+        If the client could not decode the response either, close the connection instead, in request order.
+        """
+        header = failure.header
+        if header is None:
+            self._refuse(str(failure))
+        elif header.api_key == API_VERSIONS or (
+            header.api_key in APIS and header.version in APIS[header.api_key].versions
+        ):
+            self.conversation.put(header, refusal(header.api_key, failure.code, str(failure)))
+        else:
+            self._server.log_complaint(self.client_host, str(failure))
+            self._stopped = True
+            self.conversation.put(header, None)
+
+    def _refuse(self, why: str) -> None:
+        """Framing is lost: close the connection, because no later bytes can be interpreted."""
+        self._server.log_complaint(self.client_host, f"closed: {why}")
+        self._stopped = True
+        self._frames.clear()
+        self._transport.close()
+
+    # ------------------------------------------------------------------------------------------ responses
+
+    def _answer(self, header: RequestHeader, response: Response | bytes | None) -> None:
+        if self._lost:
+            if not self.conversation:
+                self._server.release(self)
+            return
+        if not self._out:
+            self._loop.call_soon(self._send)
+        if response is None:
+            self._hanging_up = True
+            self._out.append(b"")
+            return
+        if isinstance(response, bytes):
+            self._out.append(frame(response))
+            return
+        api_key, version, correlation_id = header
+        try:
+            data = encode_response(response, api_key=api_key, version=version, correlation_id=correlation_id)
+        except WireError as error:
+            logger.error("%s: a response cannot be sent: %s", self.client_host, printable(error, limit=300))
+            failed = refusal(api_key, UnknownServerError.code, "the server failed: a response that cannot be sent")
+            data = encode_response(failed, api_key=api_key, version=version, correlation_id=correlation_id)
+        self._out.append(frame(data))
+
+    def _send(self) -> None:
+        out, self._out = self._out, []
+        if self._lost:
+            return
+        if out:
+            self._transport.write(b"".join(out))
+        if self._hanging_up:
+            self._transport.close()
+        elif self._frames or self._paused:
+            self._work()
+
+    def pause_writing(self) -> None:
+        self._choked_at = self._loop.time()
+        if self._relay is not None:
+            self._relay.pause()
+        self._work()
+
+    def resume_writing(self) -> None:
+        self._choked_at = None
+        if self._relay is not None:
+            self._relay.resume()
+        self._work()
+
+    # ------------------------------------------------------------------------------------------ closing
+
+    def overdue(self, now: float) -> str:
+        """Return the reason to close the connection; empty if there is none."""
+        limits = self._limits
+        if self._refused:
+            late = now - self._began_at > limits.refused_deadline_s
+            return f"closed: {self._refused}" if late else ""
+        if self._choked_at is not None:
+            late = now - self._choked_at > limits.unsent_deadline_s
+            return f"closed: did not read its responses for {limits.unsent_deadline_s:g} s" if late else ""
+        if self._paused or len(self.conversation):
+            return ""
+        if self._waits_for_frame and now - self._frame_began_at > limits.frame_deadline_s:
+            return f"closed: no whole frame within {limits.frame_deadline_s:g} s"
+        if now - self._heard_at > limits.idle_deadline_s:
+            return f"closed: idle for {limits.idle_deadline_s:g} s"
+        return ""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lost = self._stopped = True
+        self._frames.clear()
+        if self._relay is not None:
+            self._relay.close()
+        if not self.conversation:
+            self._server.release(self)
+
+    def stop_reading(self) -> None:
+        """Begin no more requests; requests under way still get their responses."""
+        self._stopped = True
+        self._frames.clear()
+        self._transport.pause_reading()
+
+    def hang_up(self) -> None:
+        """Send the pending responses, then close."""
+        self._hanging_up = True
+        self._send()
+
+    def abort(self) -> None:
+        """Close immediately; discard unsent responses."""
+        self._transport.abort()

@@ -1,0 +1,199 @@
+"""Messages that a proxy forwards: reads and replaces the few fields that it must know; all other bytes stay.
+
+A proxy decodes only the head of a message: the fields behind it may be of any size, and of newer versions than the
+definitions here.
+
+Source: Kafka's protocol guide: Produce, Metadata, DescribeCluster, OffsetCommit.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Final, NamedTuple, TypeVar
+
+from ..errors import WireError
+from .primitives import Fault, read_uvarint, skip_tags, uvarint
+
+T = TypeVar("T")
+
+PRODUCE: Final = 0
+METADATA: Final = 3
+OFFSET_COMMIT: Final = 8
+DESCRIBE_CLUSTER: Final = 60
+
+MAX_VERSIONS: Final = {METADATA: 13, DESCRIBE_CLUSTER: 2, OFFSET_COMMIT: 9}
+"""The highest versions whose fields are known here."""
+
+_HEADER: Final = struct.Struct(">hhi")
+_FLEXIBLE_FROM: Final = {PRODUCE: 9, METADATA: 9, OFFSET_COMMIT: 8, DESCRIBE_CLUSTER: 0}
+_MALFORMED: Final = (Fault, IndexError, struct.error, UnicodeDecodeError)
+
+
+class Header(NamedTuple):
+    """The start of a request's header."""
+
+    api_key: int
+    version: int
+    correlation_id: int
+
+
+class Commit(NamedTuple):
+    """The sender of an OffsetCommit.
+
+    Attributes:
+        generation_id: -1 if the sender is not a member.
+        anonymous: the same request from a sender that is not a member.
+    """
+
+    group_id: str
+    generation_id: int
+    member_id: str
+    group_instance_id: str | None
+    anonymous: bytes
+
+
+class _Reader:
+    """A position in a message."""
+
+    def __init__(self, data: bytes, pos: int, *, flexible: bool) -> None:
+        self.data, self.pos, self.flexible = data, pos, flexible
+
+    def number(self, letter: str) -> int:
+        value: int
+        (value,) = struct.unpack_from(">" + letter, self.data, self.pos)
+        self.pos += struct.calcsize(">" + letter)
+        return value
+
+    def length(self, letter: str) -> int:
+        """The length of a string or an array; -1 for null."""
+        if not self.flexible:
+            return self.number(letter)
+        length = self.data[self.pos]
+        self.pos += 1
+        if length > 127:
+            length, self.pos = read_uvarint(self.data, self.pos)
+        return length - 1
+
+    def text(self) -> str | None:
+        length = self.length("h")
+        if length < 0:
+            return None
+        start, self.pos = self.pos, self.pos + length
+        if self.pos > len(self.data):
+            raise IndexError
+        return self.data[start : self.pos].decode()
+
+    def tags(self) -> None:
+        if self.flexible:
+            self.pos = skip_tags(self.data, self.pos, len(self.data))
+
+
+def read_header(data: bytes) -> Header | None:
+    """The start of the header of a request, or null if the bytes end before."""
+    return Header(*_HEADER.unpack_from(data)) if len(data) >= _HEADER.size else None
+
+
+def expects_response(data: bytes) -> bool:
+    """Whether the broker responds to a request: it does not to a Produce with acks 0.
+
+    Raises:
+        WireError: the bytes are not a request.
+    """
+    api_key, version, _ = _HEADER.unpack_from(data)
+    if api_key != PRODUCE:
+        return True
+
+    def acks(reader: _Reader) -> bool:
+        if version >= 3:
+            reader.text()  # the transactional id
+        return reader.number("h") != 0
+
+    return _read_request(data, acks)
+
+
+def read_commit(data: bytes) -> Commit:
+    """The sender of an OffsetCommit, and the request without it.
+
+    Raises:
+        WireError: the bytes are not an OffsetCommit.
+    """
+    version = _HEADER.unpack_from(data)[1]
+
+    def commit(reader: _Reader) -> Commit:
+        group_id = reader.text() or ""
+        start = reader.pos
+        generation_id = reader.number("i")
+        member_id = reader.text() or ""
+        instance_id = reader.text() if version >= 7 else None
+        nobody = struct.pack(">i", -1) + _text("", flexible=reader.flexible)
+        if version >= 7:
+            nobody += _text(None, flexible=reader.flexible)
+        anonymous = data[:start] + nobody + data[reader.pos :]
+        return Commit(group_id, generation_id, member_id, instance_id, anonymous)
+
+    return _read_request(data, commit)
+
+
+def with_address(data: bytes, api_key: int, version: int, host: str, port: int) -> tuple[bytes, list[int]]:
+    """A response of Metadata or DescribeCluster in which every broker has this address; and the node ids of brokers.
+
+    Raises:
+        WireError: the bytes are not such a response.
+    """
+    try:
+        return _with_address(data, api_key, version, host, port)
+    except _MALFORMED as error:
+        raise WireError(f"response of API {api_key} v{version}: not of Kafka's format") from error
+
+
+def _with_address(data: bytes, api_key: int, version: int, host: str, port: int) -> tuple[bytes, list[int]]:
+    flexible = version >= _FLEXIBLE_FROM[api_key]
+    reader = _Reader(data, 4, flexible=flexible)
+    reader.tags()
+    is_metadata = api_key == METADATA
+    if not is_metadata or version >= 3:
+        reader.number("i")  # throttle time
+    if not is_metadata:
+        reader.number("h")  # error code
+        reader.text()  # error message
+        if version >= 1:
+            reader.number("b")  # endpoint type
+        reader.text()  # cluster id
+        reader.number("i")  # controller
+    count = reader.length("i")
+    address = _text(host, flexible=flexible) + struct.pack(">i", port)
+    parts: list[bytes] = []
+    nodes, copied = [], 0
+    for _ in range(count):
+        nodes.append(reader.number("i"))
+        parts.append(data[copied : reader.pos])
+        reader.text()
+        reader.number("i")
+        parts.append(address)
+        copied = reader.pos
+        if not is_metadata or version >= 1:
+            reader.text()  # rack
+        if not is_metadata and version >= 2:
+            reader.number("b")  # fenced
+        reader.tags()
+    return b"".join((*parts, data[copied:])), nodes
+
+
+def _read_request(data: bytes, read: Callable[[_Reader], T]) -> T:
+    """Read the head of a request's body."""
+    api_key, version, _ = _HEADER.unpack_from(data)
+    try:
+        reader = _Reader(data, _HEADER.size, flexible=False)
+        reader.text()  # the client id, which is never compact
+        reader.flexible = version >= _FLEXIBLE_FROM[api_key]
+        reader.tags()
+        return read(reader)
+    except _MALFORMED as error:
+        raise WireError(f"request of API {api_key} v{version}: not of Kafka's format") from error
+
+
+def _text(text: str | None, *, flexible: bool) -> bytes:
+    data = (text or "").encode()
+    length = -1 if text is None else len(data)
+    return (uvarint(length + 1) if flexible else struct.pack(">h", length)) + data

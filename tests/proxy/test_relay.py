@@ -1,0 +1,333 @@
+"""The proxy without Kafka: a small broker that echoes, so that each byte and each failure can be checked."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from connectgroup.config.proxy import ProxyConfig
+from connectgroup.errors import ConfigError, TransportError
+from connectgroup.protocol.messages.classic import JoinGroupRequest, OfferedProtocol
+from connectgroup.protocol.messages.cluster import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    FoundCoordinator,
+)
+from connectgroup.proxy.server import ProxyServer
+from connectgroup.wire.apis import decode_response, encode_request, encode_response
+from connectgroup.wire.framing import frame
+
+pytestmark = pytest.mark.asyncio
+
+FETCH, METADATA, FIND_COORDINATOR, JOIN_GROUP, API_VERSIONS, TXN_OFFSET_COMMIT = 1, 3, 10, 11, 18, 28
+BROKER_APIS = {0: 12, FETCH: 17, METADATA: 99, 8: 10, 9: 10, FIND_COORDINATOR: 6, API_VERSIONS: 4, 25: 4, 28: 5, 76: 1}
+
+
+class SmallBroker:
+    """Responds to each request with its own bytes behind the correlation id.
+
+    Attributes:
+        received: the requests, without ApiVersions and Metadata.
+        gate: responses wait for it.
+        connections: the number of connections so far.
+    """
+
+    def __init__(self) -> None:
+        self.received: list[bytes] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self._arrived = asyncio.Event()
+        self.connections = 0
+        self.port = 0
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        for writer in list(self._writers):
+            writer.transport.abort()
+        await self._server.wait_closed()
+
+    async def until_received(self, count: int) -> None:
+        """Wait until this many requests have arrived."""
+        while len(self.received) < count:
+            self._arrived.clear()
+            await self._arrived.wait()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self._writers.add(writer)
+        try:
+            while True:
+                (size,) = struct.unpack(">i", await reader.readexactly(4))
+                data = await reader.readexactly(size)
+                api_key, version, correlation_id = struct.unpack_from(">hhi", data)
+                if api_key not in (API_VERSIONS, METADATA):
+                    self.received.append(data)
+                    self._arrived.set()
+                await self.gate.wait()
+                writer.write(frame(self._response(api_key, version, correlation_id, data)))
+                await writer.drain()
+        except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError):
+            pass
+        finally:
+            self._writers.discard(writer)
+            writer.close()
+
+    def _response(self, api_key: int, version: int, correlation_id: int, data: bytes) -> bytes:
+        head = struct.pack(">i", correlation_id)
+        if api_key == API_VERSIONS:
+            keys = tuple(ApiVersion(api_key=key, min_version=0, max_version=high) for key, high in BROKER_APIS.items())
+            response = ApiVersionsResponse(api_keys=keys, finalized_features_epoch=7)
+            return encode_response(response, api_key=api_key, version=version, correlation_id=correlation_id)
+        if api_key == METADATA:  # one broker, node 3
+            return head + struct.pack(">iih", 1, 3, 6) + b"broker" + struct.pack(">ih", 9, -1) + b"rest"
+        if api_key == FIND_COORDINATOR:
+            found = FoundCoordinator(key="t", node_id=3, host="broker", port=9)
+            response_ = FindCoordinatorResponse(coordinators=(found,))
+            return encode_response(response_, api_key=api_key, version=version, correlation_id=correlation_id)
+        return head + data
+
+
+class Peer:
+    """A client's connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    def send(self, data: bytes) -> None:
+        self.writer.write(frame(data))
+
+    async def read(self) -> bytes:
+        (size,) = struct.unpack(">i", await self.reader.readexactly(4))
+        return await self.reader.readexactly(size)
+
+    async def ask(self, request: Any, api_key: int, version: int) -> Any:
+        self.send(encode_request(request, version=version, correlation_id=1, client_id="c"))
+        return decode_response(await self.read(), api_key=api_key, version=version)[1]
+
+    async def is_closed(self) -> bool:
+        return await self.reader.read(1) == b""
+
+
+@asynccontextmanager
+async def proxying(**settings: Any) -> AsyncIterator[tuple[SmallBroker, ProxyServer]]:
+    broker = SmallBroker()
+    await broker.start()
+    values = {"initial_rebalance_delay_ms": 0, **settings}
+    proxy = ProxyServer(ProxyConfig(broker=f"127.0.0.1:{broker.port}", port=0, **values))
+    await proxy.start()
+    try:
+        yield broker, proxy
+    finally:
+        await proxy.close()
+        await broker.stop()
+
+
+@asynccontextmanager
+async def client(proxy: ProxyServer) -> AsyncIterator[Peer]:
+    host, _, port = proxy.address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        yield Peer(reader, writer)
+    finally:
+        writer.transport.abort()
+
+
+def fetch(correlation_id: int, body: bytes = b"body") -> bytes:
+    return struct.pack(">hhih", FETCH, 17, correlation_id, -1) + body
+
+
+def join(member_id: str = "", metadata: bytes = b"") -> JoinGroupRequest:
+    return JoinGroupRequest(
+        group_id="g",
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=10_000,
+        member_id=member_id,
+        protocol_type="consumer",
+        protocols=(OfferedProtocol(name="range", metadata=metadata),),
+        requires_member_id=False,
+    )
+
+
+async def test_forwarded_requests_keep_their_bytes_and_their_order() -> None:
+    async with proxying() as (broker, proxy), client(proxy) as peer:
+        requests = [fetch(number, bytes([number]) * 70_000) for number in range(40)]
+        for request in requests:
+            peer.send(request)
+        for number, request in enumerate(requests):
+            assert await peer.read() == struct.pack(">i", number) + request
+        assert broker.received == requests
+
+
+async def test_each_client_has_one_connection_to_the_broker() -> None:
+    async with proxying() as (broker, proxy), client(proxy) as one, client(proxy) as other:
+        before = broker.connections
+        for peer in (one, other, one):
+            peer.send(fetch(1))
+            await peer.read()
+        assert broker.connections == before + 2
+
+
+async def test_responses_of_coordinator_and_broker_are_sent_in_request_order() -> None:
+    async with proxying() as (broker, proxy), client(proxy) as peer:
+        broker.gate.clear()
+        peer.send(fetch(1))
+        peer.send(encode_request(join(), version=3, correlation_id=2, client_id="c"))
+        await asyncio.sleep(0)
+        broker.gate.set()
+        assert (await peer.read())[:4] == struct.pack(">i", 1)
+        assert decode_response(await peer.read(), api_key=JOIN_GROUP, version=3)[0] == 2
+
+
+async def test_api_versions_lists_the_apis_of_both() -> None:
+    async with proxying() as (_, proxy), client(proxy) as peer:
+        response = await peer.ask(ApiVersionsRequest(), API_VERSIONS, 3)
+        listed = {api.api_key: api.max_version for api in response.api_keys}
+        assert (listed[FETCH], listed[JOIN_GROUP], listed[FIND_COORDINATOR]) == (17, 9, 6)
+        assert listed[METADATA] == 13, "a later version could not be rewritten"
+        assert response.finalized_features_epoch == 7
+        assert not listed.keys() & {TXN_OFFSET_COMMIT, 25, 76}, "group APIs that are not served here are hidden"
+
+
+async def test_api_versions_of_an_unknown_version_gets_version_0_and_the_connection_stays_open() -> None:
+    async with proxying() as (_, proxy), client(proxy) as peer:
+        peer.send(struct.pack(">hhi", API_VERSIONS, 5, 9) + b"\xff\xff whatever")
+        correlation_id, response = decode_response(await peer.read(), api_key=API_VERSIONS, version=0)
+        assert isinstance(response, ApiVersionsResponse)
+        assert (correlation_id, response.error_code) == (9, 35)
+        assert (await peer.ask(ApiVersionsRequest(), API_VERSIONS, 4)).error_code == 0
+
+
+async def test_metadata_lists_the_proxy() -> None:
+    async with proxying(advertised_host="proxy.example", advertised_port=7) as (_, proxy), client(proxy) as peer:
+        peer.send(struct.pack(">hhihi", METADATA, 1, 5, -1, 0))
+        host = struct.pack(">h", 13) + b"proxy.example" + struct.pack(">i", 7)
+        assert await peer.read() == struct.pack(">iii", 5, 1, 3) + host + struct.pack(">h", -1) + b"rest"
+
+
+async def test_coordinators_of_groups_and_of_transactions_are_at_the_proxy() -> None:
+    async with proxying() as (_, proxy), client(proxy) as peer:
+        for key_type in (0, 1):
+            request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=("t",))
+            (found,) = (await peer.ask(request, FIND_COORDINATOR, 4)).coordinators
+            assert f"{found.host}:{found.port}" == proxy.address
+            assert found.node_id == 3, "the node that Metadata lists"
+
+
+async def test_group_api_that_is_not_served_closes_the_connection() -> None:
+    async with proxying() as (broker, proxy), client(proxy) as peer:
+        peer.send(struct.pack(">hhih", TXN_OFFSET_COMMIT, 3, 1, -1))
+        assert await peer.is_closed()
+        assert broker.received == []
+
+
+async def test_malformed_request_to_forward_closes_the_connection() -> None:
+    async with proxying() as (_, proxy), client(proxy) as peer:
+        peer.send(struct.pack(">hhih", 0, 12, 1, 30_000))
+        assert await peer.is_closed()
+
+
+async def test_produce_without_acknowledgement_waits_for_no_response() -> None:
+    async with proxying() as (broker, proxy), client(proxy) as peer:
+        no_acks = struct.pack(">hhihhh", 0, 3, 1, -1, -1, 0) + b"records"
+        peer.send(no_acks)
+        peer.send(fetch(2))
+        # The small broker responds to everything; so does no Kafka broker.
+        assert await peer.is_closed()
+        assert broker.received[0] == no_acks
+
+
+async def test_groups_live_on_without_the_broker(caplog: pytest.LogCaptureFixture) -> None:
+    async with proxying() as (broker, proxy), client(proxy) as member, client(proxy) as reader:
+        joined = await member.ask(join(), JOIN_GROUP, 3)
+        reader.send(fetch(1))
+        await reader.read()
+        broker.gate.clear()
+        reader.send(fetch(2))
+        await broker.until_received(2)
+        with caplog.at_level(logging.WARNING):
+            await broker.stop()
+            assert await reader.is_closed()
+            async with client(proxy) as another:
+                assert (await another.ask(ApiVersionsRequest(), API_VERSIONS, 3)).error_code == 0
+                another.send(fetch(3))
+                assert await another.is_closed()
+            again = await member.ask(join(joined.member_id, b"new"), JOIN_GROUP, 3)
+            assert (again.error_code, again.generation_id) == (0, 2)
+            broker.gate.set()
+            await broker.start()
+            async with client(proxy) as another:
+                another.send(fetch(4))
+                await another.read()
+        lines = [record.message for record in caplog.records if "broker" in record.message]
+        assert len(lines) == 2, lines
+        assert lines[0].endswith("groups are served without it")
+        assert lines[1].endswith("reached again")
+
+
+async def test_client_that_does_not_read_stops_the_proxy_from_reading_the_broker() -> None:
+    """Back-pressure: what the broker sends waits at the broker, not in the proxy. Fewer requests than the limit."""
+    async with proxying() as (broker, proxy), client(proxy) as peer:
+        for number in range(60):
+            peer.send(fetch(number, bytes(1 << 20)))
+        received = -1
+        while received < len(broker.received):  # until nothing moves any more
+            received = len(broker.received)
+            await asyncio.sleep(0.3)
+        assert received < 60
+        for number in range(60):
+            assert (await peer.read())[:4] == struct.pack(">i", number)
+
+
+async def test_connection_limit_applies_to_clients_of_the_proxy() -> None:
+    async with proxying(max_connections=1) as (broker, proxy), client(proxy) as first:
+        await first.ask(ApiVersionsRequest(), API_VERSIONS, 3)
+        async with client(proxy) as second:
+            second.send(fetch(1))
+            assert await second.is_closed()
+        assert broker.received == []
+
+
+async def test_unreachable_broker_is_an_error_at_the_start() -> None:
+    broker = SmallBroker()
+    await broker.start()
+    await broker.stop()
+    proxy = ProxyServer(ProxyConfig(broker=f"127.0.0.1:{broker.port}", port=0))
+    with pytest.raises(TransportError, match=r"^broker 127\.0\.0\.1:\d+: cannot connect: "):
+        await proxy.start()
+
+
+async def test_server_that_is_no_broker_is_an_error_at_the_start() -> None:
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    proxy = ProxyServer(ProxyConfig(broker=f"127.0.0.1:{port}", port=0))
+    with pytest.raises(TransportError, match="no valid response to ApiVersions"):
+        await proxy.start()
+    server.close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        ({"broker": "nowhere"}, "broker"),
+        ({"broker": "b:9092", "min_session_timeout_ms": 7, "max_session_timeout_ms": 6}, "min_session_timeout_ms"),
+    ],
+)
+async def test_invalid_settings_are_named(settings: dict[str, Any], field: str) -> None:
+    with pytest.raises(ConfigError, match=field):
+        ProxyConfig(**settings)

@@ -1,0 +1,166 @@
+"""What a proxy reads and replaces in forwarded messages, with kafka-python's messages as the reference."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+from kafka.protocol import admin, consumer, metadata, producer
+
+from connectgroup.errors import WireError
+from connectgroup.wire.forwarded import (
+    DESCRIBE_CLUSTER,
+    METADATA,
+    OFFSET_COMMIT,
+    PRODUCE,
+    expects_response,
+    read_commit,
+    read_header,
+    with_address,
+)
+
+FLEXIBLE = {METADATA: 9, DESCRIBE_CLUSTER: 0, OFFSET_COMMIT: 8, PRODUCE: 9}
+
+
+def response(cls: Any, version: int, flexible: bool, **fields: Any) -> bytes:
+    body = cls._struct.encode(fields, version=version, compact=flexible, tagged=flexible)
+    return bytes.fromhex("00000007") + (b"\0" if flexible else b"") + bytes(body)
+
+
+def metadata_response(version: int, host: str, port: int) -> bytes:
+    flexible = version >= FLEXIBLE[METADATA]
+    brokers = [
+        {"node_id": node, "host": host, "port": port, "rack": rack} for node, rack in ((1, "a" * 200), (5, None))
+    ]
+    partition = {
+        "error_code": 0,
+        "partition_index": 3,
+        "leader_id": 5,
+        "leader_epoch": 2,
+        "replica_nodes": [1, 5],
+        "isr_nodes": [1],
+        "offline_replicas": [5],
+    }
+    topic = {
+        "error_code": 0,
+        "name": "t" * 130,
+        "topic_id": None,
+        "is_internal": False,
+        "partitions": [partition],
+        "authorized_operations": set(),
+    }
+    fields: dict[str, Any] = {
+        "throttle_time_ms": 0,
+        "brokers": brokers,
+        "cluster_id": "c",
+        "controller_id": 1,
+        "topics": [topic],
+        "authorized_operations": set(),
+        "error_code": 0,
+    }
+    return response(metadata.MetadataResponse, version, flexible, **fields)
+
+
+@pytest.mark.parametrize("version", range(14))
+def test_metadata_lists_one_address_and_is_unchanged_otherwise(version: int) -> None:
+    theirs = metadata_response(version, "broker.example", 9092)
+    ours, nodes = with_address(theirs, METADATA, version, "proxy", 19092)
+    assert ours == metadata_response(version, "proxy", 19092)
+    assert nodes == [1, 5]
+
+
+def cluster_response(version: int, host: str, port: int) -> bytes:
+    brokers: Any = [{"broker_id": 4, "host": host, "port": port, "rack": None, "is_fenced": False}]
+    fields: dict[str, Any] = {
+        "throttle_time_ms": 0,
+        "error_code": 0,
+        "error_message": None,
+        "endpoint_type": 1,
+        "cluster_id": "c",
+        "controller_id": 1,
+        "brokers": brokers,
+        "authorized_operations": set(),
+    }
+    return response(admin.DescribeClusterResponse, version, True, **fields)
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_description_of_a_cluster_lists_one_address(version: int) -> None:
+    theirs = cluster_response(version, "broker.example", 9092)
+    ours, nodes = with_address(theirs, DESCRIBE_CLUSTER, version, "p" * 140, 1)
+    assert (ours, nodes) == (cluster_response(version, "p" * 140, 1), [4])
+
+
+def request(cls: Any, version: int, **fields: Any) -> bytes:
+    message = cls[version](**fields)
+    message.with_header(correlation_id=7, client_id="client")
+    return bytes(message.encode(header=True))
+
+
+def commit_request(version: int, generation: int, member: str, instance: str | None) -> bytes:
+    static = {"group_instance_id": instance} if version >= 7 else {}
+    kept = {"retention_time_ms": -1} if version <= 4 else {}
+    head = request(
+        consumer.OffsetCommitRequest,
+        version,
+        group_id="g",
+        generation_id_or_member_epoch=generation,
+        member_id=member,
+        topics=[],
+        **static,
+        **kept,
+    )
+    return head + b"anything"
+
+
+@pytest.mark.parametrize("version", range(2, 10))
+def test_commit_without_its_sender_is_otherwise_unchanged(version: int) -> None:
+    instance = "i" if version >= 7 else None
+    commit = read_commit(commit_request(version, 3, "m" * 130, instance))
+    assert commit[:4] == ("g", 3, "m" * 130, instance)
+    assert commit.anonymous == commit_request(version, -1, "", None)
+
+
+@pytest.mark.parametrize("version", range(3, 13))
+@pytest.mark.parametrize("acks", [0, 1, -1])
+@pytest.mark.parametrize("transaction", ["t" * 200, None])
+def test_produce_without_acknowledgement_has_no_response(version: int, acks: int, transaction: str | None) -> None:
+    data = request(
+        producer.ProduceRequest, version, transactional_id=transaction, acks=acks, timeout_ms=1, topic_data=[]
+    )
+    assert expects_response(data) == (acks != 0)
+
+
+def test_every_other_request_has_a_response() -> None:
+    assert expects_response(bytes.fromhex("0001 0004 00000007 ffff"))
+
+
+def test_header_of_a_request() -> None:
+    assert read_header(bytes.fromhex("0003 0009 00000007 ffff 00")) == (METADATA, 9, 7)
+    assert read_header(bytes(7)) is None
+
+
+@given(data=st.binary(max_size=100), version=st.integers(0, 13))
+def test_any_bytes_are_a_message_or_a_wire_error(data: bytes, version: int) -> None:
+    for api_key in (METADATA, DESCRIBE_CLUSTER):
+        with contextlib.suppress(WireError):
+            with_address(data, api_key, version, "p", 1)
+    head = bytes((0, OFFSET_COMMIT, 0, version, 0, 0, 0, 7))
+    with contextlib.suppress(WireError):
+        read_commit(head + data)
+    with contextlib.suppress(WireError):
+        expects_response(bytes((0, PRODUCE)) + head[2:] + data)
+
+
+@pytest.mark.parametrize("version", [1, 9, 13])
+def test_damaged_metadata_is_a_wire_error_or_ends_elsewhere(version: int) -> None:
+    rng = random.Random(1)
+    whole = metadata_response(version, "broker.example", 9092)
+    for _ in range(2000):
+        data = bytearray(whole[: rng.randrange(1, len(whole))] if rng.random() < 0.3 else whole)
+        data[rng.randrange(len(data))] = rng.randrange(256)
+        with contextlib.suppress(WireError):
+            with_address(bytes(data), METADATA, version, "p", 1)
