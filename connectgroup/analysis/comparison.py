@@ -4,7 +4,12 @@ Each time the group computed a target assignment, the other assignor gets the me
 moment, with its own former assignment instead of the one that was used. Both are counted alike, by their targets: a
 unit has moved if its new member is another one than its last member. Units of lost workers are delayed in both.
 
-Not reproduced, because the log does not have it: a limit on moves per round, and delays that an assignor requests.
+The other assignor gets further rounds of its own, when the group had reached its target: if moves were deferred by the
+limit on moves per round or until units have stopped, and if a delay that it requested has elapsed, at the first record
+of the log after the deadline.
+
+Not reproduced, because the log does not have it: the limit on moves per round of the group, which the caller gives; how
+long the other assignor would have computed; and that workers would have started and stopped units at other times.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ from ..assign.api import ConnectAssignor
 from ..assign.convert import assignor_info, group_from_prepare, members_for_install
 from ..assign.sandbox import run_assignor
 from ..errors import PluginError
+from ..group.connect.delay import MIN_DELAY_MS
 from ..group.connect.overlay import Overlay
 from ..group.connect.settings import GroupSettings
 from ..group.connect.state import Group
@@ -36,6 +42,9 @@ from ..protocol.units import NO_UNITS, Unit, Units
 
 _SETTINGS = GroupSettings()
 
+MAX_ROUNDS = 1_000
+"""Rounds for one target assignment of the group: an assignor that always defers something ends there."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
@@ -47,12 +56,14 @@ class Counted:
         imbalance: the highest load of a worker minus the lowest. The load is the weight of its units: 1 for a task, 0
             for a connector, unless ``assignment.*`` says otherwise.
         unassigned: units that are to run and are in no member's target.
+        deferred: moves deferred to the next round.
     """
 
     moves: int
     starts: int
     imbalance: int
     unassigned: int
+    deferred: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,10 +72,11 @@ class Step:
 
     Attributes:
         epoch: the target epoch.
-        used: the assignor that the group used.
+        used: the assignor that the group used; empty in a further round of the other assignor alone.
         actual: the target assignment of the group.
         other: that of the other assignor.
         error: why the other assignor failed; its former assignment is then kept. Empty if it did not.
+        round: 1 for a target assignment of the group; more for further rounds of the other assignor alone.
     """
 
     epoch: int
@@ -72,6 +84,7 @@ class Step:
     actual: Counted
     other: Counted
     error: str = ""
+    round: int = 1
 
 
 class Comparison:
@@ -82,8 +95,10 @@ class Comparison:
         steps: the target assignments so far.
     """
 
-    def __init__(self, group_id: str, assignor: ConnectAssignor) -> None:
+    def __init__(self, group_id: str, assignor: ConnectAssignor, *, max_moves: int = 0) -> None:
+        """``max_moves``: limit on moves per round of the other assignor; 0: none."""
         self.assignor = assignor.name
+        self._max_moves, self._deferred = max_moves, 0
         self.steps: list[Step] = []
         self._assignor, self._info = assignor, assignor_info(assignor)
         self._group_id = group_id
@@ -130,6 +145,7 @@ class Comparison:
                     self._other.apply(self._adapted(record))
         if targets and self._other.members:
             self._install(targets[-1], actual)
+        self._further_rounds(actual)
         if asked and asked[-1] > self._other.target_epoch:
             # The group may change until the assignment is installed: the input is the group of this moment.
             self._prepared = group_state(Overlay(self._other, actual.clock_ms), self.assignor, _SETTINGS)
@@ -161,36 +177,85 @@ class Comparison:
             TargetMemberRecord(group_id=self._group_id, member_id=member_id, units=grouped(units), metadata=metadata)
         )
 
-    def _install(self, target: TargetRecord, actual: Group) -> None:
+    def _further_rounds(self, actual: Group) -> None:
+        """Run the other assignor again if its last round was not its final one and the group was at rest."""
+        if not actual.members or not self._other.members or actual.behind or actual.epoch != actual.target_epoch:
+            return
+        for number in range(2, MAX_ROUNDS):
+            delay = self._other.delays.get("")
+            has_elapsed = delay is not None and delay.deadline_ms <= actual.clock_ms
+            if not self._deferred and not has_elapsed:
+                return
+            if delay is not None and has_elapsed:
+                self._other.apply(Tombstone(delay.key))
+            target = TargetRecord(group_id=self._group_id, epoch=actual.target_epoch, at_ms=actual.clock_ms)
+            self._install(target, actual, number=number)
+
+    def _install(self, target: TargetRecord, actual: Group, *, number: int = 1) -> None:
         overlay = Overlay(self._other, target.at_ms)
         prepared, self._prepared = self._prepared, None
         if prepared is None or prepared.group_epoch != target.epoch:
             prepared = group_state(overlay, self.assignor, _SETTINGS)
-        error = ""
+        error, self._deferred = "", 0
         try:
             assignment = run_assignor(self._assignor, group_from_prepare(prepared))
             if assignment.error:
                 raise PluginError(assignment.message or f"error {assignment.error}")
             installed = {member.member_id: member for member in members_for_install(assignment)}
             lost = overlay.lost_units(None if prepared.group_epoch == self._other.epoch else set(installed))
-            for member_id in sorted(self._other.members):
-                member = installed.get(member_id)
-                units = units_of(member.units) - lost if member else frozenset()
-                self._apply_target(member_id, units, member.metadata if member else b"")
+            shares = dict.fromkeys(sorted(self._other.members), NO_UNITS)
+            shares |= {name: units_of(member.units) - lost for name, member in installed.items() if name in shares}
+            # Units left out until their owner has stopped them are assigned in the next round.
+            self._deferred = sum(unit in self._other.wanted_by for unit in assignment.delayed - lost)
+            self._deferred += self._limit_moves(shares)
+            for member_id, units in shares.items():
+                metadata = installed[member_id].metadata if member_id in installed else b""
+                self._apply_target(member_id, units, metadata)
+            self._request_delay(assignment.delayed - lost, assignment.delay_ms, target)
         except PluginError as failure:
             error = str(failure)
         self._other.apply(replace(target, assignor=self.assignor))
         step = Step(
             epoch=target.epoch,
             used=target.assignor,
-            actual=_count(actual, self._last_actual, prepared),
-            other=_count(self._other, self._last_other, prepared),
+            actual=_count(actual, self._last_actual, prepared, target.deferred),
+            other=_count(self._other, self._last_other, prepared, self._deferred),
             error=error,
+            round=number,
         )
         self.steps.append(step)
 
+    def _limit_moves(self, shares: dict[str, Units]) -> int:
+        """Keep units beyond the limit on their members; return how many. The group's rule is in ``move_limit``."""
+        if not self._max_moves:
+            return 0
+        owners = {unit: owner for unit, owner in self._other.wanted_by.items() if owner in shares}
+        moves = [(unit, name) for name, units in shares.items() for unit in units if owners.get(unit, name) != name]
+        for unit, member_id in sorted(moves)[self._max_moves :]:
+            shares[member_id] -= {unit}
+            shares[owners[unit]] |= {unit}
+        return max(0, len(moves) - self._max_moves)
 
-def _count(group: Group, last: dict[Unit, str], prepared: PrepareResponse) -> Counted:
+    def _request_delay(self, units: Units, delay_ms: int, target: TargetRecord) -> None:
+        """Start the delay that the other assignor requests, or end the former one. A deadline is never extended."""
+        before = self._other.delays.get("")
+        if delay_ms:
+            deadline_ms = target.at_ms + max(delay_ms, MIN_DELAY_MS)
+            if before is not None and units and units <= units_of(before.units):
+                deadline_ms = min(deadline_ms, before.deadline_ms)
+            record = DelayRecord(
+                group_id=self._group_id,
+                units=grouped(units),
+                delay_ms=delay_ms,
+                deadline_ms=deadline_ms,
+                epoch=target.epoch,
+            )
+            self._other.apply(record)
+        elif before is not None:
+            self._other.apply(Tombstone(before.key))
+
+
+def _count(group: Group, last: dict[Unit, str], prepared: PrepareResponse, deferred: int) -> Counted:
     """Count one target assignment, and update the last member of each unit."""
     wanted = {unit: member_id for unit, member_id in group.wanted_by.items() if unit in group.runnable}
     moves = sum(unit in last and last[unit] != member_id for unit, member_id in wanted.items())
@@ -210,4 +275,5 @@ def _count(group: Group, last: dict[Unit, str], prepared: PrepareResponse) -> Co
         starts=starts,
         imbalance=max(load.values(), default=0) - min(load.values(), default=0),
         unassigned=len(group.runnable) - len(wanted),
+        deferred=deferred,
     )

@@ -127,13 +127,20 @@ class GroupHistory:
         }
 
 
-def replay(log: str | Path, group: str | None = None, *, assignor: str | ConnectAssignor | None = None) -> GroupHistory:
+def replay(
+    log: str | Path,
+    group: str | None = None,
+    *,
+    assignor: str | ConnectAssignor | None = None,
+    max_moves: int = 0,
+) -> GroupHistory:
     """Read the history of a group from a log, without opening the log as its owner.
 
     Args:
         log: ``sqlite:///path``, the path of the file, or the directory that ``--data`` names.
         group: the group; not needed if the log has one group only.
         assignor: an assignor to compare with, or the name of an installed one.
+        max_moves: limit on moves per round of that assignor (``GroupSettings.max_moves``), which the log does not have.
 
     Raises:
         ConfigError: the log, the group or the assignor does not exist; names what is allowed.
@@ -149,15 +156,17 @@ def replay(log: str | Path, group: str | None = None, *, assignor: str | Connect
         raise ConfigError(
             "--group", got, f"a group in {path}: {printable(', '.join(known), limit=300) or 'it has none'}"
         )
-    return history_of(str(path), group, stored_group(path, group), other)
+    return history_of(str(path), group, stored_group(path, group), other, max_moves=max_moves)
 
 
-def history_of(log: str, group_id: str, stored: StoredGroup, other: ConnectAssignor | None) -> GroupHistory:
+def history_of(
+    log: str, group_id: str, stored: StoredGroup, other: ConnectAssignor | None, *, max_moves: int = 0
+) -> GroupHistory:
     """The history of stored records; a function of its arguments, apart from what the other assignor does."""
     group = Group(group_id)
     for record in stored.snapshot:
         group.apply(record)
-    comparison = None if other is None else Comparison(group_id, other)
+    comparison = None if other is None else Comparison(group_id, other, max_moves=max_moves)
     if comparison is not None:
         comparison.start(stored.snapshot, group)
     earlier = tuple(group.rebalances.values())
@@ -288,13 +297,16 @@ def _comparison_lines(assignor: str, steps: tuple[Step, ...]) -> Iterator[str]:
     yield f"{'':>12}  {used:<44}  {assignor}"
     for step in steps:
         failed = f"  ({step.error})" if step.error else ""
-        yield f"epoch {step.epoch:>6}  {_counted(step.actual):<44}  {_counted(step.other)}{failed}"
+        where = f"epoch {step.epoch:>6}" if step.round == 1 else f"{f'round {step.round}':>12}"
+        actual = _counted(step.actual) if step.round == 1 else "-"
+        yield f"{where}  {actual:<44}  {_counted(step.other)}{failed}"
     yield f"{'in all':>12}  {_total([step.actual for step in steps]):<44}  {_total([step.other for step in steps])}"
 
 
 def _counted(counted: Counted) -> str:
     left_out = f", {counted.unassigned} unassigned" if counted.unassigned else ""
-    return f"{counted.moves} moved, {counted.starts} started, imbalance {counted.imbalance}{left_out}"
+    deferred = f", {counted.deferred} deferred" if counted.deferred else ""
+    return f"{counted.moves} moved{deferred}, {counted.starts} started, imbalance {counted.imbalance}{left_out}"
 
 
 def _total(counted: list[Counted]) -> str:

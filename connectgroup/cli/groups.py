@@ -164,7 +164,9 @@ async def plan_groups(options: argparse.Namespace) -> int:
 async def replay_log(options: argparse.Namespace) -> int:
     from ..analysis.replay import replay
 
-    history = replay(options.log, options.group, assignor=options.assignor)
+    if options.max_moves < 0:
+        raise ConfigError("--max-moves", str(options.max_moves), "0 or more")
+    history = replay(options.log, options.group, assignor=options.assignor, max_moves=options.max_moves)
     for line in [json.dumps(history.to_json())] if options.json else history.lines():
         print(line)
     return 0

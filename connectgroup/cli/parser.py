@@ -173,6 +173,13 @@ def build_parser() -> argparse.ArgumentParser:
     replaying.add_argument("log", help="sqlite:///PATH, the path of the file, or the --data directory of a coordinator")
     replaying.add_argument("--group", metavar="GROUP", help="group id; not needed if the log has one group only")
     replaying.add_argument("--assignor", metavar="NAME", help="show what this assignor would have done instead")
+    replaying.add_argument(
+        "--max-moves",
+        type=int,
+        default=0,
+        metavar="N",
+        help="limit on moves per round of that assignor (default: none; the log does not have the coordinator's limit)",
+    )
     add_json(replaying)
     replaying.set_defaults(run=replay_log)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from connectgroup import GroupSettings, load_assignor
+from connectgroup import ConnectAssignment, ConnectAssignor, ConnectGroup, GroupSettings, Unit, load_assignor
 from connectgroup.analysis.replay import GroupHistory, history_of
+from connectgroup.assignors.balanced import BalancedAssignor
 from connectgroup.log.sqlite.reader import StoredGroup
 from connectgroup.testing import seeds
 from connectgroup.wire.record_codec import decode_record
@@ -16,10 +18,11 @@ from connectgroup.wire.record_codec import decode_record
 WorkerGroups = Callable[..., Any]
 
 
-def history(group: Any, assignor: str) -> GroupHistory:
+def history(group: Any, assignor: str | ConnectAssignor, max_moves: int = 0) -> GroupHistory:
     """The history of a simulated group, from the batches of its log."""
     batches = tuple(tuple(decode_record(*record) for record in batch) for batch in group.storage.batches)
-    return history_of("memory", "test", StoredGroup(snapshot=(), batches=batches), load_assignor(assignor))
+    other = load_assignor(assignor) if isinstance(assignor, str) else assignor
+    return history_of("memory", "test", StoredGroup(snapshot=(), batches=batches), other, max_moves=max_moves)
 
 
 @pytest.mark.parametrize("assignor", ["balanced", "weighted"])
@@ -62,3 +65,78 @@ def test_same_assignor_does_the_same_under_random_changes(worker_group: WorkerGr
     group.wait_until_stable()
     found = history(group, "balanced")
     assert [step.other for step in found.steps] == [step.actual for step in found.steps], "\n".join(found.lines())
+
+
+@pytest.mark.parametrize(("assignor", "max_moves"), [("incremental-cooperative", 0), ("balanced", 2), ("weighted", 1)])
+def test_rounds_of_the_same_assignor_are_those_of_the_group(
+    worker_group: WorkerGroups, assignor: str, max_moves: int
+) -> None:
+    """Moves deferred by the limit, or until their owner has stopped them (incremental-cooperative)."""
+    group = worker_group(
+        workers=2, connectors={"x": 12}, assignors=(assignor,), settings=GroupSettings(max_moves=max_moves)
+    )
+    group.wait_until_stable()
+    group.add_worker()
+    group.add_worker()
+    group.wait_until_stable()
+    group.kill("worker-1")
+    group.advance(400)
+    group.wait_until_stable()
+    group.add_worker()
+    group.advance(400)
+    group.wait_until_stable()
+    found = history(group, assignor, max_moves)
+    assert [step.other for step in found.steps] == [step.actual for step in found.steps], "\n".join(found.lines())
+    assert {step.round for step in found.steps} == {1}
+    assert any(step.actual.deferred for step in found.steps)
+
+
+def test_other_assignor_gets_further_rounds_for_the_moves_that_it_deferred(worker_group: WorkerGroups) -> None:
+    group = worker_group(workers=2, connectors={"x": 12})
+    group.wait_until_stable()
+    group.add_worker()
+    group.wait_until_stable()
+    for found in (history(group, "incremental-cooperative"), history(group, "balanced", max_moves=1)):
+        last = found.steps[-1]
+        assert last.round > 1, "\n".join(found.lines())
+        assert (last.other.imbalance, last.other.unassigned, last.other.deferred) == (0, 0, 0)
+        assert last.actual.moves == 0
+        assert any("round 2" in line for line in found.lines())
+    limited = history(group, "balanced", max_moves=1)
+    assert max(step.other.moves for step in limited.steps) == 1
+
+
+class Delays(BalancedAssignor):
+    """Leaves the first task out until a delay of 30 s has elapsed."""
+
+    name = "delays"
+
+    def __init__(self) -> None:
+        self.has_delayed = False
+
+    def assign(self, group: ConnectGroup) -> ConnectAssignment:
+        result, late = super().assign(group), frozenset({Unit("x", 0)})
+        is_delayed = any(late & work.units for work in group.delayed)
+        if late <= frozenset(group.units) and (is_delayed or not self.has_delayed):
+            self.has_delayed = True
+            members = [replace(each, units=each.units - late) for each in result.members]
+            return ConnectAssignment(members=members, delayed=late, delay_ms=30_000)
+        return result
+
+
+def test_delay_that_the_other_assignor_requests_ends_with_the_first_record_after_its_deadline(
+    worker_group: WorkerGroups,
+) -> None:
+    group = worker_group(workers=2, connectors={"x": 3})
+    group.wait_until_stable()
+    group.advance(20)
+    group.add_worker()  # does not extend the deadline
+    group.wait_until_stable()
+    group.advance(20)
+    group.add_connector("y", 1)
+    group.wait_until_stable()
+    found = history(group, Delays())
+    unassigned = [step.other.unassigned for step in found.steps]
+    first = next(number for number, step in enumerate(found.steps) if step.other.unassigned)
+    assert set(unassigned[first:-1]) == {1}
+    assert (unassigned[-1], found.steps[-1].round) == (0, 2)
