@@ -85,6 +85,7 @@ async def run_up(options: argparse.Namespace) -> int:
         if options.rest_port is not None:
             url = await stack.enter_async_context(_rest_server(supervisor.admin, options, options.rest_port))
             print(f"REST at {url}", flush=True)
+            print(f"page at {url}/page", flush=True)
         pause_s = 1.0
         while not stopping.is_set() and not supervisor.all_rejected:
             began = time.monotonic()
@@ -156,6 +157,7 @@ async def serve_rest(options: argparse.Namespace) -> int:
     admin = Admin.connect(options.coordinator.split(","), client_id="rest", retry_for_s=2.0)
     async with admin, _rest_server(admin, options, options.port) as url:
         print(f"REST at {url}, group {options.group}", flush=True)
+        print(f"page at {url}/page", flush=True)
         await stopping.wait()
     return 0
 

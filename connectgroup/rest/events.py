@@ -197,6 +197,8 @@ class Feeds:
         if feed is None:
             feed = Feed(self._admin, group_id)
             await feed.update()
+            if self._closed:
+                raise RestError(503, "events: the server stops")
             # Another request may have opened the same feed meanwhile.
             feed = self._feeds.setdefault(group_id, feed)
             if group_id not in self._running:

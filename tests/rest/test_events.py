@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
 import pytest
+from starlette.types import Message
 
 from connectgroup import LocalClient
 from connectgroup.client.admin import Admin
@@ -30,7 +31,10 @@ from connectgroup.protocol.records.connect import TargetState
 from connectgroup.protocol.units import Unit
 from connectgroup.rest import events, page_table as tables
 from connectgroup.rest.page_table import Table, page_table
+from connectgroup.rest.routes import groups
 from connectgroup.rest.routes.page import FILES
+from connectgroup.telemetry.metric_table import METRICS
+from connectgroup.telemetry.metrics import Source, Value, register, unregister
 from tests.coordinator.builders import GROUP, beat, serving
 
 from .conftest import PATIENCE_S, Api, rest_server
@@ -227,6 +231,33 @@ async def test_the_end_of_the_server_ends_the_streams(api: Api) -> None:
                 await client.next()
 
 
+async def test_a_client_that_reads_nothing_loses_its_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server's ``send`` waits while the client's buffers are full."""
+    monkeypatch.setattr(groups, "SEND_TIMEOUT_S", 0.01)
+    closed = asyncio.Event()
+
+    async def never(*_: Any) -> Any:
+        await asyncio.Event().wait()
+
+    async def endless() -> AsyncGenerator[bytes, None]:
+        try:
+            while True:
+                yield b": keep-alive\n\n"
+        finally:
+            closed.set()
+
+    started: list[Message] = []
+
+    async def send(message: Message) -> None:
+        started.append(message)
+        if len(started) > 1:
+            await never()
+
+    async with asyncio.timeout(PATIENCE_S):
+        await groups.EventStream(endless(), {})({"type": "http"}, never, send)
+        await closed.wait()
+
+
 # ---- users
 
 
@@ -306,6 +337,39 @@ def test_messages_and_moves_are_bounded() -> None:
     assert len(failures) == tables.MAX_FAILURES
     assert {len(message) for message in failures} == {tables.MAX_MESSAGE}
     assert len(table["rebalance/4"]["moves"]) == tables.MAX_MOVES
+
+
+def test_rows_per_second_are_those_of_tasks_that_have_read_rows() -> None:
+    class Running(Source):
+        scope = "task"
+
+        def __init__(self, group: str, connector: str, task: int, rows: int, rate: float) -> None:
+            self.labels = {"group": group, "worker": "a", "connector": connector, "task": str(task)}
+            self._known = {"sink-record-read-total": rows, "sink-record-send-rate": rate}
+
+        def values(self) -> dict[str, Value]:
+            names = [metric.name for metric in METRICS if metric.scope == "task"]
+            return {name: self._known.get(name) for name in names}
+
+    sources = [
+        Running("rates", "orders", 0, 10, 1.5),
+        Running("rates", "orders", 1, 10, 2.0),
+        Running("rates", "idle", 0, 0, 0.0),
+        Running("other", "orders", 0, 10, 9.0),
+    ]
+    for source in sources:
+        register(source)
+    try:
+        assert events.rows_per_second("rates") == {"orders": 3.5}
+    finally:
+        for source in sources:
+            unregister(source)
+
+
+def test_a_static_member_that_has_left_is_kept_until_a_deadline() -> None:
+    away = DescribedMember(member_id="a", instance_id="i", state="AWAY", kept_ms=4_000)
+    assert table_of(group_of(1, members=(away,)), 1_000)["worker/a"]["kept_until_ms"] == 5_000
+    assert table_of(group_of(1))["worker/a"]["kept_until_ms"] is None
 
 
 def test_a_deadline_stays_the_same_while_time_passes() -> None:
