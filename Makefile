@@ -7,11 +7,11 @@ BIN := $(VENV)/bin
 .PHONY: help install lint test demo bench simulate soak mutants clean
 
 SEEDS ?= 100
-# Processes that run tests side by side.
-JOBS ?= 2
+# Processes that run tests side by side. They wait more than they compute: three for two cores.
+JOBS ?= 3
 
 help:
-	@echo "make test [JOBS=2]   install everything into $(VENV), check style, types and import rules, run all tests"
+	@echo "make test [JOBS=3]   install everything into $(VENV), check style, types and import rules, run all tests"
 	@echo "make demo   three workers share real Spark tasks; one is killed, one is added; every row is counted"
 	@echo "make bench  time rebalances of 300 idle tasks over TCP, and the assignors"
 	@echo "make simulate SEEDS=100 [SEED=n]   the whole group under faults, in one thread, in virtual time"

@@ -1,4 +1,4 @@
-"""Rules for all tests: no skips in CI, and the order of the tests in two processes."""
+"""Rules for all tests: no skips in CI, and the order of the tests in several processes."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ def pytest_runtest_makereport(
     return report
 
 
-SHARED_FIXTURES = {"broker", "cluster", "spark"}
-"""A Kafka broker, a group of worker processes, a Spark session: each takes seconds to start and uses both cores."""
+SHARED = {"broker": "kafka", "spark": "spark", "cluster": "processes"}
+"""Fixtures that take seconds to start, and the group of tests that share each: a Kafka broker, a Spark session, a group
+of worker processes."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Distribute the tests over two processes (``-n 2 --dist loadgroup``): the longest tests start first.
+    """Distribute the tests over several processes (``-n 3 --dist loadgroup``): the longest tests start first.
 
-    Tests that share a broker, a group of processes or a Spark session run in one process, one after the other: it
-    starts each of them once, and no two of them compete for the cores.
+    Tests that share a broker, a Spark session or a group of processes run in one process, one after the other, so that
+    each of these is started once. They wait more than they compute, so three processes are right for two cores.
     """
     for item in items:
         if " at 0x" in item.nodeid:
@@ -41,12 +42,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     ordered = []
     for item in items:
-        shared = bool(SHARED_FIXTURES & set(getattr(item, "fixturenames", ()))) or "processes" in item.keywords
-        if shared:
-            item.add_marker(pytest.mark.xdist_group("processes"))
-        rank = 0 if "first" in item.keywords else 1 if shared else 2 if "long" in item.keywords else 3
-        ordered.append((rank, item))
+        fixtures = set(getattr(item, "fixturenames", ()))
+        group = next((group for fixture, group in SHARED.items() if fixture in fixtures), "")
+        if not group and "processes" in item.keywords:
+            group = "processes"
+        if group:
+            item.add_marker(pytest.mark.xdist_group(group))
+        rank = 0 if "first" in item.keywords else 1 if group == "processes" else 2 if group else 3
+        ordered.append((4 if rank == 3 and "long" not in item.keywords else rank, item))
     items[:] = [item for _, item in sorted(ordered, key=itemgetter(0))]
+
+
+@pytest.hookimpl(trylast=True, specname="pytest_collection_modifyitems")
+def pytest_check_groups(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Some versions of pytest-xdist ignore groups without a message; then every process starts its own Spark."""
+    if not getattr(config.option, "loadgroup", False):
+        return
+    for item in items:
+        if item.get_closest_marker("xdist_group") is not None and "@" not in item.nodeid.rpartition("]")[2]:
+            raise pytest.UsageError(f"{item.nodeid}: pytest-xdist ignores its group; allowed: pytest below 9.2")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
