@@ -15,6 +15,7 @@
     │   ├── ConnectorAlreadyExists 20484  ├── VersionConflict 20485
     │   ├── IllegalGeneration 22          ├── RebalanceInProgress 27
     │   ├── InvalidSessionTimeout 26      ├── MemberIdRequired 79
+    │   ├── OffsetMetadataTooLarge 12     ├── InvalidRegularExpression 128
     │   └── UnknownServerError -1
     ├── LogError                 the log failed: the runtime drops the group and loads it again
     ├── TransportError           no response: the request may have been processed
@@ -218,6 +219,12 @@ class MemberIdRequired(GroupError):
 
 def _subclasses(cls: type[GroupError]) -> list[type[GroupError]]:
     return [cls, *(deeper for child in cls.__subclasses__() for deeper in _subclasses(child))]
+
+
+class OffsetMetadataTooLarge(GroupError):
+    """The metadata committed with an offset is too large."""
+
+    code = 12
 
 
 class InvalidRegularExpression(GroupError):

@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Mapping
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from ..protocol.units import TopicPartition
-from ..wire.kafka_messages import (
+from ..protocol.messages.offsets import (
+    GroupToFetch,
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetFetchRequest,
@@ -21,6 +21,7 @@ from ..wire.kafka_messages import (
     TopicCommit,
     TopicToFetch,
 )
+from ..protocol.units import TopicPartition
 from .client import REQUEST_TIMEOUT_S, GroupClient
 from .errors import MEMBERSHIP_LOST, BrokerError, Code, CommitRefused
 from .membership import Membership
@@ -42,19 +43,18 @@ async def committed(
         TransportError: no response.
         BrokerError: rejected.
     """
+    topics = tuple(
+        TopicToFetch(name=topic, partition_indexes=tuple(each.partition for each in of_topic))
+        for topic, of_topic in by_topic(partitions)
+    )
     request = OffsetFetchRequest(
-        group_id=group_id,
-        topics=tuple(
-            TopicToFetch(name=topic, partition_indexes=tuple(each.partition for each in of_topic))
-            for topic, of_topic in by_topic(partitions)
-        ),
-        require_stable=True,
+        group_id=group_id, topics=topics, groups=(GroupToFetch(group_id=group_id, topics=topics),), require_stable=True
     )
     response: OffsetFetchResponse = await client.send_to_coordinator(request, line="offsets", codes=_fetch_codes)
     found: dict[TopicPartition, Position] = {}
-    if response.error_code:
-        raise BrokerError(f"offsets of group {group_id!r}", response.error_code)
-    for topic in response.topics:
+    if response.first.error_code:
+        raise BrokerError(f"offsets of group {group_id!r}", response.first.error_code)
+    for topic in response.first.topics:
         for each in topic.partitions:
             if each.error_code == Code.UNKNOWN_TOPIC_OR_PARTITION:
                 continue
@@ -163,8 +163,8 @@ def _commit_codes(response: Any) -> set[int]:
 
 
 def _fetch_codes(response: Any) -> set[int]:
-    within = {each.error_code for topic in response.topics for each in topic.partitions}
+    within = {each.error_code for topic in response.first.topics for each in topic.partitions}
     # A transaction is about to commit offsets: retry until it has (KIP-447).
     return {Code.REQUEST_TIMED_OUT if code == Code.UNSTABLE_OFFSET_COMMIT else code for code in within} | {
-        response.error_code
+        response.first.error_code
     }

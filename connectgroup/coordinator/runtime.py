@@ -25,6 +25,7 @@ from ..protocol.messages.describe import (
     DescribeRequest,
     DescribeResponse,
 )
+from ..protocol.messages.offsets import OffsetFetchRequest, OffsetFetchResponse
 from .command import Describe
 from .consumer_groups import ConsumerGroups
 from .own_assignors import with_own_assignor
@@ -115,6 +116,8 @@ class Coordinator:
             )
         elif isinstance(request, DeleteRequest):
             response = await self._delete(request, client)
+        elif isinstance(request, OffsetFetchRequest) and request.groups:
+            response = await self._fetch_offsets(request, client)
         elif isinstance(request, ConsumerDescribeRequest):
             response = await self._describe_consumers(request, client)
         else:
@@ -147,6 +150,10 @@ class Coordinator:
             Describe(request), RequestTraits(group_id=group_id), refused
         )
         return described
+
+    async def _fetch_offsets(self, request: OffsetFetchRequest, client: Client) -> OffsetFetchResponse:
+        responses = [await self._submit(replace(request, groups=(each,)), client) for each in request.groups]
+        return OffsetFetchResponse(groups=tuple(group for response in responses for group in response.groups))
 
     async def _describe_consumers(self, request: ConsumerDescribeRequest, client: Client) -> ConsumerDescribeResponse:
         names = dict.fromkeys(request.group_ids)

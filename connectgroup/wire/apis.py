@@ -42,6 +42,15 @@ from ..protocol.messages.describe import (
     DescribedGroup,
     DescribeResponse,
 )
+from ..protocol.messages.offsets import (
+    FetchedGroup,
+    FetchedPartition,
+    FetchedTopic,
+    OffsetCommitResponse,
+    OffsetFetchResponse,
+    PartitionCommitted,
+    TopicCommitted,
+)
 from ..protocol.units import printable
 from .codec import Codec, compile_codec
 from .definition import load
@@ -50,6 +59,8 @@ from .table import Entry, Party, key_of, served_by
 
 FIND_COORDINATOR: Final = key_of("FindCoordinator")
 API_VERSIONS: Final = key_of("ApiVersions")
+OFFSET_COMMIT: Final = key_of("OffsetCommit")
+OFFSET_FETCH: Final = key_of("OffsetFetch")
 HEARTBEAT: Final = key_of("ConnectGroupHeartbeat")
 PREPARE: Final = key_of("ConnectGroupPrepareAssignment")
 INSTALL: Final = key_of("ConnectGroupInstallAssignment")
@@ -263,7 +274,8 @@ def error_response(api_key: int, version: int, correlation_id: int, code: int, m
 def refusal(api_key: int, code: int, message: str) -> Response:
     """The response of an API that carries only an error.
 
-    Describe, Delete and FindCoordinator have no top-level error: it is reported for one group without a name.
+    Describe, Delete, FindCoordinator and OffsetCommit have no top-level error: it is reported for one group or
+    partition without a name.
     """
     message = printable(message, limit=1000).encode("utf-8", "replace").decode()
     if api_key == API_VERSIONS:
@@ -278,6 +290,17 @@ def refusal(api_key: int, code: int, message: str) -> Response:
         return ConsumerDescribeResponse(groups=(group,))
     if api_key == DELETE:
         return DeleteResponse(results=(DeletedGroup(group_id="", error_code=code, error_message=message),))
+    if api_key == OFFSET_COMMIT:
+        partition = PartitionCommitted(partition_index=-1, error_code=code)
+        return OffsetCommitResponse(topics=(TopicCommitted(name="", partitions=(partition,)),))
+    if api_key == OFFSET_FETCH:
+        unknown = FetchedPartition(partition_index=-1, committed_offset=-1, metadata="", error_code=code)
+        return OffsetFetchResponse(
+            # Version 1 has no other place for an error.
+            topics=(FetchedTopic(name="", partitions=(unknown,)),),
+            error_code=code,
+            groups=(FetchedGroup(group_id="", error_code=code),),
+        )
     with_error: Callable[..., Response] = APIS[api_key].response_class
     if not hasattr(with_error, "error_message"):  # most of Kafka's own responses have only a code
         return with_error(error_code=code)

@@ -19,15 +19,30 @@ from ..protocol.messages.cluster import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
+from ..protocol.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
 from . import apis, kafka_messages as kafka
 from .codec import Codec, compile_codec
 from .definition import load
 from .table import Entry, Party, served_by
 
-BrokerRequest = kafka.KafkaRequest | GroupRequest | ApiVersionsRequest | FindCoordinatorRequest
-BrokerResponse = kafka.KafkaResponse | GroupResponse | ApiVersionsResponse | FindCoordinatorResponse
+OffsetRequest = OffsetCommitRequest | OffsetFetchRequest
+OffsetResponse = OffsetCommitResponse | OffsetFetchResponse
+BrokerRequest = kafka.KafkaRequest | OffsetRequest | GroupRequest | ApiVersionsRequest | FindCoordinatorRequest
+BrokerResponse = kafka.KafkaResponse | OffsetResponse | GroupResponse | ApiVersionsResponse | FindCoordinatorResponse
 
-_SENT_FROM: Final = {"JoinGroup": 7, "SyncGroup": 5, "Heartbeat": 4, "LeaveGroup": 4}
+_SENT_FROM: Final = {
+    "OffsetCommit": 8,
+    "OffsetFetch": 7,
+    "JoinGroup": 7,
+    "SyncGroup": 5,
+    "Heartbeat": 4,
+    "LeaveGroup": 4,
+}
 """The lowest version that the client sends of an API that the coordinator serves in lower versions, too."""
 
 

@@ -14,7 +14,7 @@ import struct
 from typing import Any, Final
 
 from ..errors import WireError
-from ..protocol.records import classic, connect as records, consumer
+from ..protocol.records import classic, connect as records, consumer, offsets
 from ..protocol.records.base import Key, Kind, Tombstone
 from ..protocol.records.connect import Record
 from ..protocol.units import printable
@@ -35,6 +35,7 @@ CLASSES: Final[dict[Kind, type[Any]]] = {
     Kind.REBALANCE: records.RebalanceRecord,
     Kind.DELAY: records.DelayRecord,
     Kind.CLASSIC_GROUP: classic.ClassicGroupRecord,
+    Kind.OFFSET: offsets.OffsetRecord,
     Kind.CONSUMER_MEMBER: consumer.ConsumerMemberRecord,
     Kind.CONSUMER_TARGET_MEMBER: consumer.ConsumerTargetMemberRecord,
     Kind.CONSUMER_CURRENT: consumer.ConsumerCurrentRecord,

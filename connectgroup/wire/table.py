@@ -33,6 +33,12 @@ from ..protocol.messages.consumer import (
 )
 from ..protocol.messages.describe import DeleteRequest, DeleteResponse, DescribeRequest, DescribeResponse
 from ..protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from ..protocol.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
 from . import kafka_messages as kafka
 
 
@@ -73,8 +79,8 @@ CONSUMER: Final = frozenset({Party.CONSUMER})
 
 TABLE: Final = (
     Entry(3, "Metadata", kafka.MetadataRequest, kafka.MetadataResponse, BROKER, CONSUMER),
-    Entry(8, "OffsetCommit", kafka.OffsetCommitRequest, kafka.OffsetCommitResponse, BROKER, CONSUMER),
-    Entry(9, "OffsetFetch", kafka.OffsetFetchRequest, kafka.OffsetFetchResponse, BROKER, CONSUMER),
+    Entry(8, "OffsetCommit", OffsetCommitRequest, OffsetCommitResponse, COORDINATOR | BROKER, CONSUMER),
+    Entry(9, "OffsetFetch", OffsetFetchRequest, OffsetFetchResponse, COORDINATOR | BROKER, CONSUMER),
     Entry(
         10,
         "FindCoordinator",

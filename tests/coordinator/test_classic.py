@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from connectgroup.coordinator.runtime import Coordinator
+from connectgroup.errors import IllegalGeneration, RebalanceInProgress, UnknownMemberId
 from connectgroup.group.classic.settings import ClassicSettings
 from connectgroup.group.connect.settings import GroupSettings
 from connectgroup.log.base import Log
@@ -23,6 +24,13 @@ from connectgroup.protocol.messages.classic import (
     SyncGroupRequest,
 )
 from connectgroup.protocol.messages.describe import DescribeRequest
+from connectgroup.protocol.messages.offsets import (
+    GroupToFetch,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    PartitionCommit,
+    TopicCommit,
+)
 
 from .builders import FaultyLog, add, tick
 
@@ -170,3 +178,45 @@ async def test_group_is_described_with_its_type() -> None:
         await stable(coordinator)
         (described,) = (await send(coordinator, DescribeRequest())).groups
         assert (described.group_type, described.state, len(described.members)) == ("classic", "Stable", 2)
+
+
+def commit(member_id: str, generation: int, offset: int) -> OffsetCommitRequest:
+    partition = PartitionCommit(partition_index=0, committed_offset=offset, committed_metadata=None)
+    return OffsetCommitRequest(
+        group_id="g",
+        generation_id_or_member_epoch=generation,
+        member_id=member_id,
+        topics=(TopicCommit(name="foo", partitions=(partition,)),),
+    )
+
+
+async def code_of(coordinator: Coordinator, request: OffsetCommitRequest) -> int:
+    response = await send(coordinator, request)
+    return int(response.topics[0].partitions[0].error_code)
+
+
+FETCH_7 = OffsetFetchRequest(group_id="g", topics=None)
+FETCH_8 = OffsetFetchRequest(groups=(GroupToFetch(group_id="g", topics=None), GroupToFetch(group_id="x", topics=None)))
+
+
+async def test_commit_is_fenced_by_the_generation() -> None:
+    """OC-06, OC-07: an operator may commit while the group has no members, also to a group that does not exist yet."""
+    async with serving() as coordinator:
+        assert await code_of(coordinator, commit("a", 1, 5)) == IllegalGeneration.code
+        assert await code_of(coordinator, commit("", -1, 3)) == 0
+        joined = await send(coordinator, join())
+        joined = await send(coordinator, join(joined.member_id)) if joined.error_code else joined
+        member_id, generation = joined.member_id, joined.generation_id
+        assert await code_of(coordinator, commit(member_id, generation, 4)) == RebalanceInProgress.code
+        await send(coordinator, sync(joined, member_id))
+        assert await code_of(coordinator, commit("x", generation, 5)) == UnknownMemberId.code
+        assert await code_of(coordinator, commit("", -1, 5)) == UnknownMemberId.code
+        assert await code_of(coordinator, commit(member_id, generation + 1, 5)) == IllegalGeneration.code
+        assert (await send(coordinator, FETCH_7)).topics[0].partitions[0].committed_offset == 3
+        assert await code_of(coordinator, commit(member_id, generation, 5)) == 0
+        found = await send(coordinator, FETCH_8)
+        assert [(group.group_id, group.error_code, len(group.topics)) for group in found.groups] == [
+            ("g", 0, 1),
+            ("x", 0, 0),
+        ]
+        assert found.groups[0].topics[0].partitions[0].committed_offset == 5

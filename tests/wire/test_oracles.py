@@ -30,6 +30,10 @@ KAFKA_OWN = {
     "ApiVersionsResponse": metadata.ApiVersionsResponse,
     "FindCoordinatorRequest": metadata.FindCoordinatorRequest,
     "FindCoordinatorResponse": metadata.FindCoordinatorResponse,
+    "OffsetCommitRequest": consumer.OffsetCommitRequest,
+    "OffsetCommitResponse": consumer.OffsetCommitResponse,
+    "OffsetFetchRequest": consumer.OffsetFetchRequest,
+    "OffsetFetchResponse": consumer.OffsetFetchResponse,
     # JoinGroupRequest has a tagged field of ours.
     "JoinGroupResponse": consumer.JoinGroupResponse,
     "SyncGroupRequest": consumer.SyncGroupRequest,

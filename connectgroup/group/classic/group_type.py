@@ -34,14 +34,17 @@ from ...protocol.messages.describe import (
     DescribedMember,
     DescribeRequest,
 )
+from ...protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
 from ...protocol.records.classic import ClassicState
 from ...protocol.records.connect import Record
 from ...protocol.units import printable
 from ..kernel.effects import Compute
 from ..kernel.outcome import Outcome
 from ..kernel.timers import SetTimer, Timer, TimerKey, TimerKind
+from ..offsets.rules import refused_commit, refused_fetch
 from ..registry import Client, GroupNumbers, Input, RequestTraits
 from .join import join
+from .offsets import commit, fetch
 from .rebalance import drop_pending, expire_rebalance, is_current, remove_and_rebalance
 from .settings import ClassicSettings
 from .state import ClassicGroup
@@ -60,6 +63,8 @@ class ClassicGroupType:
         SyncGroupRequest,
         GroupHeartbeatRequest,
         LeaveGroupRequest,
+        OffsetCommitRequest,
+        OffsetFetchRequest,
         DeleteRequest,
     )
 
@@ -87,6 +92,10 @@ class ClassicGroupType:
                 return RequestTraits(group_id=group_id, sender=member_id)
             case DeleteRequest(group_ids=(group_id,)):
                 return RequestTraits(group_id=group_id)
+            case OffsetFetchRequest(groups=(asked, *_)):
+                return RequestTraits(group_id=asked.group_id)
+            case OffsetCommitRequest(group_id=group_id):
+                return RequestTraits(group_id=group_id, creates_group=request.generation_id_or_member_epoch < 0)
             case _:
                 return RequestTraits(group_id=request.group_id)
 
@@ -101,6 +110,8 @@ class ClassicGroupType:
                 return heartbeat(step, what)
             case LeaveGroupRequest():
                 return leave(step, what)
+            case OffsetCommitRequest() | OffsetFetchRequest():
+                return self._offsets(step, what)
             case DeleteRequest():
                 return step.outcome(_delete(step))
             case TimerKey(kind=TimerKind.SESSION):
@@ -108,6 +119,12 @@ class ClassicGroupType:
             case TimerKey(kind=TimerKind.REBALANCE) if is_current(step, what.belongs_to):
                 expire_rebalance(step)
         return step.outcome(None)
+
+    def _offsets(self, step: Step, request: OffsetCommitRequest | OffsetFetchRequest) -> Outcome[Response | None]:
+        try:
+            return commit(step, request) if isinstance(request, OffsetCommitRequest) else fetch(step, request)
+        except GroupError as error:
+            return Outcome(response=self.error_response(request, error))
 
     def apply(self, group: ClassicGroup, record: Record) -> None:
         group.apply(record)
@@ -174,6 +191,10 @@ class ClassicGroupType:
                     for each in members
                 )
                 return LeaveGroupResponse(error_code=0 if left else code, members=left)
+            case OffsetCommitRequest():
+                return refused_commit(request, error)
+            case OffsetFetchRequest():
+                return refused_fetch(request, error)
             case DeleteRequest(group_ids=(group_id,)):
                 deleted = DeletedGroup(group_id=group_id, error_code=error.code, error_message=str(error))
                 return DeleteResponse(results=(deleted,))

@@ -9,6 +9,7 @@ from ...protocol.messages.classic import OfferedProtocol
 from ...protocol.records.base import Kind, Tombstone
 from ...protocol.records.classic import ClassicGroupRecord, ClassicMemberRecord, ClassicState
 from ...protocol.records.connect import GroupRecord, Record
+from ..offsets.state import Offsets
 
 
 @dataclass(slots=True)
@@ -32,6 +33,7 @@ class ClassicGroup:
         initial_left_ms: how much longer the first rebalance of an empty group may wait; -1: no such rebalance.
         member_added: a member has joined since the initial delay was last extended.
         members_to_wake: always empty: a step responds to parked requests itself.
+        offsets: the committed offsets.
     """
 
     group_id: str
@@ -48,9 +50,11 @@ class ClassicGroup:
     initial_left_ms: int = -1
     member_added: bool = False
     members_to_wake: set[str] = field(default_factory=set)
+    offsets: Offsets = field(default_factory=Offsets)
 
     def apply(self, record: Record) -> None:
         """Apply one record of the log."""
+        self.offsets.apply(record)
         match record:
             case GroupRecord():
                 self.exists = True

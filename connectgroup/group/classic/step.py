@@ -80,6 +80,8 @@ class Step:
 
     def delete(self) -> None:
         """Remove the group without members from the log."""
+        for tombstone in self.group.offsets.tombstones():
+            self.write(tombstone)
         self.write(Tombstone(Key(Kind.CLASSIC_GROUP, self.group.group_id)))
         self.write(Tombstone(Key(Kind.GROUP, self.group.group_id)))
 

@@ -25,7 +25,8 @@ from ...protocol.messages.consumer import (
     ConsumerPrepareResponse,
     DescribedConsumerGroup,
 )
-from ...protocol.messages.describe import DescribedGroup, DescribeRequest
+from ...protocol.messages.describe import DeletedGroup, DeleteRequest, DeleteResponse, DescribedGroup, DescribeRequest
+from ...protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
 from ...protocol.records.base import MemberState
 from ...protocol.records.connect import Record
 from ...protocol.records.consumer import CONSUMER, TopicMetadata
@@ -35,9 +36,11 @@ from ..kernel.computation import under_way
 from ..kernel.effects import Compute, Computed, Match, Matched, Repeat
 from ..kernel.outcome import Outcome
 from ..kernel.timers import Timer, TimerKey, TimerKind
+from ..offsets.rules import refused_commit, refused_fetch
 from ..registry import Client, GroupNumbers, Input, RequestTraits
-from . import validate
+from . import offsets, validate
 from .computation import compute_timed_out, effects_of, ensure_computation
+from .delete import delete
 from .describe import describe, describe_consumer, measure
 from .draft import Draft
 from .heartbeat import heartbeat
@@ -67,6 +70,9 @@ class ConsumerGroupType:
         ConsumerDescribeRequest,
         ConsumerPrepareRequest,
         ConsumerInstallRequest,
+        OffsetCommitRequest,
+        OffsetFetchRequest,
+        DeleteRequest,
     )
 
     def __init__(
@@ -105,9 +111,13 @@ class ConsumerGroupType:
                 renews=session if request.member_epoch > JOIN_EPOCH else None,
                 creates_group=joins,
             )
-        if isinstance(request, ConsumerDescribeRequest):
-            return RequestTraits(group_id=request.group_ids[0])
-        return RequestTraits(group_id=request.group_id)
+        match request:
+            case ConsumerDescribeRequest() | DeleteRequest():
+                return RequestTraits(group_id=request.group_ids[0])
+            case OffsetFetchRequest(groups=(asked, *_)):
+                return RequestTraits(group_id=asked.group_id)
+            case _:
+                return RequestTraits(group_id=request.group_id)
 
     def step(self, group: ConsumerGroup, what: Input, now_ms: int, client: Client) -> Outcome[Response | None]:
         """Decide, apply, follow up."""
@@ -146,6 +156,12 @@ class ConsumerGroupType:
                 return prepare(draft, what)
             case ConsumerInstallRequest():
                 return install(draft, what, settings)
+            case OffsetCommitRequest():
+                return offsets.commit(draft.group, what, draft.now_ms)
+            case OffsetFetchRequest():
+                return offsets.fetch(draft.group, what)
+            case DeleteRequest():
+                return delete(draft)
             case Computed():
                 return install_computed(draft, what, settings)
             case Matched():
@@ -241,6 +257,13 @@ class ConsumerGroupType:
                 return ConsumerPrepareResponse(error_code=code, error_message=message)
             case ConsumerInstallRequest():
                 return ConsumerInstallResponse(error_code=code, error_message=message)
+            case OffsetCommitRequest():
+                return refused_commit(request, error)
+            case OffsetFetchRequest():
+                return refused_fetch(request, error)
+            case DeleteRequest(group_ids=(group_id,)):
+                deleted = DeletedGroup(group_id=group_id, error_code=code, error_message=message)
+                return DeleteResponse(results=(deleted,))
             case _:
                 groups = (
                     DescribedConsumerGroup(

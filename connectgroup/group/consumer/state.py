@@ -21,9 +21,11 @@ from ...protocol.records.consumer import (
     TopicMetadata,
     from_stored,
 )
+from ...protocol.records.offsets import OffsetRecord
 from ...protocol.units import Partitions, TopicPartition
 from ..kernel.current import NOTHING, Current
 from ..kernel.holders import Holders
+from ..offsets.state import Offsets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +67,7 @@ class ConsumerGroup:
         self.computation: ComputationRecord | None = None
         self.topics: dict[str, TopicMetadata] = {}
         self.regexes: dict[str, frozenset[str]] = {}
+        self.offsets = Offsets()
 
         # Derived.
         self.topic_names: dict[str, str] = {}
@@ -137,7 +140,10 @@ class ConsumerGroup:
                 self.topic_names = {topic.topic_id: topic.topic_name for topic in record.topics}
             case ConsumerRegexRecord():
                 self.regexes[record.regex] = frozenset(record.topics)
+            case OffsetRecord():
+                self.offsets.apply(record)
             case Tombstone():
+                self.offsets.apply(record)
                 self._remove(record.key)
             case _:
                 pass

@@ -30,6 +30,7 @@ from .consumer import (
 )
 from .describe import DeleteRequest, DeleteResponse, DescribeRequest, DescribeResponse
 from .heartbeat import HeartbeatRequest, HeartbeatResponse
+from .offsets import OffsetCommitRequest, OffsetCommitResponse, OffsetFetchRequest, OffsetFetchResponse
 
 Request = (
     HeartbeatRequest
@@ -46,6 +47,8 @@ Request = (
     | ApiVersionsRequest
     | FindCoordinatorRequest
     | ConsumerHeartbeatRequest
+    | OffsetCommitRequest
+    | OffsetFetchRequest
     | ConsumerDescribeRequest
     | ConsumerPrepareRequest
     | ConsumerInstallRequest
@@ -67,6 +70,8 @@ Response = (
     | ApiVersionsResponse
     | FindCoordinatorResponse
     | ConsumerHeartbeatResponse
+    | OffsetCommitResponse
+    | OffsetFetchResponse
     | ConsumerDescribeResponse
     | ConsumerPrepareResponse
     | ConsumerInstallResponse

@@ -27,6 +27,7 @@ class Kind(IntEnum):
     CONSUMER_CURRENT = 33
     CONSUMER_TOPICS = 34
     CONSUMER_REGEX = 35
+    OFFSET = 41
 
 
 class MemberState(IntEnum):

@@ -27,6 +27,7 @@ from .consumer import (
     ConsumerTargetMemberRecord,
     ConsumerTopicsRecord,
 )
+from .offsets import OffsetRecord
 
 GROUP_TYPE: Final = "connect"
 
@@ -388,6 +389,7 @@ Value = (
     | ConsumerCurrentRecord
     | ConsumerTopicsRecord
     | ConsumerRegexRecord
+    | OffsetRecord
 )
 
 

@@ -1,0 +1,54 @@
+"""Commit and fetch of a classic group's offsets, fenced by the generation (OC-06, OC-07).
+
+Source: Kafka's ``ClassicGroup.validateOffsetCommit`` and ``validateOffsetFetch``.
+"""
+
+from __future__ import annotations
+
+from ...errors import FencedInstanceId, IllegalGeneration, RebalanceInProgress, UnknownMemberId
+from ...protocol.messages.api import Response
+from ...protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
+from ...protocol.records.classic import ClassicState
+from ...protocol.units import printable
+from ..kernel.outcome import Outcome
+from ..offsets import rules
+from .step import Step
+
+
+def commit(step: Step, request: OffsetCommitRequest) -> Outcome[Response | None]:
+    """Commit offsets. A sender without a generation may commit if the group has no members; it creates the group.
+
+    Raises:
+        UnknownMemberId, FencedInstanceId, IllegalGeneration, RebalanceInProgress: nothing is committed.
+    """
+    group, generation = step.group, request.generation_id_or_member_epoch
+    if generation < 0 and not group.members:
+        step.create()
+    else:
+        _check_member(step, request)
+        if generation != group.generation:
+            raise IllegalGeneration(f"generation {generation}; the group is at {group.generation}")
+        if group.state is ClassicState.COMPLETING_REBALANCE:
+            raise RebalanceInProgress("the leader has not assigned yet")
+        step.arm_session(request.member_id)
+    response, records = rules.commit(request, lambda topic, partition: 0, step.now_ms)
+    for record in records:
+        step.write(record)
+    return step.outcome(response)
+
+
+def _check_member(step: Step, request: OffsetCommitRequest) -> None:
+    group, member_id = step.group, request.member_id
+    if not group.exists:
+        raise IllegalGeneration(f"GroupId: got {printable(group.group_id)!r}; there is no such group")
+    if request.group_instance_id is not None:
+        owner = group.static_member(request.group_instance_id)
+        if owner is not None and owner != member_id:
+            raise FencedInstanceId(f"GroupInstanceId: {printable(request.group_instance_id)!r} is in use")
+    if member_id not in group.members:
+        raise UnknownMemberId(f"MemberId: got {printable(member_id)!r}; the group has no such member")
+
+
+def fetch(step: Step, request: OffsetFetchRequest) -> Outcome[Response | None]:
+    """Fetch offsets: of any sender."""
+    return step.outcome(rules.fetch(step.group.offsets, request))

@@ -1,0 +1,74 @@
+"""Commit and fetch of a consumer group's offsets, fenced by the member epoch: OC-01 to OC-07.
+
+Source: KIP-848, "OffsetCommit API" and "OffsetFetch API"; KIP-1251; Kafka's ``ConsumerGroup.validateOffsetCommit``.
+"""
+
+from __future__ import annotations
+
+from ...errors import StaleMemberEpoch, UnknownMemberId
+from ...protocol.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+from ...protocol.units import TopicPartition, printable
+from ..kernel.outcome import Outcome
+from ..offsets import rules
+from .state import ConsumerGroup
+
+
+def commit(group: ConsumerGroup, request: OffsetCommitRequest, now_ms: int) -> Outcome[OffsetCommitResponse]:
+    """Commit offsets.
+
+    A member at an earlier epoch than its own may commit the partitions that were assigned to it at that epoch or
+    before, and that it has not revoked: it has not seen its new epoch yet (KIP-1251).
+
+    Raises:
+        UnknownMemberId: the sender is not a member, and the group has members.
+        StaleMemberEpoch: the member epoch is later than that of the member.
+    """
+    epoch = request.generation_id_or_member_epoch
+    if epoch < 0 and not request.member_id and not group.members:
+        response, records = rules.commit(request, lambda topic, partition: 0, now_ms)
+        return Outcome(response=response, records=records)
+    _check_member(group, request.member_id)
+    current = group.current(request.member_id)
+    if epoch > current.epoch:
+        raise StaleMemberEpoch(
+            f"{printable(request.member_id)} sent epoch {epoch}, the group has it at {current.epoch}"
+        )
+    held = current.held
+
+    def check(topic: str, partition: int) -> int:
+        if epoch == current.epoch:
+            return 0
+        metadata = group.topics.get(topic)
+        assigned = held.get(TopicPartition(metadata.topic_id, partition)) if metadata is not None else None
+        return 0 if assigned is not None and 0 <= assigned <= epoch else StaleMemberEpoch.code
+
+    response, records = rules.commit(request, check, now_ms)
+    return Outcome(response=response, records=records)
+
+
+def fetch(group: ConsumerGroup, request: OffsetFetchRequest) -> Outcome[OffsetFetchResponse]:
+    """Fetch offsets; a sender that names itself as a member must be one, at its current epoch.
+
+    Raises:
+        UnknownMemberId, StaleMemberEpoch: it is not.
+    """
+    for asked in request.groups[:1]:
+        if asked.member_id is not None or asked.member_epoch >= 0:
+            member_id = asked.member_id or ""
+            _check_member(group, member_id)
+            current = group.current(member_id)
+            if asked.member_epoch != current.epoch:
+                raise StaleMemberEpoch(
+                    f"{printable(member_id)} sent epoch {asked.member_epoch}, the group has it at {current.epoch}"
+                )
+    return Outcome(response=rules.fetch(group.offsets, request))
+
+
+def _check_member(group: ConsumerGroup, member_id: str) -> None:
+    if member_id not in group.members:
+        raise UnknownMemberId(f"MemberId: got {printable(member_id)!r}; the group has no such member")

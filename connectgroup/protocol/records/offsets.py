@@ -1,0 +1,36 @@
+"""The record of a committed offset, for groups of any type."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .base import Key, Kind
+
+
+def offset_name(topic: str, partition: int) -> str:
+    """The name in the key of a committed offset."""
+    return f"{topic}\n{partition}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetRecord:
+    """A committed offset (Kafka's OffsetCommitValue).
+
+    Attributes:
+        offset: the offset of the next record to read.
+        leader_epoch: the leader epoch of the record before it, -1 unknown.
+        metadata: the member's own.
+        at_ms: the coordinator's wall clock.
+    """
+
+    group_id: str
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+    at_ms: int = 0
+
+    @property
+    def key(self) -> Key:
+        return Key(Kind.OFFSET, self.group_id, offset_name(self.topic, self.partition))

@@ -1,0 +1,156 @@
+"""Committed offsets of consumer groups, fenced by the member epoch: OC-01 to OC-07 (OC-06 is of classic groups)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from connectgroup.errors import GroupIdNotFound, NonEmptyGroup, StaleMemberEpoch, UnknownMemberId
+from connectgroup.group.consumer.state import replay
+from connectgroup.protocol.messages.describe import DeleteRequest
+from connectgroup.protocol.messages.offsets import (
+    GroupToFetch,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    PartitionCommit,
+    TopicCommit,
+    TopicToFetch,
+)
+
+from .driver import GROUP, Driver, Plan, beat, join
+
+STALE, UNKNOWN = StaleMemberEpoch.code, UnknownMemberId.code
+
+
+def commit(member_id: str, epoch: int, *partitions: int, offset: int = 7, **changes: Any) -> OffsetCommitRequest:
+    each = tuple(
+        PartitionCommit(partition_index=number, committed_offset=offset, committed_metadata="note", **changes)
+        for number in partitions
+    )
+    return OffsetCommitRequest(
+        group_id=GROUP,
+        generation_id_or_member_epoch=epoch,
+        member_id=member_id,
+        topics=(TopicCommit(name="foo", partitions=each),),
+    )
+
+
+def codes(group: Driver, request: OffsetCommitRequest) -> list[int]:
+    [topic] = group.send(request).topics
+    return [each.error_code for each in topic.partitions]
+
+
+def fetch(member_id: str | None = None, epoch: int = -1, *partitions: int) -> OffsetFetchRequest:
+    topics = (TopicToFetch(name="foo", partition_indexes=partitions),) if partitions else None
+    return OffsetFetchRequest(
+        groups=(GroupToFetch(group_id=GROUP, member_id=member_id, member_epoch=epoch, topics=topics),)
+    )
+
+
+def offsets(group: Driver, request: OffsetFetchRequest) -> dict[int, int]:
+    [found] = group.send(request).groups
+    assert found.error_code == 0
+    return {each.partition_index: each.committed_offset for topic in found.topics for each in topic.partitions}
+
+
+def at_epoch_4() -> Driver:
+    """a at epoch 4: foo-0 assigned at 1, foo-1 a pending revocation of 1, foo-2 not assigned."""
+    group = Driver(foo=3)
+    plan: Plan = {"a": {"foo": (0, 1)}, "b": {"foo": (2,)}}
+    group.ask(join("a"), {"a": {"foo": (0, 1, 2)}})
+    group.ask(join("b"), plan)
+    group.ask(beat("a", 1))
+    group.ask(beat("a", 1, {"foo": (0, 1)}))
+    for assignor in ("range", "uniform"):
+        epoch = group.group.current("a").epoch
+        group.ask(beat("a", epoch, server_assignor=assignor))
+        group.ask(beat("a", epoch))
+    assert group.group.current("a").epoch == 4
+    group.ask(join("c"), {"a": {"foo": (0,)}, "b": {"foo": (2,)}, "c": {"foo": (1,)}})
+    group.ask(beat("a", 4))
+    assert (group.held("a"), group.pending("a")) == ({"foo": (0,)}, {"foo": (1,)})
+    return group
+
+
+@pytest.mark.parametrize(
+    ("epoch", "expected"),
+    [
+        (5, [STALE, STALE, STALE]),  # OC-01
+        (4, [0, 0, 0]),  # OC-02
+        (3, [0, 0, STALE]),  # OC-03, OC-05: also a pending revocation
+        (1, [0, 0, STALE]),
+        (0, [STALE, STALE, STALE]),  # OC-04
+    ],
+)
+def test_commit_is_fenced_by_the_member_epoch(epoch: int, expected: list[int]) -> None:
+    group = at_epoch_4()
+    assert codes(group, commit("a", epoch, 0, 1, 2)) == expected
+    committed = {number: 7 for number, code in enumerate(expected) if not code}
+    assert offsets(group, fetch()) == committed
+
+
+def test_commit_of_a_sender_that_is_not_a_member() -> None:
+    """OC-07: an operator may commit while the group has no members."""
+    group = at_epoch_4()
+    assert codes(group, commit("x", 4, 0)) == [UNKNOWN]
+    assert codes(group, commit("", -1, 0)) == [UNKNOWN]
+    for member_id in ("a", "b", "c"):
+        group.plan = {}
+        group.send(beat(member_id, -1))
+    assert codes(group, commit("x", 4, 0)) == [UNKNOWN]
+    assert codes(group, commit("", -1, 0, 1)) == [0, 0]
+    assert offsets(group, fetch()) == {0: 7, 1: 7}
+
+
+def test_fetch_is_fenced_by_the_member_epoch() -> None:
+    """KIP-848, OffsetFetch 9: a sender that names itself must be a member, at its current epoch."""
+    group = at_epoch_4()
+    assert group.send(fetch("x", 4)).groups[0].error_code == UNKNOWN
+    assert group.send(fetch("a", 3)).groups[0].error_code == STALE
+    assert offsets(group, fetch("a", 4, 0)) == {0: -1}
+    assert offsets(group, fetch(None, -1, 0)) == {0: -1}
+
+
+def test_offsets_survive_a_replay_and_the_members() -> None:
+    group = at_epoch_4()
+    codes(group, commit("a", 4, 0, 1, offset=1 << 40))
+    codes(group, commit("a", 4, 0, offset=9))
+    again = replay(GROUP, group.log)
+    assert again.offsets == group.group.offsets
+    found = again.offsets.get("foo", 0)
+    assert found is not None
+    assert (found.offset, found.metadata, found.at_ms) == (9, "note", 1_000)
+    assert offsets(group, fetch()) == {0: 9, 1: 1 << 40}
+
+
+def test_invalid_commits_are_rejected_each_by_itself() -> None:
+    group = Driver(foo=2)
+    group.ask(join("a"), {"a": {"foo": (0, 1)}})
+    partitions = (
+        PartitionCommit(partition_index=0, committed_offset=-1, committed_metadata=None),
+        PartitionCommit(partition_index=1, committed_offset=5, committed_metadata="x" * 4_097),
+        PartitionCommit(partition_index=1, committed_offset=5, committed_metadata="x" * 4_096),
+    )
+    request = OffsetCommitRequest(
+        group_id=GROUP,
+        generation_id_or_member_epoch=1,
+        member_id="a",
+        topics=(TopicCommit(name="foo", partitions=partitions),),
+    )
+    assert codes(group, request) == [42, 12, 0]
+    assert offsets(group, fetch()) == {1: 5}
+
+
+def test_group_is_deleted_with_its_offsets() -> None:
+    group = at_epoch_4()
+    delete = DeleteRequest(group_ids=(GROUP,))
+    codes(group, commit("a", 4, 0))
+    assert group.send(delete).results[0].error_code == NonEmptyGroup.code
+    for member_id in ("a", "b", "c"):
+        group.plan = {}
+        group.send(beat(member_id, -1))
+    assert group.send(delete).results[0].error_code == 0
+    assert (group.group.exists, len(group.group.offsets), group.group.topics) == (False, 0, {})
+    assert group.send(delete).results[0].error_code == GroupIdNotFound.code
+    assert group.ask(join("a"), {"a": {"foo": (0, 1, 2)}}) == (1, {"foo": (0, 1, 2)})
