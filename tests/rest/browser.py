@@ -23,7 +23,7 @@ from connectgroup.rest.server import RestServer
 from tests.coordinator.builders import GROUP
 
 if TYPE_CHECKING:
-    from playwright.async_api import Browser, Page
+    from playwright.async_api import Browser, ConsoleMessage, Page
 
 CHROMIUM: Final = os.environ.get("CHROMIUM", "/usr/bin/chromium")
 ARGUMENTS: Final = (
@@ -130,15 +130,19 @@ async def new_tab(browser: Browser, server: RestServer, **options: Any) -> Async
     tab = Tab(await context.new_page(), server)
     tab.page.on("request", lambda request: tab.urls.append(request.url))
     tab.page.on("pageerror", lambda error: tab.errors.append(str(error)))
-    tab.page.on(
-        "console", lambda message: tab.errors.append(message.text) if "Security Policy" in message.text else None
-    )
+    tab.page.on("console", lambda message: _note(tab, message))
     try:
         yield tab
     finally:
         await context.close()
     assert tab.errors == []
     assert [url for url in tab.urls if not url.startswith(f"{server.url}/")] == []
+
+
+def _note(tab: Tab, message: ConsoleMessage) -> None:
+    """Note an error on the browser's console; a response with an error status is none."""
+    if message.type == "error" and not message.text.startswith("Failed to load resource"):
+        tab.errors.append(message.text)
 
 
 # ---- what the page shows

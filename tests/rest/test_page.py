@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -353,6 +354,43 @@ async def test_names_and_messages_are_never_html(browser: Browser) -> None:
         assert "\\u202e" in shown, "what reverses the text after it is made visible"
         assert "\u202e" not in shown
         await tab.screenshot("hostile")
+
+
+async def test_the_browser_rejects_html_made_from_text(browser: Browser) -> None:
+    """``require-trusted-types-for``: a mistake in a script of the page cannot become an injection."""
+    async with showing(browser, Scripted(troubled_group())) as tab:
+        await tab.open()
+        attempt = "try { document.body.innerHTML = '<b>x</b>' } catch (error) { error.name }"
+        async with tab.page.expect_console_message(lambda message: "TrustedHTML" in message.text):
+            assert await tab.page.evaluate(attempt) == "TypeError"
+        tab.errors.clear()
+
+
+async def test_all_lines_of_a_rebalance_are_shown_and_replaced(browser: Browser) -> None:
+    lost = [DelayedUntil(member_id=f"worker-{number}", until_ms=1, count=number) for number in range(2, 5)]
+    group = replace(troubled_group(), rebalances=(Rebalance(epoch=9, causes=("x",), delayed=tuple(lost)),))
+    coordinator = Scripted(group)
+    async with showing(browser, coordinator) as tab:
+        await tab.open()
+        for number in range(2, 5):
+            await tab.shows("#rebalance dd", f"{number} units for worker-{number}")
+        coordinator.group = replace(group, rebalances=(Rebalance(epoch=11, causes=("y",)),))
+        await tab.shows("#rebalance h3", "Epoch 11")
+        assert "worker-2" not in await tab.text("#rebalance")
+
+
+async def test_a_rejected_change_is_shown(browser: Browser) -> None:
+    async with serving() as coordinator, Admin.local(coordinator) as admin:
+        await admin.add_connector(GROUP, "alpha", IDLE)
+        async with serving_page(admin) as server, new_tab(browser, server) as tab:
+            await tab.open()
+            await tab.page.get_by_role("button", name="Stop alpha").click()
+            await admin.delete_connector(GROUP, "alpha")
+            await tab.lacks(".connector")
+            await tab.page.locator("#confirm-yes").click()
+            await tab.shows("#notice", "Stop failed: ")
+            assert "alpha" in await tab.text("#notice")
+            assert await tab.page.locator("body.stale").count() == 0, "what is shown is not old"
 
 
 # ---- users, secrets

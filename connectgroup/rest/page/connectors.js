@@ -71,6 +71,7 @@ function update(row, name, connector, model, actions) {
     toggle.setAttribute("aria-expanded", String(toggle.getAttribute("aria-expanded") === "false"));
     redraw();
   };
+  setHidden(toggle, !model.unitsOfConnector.get(name)?.size);
   row.querySelector("input").onchange = redraw;
   row.querySelector(".tasks").lastElementChild.onclick = () => {
     row.limit += LIST_STEP;

@@ -33,7 +33,7 @@ export function setHidden(target, hidden) {
 
 /**
  * Make the children of a container those of `items`, in order. Elements of known keys are kept, so focus and open
- * details survive. `create(item)` returns an element; `update(element, item)` is called for all.
+ * details survive; of items with the same key the first counts. `create(item)` returns an element; `update(element, item)` is called for all.
  */
 export function keyed(container, items, keyOf, create, update = () => {}) {
   const known = container.keyedChildren ?? new Map();
@@ -41,6 +41,7 @@ export function keyed(container, items, keyOf, create, update = () => {}) {
   let next = container.firstElementChild;
   for (const item of items) {
     const key = keyOf(item);
+    if (kept.has(key)) continue;
     let child = known.get(key);
     if (child === undefined) child = create(item);
     if (child === next) next = next.nextElementSibling;

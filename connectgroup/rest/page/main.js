@@ -19,7 +19,8 @@ let group = "";
 let stream = null;
 let clockOffset = 0; // of the server, in milliseconds
 let isDrawing = false;
-let rejection = "";
+let rejection = ""; // why the server rejects the stream
+let failure = ""; // why the last change failed
 
 // ---- drawing: at most once per frame, and only what has changed
 
@@ -66,10 +67,11 @@ function drawHeader() {
 }
 
 function showNotice() {
-  const text = rejection || model.error;
-  setText(byId("notice"), text && (model.group && !rejection ? `${text}. What is shown may be old.` : text));
+  const old = model.error && model.group ? `${model.error}. What is shown may be old.` : model.error;
+  const text = [failure, rejection || old].filter(Boolean).join(" \u00b7 ");
+  setText(byId("notice"), text);
   setHidden(byId("notice"), !text);
-  document.body.classList.toggle("stale", Boolean(text));
+  document.body.classList.toggle("stale", Boolean(rejection || model.error));
 }
 
 function drawOverview() {
@@ -126,12 +128,12 @@ const actions = {
 
 async function change(title, text, label, method, path) {
   if (!(await confirm(title, text, label))) return;
+  failure = "";
   try {
     await request(method, path);
     setText(byId("announcer"), `${label}: requested`);
-    rejection = "";
   } catch (error) {
-    rejection = error instanceof Rejected ? error.message : `no response from the server: ${error.message}`;
+    failure = `${label} failed: ${error instanceof Rejected ? error.message : "no response from the server"}`;
   }
   showNotice();
 }

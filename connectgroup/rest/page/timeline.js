@@ -83,12 +83,18 @@ function drawDetails(rebalance, state, model) {
   }
   const [heading, facts, scroll, all] = box.children;
   setText(heading, `Epoch ${epoch}`);
-  keyed(facts, lines, ([name], ) => name + lines.length, ([name]) => element("div", {}, element("dt", {}, name), element("dd")), (line, [, text]) => setText(line.lastElementChild, text));
+  keyed(facts, lines.map((line, index) => [...line, index]), ([name, , index]) => `${index} ${name}`, ([name]) => element("div", {}, element("dt", {}, name), element("dd")), (line, [, text]) => setText(line.lastElementChild, text));
   const moves = complete?.epoch === epoch ? complete.moves : rebalance.moves;
   drawTable(scroll, moves);
   all.hidden = moves.length >= rebalance.moved + rebalance.started || complete?.epoch === epoch || moves.length < 20;
+  setText(all, "Show all moves");
   all.onclick = async () => {
-    const found = (await request("GET", `${pathOf("groups", model.group.id)}/rebalances`)).find((each) => each.epoch === epoch);
+    let found;
+    try {
+      found = (await request("GET", `${pathOf("groups", model.group.id)}/rebalances`)).find((each) => each.epoch === epoch);
+    } catch (error) {
+      setText(all, `Show all moves (${error.message})`);
+    }
     if (!found) return;
     complete = { epoch, moves: found.moves.map((move) => ({ ...move, unit: move.task < 0 ? move.connector : `${move.connector}-${move.task}`, from: move.source, to: move.target })) };
     drawTimeline(model);
