@@ -192,7 +192,7 @@ class WorkerTraits:
     Attributes:
         capacity: maximum weight it can run; its part of the load is proportional to it. 0 if not configured: the
             worker then has no limit, and its part is the average of the configured capacities.
-        labels: sorted.
+        labels: pairs of a name and a value, sorted by name.
         rack: the worker's location (a rack, a zone); empty if not configured.
         host: the machine, which workers may share; empty if not configured: the worker then counts as a host of its
             own.
@@ -213,6 +213,8 @@ def check_traits(traits: WorkerTraits) -> None:
     Raises:
         ConfigError: the field, its value, and what is allowed.
     """
+    if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in traits.labels):
+        raise ConfigError("labels", printable(traits.labels), "pairs of a name and a value: (('gpu', 'true'),)")
     words = [traits.rack, traits.host, *(word for pair in traits.labels for word in pair)]
     for word in words:
         if len(word) > MAX_WORD or not word.isprintable():

@@ -220,6 +220,8 @@ class Admin:
     async def wait_stable(self, group_id: str, *, timeout_s: float = 30.0) -> DescribedGroup:
         """Wait until every member has reached the newest target assignment; return the description.
 
+        A group without members is stable: to wait for a worker that has just been started, use ``wait_worker``.
+
         Raises:
             TimedOut: the group is not stable within ``timeout_s``.
         """

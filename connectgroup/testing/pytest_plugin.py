@@ -6,7 +6,7 @@ Requires pytest and nothing else; ``spans`` also ``opentelemetry-sdk``. A test f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..group.connect.settings import GroupSettings
     from .plugins import Assignors, ConnectorSpec, Listeners
     from .spans import Spans
-    from .worker_group import WorkerGroup
+    from .worker_group import WorkerGroup, Workers
 
 MARK = "connectgroup_seeds"
 SEED = "connectgroup_seed"
@@ -118,7 +118,7 @@ class StartGroup:
 
     def __call__(
         self,
-        workers: int | Sequence[str] = 3,
+        workers: Workers = 3,
         *,
         connectors: Mapping[str, ConnectorSpec] | None = None,
         assignors: Assignors = ("balanced",),
@@ -129,7 +129,8 @@ class StartGroup:
         """Start a coordinator and workers.
 
         Args:
-            workers: their number (``worker-1``, ``worker-2``, ...), or their names.
+            workers: their number (``worker-1``, ``worker-2``, ...), their names, or their traits by name
+                (``{"a": WorkerTraits(labels=(("gpu", "true"),))}``), for assignors that read labels, rack or capacity.
             connectors: by name: a number of idle tasks, or a configuration. ``connector.class`` may be a class.
             assignors: of each worker, in order of preference: entry-point names, classes or instances. Empty: the
                 coordinator assigns.

@@ -17,10 +17,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ..assign.placement import WorkerTraits
 from ..client.admin import Admin
 from ..transport.tcp_client import TcpClient
 from .tcp_proxy import TcpProxy
@@ -153,14 +154,14 @@ class RealGroup(WorkerGroup):
     # ----------------------------------------------------------------------------------------------
     # Workers
 
-    def add_worker(self, name: str | None = None) -> str:
-        name = name or self._next_name()
+    def _start_worker(self, name: str, traits: WorkerTraits) -> None:
         assert name not in self._workers, f"{name} runs already"
         proxy = TcpProxy("127.0.0.1", self._port)
         self._call(proxy.start())
         settings = {
             **self._plugins,
             "name": name,
+            "traits": asdict(traits),
             "group": self.plan.group_id,
             "port": proxy.port,
             "journal": str(self._journal),
@@ -178,7 +179,6 @@ class RealGroup(WorkerGroup):
         self._workers[name] = _Worker(process, proxy)
         self._alive[name] = True
         self.history.note(f"{name} starts")
-        return name
 
     def stop(self, name: str) -> None:
         self.resume(name)

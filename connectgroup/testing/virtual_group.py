@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ..assign.placement import WorkerTraits
 from ..client.admin import Admin
 from ..connector import Connector
 from ..coordinator.own_assignors import server_assignors
@@ -171,20 +172,18 @@ class VirtualGroup(WorkerGroup):
     # ----------------------------------------------------------------------------------------------
     # Workers
 
-    def add_worker(self, name: str | None = None) -> str:
-        name = name or self._next_name()
+    def _start_worker(self, name: str, traits: WorkerTraits) -> None:
         assert name not in self._members, f"{name} runs already"
         node = Node(name)
-        self._members[name] = node.context.run(self._make, name, node)
+        self._members[name] = node.context.run(self._make, name, node, traits)
         self._alive[name] = name not in self._network.partitioned
         self.history.note(f"{name} starts")
-        return name
 
-    def _make(self, name: str, node: Node) -> _Member:
+    def _make(self, name: str, node: Node, traits: WorkerTraits) -> _Member:
         links = [self._network.link(name), self._network.link(name)]
         self._sequence += 1_000_000_000
         worker = Worker(
-            MemberSettings(group_id=self.plan.group_id, member_id=name),
+            MemberSettings(group_id=self.plan.group_id, member_id=name, traits=traits),
             Connections(heartbeats=links[0], control=links[1]),
             assignors=make_assignors(self.plan.assignors),
             listeners=[GuardedListener(listener, node) for listener in make_listeners(self.plan.listeners)],

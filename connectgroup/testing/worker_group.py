@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final, TypeVar
 
+from ..assign.placement import WorkerTraits
 from ..client.admin import Admin
 from ..errors import GroupError, TransportError
 from ..group.connect.settings import GroupSettings
@@ -37,11 +38,15 @@ STEP_S = 0.05
 """Interval at which a condition is checked."""
 
 
+Workers = int | Sequence[str] | Mapping[str, WorkerTraits]
+"""The first workers: their number, their names, or their traits (labels, rack, capacity, host) by name."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupPlan:
     """What a group consists of; see ``worker_group`` in the plug-in."""
 
-    workers: int | Sequence[str] = 3
+    workers: Workers = 3
     connectors: Mapping[str, ConnectorSpec] = field(default_factory=dict)
     assignors: Assignors = ("balanced",)
     listeners: Listeners = ()
@@ -69,6 +74,7 @@ class WorkerGroup(ABC):
         self.plan = plan
         self.random = Random(f"test {seed}")
         self.history = History(lambda: self.now)
+        self._traits = dict(plan.workers) if isinstance(plan.workers, Mapping) else {}
         self._alive: dict[str, bool] = {}  # name to whether it can reach the coordinator
 
     @property
@@ -175,9 +181,22 @@ class WorkerGroup(ABC):
     # ----------------------------------------------------------------------------------------------
     # Changes
 
-    @abstractmethod
-    def add_worker(self, name: str | None = None) -> str:
-        """Start one more worker; returns its name."""
+    def add_worker(self, name: str | None = None, *, traits: WorkerTraits | None = None) -> str:
+        """Start one more worker.
+
+        Args:
+            name: by default the next of ``worker-1``, ``worker-2``, ...
+            traits: its labels, rack, capacity and host, for assignors; by default those of the last worker of this
+                name.
+
+        Returns:
+            The worker's name.
+        """
+        name = name or self._next_name()
+        if traits is not None:
+            self._traits[name] = traits
+        self._start_worker(name, self._traits.get(name, WorkerTraits()))
+        return name
 
     def add_connector(self, name: str, spec: ConnectorSpec) -> None:
         """Create a connector, or change its configuration."""
@@ -243,6 +262,10 @@ class WorkerGroup(ABC):
     @abstractmethod
     def _add_classes(self, classes: Mapping[str, Any]) -> None:
         """Make connector classes known to the workers, by name."""
+
+    @abstractmethod
+    def _start_worker(self, name: str, traits: WorkerTraits) -> None:
+        """Start a worker of a name that no worker has."""
 
     @abstractmethod
     def _start_coordinator(self) -> None: ...

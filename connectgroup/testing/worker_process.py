@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..assign.placement import WorkerTraits
 from ..connector import Connector
 from ..errors import ConfigError
 from ..member.state_machine import MemberSettings
@@ -81,9 +82,12 @@ def load(plugin: Any) -> Any:
 async def run(settings: Mapping[str, Any]) -> None:
     """Run one worker until SIGTERM."""
     name = settings["name"]
+    # JSON has no tuples.
+    labels = tuple((label, value) for label, value in settings["traits"]["labels"])
+    traits = WorkerTraits(**{**settings["traits"], "labels": labels})
     clients = [TcpClient("127.0.0.1", settings["port"], name) for _ in range(2)]
     worker = Worker(
-        MemberSettings(group_id=settings["group"], member_id=name),
+        MemberSettings(group_id=settings["group"], member_id=name, traits=traits),
         Connections(heartbeats=clients[0], control=clients[1]),
         assignors=make_assignors([load(plugin) for plugin in settings["assignors"]]),
         listeners=make_listeners([load(plugin) for plugin in settings["listeners"]]),

@@ -21,6 +21,7 @@ from typing import Any
 
 from ..assign.api import ConnectAssignor
 from ..assign.convert import assignor_info
+from ..assign.placement import check_traits
 from ..connector import Config
 from ..errors import TransportError, WorkerAlreadyRun
 from ..listener import WorkerRebalanceListener
@@ -72,8 +73,10 @@ class Worker:
             runner: runs the units; ``set_runner`` sets a runner that itself needs this worker.
 
         Raises:
-            ConfigError: an assignor, a listener or the runner is not an object of the required kind.
+            ConfigError: an assignor, a listener or the runner is not an object of the required kind; the coordinator
+                would reject the worker's traits.
         """
+        check_traits(settings.traits)
         check_plugins(assignors, listeners)
         check_runner(runner)
         self._control = connections.control

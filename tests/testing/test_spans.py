@@ -237,6 +237,18 @@ def documented() -> tuple[set[str], set[str]]:
     return names, attributes
 
 
+def documented_carriers(names: set[str]) -> dict[str, set[str]]:
+    """The spans that have each attribute, from the column "on"; without attributes that any span may have."""
+    found: dict[str, set[str]] = {}
+    text = ARCHITECTURE.read_text(encoding="utf-8").partition("| attribute | on |")[2].partition("\n## ")[0]
+    for attributes, on in re.findall(r"^\| (`[^|]*`) \| ([^|]*) \|", text, re.MULTILINE):
+        listed = set(re.findall("`([^`]+)`", on))
+        carriers = names if on == "every span" else names - listed if "all but" in on else listed
+        if on != "any span":
+            found |= dict.fromkeys(re.findall("`([^`]+)`", attributes), carriers)
+    return found
+
+
 def test_tables_list_exactly_the_spans_and_their_attributes(worker_group: StartGroup, spans: Spans) -> None:
     """One group that shows all of them."""
     group = worker_group(2, connectors={"numbers": 5}, listeners=[Slow], settings=GroupSettings(max_members=3))
@@ -256,3 +268,5 @@ def test_tables_list_exactly_the_spans_and_their_attributes(worker_group: StartG
     finished = spans.finished()
     assert {span.name for span in finished} == names
     assert {name for span in finished for name in span.attributes} == attributes
+    for attribute, carriers in documented_carriers(names).items():
+        assert {span.name for span in finished if attribute in span.attributes} == carriers, attribute

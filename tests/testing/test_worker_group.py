@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from connectgroup import ConnectAssignment, ConnectAssignor, ConnectGroup, ConnectMemberAssignment
+from connectgroup.assign.placement import WorkerTraits
 from connectgroup.connector import Config, Connector, Task, TaskContext
 from connectgroup.group.connect.settings import GroupSettings
 from connectgroup.listener import WorkerRebalanceListener
@@ -169,3 +171,20 @@ def test_listener_of_a_killed_worker_is_not_called(worker_group: StartGroup) -> 
     group.kill("only")
     group.close()
     assert {event for event, _ in told} == {"assigned"}
+
+
+@both
+def test_workers_have_traits_also_after_a_restart(worker_group: StartGroup, real: bool) -> None:
+    settings = replace(QUICK, max_members=3)
+    workers = {"a": WorkerTraits(labels=(("gpu", "true"),), rack="r1", capacity=4, host="h1"), "b": WorkerTraits()}
+    group = worker_group(workers, connectors={"c": 2}, settings=settings, real=real)
+    group.wait_until_stable()
+    group.restart("a")
+    group.add_worker("c", traits=WorkerTraits(rack="r2"))
+    group.wait_until_stable()
+    described = group.describe()
+    assert described is not None
+    found = {member.member_id: member for member in described.members}
+    assert [(entry.name, entry.value) for entry in found["a"].labels] == [("gpu", "true")]
+    assert (found["a"].rack, found["a"].capacity, found["a"].host) == ("r1", 4, "h1")
+    assert {name: member.rack for name, member in found.items()} == {"a": "r1", "b": "", "c": "r2"}

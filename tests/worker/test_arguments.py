@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from connectgroup.assign.api import ConnectAssignment, ConnectAssignor, ConnectGroup
+from connectgroup.assign.placement import WorkerTraits
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.errors import ConfigError
 from connectgroup.group.connect.settings import GroupSettings
@@ -71,6 +72,26 @@ def worker(**arguments: Any) -> Worker:
 async def test_argument_of_the_wrong_kind_is_named(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         worker(**arguments)
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("traits", "message"),
+    [
+        (
+            {"labels": ("gpu=true",)},
+            "labels: got \"('gpu=true',)\"; allowed: pairs of a name and a value: (('gpu', 'tr",
+        ),
+        ({"labels": (("b", ""), ("a", ""))}, "labels: got 'b, a'; allowed: at most "),
+        ({"capacity": -1}, "capacity: got '-1'; allowed: 0 to "),
+    ],
+    ids=str,
+)
+async def test_traits_that_the_coordinator_would_reject_are_named(traits: dict[str, Any], message: str) -> None:
+    client = LocalClient(Coordinator(MemoryLog(), GroupSettings()))
+    settings = MemberSettings(group_id="g", member_id="w", traits=WorkerTraits(**traits))
+    with pytest.raises(ConfigError) as caught:
+        Worker(settings, Connections(heartbeats=client, control=client))
     assert str(caught.value).startswith(message)
 
 
