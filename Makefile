@@ -15,7 +15,7 @@ help:
 	@echo "make demo   three workers share real Spark tasks; one is killed, one is added; every row is counted"
 	@echo "make bench  time rebalances of 300 idle tasks over TCP, and the assignors"
 	@echo "make simulate SEEDS=100 [SEED=n]   the whole group under faults, in one thread, in virtual time"
-	@echo "make soak   an hour of that"
+	@echo "make soak   an hour of that, a quarter of it beside the reference model"
 	@echo "make mutants [MUTANTS=--all]   plant faults in the code, one at a time; the tests must find every one"
 
 # The stamp is newer than pyproject.toml exactly when the environment has what it asks for.
@@ -48,7 +48,8 @@ simulate: install
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(if $(SEED),--seed $(SEED))
 
 soak: install
-	$(BIN)/python -m tests.simulation --minutes 60
+	$(BIN)/python -m tests.simulation --minutes 45
+	$(BIN)/python -m tests.model --minutes 15 --seed 10001
 
 mutants: install
 	$(BIN)/python -m tests.mutation $(MUTANTS)

@@ -28,7 +28,7 @@ from .tables import counts
 
 KINDS: list[type[ConnectAssignor]] = [BalancedAssignor, IncrementalCooperativeAssignor, WeightedAssignor]
 ALL = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-CASES = int(os.environ.get("ASSIGNOR_CASES", "10000" if os.environ.get("CI") == "true" else "1000"))
+CASES = int(os.environ.get("ASSIGNOR_CASES", "4000" if os.environ.get("CI") == "true" else "1000"))
 
 
 def settled(kind: type[ConnectAssignor], input_group: ConnectGroup) -> dict[str, Units]:

@@ -41,7 +41,7 @@ KINDS: list[type[PartitionAssignor]] = [
 ]
 ALL = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 BALANCED = pytest.mark.parametrize("kind", KINDS[3:], ids=lambda kind: kind.name)
-CASES = int(os.environ.get("ASSIGNOR_CASES") or (10_000 if os.environ.get("CI") == "true" else 1_000))
+CASES = int(os.environ.get("ASSIGNOR_CASES") or (4_000 if os.environ.get("CI") == "true" else 1_000))
 
 
 @ALL

@@ -24,8 +24,8 @@ from .driver import Act, Driver
 from .replay import Finding, Replay
 from .simulated import DecidedAsTheModelDecides, with_model
 
-MORE = 4 if os.environ.get("CI") == "true" else 1
-"""Factor for the number of runs."""
+MORE = 2 if os.environ.get("CI") == "true" else 1
+"""Factor for the number of runs. ``make soak`` runs many more."""
 
 SEEDS = range(501, 531 + 30 * (MORE - 1))
 """Other seeds than those of tests.simulation."""
