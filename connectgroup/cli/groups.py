@@ -20,20 +20,29 @@ from .requests import connected
 
 async def list_groups(options: argparse.Namespace) -> int:
     async with connected(options) as admin:
-        groups = await admin.list_groups()
+        groups = [group for group in await admin.list_groups() if _is_wanted(group, options)]
     if options.json:
-        print_json([group_summary(group) for group in groups])
+        print_json([{**group_summary(group), "type": group.group_type} for group in groups])
         return 0
     served = [group for group in groups if not group.error_code]
-    rows = {group.group_id: (group.state, str(group.group_epoch), str(len(group.members))) for group in served}
+    rows = {
+        group.group_id: (group.group_type, group.state, str(group.group_epoch), str(len(group.members)))
+        for group in served
+    }
     print_table(
-        ("GROUP", "STATE", "EPOCH", "WORKERS"),
-        [(group.group_id, *rows.get(group.group_id, ("NOT SERVED", "", ""))) for group in groups],
+        ("GROUP", "TYPE", "STATE", "EPOCH", "MEMBERS"),
+        [(group.group_id, *rows.get(group.group_id, ("", "NOT SERVED", "", ""))) for group in groups],
     )
     for group in groups:
         if group.error_code:
             print(f"connectgroup: {from_code(group.error_code, group.error_message)}", file=sys.stderr)
     return 0 if len(served) == len(groups) else 1
+
+
+def _is_wanted(group: DescribedGroup, options: argparse.Namespace) -> bool:
+    """Whether a group passes ``--type`` and ``--state``; a group that cannot be served has neither."""
+    types, states = options.type or [], options.state or []
+    return (not types or group.group_type in types) and (not states or group.state.lower() in states)
 
 
 async def describe_groups(options: argparse.Namespace) -> int:

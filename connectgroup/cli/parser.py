@@ -137,6 +137,16 @@ def build_parser() -> argparse.ArgumentParser:
     )
     listing = groups.add_parser("list", help="list all groups, one per line")
     add_coordinator(listing)
+    listing.add_argument(
+        "--type",
+        action="append",
+        type=str.lower,
+        choices=("connect", "classic", "consumer"),
+        help="groups of this type only; may be repeated",
+    )
+    listing.add_argument(
+        "--state", action="append", type=str.lower, help="groups in this state only, such as Stable; may be repeated"
+    )
     add_json(listing)
     listing.set_defaults(run=list_groups)
     describe = groups.add_parser("describe", help="describe a group: workers, connectors, tasks")

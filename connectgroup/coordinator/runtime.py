@@ -25,9 +25,16 @@ from ..protocol.messages.describe import (
     DescribeRequest,
     DescribeResponse,
 )
+from ..protocol.messages.listing import (
+    DeleteGroupsRequest,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    ListGroupsRequest,
+)
 from ..protocol.messages.offsets import OffsetFetchRequest, OffsetFetchResponse
 from .command import Describe
 from .consumer_groups import ConsumerGroups
+from .listing import CLASSIC, SUMMARY, deleted, in_classic_form, listed
 from .own_assignors import with_own_assignor
 from .shard import Shard
 
@@ -118,6 +125,13 @@ class Coordinator:
             response = await self._delete(request, client)
         elif isinstance(request, OffsetFetchRequest) and request.groups:
             response = await self._fetch_offsets(request, client)
+        elif isinstance(request, ListGroupsRequest):
+            response = listed([await self._describe(SUMMARY, each) for each in self._named(SUMMARY)], request)
+        elif isinstance(request, DescribeGroupsRequest):
+            described = [await self._describe(CLASSIC, each) for each in dict.fromkeys(request.groups)]
+            response = DescribeGroupsResponse(groups=tuple(in_classic_form(each, request) for each in described))
+        elif isinstance(request, DeleteGroupsRequest):
+            response = deleted(await self._delete(DeleteRequest(group_ids=request.groups_names), client))
         elif isinstance(request, ConsumerDescribeRequest):
             response = await self._describe_consumers(request, client)
         else:

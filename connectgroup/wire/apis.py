@@ -42,6 +42,7 @@ from ..protocol.messages.describe import (
     DescribedGroup,
     DescribeResponse,
 )
+from ..protocol.messages.listing import ClassicGroup, DeletedResult, DeleteGroupsResponse, DescribeGroupsResponse
 from ..protocol.messages.offsets import (
     FetchedGroup,
     FetchedPartition,
@@ -68,6 +69,8 @@ DESCRIBE: Final = key_of("ConnectGroupDescribe")
 CONSUMER_DESCRIBE: Final = key_of("ConsumerGroupDescribe")
 UPDATE_CONNECTORS: Final = key_of("ConnectGroupUpdateConnectors")
 DELETE: Final = key_of("ConnectGroupDelete")
+DESCRIBE_GROUPS: Final = key_of("DescribeGroups")
+DELETE_GROUPS: Final = key_of("DeleteGroups")
 RESTART_MEMBER: Final = key_of("ConnectGroupRestartMember")
 
 
@@ -301,6 +304,10 @@ def refusal(api_key: int, code: int, message: str) -> Response:
             error_code=code,
             groups=(FetchedGroup(group_id="", error_code=code),),
         )
+    if api_key == DESCRIBE_GROUPS:
+        return DescribeGroupsResponse(groups=(ClassicGroup(error_code=code, error_message=message),))
+    if api_key == DELETE_GROUPS:
+        return DeleteGroupsResponse(results=(DeletedResult(group_id="", error_code=code),))
     with_error: Callable[..., Response] = APIS[api_key].response_class
     if not hasattr(with_error, "error_message"):  # most of Kafka's own responses have only a code
         return with_error(error_code=code)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from ..protocol.messages import classic
+from ..protocol.messages import classic, listing
 from ..protocol.messages.assignment import InstallRequest, InstallResponse, PrepareRequest, PrepareResponse
 from ..protocol.messages.cluster import (
     ApiVersionsRequest,
@@ -95,7 +95,10 @@ TABLE: Final = (
     ),
     Entry(13, "LeaveGroup", classic.LeaveGroupRequest, classic.LeaveGroupResponse, COORDINATOR | BROKER, CONSUMER),
     Entry(14, "SyncGroup", classic.SyncGroupRequest, classic.SyncGroupResponse, COORDINATOR | BROKER, CONSUMER),
+    Entry(15, "DescribeGroups", listing.DescribeGroupsRequest, listing.DescribeGroupsResponse, COORDINATOR, ADMIN),
+    Entry(16, "ListGroups", listing.ListGroupsRequest, listing.ListGroupsResponse, COORDINATOR, ADMIN),
     Entry(18, "ApiVersions", ApiVersionsRequest, ApiVersionsResponse, COORDINATOR | BROKER, WORKER | ADMIN | CONSUMER),
+    Entry(42, "DeleteGroups", listing.DeleteGroupsRequest, listing.DeleteGroupsResponse, COORDINATOR, ADMIN),
     Entry(
         68,
         "ConsumerGroupHeartbeat",

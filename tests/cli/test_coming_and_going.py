@@ -89,9 +89,10 @@ def test_worker_is_drained_and_the_empty_group_deleted(tmp_path: Path) -> None:
         assert (done.out, done.err) == (f"group {GROUP}: deleted\n", "")
         assert run_command("groups", "list", "--coordinator", group.address).out.split() == [
             "GROUP",
+            "TYPE",
             "STATE",
             "EPOCH",
-            "WORKERS",
+            "MEMBERS",
         ]
 
 

@@ -93,10 +93,10 @@ def test_every_command_has_its_documented_effect(address: str, idle: Path, tmp_p
     def state() -> list[str]:
         return re.findall(r"^  (naps\S*: \S+)", done("groups", "describe", GROUP, *at), re.MULTILINE)
 
-    head = r"GROUP +STATE +EPOCH +WORKERS\n"
+    head = r"GROUP +TYPE +STATE +EPOCH +MEMBERS\n"
     assert re.fullmatch(head, done("groups", "list", *at))
     assert done("connectors", "put", idle, *group) == "connector naps: version 1\n"
-    assert re.fullmatch(head + rf"{GROUP} +Empty +1 +0\n", done("groups", "list", *at))
+    assert re.fullmatch(head + rf"{GROUP} +connect +Empty +1 +0\n", done("groups", "list", *at))
     (listed,) = json.loads(done("connectors", "list", "--json", *group))
     assert listed == json.loads(idle.read_text())
     with Program("worker", "--name", "w", "--scratch", tmp_path / "scratch", "--listener", "log", *group) as worker:

@@ -88,5 +88,8 @@ async def test_group_that_cannot_be_served_does_not_hide_the_others(capsys: pyte
     async with serving(unknown, GroupRecord(group_id="b", epoch=3)) as address:
         assert await asyncio.to_thread(main, ["groups", "list", "--coordinator", address]) == 1
     shown = capsys.readouterr()
-    assert [line.split() for line in shown.out.splitlines()[1:]] == [["a", "NOT", "SERVED"], ["b", "Empty", "3", "0"]]
+    assert [line.split() for line in shown.out.splitlines()[1:]] == [
+        ["a", "NOT", "SERVED"],
+        ["b", "connect", "Empty", "3", "0"],
+    ]
     assert shown.err.startswith("connectgroup: group a is of type 'share', which this coordinator does not serve")

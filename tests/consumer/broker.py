@@ -140,6 +140,20 @@ class Broker:
         path = f"{self._compiled}{os.pathsep}{self._jars}/*"
         return ["java", "-Xmx64m", *SMALL_JVM, "-cp", path, "JavaMember"]
 
+    def tool(self, main: str, *arguments: str) -> str:
+        """Run one of Kafka's command-line tools by its Java class; return what it prints."""
+        command = [
+            "java",
+            "-Xmx128m",
+            *SMALL_JVM,
+            "-cp",
+            f"{self._jars}/*",
+            f"org.apache.kafka.tools.{main}",
+            *arguments,
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
+        return done.stdout + done.stderr
+
     def start(self) -> None:
         """Start the broker, and wait until it serves."""
         log = self._directory / "log"

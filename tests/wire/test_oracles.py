@@ -13,7 +13,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from kafka.protocol import consumer, metadata
+from kafka.protocol import admin, consumer, metadata
 from kafka.protocol.schemas.fields import StructField
 
 from connectgroup import wire
@@ -42,6 +42,10 @@ KAFKA_OWN = {
     "HeartbeatResponse": consumer.HeartbeatResponse,
     "LeaveGroupRequest": consumer.LeaveGroupRequest,
     "LeaveGroupResponse": consumer.LeaveGroupResponse,
+    "ListGroupsRequest": admin.ListGroupsRequest,
+    "ListGroupsResponse": admin.ListGroupsResponse,
+    "DeleteGroupsRequest": admin.DeleteGroupsRequest,
+    "DeleteGroupsResponse": admin.DeleteGroupsResponse,
 }
 
 

@@ -157,6 +157,8 @@ class ClassicGroupType:
                 client_id=member.client_id,
                 member_epoch=group.generation,
                 state="STABLE" if group.state is ClassicState.STABLE else "REBALANCING",
+                classic_metadata=group.metadata(member) if request.include_classic else b"",
+                classic_assignment=member.assignment if request.include_classic else b"",
             )
             for member in group.members.values()
         )
@@ -166,6 +168,9 @@ class ClassicGroupType:
             group_epoch=group.generation,
             assignor_name=group.record.protocol_name,
             members=() if request.connectors_only else members,
+            incarnation=group.created_ms,
+            protocol_type=group.record.protocol_type,
+            classic_state=group.state.shown,
         )
 
     def measure(self, group: ClassicGroup) -> GroupNumbers:

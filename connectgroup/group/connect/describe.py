@@ -21,6 +21,7 @@ from ...protocol.records.connect import MemberRecord, UnitState
 from ...protocol.units import CONNECTOR, Unit, printable
 from ..kernel.computation import under_way
 from ..kernel.current import Current
+from . import classic_form
 from .delay import shown
 from .overlay import Overlay
 from .settings import GroupSettings
@@ -71,10 +72,22 @@ def describe(
         rebalances=() if request.connectors_only else tuple(_rebalances(group)),
         delayed=() if request.connectors_only else shown(Overlay(group, now_ms)),
         incarnation=group.created_ms,
+        protocol_type=classic_form.PROTOCOL_TYPE,
+        classic_state=classic_form.STATES.get(state_name(group), state_name(group)),
     )
+    if request.include_classic:
+        described = replace(described, members=tuple(_with_classic_form(each) for each in described.members))
     if settings is None or not request.include_assignor_input:
         return described
     return _with_assignor_input(described, group, settings)
+
+
+def _with_classic_form(member: DescribedMember) -> DescribedMember:
+    return replace(
+        member,
+        classic_metadata=classic_form.metadata(member.host or member.client_host),
+        classic_assignment=classic_form.assignment(member.assigned, member.pending_revocation),
+    )
 
 
 def _with_assignor_input(described: DescribedGroup, group: Group, settings: GroupSettings) -> DescribedGroup:

@@ -75,6 +75,7 @@ def describe(group: ConsumerGroup) -> DescribedGroup:
         computing_member=computing.member_id if computing is not None else "",
         assignor_error=group.computation.error if group.computation is not None else "",
         incarnation=group.created_ms,
+        protocol_type="consumer",
         members=tuple(
             DescribedMember(
                 member_id=member.member_id,

@@ -30,6 +30,14 @@ from .consumer import (
 )
 from .describe import DeleteRequest, DeleteResponse, DescribeRequest, DescribeResponse
 from .heartbeat import HeartbeatRequest, HeartbeatResponse
+from .listing import (
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
 from .offsets import OffsetCommitRequest, OffsetCommitResponse, OffsetFetchRequest, OffsetFetchResponse
 
 Request = (
@@ -44,6 +52,9 @@ Request = (
     | SyncGroupRequest
     | GroupHeartbeatRequest
     | LeaveGroupRequest
+    | ListGroupsRequest
+    | DescribeGroupsRequest
+    | DeleteGroupsRequest
     | ApiVersionsRequest
     | FindCoordinatorRequest
     | ConsumerHeartbeatRequest
@@ -67,6 +78,9 @@ Response = (
     | SyncGroupResponse
     | GroupHeartbeatResponse
     | LeaveGroupResponse
+    | ListGroupsResponse
+    | DescribeGroupsResponse
+    | DeleteGroupsResponse
     | ApiVersionsResponse
     | FindCoordinatorResponse
     | ConsumerHeartbeatResponse

@@ -21,6 +21,7 @@ class DescribeRequest:
             read: what members list and send, assignor user data, and the settings of moves and delays.
         include_credentials: *(tagged)* whether the configurations of connectors contain credentials, as the workers
             that run them receive them.
+        include_classic: *(tagged)* whether to include what Kafka's DescribeGroups has of the members.
     """
 
     group_ids: tuple[str, ...] = ()
@@ -29,6 +30,7 @@ class DescribeRequest:
     connectors_only: bool = False
     include_assignor_input: bool = False
     include_credentials: bool = False
+    include_classic: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +49,8 @@ class DescribedMember:
             so are the next two.
         server_assignor: *(tagged)* the server-side assignor that the member requests; null if none.
         assignor_state: *(tagged)* the assignor user data in its target assignment.
+        classic_metadata: *(tagged)* the metadata in the form of a classic group, if the request includes it; opaque.
+        classic_assignment: *(tagged)* the assignment in that form.
     """
 
     member_id: str
@@ -67,6 +71,8 @@ class DescribedMember:
     assignors: tuple[AssignorInfo, ...] = ()
     server_assignor: str | None = None
     assignor_state: bytes = b""
+    classic_metadata: bytes = b""
+    classic_assignment: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +192,9 @@ class DescribedGroup:
         server_assignor: *(tagged)* ``GroupSettings.server_assignor``.
         deferred: *(tagged)* number of moves deferred to the next round.
         incarnation: *(tagged)* the group's creation time, as in ``Assignment.incarnation``; 0 if unknown.
+        protocol_type: *(tagged)* the type of its members, ``consumer`` or ``connect``.
+        classic_state: *(tagged)* the state in the form of a classic group (Kafka's DescribeGroups); empty if the group
+            has no such form.
     """
 
     error_code: int = 0
@@ -207,6 +216,8 @@ class DescribedGroup:
     server_assignor: str = ""
     deferred: int = 0
     incarnation: int = 0
+    protocol_type: str = ""
+    classic_state: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
