@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         PartitionOffset as PartitionOffset,
         Task as Task,
         TaskContext as TaskContext,
+        fencing_token as fencing_token,
     )
     from .coordinator.runtime import Coordinator as Coordinator
     from .coordinator.server import CoordinatorServer as CoordinatorServer
@@ -74,7 +75,7 @@ if TYPE_CHECKING:
     from .log.sqlite.log import SqliteLog as SqliteLog
     from .member.actions import Grant as Grant
     from .member.state_machine import MemberSettings as MemberSettings
-    from .plugins import load_assignor as load_assignor
+    from .plugins import load_assignor as load_assignor, load_listener as load_listener
     from .protocol.messages.connectors import (
         ConnectorChange as ConnectorChange,
         UpdateConnectorsRequest as UpdateConnectorsRequest,
@@ -88,7 +89,8 @@ if TYPE_CHECKING:
         Move as Move,
         Rebalance as Rebalance,
     )
-    from .protocol.records.connect import TargetState as TargetState
+    from .protocol.messages.heartbeat import TaskStatus as TaskStatus
+    from .protocol.records.connect import TargetState as TargetState, UnitState as UnitState
     from .protocol.units import TopicPartition as TopicPartition, Unit as Unit, Units as Units
     from .supervisor import Supervisor as Supervisor
     from .transport.base import Client as Client
@@ -130,7 +132,7 @@ _HOME = {
     "config.connector_file": ("ConnectorFile",),
     "config.coordinator": ("CoordinatorConfig",),
     "config.worker": ("WorkerConfig",),
-    "connector": ("Batch", "Config", "Connector", "PartitionOffset", "Task", "TaskContext"),
+    "connector": ("Batch", "Config", "Connector", "PartitionOffset", "Task", "TaskContext", "fencing_token"),
     "coordinator.runtime": ("Coordinator",),
     "coordinator.server": ("CoordinatorServer",),
     "dataplane.sink": ("Sink",),
@@ -157,7 +159,7 @@ _HOME = {
     "log.sqlite.log": ("SqliteLog",),
     "member.actions": ("Grant",),
     "member.state_machine": ("MemberSettings",),
-    "plugins": ("load_assignor",),
+    "plugins": ("load_assignor", "load_listener"),
     "protocol.messages.connectors": ("ConnectorChange", "UpdateConnectorsRequest"),
     "protocol.messages.describe": (
         "DescribeRequest",
@@ -168,7 +170,8 @@ _HOME = {
         "Move",
         "Rebalance",
     ),
-    "protocol.records.connect": ("TargetState",),
+    "protocol.messages.heartbeat": ("TaskStatus",),
+    "protocol.records.connect": ("TargetState", "UnitState"),
     "protocol.units": ("TopicPartition", "Unit", "Units"),
     "supervisor": ("Supervisor",),
     "transport.base": ("Client",),

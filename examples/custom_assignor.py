@@ -20,10 +20,16 @@ from collections.abc import Sequence
 
 import pytest
 
-from connectgroup.assign.api import ConnectAssignment, ConnectAssignor, ConnectGroup
-from connectgroup.assign.members import ConnectMember, ConnectMemberAssignment, ConnectorSpec
+from connectgroup import (
+    ConnectAssignment,
+    ConnectAssignor,
+    ConnectGroup,
+    ConnectMember,
+    ConnectMemberAssignment,
+    ConnectorSpec,
+    Unit,
+)
 from connectgroup.assign.sandbox import run_assignor
-from connectgroup.protocol.units import Unit
 from connectgroup.testing import AssignorContract
 
 
