@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import secrets
 import time
 from collections import deque
@@ -25,6 +26,8 @@ from ..protocol.units import printable
 from ..telemetry.metrics import values_of
 from .errors import RestError
 from .page_table import Table, page_table
+
+logger = logging.getLogger(__name__)
 
 POLL_S: Final = 0.25
 """Interval between two descriptions: at most four events a second."""
@@ -218,6 +221,9 @@ class Feeds:
     async def _run(self, group_id: str, feed: Feed) -> None:
         try:
             await feed.run()
+        except Exception:
+            # Clients reconnect; their request creates a new feed, or fails with this error.
+            logger.exception("events of group %s ended", printable(group_id))
         finally:
             del self._feeds[group_id], self._running[group_id]
             feed.close()

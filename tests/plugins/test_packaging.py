@@ -7,6 +7,7 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -102,6 +103,14 @@ def test_install_adds_one_top_level_package(built: Built, tmp_path: Path, source
     assert run(python, "-c", USE, cwd=tmp_path).splitlines() == [
         "connectgroup.assignors.balanced connectgroup.assignors.range connectgroup.listeners.log"
     ]
+
+
+def test_wheel_and_sdist_have_the_files_of_the_live_page(built: Built) -> None:
+    expected = {f"connectgroup/rest/page/{path.name}" for path in (ROOT / "connectgroup" / "rest" / "page").iterdir()}
+    assert "connectgroup/rest/page/index.html" in expected
+    with zipfile.ZipFile(built.wheel) as wheel, tarfile.open(built.sdist) as sdist:
+        assert expected <= set(wheel.namelist())
+        assert expected <= {name.partition("/")[2] for name in sdist.getnames()}
 
 
 @pytest.mark.parametrize("name", ["assignors", "listeners"])

@@ -84,6 +84,7 @@ function drawTasks(row, name, model, actions) {
   const box = row.querySelector(".tasks");
   const open = row.querySelector("button[aria-expanded]").getAttribute("aria-expanded") === "true";
   setHidden(box, !open);
+  row.classList.toggle("open", open);
   const onlyOthers = row.querySelector("input").checked;
   const units = open ? model.unitsOf(name).filter((unit) => !onlyOthers || unit.state !== "RUNNING") : [];
   setHidden(box.lastElementChild, units.length <= row.limit);

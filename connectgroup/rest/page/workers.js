@@ -154,6 +154,7 @@ function drawList(card, units) {
   const [list, more] = [card.querySelector(".units"), card.lastElementChild];
   const open = toggle.getAttribute("aria-expanded") === "true" && units.length > 0;
   setHidden(list, !open);
+  card.classList.toggle("open", open);
   setHidden(more, !open || units.length <= card.limit);
   keyed(
     list,
