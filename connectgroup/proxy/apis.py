@@ -8,16 +8,13 @@ from typing import Final
 
 from ..protocol.messages.cluster import ApiVersion, ApiVersionsResponse
 from ..wire.apis import APIS, FIND_COORDINATOR
-from ..wire.forwarded import MAX_VERSIONS, OFFSET_COMMIT
-
-OFFSET_FETCH: Final = 9
-ADD_OFFSETS_TO_TXN: Final = 25
+from ..wire.forwarded import MAX_VERSIONS
 
 GROUP_APIS: Final = frozenset(
     (
-        *(OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR),
+        *(8, 9, FIND_COORDINATOR),  # OffsetCommit, OffsetFetch
         *range(11, 17),  # JoinGroup, Heartbeat, LeaveGroup, SyncGroup, DescribeGroups, ListGroups
-        *(ADD_OFFSETS_TO_TXN, 28, 42, 47),  # TxnOffsetCommit, DeleteGroups, OffsetDelete
+        *(25, 28, 42, 47),  # AddOffsetsToTxn, TxnOffsetCommit, DeleteGroups, OffsetDelete
         *(68, 69),  # ConsumerGroupHeartbeat, ConsumerGroupDescribe
         *range(76, 80),  # ShareGroupHeartbeat, ShareGroupDescribe, ShareFetch, ShareAcknowledge
         *range(83, 93),  # share group state and offsets, StreamsGroupHeartbeat, StreamsGroupDescribe
@@ -25,18 +22,10 @@ GROUP_APIS: Final = frozenset(
 )
 """Kafka's APIs about groups. The broker would apply them to groups of its own: those not served here are hidden."""
 
-OFFSETS: Final = frozenset((OFFSET_COMMIT, OFFSET_FETCH)) - APIS.keys()
-"""APIs of committed offsets that the coordinator does not serve: the broker keeps the offsets of our groups."""
-
-
-def is_local(api_key: int) -> bool:
-    """Whether the coordinator handles the API; FindCoordinator only for groups."""
-    return api_key in APIS
-
 
 def is_forwarded(api_key: int) -> bool:
-    """Whether the broker handles the API."""
-    return api_key not in APIS and (api_key not in GROUP_APIS or api_key in OFFSETS)
+    """Whether the broker handles the API. FindCoordinator is forwarded for transactions (``relay``)."""
+    return api_key not in APIS and api_key not in GROUP_APIS
 
 
 def merged(broker: ApiVersionsResponse) -> ApiVersionsResponse:

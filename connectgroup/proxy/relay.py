@@ -1,7 +1,7 @@
 """The relay of one client connection: its own connection to the broker, which is opened with the first request.
 
 Requests and responses pass byte for byte, with their correlation ids, in order. Changed are the addresses of brokers
-and of coordinators of transactions, which become the proxy's, and the sender of OffsetCommit (``_commit``).
+and of coordinators of transactions: they become the proxy's.
 """
 
 from __future__ import annotations
@@ -13,23 +13,19 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, Protocol
 
-from ..errors import RebalanceInProgress, TransportError, WireError
-from ..protocol.messages.api import Handler
-from ..protocol.messages.classic import GroupHeartbeatRequest, GroupHeartbeatResponse
+from ..errors import TransportError, WireError
 from ..protocol.messages.cluster import FindCoordinatorRequest, FindCoordinatorResponse
 from ..wire.apis import FIND_COORDINATOR, decode_request, decode_response, encode_response
 from ..wire.forwarded import (
     DESCRIBE_CLUSTER,
     METADATA,
-    OFFSET_COMMIT,
     Header,
     expects_response,
-    read_commit,
     read_header,
     with_address,
 )
 from ..wire.framing import FrameReader, frame
-from .apis import OFFSETS, is_forwarded, is_local
+from .apis import is_forwarded
 from .broker import Broker
 
 TRANSACTION: Final = 1
@@ -46,7 +42,6 @@ logger = logging.getLogger(__name__)
 class Proxy(Protocol):
     """What a relay needs of the proxy."""
 
-    handler: Handler
     broker: Broker
 
     @property
@@ -92,18 +87,12 @@ class BrokerRelay(asyncio.Protocol):
             return False
         if header.api_key == FIND_COORDINATOR:
             if not _is_for_transactions(data):
-                if OFFSETS:
-                    # The broker creates its topic for offsets when the first group looks for its coordinator.
-                    self._request(data, header, _ignore)
                 return False
-        elif is_local(header.api_key) or not is_forwarded(header.api_key):
+        elif not is_forwarded(header.api_key):
             return False
         try:
             if not expects_response(data):
                 self._send(data)
-                return True
-            if header.api_key == OFFSET_COMMIT:
-                self._proxy.spawn(self._commit(data, header, defer()))
                 return True
         except WireError as error:
             logger.warning("closed: %s", error)
@@ -111,32 +100,6 @@ class BrokerRelay(asyncio.Protocol):
             return True
         self._request(data, header, defer())
         return True
-
-    async def _commit(self, data: bytes, header: Header, respond: Respond) -> None:
-        """Forward an OffsetCommit: the broker keeps the offsets, the coordinator knows the members.
-
-        For the broker, our groups have no members: it accepts commits of no member. So the coordinator checks the
-        sender, and if it is a member of this generation, the commit is forwarded without it. Otherwise it is forwarded
-        unchanged: the broker, which knows no such member, responds with the error.
-        """
-        try:
-            commit = read_commit(data)
-        except WireError as error:
-            logger.warning("closed: %s", error)
-            respond(None)
-            return
-        if commit.generation_id >= 0 or commit.member_id:
-            heartbeat = GroupHeartbeatRequest(
-                group_id=commit.group_id,
-                generation_id=commit.generation_id,
-                member_id=commit.member_id,
-                group_instance_id=commit.group_instance_id,
-            )
-            answer = await self._proxy.handler.handle(heartbeat, client_host="")
-            assert isinstance(answer, GroupHeartbeatResponse)
-            if answer.error_code in (0, RebalanceInProgress.code):
-                data = commit.anonymous
-        self._request(data, header, respond)
 
     def _request(self, data: bytes, header: Header, respond: Respond) -> None:
         if self._closed:
@@ -243,10 +206,6 @@ class BrokerRelay(asyncio.Protocol):
         self._unsent.clear()
         for each in pending:
             each.respond(None)
-
-
-def _ignore(_: bytes | None) -> None:
-    """The client gets another response."""
 
 
 def _is_for_transactions(data: bytes) -> bool:

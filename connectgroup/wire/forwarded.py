@@ -3,7 +3,7 @@
 A proxy decodes only the head of a message: the fields behind it may be of any size, and of newer versions than the
 definitions here.
 
-Source: Kafka's protocol guide: Produce, Metadata, DescribeCluster, OffsetCommit.
+Source: Kafka's protocol guide: Produce, Metadata, DescribeCluster.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ T = TypeVar("T")
 
 PRODUCE: Final = 0
 METADATA: Final = 3
-OFFSET_COMMIT: Final = 8
 DESCRIBE_CLUSTER: Final = 60
 
-MAX_VERSIONS: Final = {METADATA: 13, DESCRIBE_CLUSTER: 2, OFFSET_COMMIT: 9}
+MAX_VERSIONS: Final = {METADATA: 13, DESCRIBE_CLUSTER: 2}
 """The highest versions whose fields are known here."""
 
 _HEADER: Final = struct.Struct(">hhi")
-_FLEXIBLE_FROM: Final = {PRODUCE: 9, METADATA: 9, OFFSET_COMMIT: 8, DESCRIBE_CLUSTER: 0}
+_FLEXIBLE_FROM: Final = {PRODUCE: 9, METADATA: 9, DESCRIBE_CLUSTER: 0}
 _MALFORMED: Final = (Fault, IndexError, struct.error, UnicodeDecodeError)
 
 
@@ -36,21 +35,6 @@ class Header(NamedTuple):
     api_key: int
     version: int
     correlation_id: int
-
-
-class Commit(NamedTuple):
-    """The sender of an OffsetCommit.
-
-    Attributes:
-        generation_id: -1 if the sender is not a member.
-        anonymous: the same request from a sender that is not a member.
-    """
-
-    group_id: str
-    generation_id: int
-    member_id: str
-    group_instance_id: str | None
-    anonymous: bytes
 
 
 class _Reader:
@@ -110,29 +94,6 @@ def expects_response(data: bytes) -> bool:
         return reader.number("h") != 0
 
     return _read_request(data, acks)
-
-
-def read_commit(data: bytes) -> Commit:
-    """The sender of an OffsetCommit, and the request without it.
-
-    Raises:
-        WireError: the bytes are not an OffsetCommit.
-    """
-    version = _HEADER.unpack_from(data)[1]
-
-    def commit(reader: _Reader) -> Commit:
-        group_id = reader.text() or ""
-        start = reader.pos
-        generation_id = reader.number("i")
-        member_id = reader.text() or ""
-        instance_id = reader.text() if version >= 7 else None
-        nobody = struct.pack(">i", -1) + _text("", flexible=reader.flexible)
-        if version >= 7:
-            nobody += _text(None, flexible=reader.flexible)
-        anonymous = data[:start] + nobody + data[reader.pos :]
-        return Commit(group_id, generation_id, member_id, instance_id, anonymous)
-
-    return _read_request(data, commit)
 
 
 def with_address(data: bytes, api_key: int, version: int, host: str, port: int) -> tuple[bytes, list[int]]:

@@ -8,21 +8,19 @@ from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
-from kafka.protocol import admin, consumer, metadata, producer
+from kafka.protocol import admin, metadata, producer
 
 from connectgroup.errors import WireError
 from connectgroup.wire.forwarded import (
     DESCRIBE_CLUSTER,
     METADATA,
-    OFFSET_COMMIT,
     PRODUCE,
     expects_response,
-    read_commit,
     read_header,
     with_address,
 )
 
-FLEXIBLE = {METADATA: 9, DESCRIBE_CLUSTER: 0, OFFSET_COMMIT: 8, PRODUCE: 9}
+FLEXIBLE = {METADATA: 9, DESCRIBE_CLUSTER: 0, PRODUCE: 9}
 
 
 def response(cls: Any, version: int, flexible: bool, **fields: Any) -> bytes:
@@ -100,30 +98,6 @@ def request(cls: Any, version: int, **fields: Any) -> bytes:
     return bytes(message.encode(header=True))
 
 
-def commit_request(version: int, generation: int, member: str, instance: str | None) -> bytes:
-    static = {"group_instance_id": instance} if version >= 7 else {}
-    kept = {"retention_time_ms": -1} if version <= 4 else {}
-    head = request(
-        consumer.OffsetCommitRequest,
-        version,
-        group_id="g",
-        generation_id_or_member_epoch=generation,
-        member_id=member,
-        topics=[],
-        **static,
-        **kept,
-    )
-    return head + b"anything"
-
-
-@pytest.mark.parametrize("version", range(2, 10))
-def test_commit_without_its_sender_is_otherwise_unchanged(version: int) -> None:
-    instance = "i" if version >= 7 else None
-    commit = read_commit(commit_request(version, 3, "m" * 130, instance))
-    assert commit[:4] == ("g", 3, "m" * 130, instance)
-    assert commit.anonymous == commit_request(version, -1, "", None)
-
-
 @pytest.mark.parametrize("version", range(3, 13))
 @pytest.mark.parametrize("acks", [0, 1, -1])
 @pytest.mark.parametrize("transaction", ["t" * 200, None])
@@ -148,11 +122,8 @@ def test_any_bytes_are_a_message_or_a_wire_error(data: bytes, version: int) -> N
     for api_key in (METADATA, DESCRIBE_CLUSTER):
         with contextlib.suppress(WireError):
             with_address(data, api_key, version, "p", 1)
-    head = bytes((0, OFFSET_COMMIT, 0, version, 0, 0, 0, 7))
     with contextlib.suppress(WireError):
-        read_commit(head + data)
-    with contextlib.suppress(WireError):
-        expects_response(bytes((0, PRODUCE)) + head[2:] + data)
+        expects_response(bytes((0, PRODUCE, 0, version, 0, 0, 0, 7)) + data)
 
 
 @pytest.mark.parametrize("version", [1, 9, 13])
