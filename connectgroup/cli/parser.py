@@ -245,6 +245,20 @@ def _add_server(parser: argparse.ArgumentParser) -> None:
         "--heartbeat-interval-ms", type=number, default=3_000, help="heartbeat interval of workers (3000)"
     )
     parser.add_argument(
+        "--topics-from",
+        metavar="HOST:PORT",
+        help="PLAINTEXT listener of the Kafka broker whose topics consumer groups (KIP-848) subscribe to",
+    )
+    parser.add_argument(
+        "--consumer-session-timeout-ms", type=number, default=45_000, help="session timeout of consumer groups (45000)"
+    )
+    parser.add_argument(
+        "--consumer-heartbeat-interval-ms",
+        type=number,
+        default=5_000,
+        help="heartbeat interval of consumer groups (5000)",
+    )
+    parser.add_argument(
         "--fallback-assignor",
         default="balanced",
         metavar="NAME",

@@ -135,6 +135,9 @@ def _coordinator_values(options: argparse.Namespace) -> dict[str, Any]:
         "max_connections": options.max_connections,
         "max_connections_per_address": options.max_connections_per_address,
         "assignor": options.fallback_assignor,
+        "topics_from": options.topics_from,
+        "consumer_session_timeout_ms": options.consumer_session_timeout_ms,
+        "consumer_heartbeat_interval_ms": options.consumer_heartbeat_interval_ms,
     }
 
 

@@ -10,9 +10,10 @@ from pydantic import Field, model_validator
 
 from ..errors import ConfigError
 from ..group.connect.settings import GroupSettings, ServerAssignorCall
+from ..group.consumer.settings import ConsumerSettings
 from ..log.registry import log_from_url, sqlite_url
 from ..transport.limits import LOOPBACK, Limits, is_address, is_loopback
-from .base import DEFAULT_PORT, MaybeMilliseconds, Milliseconds, Name, Port, Settings
+from .base import DEFAULT_PORT, MaybeMilliseconds, Milliseconds, Name, Port, Settings, ShortText, parse_address
 
 
 class CoordinatorConfig(Settings):
@@ -28,6 +29,11 @@ class CoordinatorConfig(Settings):
             is computed immediately; a larger value computes a burst of changes (a thousand workers that start
             together) once.
         moves_per_round: maximum number of running units that are moved at a time; 0 moves all at once.
+        topics_from: ``host:port`` of a Kafka broker's PLAINTEXT listener: the topics that consumer groups subscribe to.
+            If null, consumers of the new protocol (KIP-848) cannot join.
+        consumer_session_timeout_ms: session timeout of consumer groups (``group.consumer.session.timeout.ms``).
+        consumer_heartbeat_interval_ms: heartbeat interval of consumer groups
+            (``group.consumer.heartbeat.interval.ms``).
         max_connections: maximum number of open connections. A worker needs two, a command one while it runs: 2,000 are
             enough for 999 workers. Each takes a file descriptor.
         max_connections_per_address: maximum number of connections from one address. All workers of one machine share
@@ -44,6 +50,9 @@ class CoordinatorConfig(Settings):
     scheduled_rebalance_max_delay_ms: MaybeMilliseconds = 10_000
     assignment_interval_ms: MaybeMilliseconds = 0
     moves_per_round: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+    topics_from: ShortText | None = None
+    consumer_session_timeout_ms: Milliseconds = 45_000
+    consumer_heartbeat_interval_ms: Milliseconds = 5_000
     max_connections: Annotated[int, Field(ge=1, le=100_000)] = Limits().max_connections
     max_connections_per_address: Annotated[int, Field(ge=1, le=100_000)] = Limits().max_connections_per_address
 
@@ -55,6 +64,14 @@ class CoordinatorConfig(Settings):
                 self.heartbeat_interval_ms,
                 f"at most a third of session_timeout_ms ({self.session_timeout_ms})",
             )
+        if self.consumer_heartbeat_interval_ms * 3 > self.consumer_session_timeout_ms:
+            raise ConfigError(
+                "consumer_heartbeat_interval_ms",
+                self.consumer_heartbeat_interval_ms,
+                f"at most a third of consumer_session_timeout_ms ({self.consumer_session_timeout_ms})",
+            )
+        if self.topics_from is not None:
+            parse_address("topics_from", self.topics_from)
         if self.log is not None and self.data is not None:
             raise ConfigError("log", self.log, "a URL without data, or data without a URL")
         log_from_url(self.log_url)
@@ -69,6 +86,13 @@ class CoordinatorConfig(Settings):
         if self.data is not None:
             return sqlite_url(self.data)
         return self.log or "memory:"
+
+    def consumer_settings(self) -> ConsumerSettings:
+        """Return the settings of consumer groups."""
+        return ConsumerSettings(
+            session_timeout_ms=self.consumer_session_timeout_ms,
+            heartbeat_interval_ms=self.consumer_heartbeat_interval_ms,
+        )
 
     def group_settings(self, server_assignors: Mapping[str, ServerAssignorCall]) -> GroupSettings:
         """Return the settings of the group rules."""

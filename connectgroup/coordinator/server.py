@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from ..config.coordinator import CoordinatorConfig
 from ..log.registry import log_from_url
+from ..topics.broker import BrokerTopics
 from ..transport.limits import Limits
 from ..transport.tcp_server import TcpServer
+from .consumer_groups import ConsumerGroups
 from .own_assignors import server_assignors
 from .runtime import Coordinator
 
@@ -17,12 +19,17 @@ class CoordinatorServer:
         """Create a server; ``start`` opens the log and the port.
 
         Raises:
-            ConfigError: the log's URL is invalid.
+            ConfigError: the log's URL is invalid, or ``topics_from`` needs a package that is not installed.
             ConfigError, PluginError: the assignor does not exist or cannot be created.
         """
         self.config = config
         log = log_from_url(config.log_url)
-        self.coordinator = Coordinator(log, config.group_settings(server_assignors([config.assignor])))
+        topics = BrokerTopics(config.topics_from) if config.topics_from is not None else None
+        self.coordinator = Coordinator(
+            log,
+            config.group_settings(server_assignors([config.assignor])),
+            consumers=ConsumerGroups(topics, config.consumer_settings()),
+        )
         limits = Limits(
             max_connections=config.max_connections, max_connections_per_address=config.max_connections_per_address
         )

@@ -9,11 +9,13 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ..config.proxy import ProxyConfig
+from ..coordinator.consumer_groups import ConsumerGroups
 from ..coordinator.own_assignors import server_assignors
 from ..coordinator.runtime import Coordinator
 from ..log.registry import log_from_url
 from ..protocol.messages.api import Handler, Response
 from ..protocol.messages.cluster import ApiVersionsRequest, FindCoordinatorRequest, FindCoordinatorResponse
+from ..topics.broker import BrokerTopics
 from ..transport.limits import Limits
 from ..transport.tcp_server import TcpServer
 from .apis import merged
@@ -100,6 +102,7 @@ class ProxyServer:
             log_from_url(config.log_url),
             config.group_settings(server_assignors([config.assignor])),
             classic_settings=config.classic_settings(),
+            consumers=ConsumerGroups(BrokerTopics(config.topics_from or config.broker), config.consumer_settings()),
         )
         self.broker = Broker(*config.broker_address)
         self._server = _Server(self.coordinator, self.broker, config)

@@ -202,16 +202,19 @@ class BrokerGroup:
         return self._add(BrokerMember(name, [*PYTHON, "ours", self.name, json.dumps(made)]))
 
     def java(self, name: str, *assignors: str) -> BrokerMember:
-        """Kafka's Java consumer."""
-        made = {
-            "bootstrap.servers": self.broker.bootstrap,
-            "group.id": self.name,
+        """Kafka's Java consumer; without an assignor it uses the KIP-848 protocol."""
+        classic = {
             "partition.assignment.strategy": ",".join(JAVA_ASSIGNORS.get(each, each) for each in assignors),
             "session.timeout.ms": SESSION_MS,
             "heartbeat.interval.ms": HEARTBEAT_MS,
+        }
+        made = {
+            "bootstrap.servers": self.broker.bootstrap,
+            "group.id": self.name,
             "auto.offset.reset": "earliest",
             "auto.commit.interval.ms": 500,
             "client.id": name,
+            **(classic if assignors else {"group.protocol": "consumer"}),
         }
         return self._add(
             BrokerMember(

@@ -1,0 +1,63 @@
+"""Unmodified clients on the KIP-848 protocol, behind the proxy: every record of the topic is counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from .conftest import NewGroup
+
+if TYPE_CHECKING:
+    from tests.consumer.broker import Broker
+    from tests.consumer.members import BrokerGroup, BrokerMember
+
+HEARTBEAT = ("--consumer-heartbeat-interval-ms", "300", "--consumer-session-timeout-ms", "6000")
+
+
+@pytest.fixture(scope="module")
+def quick_group(broker: Broker) -> Iterator[NewGroup]:
+    """As ``new_group``; consumer groups have a short heartbeat interval."""
+    from tests.consumer.members import group_on
+
+    from .running import running_proxy
+
+    with running_proxy(broker, *HEARTBEAT) as proxy:
+        yield partial(group_on, proxy)
+
+
+def member(group: BrokerGroup, client: str, name: str) -> BrokerMember:
+    return {"librdkafka": group.librdkafka, "java": group.java}[client](name)
+
+
+@pytest.mark.parametrize("client", ["librdkafka", "java"])
+def test_every_record_is_read_while_a_member_joins_and_one_leaves(quick_group: NewGroup, client: str) -> None:
+    with quick_group(f"consumer {client}", partitions=6) as group:
+        group.write(600)
+        first = member(group, client, "first")
+        group.wait_until_balanced(first)
+        second = member(group, client, "second")
+        group.wait_until_balanced(first, second)
+        group.write(600)
+        group.wait_until_read()
+        first.stop()
+        group.wait_until_balanced(second)
+        group.write(600)
+        group.wait_until_read()
+        assert group.read_more_than_once() == []
+        group.assert_single_owner()
+
+
+def test_clients_of_different_implementations_share_a_group(quick_group: NewGroup) -> None:
+    with quick_group("consumer mixed", partitions=6) as group:
+        group.write(60)
+        members = [member(group, client, client) for client in ("java", "librdkafka")]
+        group.wait_until_balanced(*members)
+        group.write(600)
+        group.wait_until_read()
+        members[0].kill()
+        group.wait_until_balanced(members[1])
+        group.write(60)
+        group.wait_until_read()

@@ -1,0 +1,69 @@
+"""The topics of a Kafka broker: read at an interval, kept while the broker cannot be reached."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+import pytest
+
+from connectgroup.errors import ConfigError
+from connectgroup.protocol.records.consumer import TopicMetadata
+from connectgroup.topics.broker import BrokerTopics
+
+pytestmark = pytest.mark.asyncio
+
+
+def topic(name: str, partitions: int) -> TopicMetadata:
+    return TopicMetadata(topic_id="0" * 32, topic_name=name, num_partitions=partitions)
+
+
+class Reads:
+    """The results of successive reads, and the changes that were reported."""
+
+    def __init__(self, *results: Mapping[str, TopicMetadata] | Exception) -> None:
+        self._results = list(results)
+        self.changes: list[Mapping[str, TopicMetadata]] = []
+        self.done = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+
+    def read(self) -> Mapping[str, TopicMetadata]:
+        result = self._results.pop(0) if len(self._results) > 1 else self._results[0]
+        if len(self._results) == 1:
+            self._loop.call_soon_threadsafe(self.done.set)
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+
+async def test_each_change_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+    """An added partition; while the broker cannot be reached the topics stay as they are, and it is logged once."""
+    caplog.set_level(logging.INFO)
+    one, two = {"foo": topic("foo", 1)}, {"foo": topic("foo", 2)}
+    gone = OSError("no broker")
+    reads = Reads(one, dict(one), gone, gone, dict(one), two, dict(two))
+    source = BrokerTopics("broker:9092", interval_s=0.0, read=reads.read)
+    changed = asyncio.Event()
+
+    def on_change(topics: Mapping[str, TopicMetadata]) -> None:
+        reads.changes.append(topics)
+        if topics == two:
+            changed.set()
+
+    await source.start(on_change)
+    assert reads.changes == [one], "the topics are known when start returns"
+    await asyncio.wait_for(asyncio.gather(changed.wait(), reads.done.wait()), 10)
+    await source.close()
+    assert reads.changes == [one, two]
+    assert [record.getMessage() for record in caplog.records] == [
+        "broker:9092: the topics cannot be read, retrying: no broker",
+        "broker:9092: the topics can be read again",
+    ]
+
+
+async def test_broker_that_cannot_be_reached_at_the_start_is_an_error() -> None:
+    source = BrokerTopics("broker:9092", read=Reads(OSError("no broker")).read)
+    with pytest.raises(ConfigError, match=r"topics_from: got 'broker:9092'; allowed: a reachable Kafka broker \(no"):
+        await source.start(lambda topics: None)
+    await source.close()
