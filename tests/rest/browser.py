@@ -29,6 +29,7 @@ CHROMIUM: Final = os.environ.get("CHROMIUM", "/usr/bin/chromium")
 ARGUMENTS: Final = (
     "--no-sandbox",
     "--disable-gpu",
+    "--disable-dev-shm-usage",  # containers have little of it
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",

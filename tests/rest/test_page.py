@@ -34,6 +34,7 @@ from connectgroup.protocol.messages.describe import (
 )
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
 from connectgroup.protocol.units import CONNECTOR, Unit
+from connectgroup.rest import events
 from connectgroup.rest.server import RestServer
 from tests.coordinator.builders import GROUP, serving
 from tests.worker.builders import settings
@@ -244,6 +245,16 @@ async def showing(browser: Browser, coordinator: Handler, **options: Any) -> Asy
         new_tab(browser, server, **options) as tab,
     ):
         yield tab
+
+
+async def test_rows_per_second_are_shown_where_they_are_known(
+    browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "rows_per_second", lambda group_id: {"orders": 1234.56})
+    async with showing(browser, Scripted(troubled_group())) as tab:
+        await tab.open()
+        await tab.shows('.connector[data-connector="orders"] .rate', "1,234.6 rows/s")
+        assert await tab.count('.connector[data-connector="archive"] .rate') == 0
 
 
 async def test_failures_delays_and_rebalances_are_shown(browser: Browser) -> None:
