@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import statistics
 import time
 from collections.abc import AsyncIterator, Callable
@@ -313,6 +314,29 @@ async def test_the_page_is_operated_by_keyboard_alone(browser: Browser) -> None:
             await tab.shows('.connector[data-connector="beta"] .badge', "stopped")
         states = {each.connector: each.target_state for each in (await admin.describe(GROUP)).connectors}
         assert states == {"alpha": "RUNNING", "beta": "STOPPED"}
+
+
+async def test_what_is_drawn_has_accessible_names(browser: Browser) -> None:
+    async with showing(browser, Scripted(troubled_group())) as tab:
+        await tab.open()
+        tree = await tab.page.locator("body").aria_snapshot()
+        for line in (
+            'combobox "Group"',
+            'heading "Workers" [level=2]',
+            'heading "worker-1" [level=3]',
+            'img "2 running, 1 failed"',
+            'button "Tasks of worker worker-1"',
+            'button "Restart worker worker-1"',
+            'listbox "Rebalances by group epoch"',
+            'option "Epoch 9, worker-2 lost: session timeout" [selected]',
+            'option "Epoch 5, worker-2 joined, overtaken by the next epoch"',
+            'button "Pause orders"',
+            'button "Resume archive"',
+            "status: Live",
+            "timer",
+        ):
+            assert line in tree, line
+        assert not re.search(r"(button|img|combobox|option|link)$", tree, re.MULTILINE), "without a name"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
