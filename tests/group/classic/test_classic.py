@@ -156,6 +156,17 @@ def test_member_of_the_highest_assignor_version_leads() -> None:
     assert {answer.leader for answer in group.answers.values()} == {"c-2"}
 
 
+def test_leader_stays_when_other_members_reach_its_version() -> None:
+    group = Driver()
+    group.join(protocols=offers("range", version=1))
+    group.join(protocols=offers("range", version=2))
+    group.join("c-1", protocols=offers("range", version=1))
+    assert group.group.record.leader == "c-2"
+    group.join("c-1", protocols=offers("range", version=2))
+    group.join("c-2", protocols=offers("range", version=2))
+    assert group.group.record.leader == "c-2"
+
+
 def test_leader_stays_without_assignor_versions() -> None:
     group = Driver()
     first, second, third = group.stable("a", "b", "c")

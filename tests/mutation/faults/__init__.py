@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from ..fault import Fault
 from .assigning import ASSIGNING
+from .classic import CLASSIC
 from .consumer import CONSUMER
 from .coordinator import COORDINATOR
 from .group import GROUP
 from .storage import STORAGE
 from .worker import WORKER
 
-FAULTS: tuple[Fault, ...] = (*GROUP, *ASSIGNING, *COORDINATOR, *WORKER, *STORAGE, *CONSUMER)
+FAULTS: tuple[Fault, ...] = (*GROUP, *ASSIGNING, *COORDINATOR, *WORKER, *STORAGE, *CONSUMER, *CLASSIC)
 
 
 def named(name: str) -> Fault:

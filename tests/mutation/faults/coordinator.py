@@ -89,7 +89,7 @@ COORDINATOR: tuple[Fault, ...] = (
           "await asyncio.sleep(A)", "return")),
     *at("connectgroup.coordinator.runtime:Coordinator.handle", "coordinator/test_durability.py",
         C("responses lack the coordinator epoch (D5)",
-          "replace(A, B=C)", "A")),
+          "replace(A, B=C, **D)", "replace(A, **D)")),
     *at("connectgroup.coordinator.intake:Intake.stop",
         "coordinator/test_serving.py",
         C("a closing coordinator leaves requests unanswered (L7)",
