@@ -59,12 +59,14 @@ async def describe_groups(options: argparse.Namespace) -> int:
 def _description(group: DescribedGroup) -> Iterable[str]:
     """Format a group: its epochs and assignor, its workers, its delayed units, its connectors and tasks.
 
-    Only groups of the type ``connect`` have a target assignment and an assignor.
+    Not all types have a target assignment.
     """
-    if group.group_type not in ("", GROUP_TYPE):
-        yield f"group {group.group_id} of type {group.group_type}: {group.state}, epoch {group.group_epoch}"
+    has_workers = group.group_type in ("", GROUP_TYPE)
+    name = group.group_id if has_workers else f"{group.group_id} of type {group.group_type}"
+    if not has_workers and not group.assignment_epoch:
+        yield f"group {name}: {group.state}, epoch {group.group_epoch}"
     else:
-        yield f"group {group.group_id}: {group.state}, epoch {group.group_epoch}, target {group.assignment_epoch}"
+        yield f"group {name}: {group.state}, epoch {group.group_epoch}, target {group.assignment_epoch}"
         computing = f", {group.computing_member} is computing the next assignment" if group.computing_member else ""
         yield f"assignor: {group.assignor_name or 'none yet'}{computing}"
     # Units that the assignment in force leaves out: its assignor says why.
@@ -72,7 +74,7 @@ def _description(group: DescribedGroup) -> Iterable[str]:
     if group.assignor_error:
         yield f"{'unschedulable' if left_out else 'last assignor error'}: {group.assignor_error}"
     for member in group.members:
-        yield f"worker {member.member_id} ({member.client_host}): {_state(member)}"
+        yield f"{'worker' if has_workers else 'member'} {member.member_id} ({member.client_host}): {_state(member)}"
         yield f"  {_about(member)}"
         yield f"  assigned {show(each_unit(member.assigned), limit=20)}"
         if member.pending_revocation:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 from io import BytesIO
 from typing import Any
@@ -18,17 +19,24 @@ from kio.schema.types import GroupId, TopicName
 from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import i32, i32Timedelta
 
+from connectgroup.cli.groups import _description
 from connectgroup.coordinator.consumer_groups import ConsumerGroups
 from connectgroup.coordinator.runtime import Coordinator
+from connectgroup.errors import GroupIdNotFound, UnsupportedVersion
 from connectgroup.group.connect.settings import GroupSettings
 from connectgroup.log.base import Log
-from connectgroup.log.memory import MemoryLog
+from connectgroup.log.memory import MemoryLog, MemoryStorage
+from connectgroup.protocol.messages.common import entries
+from connectgroup.protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequest
 from connectgroup.protocol.messages.consumer import (
     ConsumerAssignment,
+    ConsumerDescribeRequest,
+    ConsumerDescribeResponse,
     ConsumerHeartbeatRequest,
     ConsumerHeartbeatResponse,
     TopicPartitions,
 )
+from connectgroup.protocol.messages.describe import DescribeRequest, DescribeResponse
 from connectgroup.topics.static import StaticTopics, topic_id
 from connectgroup.transport.tcp_server import TcpServer
 
@@ -127,3 +135,77 @@ async def test_client_of_another_implementation_joins_over_tcp_and_gets_its_part
         ]
         writer.close()
         await server.close()
+
+
+async def test_partition_that_is_added_is_assigned_to_a_parked_member() -> None:
+    """Case study "Partition Added"; the members are notified through their long polls."""
+    topics = StaticTopics({"foo": 1})
+    async with serving(topics) as coordinator:
+        assert (await ask(coordinator, join("a", "foo"))).assignment == foo(0)
+        parked = asyncio.create_task(ask(coordinator, beat("a", 1, max_wait_ms=10_000)))
+        await asyncio.sleep(0)
+        topics.replace({"foo": 2, "bar": 7})
+        response = await parked
+        assert (response.member_epoch, response.assignment) == (2, foo(0, 1))
+
+
+async def test_subscription_by_regular_expression_is_resolved_before_the_join_is_answered() -> None:
+    async with serving(StaticTopics({"foo": 2, "bar": 1})) as coordinator:
+        request = join("a")
+        response = await ask(coordinator, replace(request, subscribed_topic_names=None, subscribed_topic_regex="fo+"))
+        assert response.assignment == foo(0, 1)
+
+
+async def test_group_survives_a_restart_and_sees_the_topics_of_meanwhile() -> None:
+    storage = MemoryStorage()
+    async with serving(StaticTopics({"foo": 1, "bar": 1}), MemoryLog(storage)) as coordinator:
+        request = join("a", subscribed_topic_regex="fo+")
+        assert (await ask(coordinator, request)).assignment == foo(0)
+    async with serving(StaticTopics({"foo": 2, "bar": 1}), MemoryLog(storage)) as coordinator:
+        response = await ask(coordinator, beat("a", 1, max_wait_ms=10_000))
+        assert response.assignment == foo(0, 1)
+
+
+async def test_members_share_the_partitions_with_the_server_side_assignor_of_their_choice() -> None:
+    async with serving(StaticTopics({"foo": 3})) as coordinator:
+        await ask(coordinator, join("a", "foo", server_assignor="range"))
+        await ask(coordinator, join("b", "foo", server_assignor="range"))
+        assert (await ask(coordinator, beat("a", 1))).assignment == foo(0, 1)
+        assert (await ask(coordinator, beat("a", 1, owned=foo(0, 1).topic_partitions))).member_epoch == 2
+        assert (await ask(coordinator, beat("b", 2))).assignment == foo(2)
+        described = await coordinator.handle(DescribeRequest(group_ids=("g",)), client_host="h")
+        assert isinstance(described, DescribeResponse)
+        [group] = described.groups
+        assert (group.group_type, group.state, group.assignor_name) == ("consumer", "Stable", "range")
+        assert list(_description(group)) == [
+            "group g of type consumer: Stable, epoch 2, target 2",
+            "assignor: range",
+            "member a (h): STABLE, epoch 2",
+            "  client id c, joined at epoch 1",
+            "  assigned foo-0, foo-1",
+            "member b (h): STABLE, epoch 2",
+            "  client id c, joined at epoch 2",
+            "  assigned foo-2",
+        ]
+
+
+async def test_group_of_another_type_is_not_found() -> None:
+    """Kafka's admin client then describes it as a classic group."""
+    async with serving(StaticTopics({"foo": 3})) as coordinator:
+        change = ConnectorChange(connector="c", config=entries({"connector.class": "idle"}))
+        await coordinator.handle(UpdateConnectorsRequest(group_id="g", changes=(change,)), client_host="h")
+        response = await coordinator.handle(join("a", "foo"), client_host="h")
+        assert isinstance(response, ConsumerHeartbeatResponse)
+        assert response.error_code == GroupIdNotFound.code
+        described = await coordinator.handle(ConsumerDescribeRequest(group_ids=("g", "x", "g")), client_host="h")
+        assert isinstance(described, ConsumerDescribeResponse)
+        assert [(each.group_id, each.error_code) for each in described.groups] == [("g", 69), ("x", 69)]
+
+
+async def test_coordinator_without_topics_tells_consumers_to_use_the_classic_protocol() -> None:
+    async with serving(None) as coordinator:
+        response = await coordinator.handle(join("a", "foo"), client_host="h")
+        assert isinstance(response, ConsumerHeartbeatResponse)
+        assert response.error_code == UnsupportedVersion.code
+        assert response.error_message is not None
+        assert "group.protocol=classic" in response.error_message

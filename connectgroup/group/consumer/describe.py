@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ...protocol.messages.common import ConnectorTasks, grouped
 from ...protocol.messages.consumer import (
     DescribedAssignment,
     DescribedConsumer,
@@ -13,7 +14,7 @@ from ...protocol.messages.consumer import (
 )
 from ...protocol.messages.describe import DescribedGroup, DescribedMember
 from ...protocol.records.base import MemberState
-from ...protocol.units import TopicPartition
+from ...protocol.units import TopicPartition, Unit
 from ..kernel.computation import under_way
 from ..registry import GroupNumbers
 from .settings import ConsumerSettings
@@ -84,6 +85,9 @@ def describe(group: ConsumerGroup) -> DescribedGroup:
                 client_id=member.client_id,
                 member_epoch=group.current(member_id).epoch,
                 state=_member_state(group, member_id),
+                assigned=_named(group, group.current(member_id).assigned),
+                pending_revocation=_named(group, group.current(member_id).pending),
+                target=_named(group, group.target(member_id).partitions),
                 rack=member.rack_id or "",
                 joined_epoch=member.joined_epoch,
                 assignors=member.assignors,
@@ -94,9 +98,14 @@ def describe(group: ConsumerGroup) -> DescribedGroup:
     )
 
 
+def _named(group: ConsumerGroup, partitions: Iterable[TopicPartition]) -> tuple[ConnectorTasks, ...]:
+    """Partitions in the form of units: a topic and its partitions in place of a connector and its tasks."""
+    return grouped(Unit(group.topic_names.get(topic_id, topic_id), number) for topic_id, number in partitions)
+
+
 def _member_state(group: ConsumerGroup, member_id: str) -> str:
     current = group.current(member_id)
-    return "LEFT" if current.temporarily_left else MemberState(current.state).name
+    return "AWAY" if current.temporarily_left else MemberState(current.state).name
 
 
 def measure(group: ConsumerGroup) -> GroupNumbers:
