@@ -159,10 +159,10 @@ async def test_subscription_by_regular_expression_is_resolved_before_the_join_is
 async def test_group_survives_a_restart_and_sees_the_topics_of_meanwhile() -> None:
     storage = MemoryStorage()
     async with serving(StaticTopics({"foo": 1, "bar": 1}), MemoryLog(storage)) as coordinator:
-        request = join("a", subscribed_topic_regex="fo+")
-        assert (await ask(coordinator, request)).assignment == foo(0)
+        joined = await ask(coordinator, join("a", subscribed_topic_regex="fo+"))
+        assert joined.assignment == foo(0)
     async with serving(StaticTopics({"foo": 2, "bar": 1}), MemoryLog(storage)) as coordinator:
-        response = await ask(coordinator, beat("a", 1, max_wait_ms=10_000))
+        response = await ask(coordinator, beat("a", joined.member_epoch, max_wait_ms=10_000))
         assert response.assignment == foo(0, 1)
 
 
