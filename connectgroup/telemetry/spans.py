@@ -9,6 +9,7 @@ Unless the embedding program configures an SDK, no span is created.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,6 +37,12 @@ MOVED: Final = "connectgroup.rebalance.moved"
 STARTED: Final = "connectgroup.rebalance.started"
 DOWNTIME: Final = "connectgroup.rebalance.max_downtime_ms"
 COMPUTED_BY: Final = "connectgroup.rebalance.computed_by"
+UNIT: Final = "connectgroup.unit"
+OWNER_EPOCH: Final = "connectgroup.owner.epoch"
+BATCH_ROWS: Final = "messaging.batch.message_count"
+BATCH_READ: Final = "connectgroup.batch.read"
+BATCH_DEAD: Final = "connectgroup.batch.dead_letters"
+BATCH_COMMIT: Final = "connectgroup.batch.commit_ms"
 OVERTAKEN_BY: Final = "connectgroup.rebalance.overtaken_by"
 
 _propagator = TraceContextTextMapPropagator()
@@ -112,6 +119,20 @@ def continued(traceparent: str) -> Iterator[None]:
         yield
     finally:
         detach(token)
+
+
+def record(name: str, attributes: Mapping[str, Value], *, duration_s: float, failure: str = "") -> None:
+    """Record a span without a parent that ends now; from any thread.
+
+    Args:
+        failure: the type of the error; empty if there was none.
+    """
+    if is_tracing():
+        ended_ns = time.time_ns()
+        current = _start_root(name, attributes, started_ns=ended_ns - int(duration_s * 1e9))
+        if failure:
+            _fail(current, failure)
+        current.end(ended_ns)
 
 
 def mark_failed(error_type: str) -> None:
@@ -210,10 +231,14 @@ class RebalanceSpans:
         self._open.clear()
 
 
-def _start_root(name: str, attributes: Mapping[str, Value], links: Sequence[Link] = ()) -> Span:
+def _start_root(
+    name: str, attributes: Mapping[str, Value], links: Sequence[Link] = (), *, started_ns: int | None = None
+) -> Span:
     """Start a span without a parent, whatever the coordinator is embedded in: the causes come from other processes."""
     described = {SYSTEM: "connectgroup", OPERATION: name, **attributes}
-    return _tracer().start_span(f"connectgroup.{name}", context=Context(), links=links, attributes=described)
+    return _tracer().start_span(
+        f"connectgroup.{name}", context=Context(), links=links, attributes=described, start_time=started_ns
+    )
 
 
 def _continues(before: RebalanceState, state: RebalanceState) -> bool:

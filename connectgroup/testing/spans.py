@@ -17,9 +17,9 @@ from typing import Any, Final
 from ..telemetry.capture import FinishedSpan
 from ..telemetry.spans import CAUSES, EPOCH, GROUP, MEMBER
 
-ROOTS: Final = frozenset({"rebalance", "load", "leave", "lose", "fail"})
+ROOTS: Final = frozenset({"rebalance", "load", "leave", "lose", "fail", "batch"})
 """The spans that may be roots: a rebalance, or its rest at a new coordinator; a worker that leaves, loses its lease, is
-rejected."""
+rejected; a batch of a task."""
 
 
 class SpanNode:

@@ -31,6 +31,7 @@ from ..protocol.messages.heartbeat import TaskStatus
 from ..protocol.records.connect import UnitState
 from ..protocol.units import Unit, Units, printable
 from ..threads import deliver, off_loop
+from .batch_spans import BatchSpans
 from .offload import SLICE, Call, CallPool, Inbox, Withdrawn, slices
 from .scratch import new_directory, remove_directory
 from .unit_metrics import RunnerMetrics, UnitMetrics
@@ -360,7 +361,7 @@ class TaskRunner:
                 scratch=scratch,
                 progress=on_progress,
                 failed=on_failed,
-                batch=run.metrics.on_batch,
+                batch=BatchSpans(run.metrics.on_batch, grant, self._settings.group_id, self._member_id, loop.time),
             )
             task: Task | None = None
             try:

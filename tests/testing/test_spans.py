@@ -8,19 +8,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
+import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 
 from connectgroup import ConnectAssignment, ConnectGroup, GroupSettings
 from connectgroup.analysis.explain import explain_task, rebalance_json, rebalance_lines, task_lines
 from connectgroup.assignors.balanced import BalancedAssignor
-from connectgroup.connector import Config, Connector, Task, TaskContext
+from connectgroup.connector import Batch, Config, Connector, Task, TaskContext
 from connectgroup.listener import WorkerRebalanceListener
 from connectgroup.protocol.messages.heartbeat import HeartbeatResponse
 from connectgroup.protocol.units import Unit, Units
 from connectgroup.telemetry import metrics, spans as telemetry
 from connectgroup.telemetry.capture import collect
 from connectgroup.testing import Spans, StartGroup, WorkerGroup, seeds
+from connectgroup.testing.plugins import ConnectorSpec
 from connectgroup.wire.apis import HEARTBEAT, decode_response, encode_response
 
 SECRET = "canary-5f2b91"
@@ -226,6 +228,47 @@ def test_embedders_provider_is_used_and_restored() -> None:
         assert telemetry.use_tracer_provider(None) is provider
 
 
+class Batches(Connector):
+    """A task that has three batches at once, and a failed one; then one more each time the test asks for it."""
+
+    contexts: ClassVar[list[TaskContext]] = []
+
+    def task_configs(self, limit: int) -> Sequence[Config]:
+        return [{}]
+
+    def task(self, config: Config, context: TaskContext) -> Task:
+        return BatchesTask(context)
+
+
+class BatchesTask(Task):
+    """See ``Batches``."""
+
+    def __init__(self, context: TaskContext) -> None:
+        self._context = context
+
+    def start(self) -> None:
+        Batches.contexts.append(self._context)
+        for rows, committed in ((3, True), (4, True), (5, False)):
+            self._context.batch(Batch(read=9, rows=rows, read_s=0.5, commit_s=0.25, committed=committed))
+
+    def stop(self) -> None: ...
+
+
+def test_batches_are_sampled_and_failed_commits_are_not_left_out(worker_group: StartGroup, spans: Spans) -> None:
+    Batches.contexts.clear()
+    group = worker_group(1, connectors={"rows": {"connector.class": Batches}})
+    group.wait_until_stable()
+    for _ in range(3):
+        group.advance(6)
+        Batches.contexts[-1].batch(Batch(read=None, rows=7, read_s=0, commit_s=0))
+    found = [(root.attributes["messaging.batch.message_count"], root.span.error) for root in spans.roots("batch")]
+    assert sorted(found) == [(3, ""), (5, "commit failed"), (7, "")]
+    first = next(root for root in spans.roots("batch") if root.attributes["messaging.batch.message_count"] == 3)
+    assert first.attributes["connectgroup.unit"] == "rows-0"
+    assert first.worker == "worker-1"
+    assert first.duration_s == pytest.approx(0.75, abs=0.001)
+
+
 def documented() -> tuple[set[str], set[str]]:
     """The names of spans and of attributes in ARCHITECTURE.md."""
     text = ARCHITECTURE.read_text(encoding="utf-8").partition("## Traces")[2].partition("\n## ")[0]
@@ -251,7 +294,8 @@ def documented_carriers(names: set[str]) -> dict[str, set[str]]:
 
 def test_tables_list_exactly_the_spans_and_their_attributes(worker_group: StartGroup, spans: Spans) -> None:
     """One group that shows all of them."""
-    group = worker_group(2, connectors={"numbers": 5}, listeners=[Slow], settings=GroupSettings(max_members=3))
+    connectors: dict[str, ConnectorSpec] = {"numbers": 5, "rows": {"connector.class": Batches}}
+    group = worker_group(2, connectors=connectors, listeners=[Slow], settings=GroupSettings(max_members=3))
     group.wait_until_stable()
     group.add_worker("worker-3")
     group.advance(1)
