@@ -236,8 +236,10 @@ def _step(
     member = draft.member(member_id)
     assert member is not None
     changed = after.assigned.keys() != before.assigned.keys()
+    # The response with the assignment may have been lost, and not each client repeats all fields then.
+    differs = request.owned is not None and set(each_partition(request.owned)) != after.assigned.keys()
     told = after.epoch != before.epoch and bool(member.assignors)
-    response = _response(draft, member, settings, after, with_assignment=full or changed or repeats or told)
+    response = _response(draft, member, settings, after, with_assignment=full or changed or differs or repeats or told)
     computing = under_way(draft)
     on_coordinator = computing is not None and computing.prepared and not computing.member_id
     # The target assignment that a join causes is not there yet. A member without an id cannot be parked.
@@ -278,10 +280,13 @@ def _response(
     *,
     with_assignment: bool,
 ) -> ConsumerHeartbeatResponse:
+    waits = draft.epoch > draft.target_epoch or current.state is MemberState.UNRELEASED
     response = ConsumerHeartbeatResponse(
         member_id=member.member_id,
         member_epoch=current.epoch,
-        heartbeat_interval_ms=settings.heartbeat_interval_ms,
+        heartbeat_interval_ms=settings.waiting_interval_ms(len(draft.group.members))
+        if waits
+        else settings.heartbeat_interval_ms,
     )
     if not with_assignment:
         return response

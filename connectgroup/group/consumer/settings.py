@@ -36,6 +36,7 @@ class ConsumerSettings:
     Attributes:
         session_timeout_ms: a member without a heartbeat for this long is removed.
         heartbeat_interval_ms: interval between a member's heartbeats.
+        min_heartbeat_interval_ms: interval of a member that waits in a small group; see ``waiting_interval_ms``.
         max_rebalance_timeout_ms: upper bound on the rebalance timeout that a member may request.
         failures_before_fallback: number of failed client-side computations in a row after which the server-side
             assignor runs.
@@ -49,6 +50,7 @@ class ConsumerSettings:
 
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 5_000
+    min_heartbeat_interval_ms: int = 100
     max_rebalance_timeout_ms: int = 3_600_000
     failures_before_fallback: int = 3
     server_assignor: str = "uniform"
@@ -57,6 +59,17 @@ class ConsumerSettings:
     max_partitions: int = 200_000
     assignment_interval_ms: int = 0
     regex_violation: Callable[[str], str] = no_regex
+
+    def waiting_interval_ms(self, members: int) -> int:
+        """The heartbeat interval of a member that waits for a target assignment or for the revocations of others.
+
+        Its partitions would otherwise be idle for up to a whole interval after they are free. A group sends at most 500
+        such heartbeats per second.
+
+        Args:
+            members: the number of members of the group.
+        """
+        return min(self.heartbeat_interval_ms, max(self.min_heartbeat_interval_ms, 2 * members))
 
     @property
     def max_park_ms(self) -> int:

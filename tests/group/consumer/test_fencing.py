@@ -71,6 +71,16 @@ def test_lost_response_is_repeated() -> None:
     assert group.records == []
 
 
+def test_lost_request_to_revoke_is_repeated() -> None:
+    """The member epoch does not change when partitions are to be revoked, so nothing else shows that it was lost."""
+    group = Driver(foo=3)
+    group.ask(join("a"), {"a": {"foo": (0, 1, 2)}})
+    group.ask(join("b"), {"a": {"foo": (0, 1)}, "b": {"foo": (2,)}})
+    for _ in range(2):
+        assert group.ask(beat("a", 1, {"foo": (0, 1, 2)})) == (1, {"foo": (0, 1)})
+    assert group.ask(beat("a", 1, {"foo": (0, 1)})) == (2, None)
+
+
 @pytest.mark.parametrize("state", ["STABLE", "UNREVOKED", "UNRELEASED"])
 def test_member_may_join_again_in_every_state(state: str) -> None:
     """HB-05, KAFKA-19233"""

@@ -142,3 +142,19 @@ def test_reconciliation_process() -> None:
     assert epochs == {each: 3 if each == TopicPartition(topic_id("foo"), 2) else 2 for each in epochs}
     assert group.ask(beat("m3", 3, {"bar": (1,)})) == (3, {"bar": (1,), "foo": (4, 5)})  # RE-10
     assert (group.state("m3"), group.group.state_name) == ("STABLE", "Stable")
+
+
+def test_member_that_waits_sends_heartbeats_more_often() -> None:
+    """A partition is not idle for a whole heartbeat interval after its owner has revoked it."""
+    without_target = Driver(foo=3)
+    without_target.plan = None
+    assert without_target.send(join("a")).heartbeat_interval_ms == 100
+    group = Driver(foo=3)
+    group.ask(join("a"), A3)
+    group.plan = B3
+    assert group.send(join("b")).heartbeat_interval_ms == 100, "foo-2 has not been revoked"
+    assert group.send(beat("a", 1)).heartbeat_interval_ms == 5_000
+    group.ask(beat("a", 1, {"foo": (0, 1)}))
+    assert group.send(beat("b", 2)).heartbeat_interval_ms == 5_000
+    settings = group.group_type.settings
+    assert [settings.waiting_interval_ms(members) for members in (1, 50, 1_000, 5_000)] == [100, 100, 2_000, 5_000]
