@@ -109,7 +109,7 @@ def choose_leader(joined: Sequence[tuple[str, int]]) -> str:
     """Select the leader: of the members with the highest assignor version, the one that joined first.
 
     A newer assignor can read the metadata of an older one, but not vice versa, so one bounce suffices to introduce a
-    new version. This is for coordinators that receive versions, as ours does from its own members. Kafka's JoinGroup
+    new version. This is for coordinators that receive versions, as ours does (``group.classic``). Kafka's JoinGroup
     never got the field; there the first member to join leads, and an assignor must read newer metadata as far as it
     can.
 

@@ -159,7 +159,7 @@ class Membership:
                 member_id=self.member_id,
                 group_instance_id=settings.instance,
                 protocol_type=PROTOCOL_TYPE,
-                protocols=tuple(OfferedProtocol(name=name, metadata=metadata) for name, metadata in offers),
+                protocols=self._protocols(offers),
                 reason=reason[:255],
             )
             # The response is sent when the slowest member has joined: the coordinator's limit for that, and a margin.
@@ -186,6 +186,17 @@ class Membership:
                 case code:
                     self.refused(code, "JoinGroup")
                     return None
+
+    def _protocols(self, offers: tuple[tuple[str, bytes], ...]) -> tuple[OfferedProtocol, ...]:
+        """The assignors with their highest versions, which connectgroup's coordinator reads and Kafka's skips."""
+        return tuple(
+            OfferedProtocol(
+                name=name,
+                metadata=metadata,
+                assignor_version=assignor_named(self._assignors, name).maximum_version,
+            )
+            for name, metadata in offers
+        )
 
     async def _sync_group(self, joined: JoinGroupResponse) -> Round | None:
         """Return null to join again: membership was lost, or another rebalance has begun."""

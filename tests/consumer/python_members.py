@@ -59,7 +59,17 @@ class FailsAtThree(CooperativeStickyAssignor):
         return super().assign(group)
 
 
-ASSIGNORS: dict[str, type[PartitionAssignor]] = {"Favouring": Favouring, "FailsAtThree": FailsAtThree}
+class Newer(CooperativeStickyAssignor):
+    """A later version of ``cooperative-sticky``."""
+
+    maximum_version = 1
+
+
+ASSIGNORS: dict[str, type[PartitionAssignor]] = {
+    "Favouring": Favouring,
+    "FailsAtThree": FailsAtThree,
+    "Newer": Newer,
+}
 
 
 class ReportingListener(ConsumerRebalanceListener):

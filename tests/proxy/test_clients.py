@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from .conftest import NewGroup
 
+SESSION_MS = 6_000
+"""The session timeout of the members (``tests.consumer.members``)."""
+
 if TYPE_CHECKING:
     from tests.consumer.members import BrokerGroup, BrokerMember
+
+    from .running import Proxy
 
 
 def member(group: BrokerGroup, kind: str, name: str) -> BrokerMember:
@@ -61,3 +67,35 @@ def test_clients_of_different_implementations_share_a_group(new_group: NewGroup)
         group.write(90)
         group.wait_until_read()
         group.assert_single_owner()
+
+
+def test_member_with_the_highest_assignor_version_leads(new_group: NewGroup) -> None:
+    """KIP-429: one rolling restart is enough to introduce a new version of an assignor."""
+    with new_group("versions", partitions=4) as group:
+        first = group.ours("first", "cooperative-sticky")
+        group.wait_until_balanced(first)
+        newer = group.ours("newer", "Newer")
+        third = group.ours("third", "cooperative-sticky")
+        group.wait_until_balanced(first, newer, third)
+        newer.until_round(leader=True)
+        first.until_round(leader=False)
+
+
+def test_members_keep_their_sessions_while_the_broker_is_lost(new_group: NewGroup, proxy: Proxy) -> None:
+    """The broker is away for longer than a session timeout; then the members read on, without a rebalance."""
+    with new_group("broker lost", partitions=4) as group:
+        group.write(40)
+        members = [group.librdkafka(name, "range") for name in ("first", "second")]
+        group.wait_until_balanced(*members)
+        group.wait_until_read()
+        owned = [member.owned for member in members]
+        before = [sum(event.event in ("assigned", "revoked") for event in member.events) for member in members]
+        group.broker.kill()
+        proxy.wait_for_log("groups are served without it")
+        time.sleep(1.5 * SESSION_MS / 1000)
+        group.broker.start()
+        group.write(40)
+        group.wait_until_read()
+        assert [member.owned for member in members] == owned
+        assert [sum(event.event in ("assigned", "revoked") for event in each.events) for each in members] == before
+        proxy.wait_for_log("reached again")
