@@ -13,7 +13,7 @@ JOBS ?= 3
 help:
 	@echo "make test [JOBS=3]   install everything into $(VENV), check style, types and import rules, run all tests"
 	@echo "make demo   three workers share real Spark tasks; one is killed, one is added; every row is counted"
-	@echo "make bench  time rebalances of 300 idle tasks over TCP, the assignors, and the REST API"
+	@echo "make bench  time rebalances of 300 idle tasks over TCP, the assignors, the REST API, and tracing"
 	@echo "make simulate SEEDS=100 [SEED=n]   the whole group under faults, in one thread, in virtual time"
 	@echo "make soak   an hour of that, a quarter of it beside the reference model"
 	@echo "make mutants [MUTANTS=--all]   plant faults in the code, one at a time; the tests must find every one"
@@ -44,6 +44,7 @@ bench: install
 	$(BIN)/python benchmarks/rebalance.py
 	$(BIN)/python benchmarks/assignors.py
 	$(BIN)/python benchmarks/rest.py
+	$(BIN)/python -m benchmarks.tracing
 
 simulate: install
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(if $(SEED),--seed $(SEED))

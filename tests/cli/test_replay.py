@@ -87,6 +87,10 @@ async def test_replay_with_another_assignor_compares_moves_and_imbalance(tmp_pat
     assert len(done.lines[heading + 1 :]) == len(history.steps) + 1
     assert all("moved" in line and "imbalance" in line for line in done.lines[heading + 1 :])
     assert history.steps[-1].other.imbalance == 0
+    limited = await command("replay", log, "--assignor", "weighted", "--max-moves", "1", "--json")
+    assert max(step["other"]["moves"] for step in json.loads(limited.out)["steps"]) <= 1
+    refused = await command("replay", log, "--max-moves", "-1")
+    assert refused.err.startswith("connectgroup: --max-moves: got '-1'; allowed: 0 or more")
     assert history.steps[-1].used == "balanced"
 
 
