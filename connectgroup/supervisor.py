@@ -14,7 +14,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -56,6 +56,7 @@ class WorkerProcess:
         name: the member id; kept across restarts.
         rows: rows made durable by the current process.
         rows_before: rows made durable by earlier processes of this worker.
+        rows_per_s: rows that the current process makes durable per second, by connector.
         wanted: whether the worker should run; false after a request to stop it.
         deaths: consecutive deaths, each after a short life.
         rejected: whether the process ended with a configuration error, so that it is not started again.
@@ -66,6 +67,7 @@ class WorkerProcess:
     process: asyncio.subprocess.Process | None = None
     rows: int = 0
     rows_before: int = 0
+    rows_per_s: Mapping[str, float] = field(default_factory=dict)
     units: int = 0
     epoch: int = 0
     wanted: bool = True
@@ -224,6 +226,17 @@ class Supervisor:
         """Rows that workers have reported as durable; rows after the last report of a killed worker are missing."""
         return sum(worker.rows_before + worker.rows for worker in self.workers.values())
 
+    def rows_per_second(self, group_id: str) -> dict[str, float]:
+        """Rows made durable per second, by connector, as the workers of this group have reported.
+
+        May be called from any thread.
+        """
+        rates: dict[str, float] = {}
+        for worker in tuple(self.workers.values()) if group_id == self.group else ():
+            for connector, rate in worker.rows_per_s.items():
+                rates[connector] = rates.get(connector, 0.0) + rate
+        return rates
+
     async def close(self) -> None:
         """Stop all workers concurrently, then the coordinator."""
         self._closing = True
@@ -257,9 +270,10 @@ class Supervisor:
     async def _read_reports(self, worker: WorkerProcess, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
         async for line in _lines(process.stdout):
-            with contextlib.suppress(ValueError, KeyError, TypeError):
+            with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
                 said = json.loads(line)
                 worker.rows, worker.units, worker.epoch = int(said["rows"]), int(said["units"]), int(said["epoch"])
+                worker.rows_per_s = {name: float(rate) for name, rate in said["rows_per_s"].items()}
 
     async def _read_log(self, worker: WorkerProcess, process: asyncio.subprocess.Process) -> None:
         assert process.stderr is not None
@@ -276,6 +290,7 @@ class Supervisor:
             await self._leave_for_dead_worker(worker.name, code)
         await asyncio.gather(*worker.lines, return_exceptions=True)
         worker.rows_before, worker.rows, worker.units = worker.rows_before + worker.rows, 0, 0
+        worker.rows_per_s = {}
         if restarts:
             logger.info("%s restarts", worker.name)
         elif worker.wanted and not self._closing:

@@ -20,6 +20,7 @@ from .arguments import secrets_of
 if TYPE_CHECKING:
     from ..client.admin import Admin
     from ..config.coordinator import CoordinatorConfig
+    from ..rest.events import Rates
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +84,9 @@ async def run_up(options: argparse.Namespace) -> int:
         if metrics_url:
             print(f"metrics at {metrics_url}", flush=True)
         if options.rest_port is not None:
-            url = await stack.enter_async_context(_rest_server(supervisor.admin, options, options.rest_port))
+            url = await stack.enter_async_context(
+                _rest_server(supervisor.admin, options, options.rest_port, rates=supervisor.rows_per_second)
+            )
             print(f"REST at {url}", flush=True)
             print(f"page at {url}/page", flush=True)
         pause_s = 1.0
@@ -166,7 +169,9 @@ async def serve_rest(options: argparse.Namespace) -> int:
 
 
 @contextlib.asynccontextmanager
-async def _rest_server(admin: Admin, options: argparse.Namespace, port: int) -> AsyncIterator[str]:
+async def _rest_server(
+    admin: Admin, options: argparse.Namespace, port: int, *, rates: Rates | None = None
+) -> AsyncIterator[str]:
     """Serve the REST API; yields its URL."""
     values = {
         "host": options.rest_host,
@@ -180,7 +185,7 @@ async def _rest_server(admin: Admin, options: argparse.Namespace, port: int) -> 
         "connector_classes": tuple(options.rest_connector_classes or ()),
         "requests_per_second": options.rest_requests_per_second,
     }
-    async with _http_server(admin, values) as url:
+    async with _http_server(admin, values, rates) as url:
         yield url
 
 
@@ -195,7 +200,7 @@ async def _metrics_server(port: int | None) -> AsyncIterator[str]:
 
 
 @contextlib.asynccontextmanager
-async def _http_server(admin: Admin | None, values: dict[str, Any]) -> AsyncIterator[str]:
+async def _http_server(admin: Admin | None, values: dict[str, Any], rates: Rates | None = None) -> AsyncIterator[str]:
     """Run a ``RestServer`` with these settings; yields its URL."""
     from ..config.base import checked
     from ..config.rest import RestConfig
@@ -208,7 +213,7 @@ async def _http_server(admin: Admin | None, values: dict[str, Any]) -> AsyncIter
     except ModuleNotFoundError as error:
         what = "the REST API" if admin is not None else "--metrics-port"
         raise PluginError(f"{what} requires {error.name}; allowed: pip install 'connectgroup[rest]'") from error
-    server = RestServer(admin, checked(RestConfig, values))
+    server = RestServer(admin, checked(RestConfig, values), rates=rates)
     await server.start()
     try:
         yield server.url

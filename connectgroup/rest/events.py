@@ -14,7 +14,7 @@ import logging
 import secrets
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
@@ -28,6 +28,9 @@ from .errors import RestError
 from .page_table import Table, page_table
 
 logger = logging.getLogger(__name__)
+
+Rates = Callable[[str], Mapping[str, float]]
+"""Rows per second by connector of a group, as far as they are known; called in a thread."""
 
 POLL_S: Final = 0.25
 """Interval between two descriptions: at most four events a second."""
@@ -53,11 +56,11 @@ def changes(before: Table, after: Table) -> dict[str, Any]:
 
 
 def rows_per_second(group_id: str) -> dict[str, float]:
-    """Rows that the sinks made durable per second, by connector: of tasks in this process that have read any rows."""
+    """Rows that the sinks made durable per second, by connector: of tasks in this process that have written any."""
     rates: dict[str, float] = {}
     for labels, values in values_of("task"):
         rate = values["sink-record-send-rate"]
-        if labels["group"] == group_id and values["sink-record-read-total"] and isinstance(rate, int | float):
+        if labels["group"] == group_id and values["sink-record-send-total"] and isinstance(rate, int | float):
             rates[labels["connector"]] = rates.get(labels["connector"], 0.0) + rate
     return rates
 
@@ -71,10 +74,10 @@ def event(name: str, data: object, *, event_id: str = "") -> bytes:
 class Feed:
     """The table of one group, kept up to date while it has streams."""
 
-    def __init__(self, admin: Admin, group_id: str) -> None:
+    def __init__(self, admin: Admin, group_id: str, rates: Rates) -> None:
         """Store the arguments."""
         self.streams = 0
-        self._admin, self._group_id = admin, group_id
+        self._admin, self._group_id, self._read_rates = admin, group_id, rates
         self._rates: Mapping[str, float] = {}
         self._rates_at = 0.0
         self._id = secrets.token_hex(4)
@@ -113,7 +116,7 @@ class Feed:
             started = loop.time()
             if started - self._rates_at >= RATES_S:
                 # In a thread: the metrics of thousands of tasks take longer than a heartbeat may wait.
-                self._rates, self._rates_at = await run_in_threadpool(rows_per_second, self._group_id), started
+                self._rates, self._rates_at = await run_in_threadpool(self._read_rates, self._group_id), started
             with suppress(ConnectGroupError):
                 await self.update()
             took_s = loop.time() - started
@@ -180,9 +183,9 @@ class Feed:
 class Feeds:
     """The feeds of all groups that have streams, and the limit on streams."""
 
-    def __init__(self, admin: Admin) -> None:
-        """Use this client; it belongs to the caller."""
-        self._admin = admin
+    def __init__(self, admin: Admin, rates: Rates | None = None) -> None:
+        """Use this client; it belongs to the caller. ``rates``: see ``RestServer``."""
+        self._admin, self._rates = admin, rates or rows_per_second
         self._feeds: dict[str, Feed] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
         self._closed = False
@@ -198,7 +201,7 @@ class Feeds:
             raise RestError(503, f"events: got more than {MAX_STREAMS} streams; allowed: at most {MAX_STREAMS}")
         feed = self._feeds.get(group_id)
         if feed is None:
-            feed = Feed(self._admin, group_id)
+            feed = Feed(self._admin, group_id, self._rates)
             await feed.update()
             if self._closed:
                 raise RestError(503, "events: the server stops")

@@ -16,7 +16,7 @@ from ..errors import ConfigError, TransportError
 from ..transport.base import reason
 from ..transport.limits import is_loopback, resolve
 from .app import RestContext, create_app
-from .events import Feeds
+from .events import Feeds, Rates
 from .guard import LOOPBACK_NAMES, MAX_HEADER_BYTES
 
 MAX_CONNECTIONS: Final = 1_000
@@ -29,9 +29,14 @@ connections that clients of a busy server are about to use again."""
 class RestServer:
     """Serves one group; ``start`` opens the port, ``close`` closes it. The admin client belongs to the caller."""
 
-    def __init__(self, admin: Admin | None, config: RestConfig) -> None:
-        """``admin``: sends the requests to the coordinator; null: serve only the metrics of this process."""
-        self.config, self.port = config, config.port
+    def __init__(self, admin: Admin | None, config: RestConfig, *, rates: Rates | None = None) -> None:
+        """Store the arguments.
+
+        Args:
+            admin: sends the requests to the coordinator; null: serve only the metrics of this process.
+            rates: rows per second by connector of a group, for the live page; null: those of tasks in this process.
+        """
+        self.config, self.port, self._rates = config, config.port, rates
         self._admin = admin
         self._server: uvicorn.Server | None = None
         self._sockets: list[socket.socket] = []
@@ -70,7 +75,7 @@ class RestServer:
         allowed_hosts = LOOPBACK_NAMES | {host.lower() for host in (config.host, *config.allowed_hosts)}
         context = None
         if self._admin is not None:
-            self._feeds = Feeds(self._admin)
+            self._feeds = Feeds(self._admin, self._rates)
             context = RestContext(
                 admin=self._admin,
                 feeds=self._feeds,

@@ -18,6 +18,7 @@ import signal
 import sys
 import threading
 from collections.abc import Coroutine
+from operator import itemgetter
 from typing import Any
 
 from ..assign.sandbox import configure_assignor
@@ -40,6 +41,8 @@ from .signals import handle_signals
 logger = logging.getLogger(__name__)
 
 REPORT_EVERY_S = 0.5
+MAX_RATES = 100
+"""Connectors in one report: the supervisor reads lines of at most 64 KiB."""
 
 COLLECT_ALL_EVERY_S = 60.0
 FEW_UNITS = 1_000
@@ -50,8 +53,8 @@ async def run_worker(config: WorkerConfig, *, supervised: bool = False) -> bool:
     """Run one worker until it is stopped.
 
     Args:
-        supervised: write one JSON line ``{"rows": .., "units": .., "epoch": ..}`` to standard output twice a
-            second, and end when standard input closes.
+        supervised: write one JSON line to standard output twice a second, and end when standard input closes:
+            ``{"rows": .., "units": .., "epoch": .., "rows_per_s": {connector: ..}}``.
 
     Returns:
         Whether the worker is to be started again under the same name; SIGUSR2 is blocked then.
@@ -169,7 +172,10 @@ async def _collect_garbage(worker: Worker) -> None:
 async def _report_to_supervisor(worker: Worker, runner: TaskRunner) -> None:
     with contextlib.suppress(BrokenPipeError, ValueError):
         while True:
+            word: dict[str, object]
             word = {"rows": runner.rows, "units": len(runner.running), "epoch": worker.member.epoch}
+            fastest = sorted(runner.metrics.rows_per_second().items(), key=itemgetter(1), reverse=True)
+            word["rows_per_s"] = dict(fastest[:MAX_RATES])
             sys.stdout.write(json.dumps(word) + "\n")
             sys.stdout.flush()
             await asyncio.sleep(REPORT_EVERY_S)

@@ -169,7 +169,7 @@ class TaskRunner:
         """One set per ``start`` under way: the units that have been stopped since it began."""
         self._pool, self._failures = CallPool(), Inbox()
         self.rows = 0
-        self._metrics = RunnerMetrics(
+        self.metrics = RunnerMetrics(
             settings.group_id, member_id, lambda: [run.metrics for run in list(self._runs.values())]
         )
 
@@ -193,7 +193,7 @@ class TaskRunner:
             self._starts = [other for other in self._starts if other is not stopped]
 
     def _begin(self, grant: Grant) -> None:
-        cls, starts = grant.connector_config.get("connector.class", ""), self._metrics.starts_of(grant.unit)
+        cls, starts = grant.connector_config.get("connector.class", ""), self.metrics.starts_of(grant.unit)
         run = _Run(grant, UnitMetrics(grant.unit, cls, starts, asyncio.get_running_loop().time))
         # A hanging stop of an earlier grant is stale; the stop of this grant must not wait for it.
         self._ending.pop(grant.unit, None)
@@ -268,7 +268,7 @@ class TaskRunner:
         try:
             await work(run, await self._class(run.grant.connector_config.get("connector.class", "")))
         except Fenced as error:
-            self._metrics.fenced_writes += 1
+            self.metrics.fenced_writes += 1
             self._say(run, UnitState.FAILED, error)
             await run.stopped()
         except StaleMemberEpoch as error:

@@ -160,6 +160,11 @@ class UnitMetrics:
         """The connector class, once it runs: the name of an installed class, never just any text of a configuration."""
         return self._connector_class if self.state == UnitState.RUNNING else ""
 
+    @property
+    def rows_per_second(self) -> float:
+        """Rows that the sink has made durable per second; 0 for a task that has never reported any."""
+        return self._flow.sent.rate(self._clock()) if self._flow.sent.total else 0.0
+
     def _time_running(self) -> float:
         """Seconds for which the unit has been running."""
         running = self.state == UnitState.RUNNING
@@ -234,6 +239,14 @@ class RunnerMetrics(Source):
     def starts_of(self, unit: Unit) -> Starts:
         """The starts that a start of this unit counts to."""
         return self.connector_starts if unit.is_connector else self.task_starts
+
+    def rows_per_second(self) -> dict[str, float]:
+        """Rows that the sinks of the tasks have made durable per second, by connector; those without are omitted."""
+        rates: dict[str, float] = {}
+        for metrics in self._units():
+            if rate := metrics.rows_per_second:
+                rates[metrics.unit.connector] = rates.get(metrics.unit.connector, 0.0) + rate
+        return rates
 
     def values(self) -> Mapping[str, Value]:
         """See ``Source.values``."""

@@ -8,6 +8,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from tests.distribution import make_distribution
+
 from ..integration.processes import Program, run_command, wait
 
 
@@ -18,6 +20,60 @@ def call(url: str, method: str = "GET", body: Any = None) -> Any:
     with urllib.request.urlopen(request, timeout=30) as response:
         content = response.read()
     return json.loads(content) if content else None
+
+
+WRITER = """
+import threading
+from connectgroup import Connector, Task
+
+
+class Writer(Connector):
+    def task_configs(self, max_tasks):
+        return [{}]
+
+    def task(self, config, context):
+        return Writes(context)
+
+
+class Writes(Task):
+    def __init__(self, context):
+        self.stopped = threading.Event()
+        self.thread = threading.Thread(target=self.write, args=(context,), daemon=True)
+
+    def write(self, context):
+        while not self.stopped.wait(0.05):
+            context.progress(10)
+
+    def start(self):
+        self.thread.start()
+
+    def stop(self):
+        self.stopped.set()
+"""
+
+
+def test_up_shows_the_rows_per_second_of_its_workers(tmp_path: Path) -> None:
+    """The live page's stream; the tasks run in processes of their own."""
+    make_distribution(tmp_path / "plugins", "writer", "connectgroup.connectors", WRITER, writer=":Writer")
+    environment = {"PYTHONPATH": str(tmp_path / "plugins")}
+    arguments = ("--data", tmp_path / "data", "--port", 0, "--rest-port", 0, "--workers", 1, "--group", "g")
+    with Program("up", *arguments, environment=environment) as up:
+        url = up.line_with("REST at ").removeprefix("REST at ")
+        assert up.line_with("page at ") == f"page at {url}/page"
+        for name, connector_class in (("writes", "writer"), ("naps", "idle")):
+            call(f"{url}/connectors", "POST", {"name": name, "config": {"connector.class": connector_class}})
+        rates: dict[str, float | None] = {}
+        with urllib.request.urlopen(f"{url}/groups/g/events", timeout=30) as stream:
+            for line in stream:
+                if line.startswith(b"data: "):
+                    data = json.loads(line[6:])
+                    rows = data.get("set", data)
+                    rates |= {key: row["rows_per_s"] for key, row in rows.items() if key.startswith("connector/")}
+                if rates.get("connector/writes"):
+                    break
+        assert rates["connector/naps"] is None
+        up.signal(signal.SIGTERM)
+        up.ended()
 
 
 def test_up_serves_the_rest_api_of_its_group(tmp_path: Path) -> None:

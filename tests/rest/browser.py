@@ -19,6 +19,7 @@ from connectgroup.group.connect.settings import GroupSettings
 from connectgroup.protocol.messages.api import Request, Response
 from connectgroup.protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequest
 from connectgroup.protocol.messages.describe import DescribedGroup, DescribeRequest, DescribeResponse
+from connectgroup.rest.events import Rates
 from connectgroup.rest.server import RestServer
 from tests.coordinator.builders import GROUP
 
@@ -161,9 +162,9 @@ class Scripted:
 
 
 @asynccontextmanager
-async def serving_page(admin: Admin, **config: Any) -> AsyncIterator[RestServer]:
-    """A REST server of the group ``GROUP``."""
-    server = RestServer(admin, RestConfig(**{"port": 0, "group": GROUP, **config}))
+async def serving_page(admin: Admin, *, rates: Rates | None = None, **config: Any) -> AsyncIterator[RestServer]:
+    """A REST server of the group ``GROUP``; ``rates``: see ``RestServer``."""
+    server = RestServer(admin, RestConfig(**{"port": 0, "group": GROUP, **config}), rates=rates)
     await server.start()
     try:
         yield server

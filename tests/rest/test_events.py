@@ -170,7 +170,7 @@ async def test_a_stream_that_is_far_behind_gets_the_whole_table(api: Api, monkey
 async def test_the_error_of_a_coordinator_that_does_not_respond_is_a_row() -> None:
     async with serving() as coordinator, Admin([LocalClient(coordinator)], retry_for_s=0) as admin:
         await admin.add_connector(GROUP, "c", IDLE)
-        feed = events.Feed(admin, GROUP)
+        feed = events.Feed(admin, GROUP, events.rows_per_second)
         await feed.update()
         stream = feed.stream("")
         assert b"event: hello" in await anext(stream)
@@ -339,13 +339,13 @@ def test_messages_and_moves_are_bounded() -> None:
     assert len(table["rebalance/4"]["moves"]) == tables.MAX_MOVES
 
 
-def test_rows_per_second_are_those_of_tasks_that_have_read_rows() -> None:
+def test_rows_per_second_are_those_of_tasks_that_have_written_rows() -> None:
     class Running(Source):
         scope = "task"
 
         def __init__(self, group: str, connector: str, task: int, rows: int, rate: float) -> None:
             self.labels = {"group": group, "worker": "a", "connector": connector, "task": str(task)}
-            self._known = {"sink-record-read-total": rows, "sink-record-send-rate": rate}
+            self._known = {"sink-record-send-total": rows, "sink-record-send-rate": rate}
 
         def values(self) -> dict[str, Value]:
             names = [metric.name for metric in METRICS if metric.scope == "task"]

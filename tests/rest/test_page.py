@@ -35,7 +35,6 @@ from connectgroup.protocol.messages.describe import (
 )
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
 from connectgroup.protocol.units import CONNECTOR, Unit
-from connectgroup.rest import events
 from connectgroup.rest.server import RestServer
 from tests.coordinator.builders import GROUP, serving
 from tests.worker.builders import settings
@@ -249,10 +248,14 @@ async def showing(browser: Browser, coordinator: Handler, **options: Any) -> Asy
 
 
 async def test_rows_per_second_are_shown_where_they_are_known(
-    browser: Browser, monkeypatch: pytest.MonkeyPatch
+    browser: Browser,
 ) -> None:
-    monkeypatch.setattr(events, "rows_per_second", lambda group_id: {"orders": 1234.56})
-    async with showing(browser, Scripted(troubled_group())) as tab:
+    coordinator = Scripted(troubled_group())
+    async with (
+        Admin.local(coordinator) as admin,
+        serving_page(admin, rates=lambda group_id: {"orders": 1234.56}) as server,
+        new_tab(browser, server) as tab,
+    ):
         await tab.open()
         await tab.shows('.connector[data-connector="orders"] .rate', "1,234.6 rows/s")
         assert await tab.count('.connector[data-connector="archive"] .rate') == 0
@@ -439,7 +442,7 @@ async def test_a_reader_signs_in_and_sees_no_buttons(browser: Browser, tmp_path:
         (tmp_path / name).write_text(line)
         (tmp_path / name).chmod(0o600)
     coordinator = Scripted(troubled_group())
-    config = {name: tmp_path / name for name in files}
+    config: dict[str, Any] = {name: tmp_path / name for name in files}
     async with (
         Admin.local(coordinator) as admin,
         serving_page(admin, **config) as server,
