@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import struct
-
 import pytest
 
 from connectgroup.coordinator.runtime import Coordinator
-from connectgroup.group.connect.classic_form import assignment, metadata
-from connectgroup.protocol.messages.common import ConnectorTasks
+from connectgroup.group.connect.classic_form import metadata
 from connectgroup.protocol.messages.listing import (
     DeleteGroupsRequest,
     DescribeGroupsRequest,
@@ -80,14 +77,6 @@ async def test_connect_group_is_described_with_the_structures_of_kafka_connect()
         assert (group.protocol_type, group.group_state) == ("connect", "PreparingRebalance")
         (member,) = group.members
         assert member.member_metadata == metadata("h")
-
-
-async def test_structures_of_kafka_connect() -> None:
-    assert metadata("u") == struct.pack(">hh", 1, 1) + b"u" + struct.pack(">qi", -1, -1)
-    assigned = (ConnectorTasks(connector="c", owns_connector=True, tasks=(0, 2)),)
-    head = struct.pack(">hhhhq", 1, 0, 0, 0, -1)
-    units = struct.pack(">ih", 1, 1) + b"c" + struct.pack(">iiii", 3, -1, 0, 2)
-    assert assignment(assigned, ()) == head + units + struct.pack(">ii", 0, 0)
 
 
 async def test_group_that_does_not_exist_is_dead_or_an_error() -> None:

@@ -190,12 +190,14 @@ class ClassicGroupType:
                 return JoinGroupResponse(error_code=code, member_id=request.member_id)
             case SyncGroupRequest():
                 return SyncGroupResponse(error_code=code)
-            case LeaveGroupRequest(members=members):
+            case LeaveGroupRequest(members=members) if members and code == UnknownMemberId.code:
                 left = tuple(
                     LeftMember(member_id=each.member_id, group_instance_id=each.group_instance_id, error_code=code)
                     for each in members
                 )
-                return LeaveGroupResponse(error_code=0 if left else code, members=left)
+                return LeaveGroupResponse(error_code=0, members=left)
+            case LeaveGroupRequest():
+                return LeaveGroupResponse(error_code=code)
             case OffsetCommitRequest():
                 return refused_commit(request, error)
             case OffsetFetchRequest():
