@@ -206,5 +206,5 @@ def test_response_of_another_api_is_not_sent() -> None:
         wire.encode_response(HeartbeatResponse(), api_key=20481, version=0, correlation_id=1)
     with pytest.raises(WireError, match="got API 3"):
         wire.encode_response(HeartbeatResponse(), api_key=3, version=0, correlation_id=1)
-    with pytest.raises(WireError, match="request: got HeartbeatResponse; allowed: FindCoordinatorRequest"):
+    with pytest.raises(WireError, match=r"request: got HeartbeatResponse; allowed: .*FindCoordinatorRequest"):
         wire.encode_request(HeartbeatResponse(), version=0, correlation_id=1, client_id=None)  # type: ignore[arg-type]

@@ -149,3 +149,15 @@ def test_assignors_without_a_common_one() -> None:
     response = group.send(join("b", client_assignors=(AssignorInfo(name="other"),)))
     assert response.error_code == UnsupportedAssignor.code
     assert "no assignor is listed by all members" in response.error_message
+
+
+def test_partition_is_not_assigned_to_a_member_that_is_not_subscribed() -> None:
+    group = Driver(foo=1, bar=1)
+    group.ask(join("a", "foo", client_assignors=MINE))
+    group.ask(join("b", "bar", client_assignors=MINE))
+    assert group.group.computation is not None
+    chosen = group.group.computation.member_id
+    group.send(prepare(chosen, 0))
+    response = group.send(install(chosen, 2, {"a": {"bar": (0,)}, "b": {"foo": (0,)}}))
+    assert response.error_code == InvalidAssignment.code
+    assert "bar is assigned to a, which is not subscribed" in response.error_message

@@ -34,6 +34,17 @@ def test_dropped_subscription_without_owned_partitions_needs_no_acknowledgement(
     assert (group.state("a"), group.pending("a")) == ("STABLE", {})
 
 
+def test_dropped_subscription_joins_a_pending_revocation() -> None:
+    """KAFKA-19431: a member that has partitions to revoke drops a topic; it does not wait for the acknowledgement."""
+    group = Driver(foo=2, bar=1)
+    group.ask(join("a", "foo", "bar"), {"a": {"foo": (0, 1), "bar": (0,)}})
+    group.ask(join("b", "foo"), {"a": {"foo": (0,), "bar": (0,)}, "b": {"foo": (1,)}})
+    assert group.ask(beat("a", 1)) == (1, {"foo": (0,), "bar": (0,)})
+    group.held_back = True
+    assert group.ask(beat("a", 1, subscribed_topic_names=("foo",))) == (1, {"foo": (0,)})
+    assert group.pending("a") == {"foo": (1,), "bar": (0,)}
+
+
 def test_unresolved_regular_expression_matches_nothing() -> None:
     """CA-20"""
     group = Driver(foo=1, bar=1)
@@ -62,6 +73,17 @@ def test_topic_that_matches_now_advances_the_epoch() -> None:
     group.plan = {"a": {"foo": (0,)}}
     group.set_topics(foo=1, bar=1)
     assert group.group.epoch == epoch + 2
+
+
+def test_topic_that_matches_now_advances_the_epoch_if_another_member_was_waiting_for_it() -> None:
+    """The subscribed topics are the same with the new match, the subscription of the member is not."""
+    group = Driver(foo=1)
+    group.ask(join("a", "fox"))
+    group.ask(by_regex("b", "fo.*"), {"b": {"foo": (0,)}})
+    epoch = group.group.epoch
+    group.plan = {"b": {"foo": (0,), "fox": (0,)}}
+    group.set_topics(foo=1, fox=1)
+    assert group.group.epoch == group.group.target_epoch == epoch + 2
 
 
 def test_names_and_regular_expression_are_united() -> None:

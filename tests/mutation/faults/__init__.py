@@ -6,12 +6,13 @@ from ..fault import Fault
 from .assigning import ASSIGNING
 from .classic import CLASSIC
 from .consumer import CONSUMER
+from .consumer_groups import CONSUMER_GROUPS
 from .coordinator import COORDINATOR
 from .group import GROUP
 from .storage import STORAGE
 from .worker import WORKER
 
-FAULTS: tuple[Fault, ...] = (*GROUP, *ASSIGNING, *COORDINATOR, *WORKER, *STORAGE, *CONSUMER, *CLASSIC)
+FAULTS: tuple[Fault, ...] = (*GROUP, *ASSIGNING, *COORDINATOR, *WORKER, *STORAGE, *CONSUMER, *CLASSIC, *CONSUMER_GROUPS)
 
 
 def named(name: str) -> Fault:
