@@ -11,6 +11,7 @@ import { drawTimeline } from "./timeline.js";
 import { drawWorkers, readColours, showLegend } from "./workers.js";
 
 const FRAME_MS = 25; // of drawing in one frame; what is left is drawn in the next
+const MAX_MEASURES = 1000;
 const HIDDEN_MS = 30000; // a tab in the background gives its connection back: a browser has six for a server
 
 const model = new Model();
@@ -19,6 +20,7 @@ let group = "";
 let stream = null;
 let clockOffset = 0; // of the server, in milliseconds
 let isDrawing = false;
+let draws = 0;
 let rejection = ""; // why the server rejects the stream
 let failure = ""; // why the last change failed
 
@@ -49,6 +51,9 @@ function draw() {
   dirty.kinds.clear();
   model.moves = [];
   performance.measure("draw", "draw-begin");
+  performance.clearMarks("draw-begin");
+  draws += 1;
+  if (draws % MAX_MEASURES === 0) performance.clearMeasures("draw"); // the browser keeps them for ever
   if (dirty.workers.size || dirty.connectors.size) requestDraw();
 }
 

@@ -7,7 +7,7 @@ const split = (key) => {
 
 export const unitName = (connector, task) => (task < 0 ? connector : `${connector}-${task}`);
 
-const GONE_MS = 5000; // a worker that has left stays visible for this long, so that moves from it can be drawn
+const GONE_MS = 3000; // a worker that has left stays visible for this long, so that moves from it can be drawn
 
 export class Model {
   constructor() {

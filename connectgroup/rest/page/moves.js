@@ -4,6 +4,7 @@ import { byId } from "./dom.js";
 
 const SHOWN_MS = 2500;
 const MAX_ARCS = 24;
+const MAX_PLACES = 5000;
 const CROWDED = 6; // pairs; with more, the numbers are next to the cards that gain units
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -19,6 +20,7 @@ function shape(tag, attributes, text) {
 /** Note where the cards are; before they are updated, so that a worker that goes away keeps its place. */
 export function notePlaces() {
   const area = byId("worker-area").getBoundingClientRect();
+  if (lastPlace.size > MAX_PLACES) lastPlace.clear();
   for (const card of byId("workers").children) {
     const box = card.getBoundingClientRect();
     lastPlace.set(card.dataset.worker, { x: box.left - area.left + box.width / 2, y: box.top - area.top + box.height / 2 });
