@@ -61,3 +61,37 @@ def test_clients_of_different_implementations_share_a_group(quick_group: NewGrou
         group.wait_until_balanced(members[1])
         group.write(60)
         group.wait_until_read()
+
+
+def test_partition_that_is_added_is_read_without_a_change_of_the_members(quick_group: NewGroup) -> None:
+    """KIP-848, "Partition Added": the coordinator reads the topics of the broker every few seconds."""
+    with quick_group("consumer grows", partitions=2) as group:
+        members = [member(group, "librdkafka", name) for name in ("first", "second")]
+        group.wait_until_balanced(*members)
+        group.add_partitions(4)
+        group.wait_until_balanced(*members)
+        group.write(40)
+        group.wait_until_read()
+
+
+def test_admin_client_describes_the_group_and_its_offsets(quick_group: NewGroup) -> None:
+    from confluent_kafka import ConsumerGroupTopicPartitions
+    from confluent_kafka.admin import AdminClient
+
+    with quick_group("consumer described", partitions=4) as group:
+        reader = member(group, "librdkafka", "reader")
+        group.wait_until_balanced(reader)
+        group.write(40)
+        group.wait_until_read()
+        admin = AdminClient({"bootstrap.servers": group.broker.bootstrap})
+        described = admin.describe_consumer_groups([group.name])[group.name].result(10)
+        [found] = described.members
+        assert sorted((each.topic, each.partition) for each in found.assignment.topic_partitions) == [
+            (group.name, number) for number in range(4)
+        ]
+        reader.stop()
+        asked = [ConsumerGroupTopicPartitions(group.name)]
+        committed = admin.list_consumer_group_offsets(asked)[group.name].result(10)
+        assert sorted((each.partition, each.offset) for each in committed.topic_partitions) == [
+            (number, 10) for number in range(4)
+        ]

@@ -20,8 +20,21 @@ from connectgroup.protocol.messages.assignment import InstalledMember, InstallRe
 from connectgroup.protocol.messages.cluster import ApiVersionsRequest, FindCoordinatorRequest, FindCoordinatorResponse
 from connectgroup.protocol.messages.common import AssignorInfo, ConfigEntry, ConnectorTasks, entries
 from connectgroup.protocol.messages.connectors import ConnectorChange, TaskConfig, UpdateConnectorsRequest
+from connectgroup.protocol.messages.consumer import (
+    ConsumerDescribeRequest,
+    ConsumerHeartbeatRequest,
+    ConsumerInstallRequest,
+    InstalledConsumer,
+    TopicPartitions,
+)
 from connectgroup.protocol.messages.describe import DeleteRequest, DescribeRequest
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, TaskStatus
+from connectgroup.protocol.messages.offsets import (
+    GroupToFetch,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    TopicCommit,
+)
 from connectgroup.wire import primitives
 from connectgroup.wire.definition import Struct, bind, load
 from connectgroup.wire.primitives import MAX_LENGTH, Fault, uvarint
@@ -77,6 +90,19 @@ def install(*, units: tuple[ConnectorTasks, ...] = (), member_id: str = "m", **v
         (HeartbeatRequest(group_id="g", member_id="m", owned=(ConnectorTasks(connector=LONG),)), "owned.connector"),
         (HeartbeatRequest(group_id="g", member_id="m", statuses=(status(LONG),)), "statuses.connector"),
         (HeartbeatRequest(group_id="g", member_id="m", traceparent=LONG), "traceparent"),
+        (ConsumerHeartbeatRequest(group_id=LONG, member_id="m", member_epoch=1), "group_id"),
+        (ConsumerHeartbeatRequest(group_id="g", member_id=LONG, member_epoch=1), "member_id"),
+        (ConsumerHeartbeatRequest(group_id="g", member_id="m", member_epoch=1, rack_id=LONG), "rack_id"),
+        (
+            ConsumerHeartbeatRequest(group_id="g", member_id="m", member_epoch=1, subscribed_topic_names=(LONG,)),
+            "subscribed_topic_names",
+        ),
+        (ConsumerDescribeRequest(group_ids=(LONG,)), "group_ids"),
+        (
+            OffsetCommitRequest(group_id="g", member_id="m", topics=(TopicCommit(name=LONG, partitions=()),)),
+            "topics.name",
+        ),
+        (OffsetFetchRequest(groups=(GroupToFetch(group_id=LONG, topics=None),)), "groups.group_id"),
         (PrepareRequest(group_id=LONG, member_id="m", member_epoch=1), "group_id"),
         (PrepareRequest(group_id="g", member_id=LONG, member_epoch=1), "member_id"),
         (install(member_id=LONG), "members.member_id"),
@@ -185,6 +211,39 @@ def test_key_of_an_inflexible_version_is_limited_too() -> None:
         (
             change(task_configs=(TaskConfig(config=(ConfigEntry(name="", value=""),) * 501),) * 1_000),
             "got 500499 elements in the whole message; allowed: at most 500000",
+        ),
+        (
+            ConsumerHeartbeatRequest(group_id="g", member_id="m", member_epoch=1, subscribed_topic_regex="x" * 4_097),
+            "subscribed_topic_regex: got length 4097; allowed: at most 4096 bytes",
+        ),
+        (
+            ConsumerHeartbeatRequest(
+                group_id="g", member_id="m", member_epoch=1, subscribed_topic_names=("",) * 10_001
+            ),
+            "subscribed_topic_names: got 10001 elements; allowed: at most 10000",
+        ),
+        (
+            ConsumerHeartbeatRequest(
+                group_id="g",
+                member_id="m",
+                member_epoch=1,
+                owned=(TopicPartitions(topic_id="0" * 32, partitions=tuple(range(100_001))),) * 2,
+            ),
+            "got 200002 elements in the whole message; allowed: at most 200000",
+        ),
+        (
+            ConsumerInstallRequest(
+                group_id="g",
+                member_id="m",
+                member_epoch=1,
+                group_epoch=1,
+                members=(InstalledConsumer(member_id=""),) * 10_001,
+            ),
+            "members: got 10001 elements; allowed: at most 10000",
+        ),
+        (
+            OffsetFetchRequest(groups=(GroupToFetch(group_id="", topics=None),) * 1_001),
+            "groups: got 1001 elements; allowed: at most 1000",
         ),
         (DescribeRequest(group_ids=("g",) * 1_001), "group_ids: got 1001 elements; allowed: at most 1000"),
         (DeleteRequest(group_ids=("",) * 1_001), "group_ids: got 1001 elements; allowed: at most 1000"),
