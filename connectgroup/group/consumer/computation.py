@@ -5,7 +5,10 @@ The rules that do not depend on the group type are in ``kernel.computation``.
 
 from __future__ import annotations
 
-from ...protocol.records.consumer import CONSUMER
+from collections.abc import Sequence
+
+from ...protocol.records.connect import ComputationRecord, Record
+from ...protocol.records.consumer import CONSUMER, ConsumerMemberRecord
 from ..kernel import computation as rules
 from ..kernel.computation import COORDINATOR, choose_again, fail_computation, under_way
 from ..kernel.effects import Compute, Effect, Warn
@@ -30,11 +33,20 @@ def ensure_computation(draft: Draft, settings: ConsumerSettings, *, waited: bool
     return () if unresolved(draft) else rules.ensure_computation(draft, settings, waited=waited)
 
 
-def effects_of(draft: Draft) -> tuple[Effect, ...]:
-    """The effects that a group requests: regular expressions to resolve, a server-side computation, a warning."""
+def effects_of(draft: Draft, records: Sequence[Record] | None = None) -> tuple[Effect, ...]:
+    """The effects that a group requests: regular expressions to resolve, a server-side computation, a warning.
+
+    Args:
+        draft: the group after a step, or after it was loaded.
+        records: those of the step; others than these request nothing. The input of an assignor is built only when one
+            is to run: it takes time in proportion to the group.
+    """
     group = draft.group
-    effects = matches(draft, unresolved(draft))
-    computation = under_way(group)
+    classes = None if records is None else {type(record) for record in records}
+    effects: tuple[Effect, ...] = ()
+    if classes is None or ConsumerMemberRecord in classes:
+        effects = matches(draft, unresolved(draft))
+    computation = under_way(group) if classes is None or ComputationRecord in classes else None
     if computation is None or computation.member_id or not group.members:
         return effects
     if not computation.prepared:

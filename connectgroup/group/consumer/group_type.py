@@ -139,7 +139,7 @@ class ConsumerGroupType:
             records = (*records, *draft.records)
         if not records:
             return outcome
-        effects = (*outcome.effects, *effects_of(self._draft(group, now_ms)))
+        effects = (*outcome.effects, *effects_of(self._draft(group, now_ms), records))
         return replace(outcome, records=records, timers=timers, effects=tuple(dict.fromkeys(effects)))
 
     def _draft(self, group: ConsumerGroup, now_ms: int) -> Draft:
