@@ -37,8 +37,7 @@ _SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Each section and the packages whose public names it has."""
 
-_BLOCK: Final = re.compile(r"^(Args|Attributes|Returns|Raises|Yields):$")
-_WIDTH: Final = 110
+_EMPTY: Final = inspect.Parameter.empty
 
 
 class _Text(str):
@@ -56,77 +55,58 @@ def reference() -> str:
     for title, packages in _SECTIONS.items():
         lines += [f"## {title}", ""]
         for name, value in sorted(names.items(), key=lambda item: item[0].casefold()):
-            if _package(name, value) in packages:
-                lines += [*_entry(name, value), ""]
+            if _package(name) in packages:
+                lines += [*_entry(name.rpartition(".")[2], value), ""]
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n"
 
 
-def _package(name: str, value: Any) -> str:
+def _package(name: str) -> str:
     """The first package or module below ``connectgroup`` that has the name."""
-    if name.startswith("connectgroup.testing."):
-        return "testing"
     short = name.rpartition(".")[2]
     home = next((module for module, names in connectgroup._HOME.items() if short in names), short)
-    return home.partition(".")[0]
+    return "testing" if name.startswith("connectgroup.testing.") else home.partition(".")[0]
 
 
 def _entry(name: str, value: Any) -> Iterator[str]:
-    short = name.rpartition(".")[2]
-    yield f"### {short}"
-    yield ""
+    yield from (f"### {name}", "")
     if inspect.ismodule(value):
         yield from _text(inspect.getdoc(value))
         for key, each in vars(value).items():
-            if getattr(each, "__module__", "") == value.__name__ and not key.startswith("_"):
-                yield from _class(f"{short}.{key}", each) if inspect.isclass(each) else _member(f"{short}.{key}", each)
-    elif inspect.isclass(value) and not hasattr(value, "__origin__"):
-        yield from _class(short, value)
-    elif callable(value) and not hasattr(value, "__origin__"):
-        yield from _code(_signature(short, value))
-        yield from _text(inspect.getdoc(value))
+            is_own = getattr(each, "__module__", "") == value.__name__ and not key.startswith("_")
+            if is_own and (inspect.isclass(each) or inspect.isfunction(each)):
+                yield from (_class if inspect.isclass(each) else _member)(f"{name}.{key}", each)
+    elif hasattr(value, "__origin__"):
+        yield from _code(f"{name} = {_shown(str(value))}")
     else:
-        yield from _code(f"{short} = {str(value).replace('typing.', '').replace('collections.abc.', '')}")
+        yield from (_class if inspect.isclass(value) else _member)(name, value)
 
 
 def _class(name: str, cls: type) -> Iterator[str]:
     bases = [base.__name__ for base in cls.__bases__ if base.__name__ in connectgroup.__all__]
-    shown = f"class {name}" + (f"({', '.join(bases)})" if bases else "")
     if issubclass(cls, enum.Enum):
         yield from _code(f"class {name}: {', '.join(member.name for member in cls)}")
+    elif bases or issubclass(cls, Exception) or getattr(cls, "_is_protocol", False):
+        yield from _code(f"class {name}" + (f"({', '.join(bases)})" if bases else ""))
     else:
-        yield from _code(shown if bases or getattr(cls, "_is_protocol", False) else _signature(shown, cls))
-    yield from _text(cls.__doc__ and inspect.cleandoc(cls.__doc__))
-    own = "__init__" in vars(cls) and inspect.getdoc(vars(cls)["__init__"])
-    if own and own != inspect.getdoc(object.__init__):
-        yield from _text(own)
-    for key, each in _members(cls).items():
-        yield from _member(key, each)
-
-
-def _members(cls: type) -> dict[str, Any]:
-    """Public methods and properties with a docstring, those of bases that are not public included."""
-    found: dict[str, Any] = {}
-    for base in reversed(cls.__mro__):
-        is_ours = base is cls or (
-            base.__module__.startswith("connectgroup") and base.__name__ not in connectgroup.__all__
-        )
-        for key, each in vars(base).items() if is_ours else ():
-            inner = getattr(each, "__func__", getattr(each, "fget", each))
-            if not key.startswith(("_", "test_")) and inspect.isfunction(inner) and inner.__doc__:
-                found[key] = each
-    return found
+        yield from _code(_signature(f"class {name}", cls))
+    yield from _text(inspect.cleandoc(cls.__doc__ or ""))
+    if inspect.isfunction(made := vars(cls).get("__init__")) and made.__doc__:
+        yield from _text(inspect.getdoc(made))
+    members: dict[str, Any] = {}
+    for base in reversed(cls.__mro__):  # with bases that are not public themselves
+        if base is cls or (base.__module__.startswith("connectgroup") and base.__name__ not in connectgroup.__all__):
+            members |= vars(base)
+    for key, each in members.items():
+        inner = getattr(each, "__func__", getattr(each, "fget", each))
+        if not key.startswith(("_", "test_")) and inspect.isfunction(inner) and inner.__doc__:
+            yield from _member(key, each)
 
 
 def _member(name: str, value: Any) -> Iterator[str]:
-    if isinstance(value, property):
-        annotation = value.fget.__annotations__.get("return", "") if value.fget else ""
-        shown = f"{name}: {annotation}"
-    else:
-        inner = getattr(value, "__func__", value)
-        kind = "@classmethod " if isinstance(value, classmethod) else ""
-        kind += "async " if inspect.iscoroutinefunction(inner) or inspect.isasyncgenfunction(inner) else ""
-        shown = kind + _signature(name, inner)
-    yield from _code(shown)
+    inner = getattr(value, "__func__", getattr(value, "fget", value))
+    kind = "@classmethod " if isinstance(value, classmethod) else "async " if inspect.iscoroutinefunction(inner) else ""
+    shown = kind + _signature(name, inner)
+    yield from _code(shown.replace("() -> ", ": ", 1) if isinstance(value, property) else shown)
     yield from _text(inspect.getdoc(value))
 
 
@@ -135,47 +115,34 @@ def _code(text: str) -> Iterator[str]:
 
 
 def _signature(name: str, value: Any) -> str:
-    """``name(parameters) -> result``, wrapped if it is long."""
-    try:
-        signature = inspect.signature(value)
-    except (TypeError, ValueError):
-        return name
-    # Of settings: without the limits, which the table of settings has.
+    """``name(parameters) -> result``; one parameter per line if it is long."""
+    signature = inspect.signature(value)
+    # Of settings: without their limits.
     hints = get_type_hints(value) if isinstance(value, type) and issubclass(value, BaseModel) else {}
-    parameters = [
-        _parameter(each.replace(annotation=hints.get(key, each.annotation)))
-        for key, each in signature.parameters.items()
-        if key not in ("self", "cls")
-    ]
-    result = signature.return_annotation
-    if inspect.isclass(value) or result is signature.empty:
-        result = None
-    signature = signature.replace(
-        parameters=parameters, return_annotation=signature.empty if result is None else _shown(result)
-    )
-    text = f"{name}{signature}"
-    if len(text) <= _WIDTH:
-        return text
-    inner = [str(inspect.Signature([each]))[1:-1].removesuffix(", /") for each in parameters]
-    first = next((i for i, each in enumerate(parameters) if each.kind is inspect.Parameter.KEYWORD_ONLY), None)
-    if first is not None:
-        inner = [*inner[:first], "*", *(each.removeprefix("*, ") for each in inner[first:])]
-    end = "" if result is None else f" -> {_shown(result)}"
-    return "\n".join([f"{name}(", *(f"    {each}," for each in inner), f"){end}"])
+    shown: list[str] = []
+    for key, each in signature.parameters.items():
+        if each.kind is each.KEYWORD_ONLY and not any(text.startswith("*") for text in shown):
+            shown.append("*")
+        if key not in ("self", "cls"):
+            shown.append(str(each.replace(annotation=_shown(hints.get(key, each.annotation)), default=_default(each))))
+    is_class = inspect.isclass(value) or signature.return_annotation is _EMPTY
+    end = ")" if is_class else f") -> {_shown(signature.return_annotation)}"
+    if len(name) + len(", ".join(shown)) + len(end) < 110:
+        return f"{name}({', '.join(shown)}{end}"
+    return "\n".join([f"{name}(", *(f"    {text}," for text in shown), end])
 
 
-def _parameter(parameter: inspect.Parameter) -> inspect.Parameter:
-    default = parameter.default
-    if default is not parameter.empty:
-        text = str(default) if isinstance(default, enum.Enum) else repr(default)
-        default = _Text(re.sub(r"<function .* at 0x\w+>|<[^<>]*>", "...", text))
-    annotation = parameter.annotation
-    return parameter.replace(
-        default=default, annotation=annotation if annotation is parameter.empty else _shown(annotation)
-    )
+def _default(parameter: inspect.Parameter) -> Any:
+    value = parameter.default
+    if value is _EMPTY:
+        return value
+    text = str(value) if isinstance(value, enum.Enum) else repr(value)
+    return _Text(re.sub(r"<function .* at 0x\w+>|<[^<>]*>", "...", text))
 
 
-def _shown(annotation: Any) -> _Text:
+def _shown(annotation: Any) -> Any:
+    if annotation is _EMPTY:
+        return annotation
     text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
     text = re.sub(r"ForwardRef\('([^']*)'\)", r"\1", text)
     return _Text(re.sub(r"\b(?:typing|collections\.abc|connectgroup(?:\.\w+)*|pathlib)\.(?=[A-Z])", "", text))
@@ -183,21 +150,18 @@ def _shown(annotation: Any) -> _Text:
 
 def _text(docstring: str | None) -> Iterator[str]:
     """A docstring as Markdown: the blocks ``Args:`` and the like become lists."""
-    block, entries = "", False
-    for line in (docstring or "").split("\n"):
-        marked = line.replace("``", "`")
-        if found := _BLOCK.match(line):
-            block, entries = found[1], found[1] not in ("Returns", "Yields")
-            yield from (f"{block}:", "") if entries else (f"{block}:",)
-        elif block and line and not line.startswith(" "):
+    block = ""
+    for line in (docstring or "").replace("``", "`").split("\n"):
+        if found := re.match(r"(Args|Attributes|Returns|Raises|Yields):$", line):
+            block = found[1]
+            yield from (line, "")
+        elif not block or (line and not line.startswith(" ")):
             block = ""
-            yield marked
-        elif block and entries and (entry := re.match(r"    (\*{0,2}\w[\w, ]*): (.*)", marked)):
+            yield line
+        elif block not in ("Returns", "Yields") and (entry := re.match(r"    (\*{0,2}\w[\w, ]*): (.*)", line)):
             yield f"- `{entry[1]}`: {entry[2]}"
-        elif block:
-            yield f"  {marked.strip()}" if entries and marked.strip() else marked.strip()
         else:
-            yield marked
+            yield line.strip() if block in ("Returns", "Yields") else f"  {line.strip()}".rstrip()
     yield ""
 
 

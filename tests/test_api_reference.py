@@ -26,3 +26,8 @@ def test_every_public_name_is_listed_once() -> None:
 def test_text_is_the_same_in_every_process() -> None:
     assert " at 0x" not in reference()
     assert "object>" not in reference()
+
+
+def test_type_variables_and_private_names_are_left_out() -> None:
+    assert "Type variable" not in reference()
+    assert not re.search(r"^(?:async )?_\w+\(", reference(), re.MULTILINE)
