@@ -73,8 +73,10 @@ def _entry(name: str, value: Any) -> Iterator[str]:
         yield from _text(inspect.getdoc(value))
         for key, each in vars(value).items():
             is_own = getattr(each, "__module__", "") == value.__name__ and not key.startswith("_")
-            if is_own and (inspect.isclass(each) or inspect.isfunction(each)):
-                yield from (_class if inspect.isclass(each) else _member)(f"{name}.{key}", each)
+            if is_own and inspect.isclass(each):
+                yield from _class(f"{name}.{key}", each)
+            elif is_own and inspect.isfunction(each):
+                yield from _member(f"{name}.{key}", each)
     elif hasattr(value, "__origin__"):
         yield from _code(f"{name} = {_shown(str(value))}")
     else:
