@@ -19,13 +19,22 @@ from kio.schema.types import GroupId, TopicName
 from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import i32, i32Timedelta
 
+from connectgroup.assign.convert import assignor_info, consumers_for_install, partition_group_from_prepare
+from connectgroup.assign.sandbox import run_assignor
 from connectgroup.cli.groups import _description
 from connectgroup.coordinator.consumer_groups import ConsumerGroups
 from connectgroup.coordinator.runtime import Coordinator
-from connectgroup.errors import GroupIdNotFound, UnsupportedVersion
+from connectgroup.errors import (
+    ComputeAssignment,
+    CoordinatorLoadInProgress,
+    CoordinatorNotAvailable,
+    GroupIdNotFound,
+    UnsupportedVersion,
+)
 from connectgroup.group.connect.settings import GroupSettings
 from connectgroup.log.base import Log
 from connectgroup.log.memory import MemoryLog, MemoryStorage
+from connectgroup.plugins import load_partition_assignor
 from connectgroup.protocol.messages.common import entries
 from connectgroup.protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequest
 from connectgroup.protocol.messages.consumer import (
@@ -34,11 +43,17 @@ from connectgroup.protocol.messages.consumer import (
     ConsumerDescribeResponse,
     ConsumerHeartbeatRequest,
     ConsumerHeartbeatResponse,
+    ConsumerInstallRequest,
+    ConsumerInstallResponse,
+    ConsumerPrepareRequest,
+    ConsumerPrepareResponse,
     TopicPartitions,
 )
 from connectgroup.protocol.messages.describe import DescribeRequest, DescribeResponse
 from connectgroup.topics.static import StaticTopics, topic_id
 from connectgroup.transport.tcp_server import TcpServer
+
+from .builders import FaultyLog, tick
 
 pytestmark = pytest.mark.asyncio
 
@@ -209,3 +224,57 @@ async def test_coordinator_without_topics_tells_consumers_to_use_the_classic_pro
         assert response.error_code == UnsupportedVersion.code
         assert response.error_message is not None
         assert "group.protocol=classic" in response.error_message
+
+
+async def test_failed_append_is_retriable_and_changes_nothing() -> None:
+    log = FaultyLog()
+    async with serving(StaticTopics({"foo": 2}), log) as coordinator:
+        assert (await ask(coordinator, join("a", "foo"))).assignment == foo(0, 1)
+        log.faults.append("before")
+        response = await coordinator.handle(join("b", "foo"), client_host="h")
+        assert isinstance(response, ConsumerHeartbeatResponse)
+        assert response.error_code in (CoordinatorNotAvailable.code, CoordinatorLoadInProgress.code)
+        await tick()
+        assert (await ask(coordinator, join("b", "foo"))).member_epoch == 2
+        assert (await ask(coordinator, beat("a", 1))).assignment == foo(0)
+
+
+async def test_partition_assignor_of_the_members_computes_the_assignment() -> None:
+    """KIP-848 with client-side assignors: an assignor plug-in runs in a member, on the input of Prepare."""
+    assignor = load_partition_assignor("sticky")
+    listed = (assignor_info(assignor, frozenset({"foo"})),)
+    async with serving(StaticTopics({"foo": 4})) as coordinator:
+
+        async def compute(member_id: str, epoch: int) -> None:
+            prepare = ConsumerPrepareRequest(group_id="g", member_id=member_id, member_epoch=epoch)
+            prepared = await coordinator.handle(prepare, client_host="h")
+            assert isinstance(prepared, ConsumerPrepareResponse)
+            assert (prepared.error_code, prepared.assignor_name) == (0, "sticky")
+            result = run_assignor(assignor, partition_group_from_prepare(prepared))
+            install = ConsumerInstallRequest(
+                group_id="g",
+                member_id=member_id,
+                member_epoch=epoch,
+                group_epoch=prepared.group_epoch,
+                members=consumers_for_install(prepared, result),
+            )
+            installed = await coordinator.handle(install, client_host="h")
+            assert isinstance(installed, ConsumerInstallResponse)
+            assert installed.error_code == 0, installed.error_message
+
+        await ask(coordinator, join("a", "foo", client_assignors=listed))
+        await compute("a", 0)
+        assert (await ask(coordinator, join("a", "foo", client_assignors=listed))).assignment == foo(0, 1, 2, 3)
+        await ask(coordinator, join("b", "foo", client_assignors=listed))
+        asked = await coordinator.handle(beat("a", 1), client_host="h")
+        assert isinstance(asked, ConsumerHeartbeatResponse)
+        assert asked.error_code == ComputeAssignment.code
+        await compute("a", 1)
+        kept = (await ask(coordinator, beat("a", 1))).assignment
+        assert kept is not None
+        [topic] = kept.topic_partitions
+        assert len(topic.partitions) == 2, "sticky keeps two of its four"
+        told = await ask(coordinator, beat("a", 1, owned=kept.topic_partitions))
+        assert (told.member_epoch, told.assignor_name) == (2, "sticky")
+        rest = sorted({0, 1, 2, 3} - set(topic.partitions))
+        assert (await ask(coordinator, beat("b", 1))).assignment == foo(*rest)

@@ -6,6 +6,7 @@ from typing import Any
 
 from connectgroup.errors import (
     ComputeAssignment,
+    FencedMemberEpoch,
     InvalidAssignment,
     StaleGroupEpoch,
     UnknownMemberId,
@@ -72,6 +73,12 @@ def test_chosen_member_computes_and_every_member_is_told() -> None:
     )
     assert group.ask(beat("b", 2)) == (2, {"foo": (1,)})
     assert group.inputs == [], "no server-side assignor has run"
+
+
+def test_prepare_with_a_member_epoch_that_the_member_does_not_have_yet() -> None:
+    group = joined()
+    assert group.send(prepare("a", 2)).error_code == FencedMemberEpoch.code
+    assert group.records == []
 
 
 def test_repeated_install_succeeds_without_effect() -> None:
