@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+from .assign.placement import NO_TRAITS, WorkerTraits
 from .client.admin import Admin
 from .coordinator.runtime import Coordinator
 from .group.connect.settings import GroupSettings
@@ -44,11 +45,17 @@ class EmbeddedGroup:
         self._lives: dict[str, AsyncExitStack] = {}
 
     async def add_worker(
-        self, name: str, *, listeners: Sequence[WorkerRebalanceListener] = (), runner: Runner | None = None
+        self,
+        name: str,
+        *,
+        traits: WorkerTraits = NO_TRAITS,
+        listeners: Sequence[WorkerRebalanceListener] = (),
+        runner: Runner | None = None,
     ) -> Worker:
         """Start a worker.
 
         Args:
+            traits: its labels, rack, capacity and host, for assignors.
             runner: runs its units; the default runs installed connector classes (``TaskRunner``).
         """
         if name in self.workers:
@@ -56,7 +63,7 @@ class EmbeddedGroup:
         life = AsyncExitStack()
         worker = await life.enter_async_context(
             Worker.running(
-                MemberSettings(group_id=self.group_id, member_id=name),
+                MemberSettings(group_id=self.group_id, member_id=name, traits=traits),
                 lambda: LocalClient(self.coordinator, client_id=name),
                 assignors=[load_assignor(assignor) for assignor in self._assignors],
                 listeners=listeners,

@@ -23,6 +23,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from . import embedding
 from .assign.api import ConnectAssignor
+from .assign.placement import NO_TRAITS, WorkerTraits
 from .client.admin import Admin as AsyncAdmin
 from .embedding import EmbeddedGroup
 from .group.connect.settings import GroupSettings
@@ -149,13 +150,19 @@ class Group:
         return tuple(self._group.workers)
 
     def add_worker(
-        self, name: str, *, listeners: Sequence[WorkerRebalanceListener] = (), runner: Runner | None = None
+        self,
+        name: str,
+        *,
+        traits: WorkerTraits = NO_TRAITS,
+        listeners: Sequence[WorkerRebalanceListener] = (),
+        runner: Runner | None = None,
     ) -> None:
         """Start a worker; see ``EmbeddedGroup.add_worker``."""
-        self._loop.call(self._add_worker(name, listeners, runner))
 
-    async def _add_worker(self, name: str, listeners: Sequence[WorkerRebalanceListener], runner: Runner | None) -> None:
-        await self._group.add_worker(name, listeners=listeners, runner=runner)
+        async def add() -> None:
+            await self._group.add_worker(name, traits=traits, listeners=listeners, runner=runner)
+
+        self._loop.call(add())
 
     def stop_worker(self, name: str) -> None:
         """Stop a worker: it stops its units and leaves the group."""

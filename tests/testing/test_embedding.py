@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from connectgroup import LocalClient, MemberSettings, Worker, WorkerRebalanceListener, worker_group
+from connectgroup import LocalClient, MemberSettings, Worker, WorkerRebalanceListener, WorkerTraits, worker_group
 from connectgroup.protocol.units import Units
 from connectgroup.testing import VirtualLoop
 
@@ -22,6 +22,16 @@ def run(work: Coroutine[Any, Any, None]) -> None:
         loop.run_until_complete(asyncio.wait_for(work, 300))
     finally:
         loop.close()
+
+
+def test_worker_of_a_group_has_traits() -> None:
+    async def program() -> None:
+        async with worker_group("mine", workers=["ann"]) as group:
+            await group.add_worker("bob", traits=WorkerTraits(labels=(("gpu", "true"),), capacity=3))
+            described = await group.wait_stable()
+            assert {each.member_id: each.capacity for each in described.members} == {"ann": 0, "bob": 3}
+
+    run(program())
 
 
 class Recorder(WorkerRebalanceListener):
