@@ -26,7 +26,7 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 
 def test_worker_of_a_group_has_traits() -> None:
     async def program() -> None:
-        async with worker_group("mine", workers=["ann"]) as group:
+        async with worker_group("mine", workers=["ann"], connectors={"letters": IDLE}) as group:
             await group.add_worker("bob", traits=WorkerTraits(labels=(("gpu", "true"),), capacity=3))
             described = await group.wait_stable()
             assert {each.member_id: each.capacity for each in described.members} == {"ann": 0, "bob": 3}
