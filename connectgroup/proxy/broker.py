@@ -32,12 +32,14 @@ class Broker:
         host, port: its address.
         api_versions: its latest response to ApiVersions.
         node_id: its node id.
+        endpoints: the addresses of all brokers of the cluster, as they occur in responses.
     """
 
     def __init__(self, host: str, port: int) -> None:
         self.host, self.port = host, port
         self.api_versions = ApiVersionsResponse()
         self.node_id = 0
+        self.endpoints: tuple[bytes, ...] = ()
         self._lost = False
 
     @property
@@ -85,7 +87,12 @@ class Broker:
         finally:
             asking.close()
         assert isinstance(response, ApiVersionsResponse)
-        self.api_versions, self.node_id = response, nodes[0] if nodes else 0
+        self.api_versions, self.node_id = response, next(iter(nodes), 0)
+        self.endpoints = tuple(nodes.values())
+
+    def occurs_in(self, data: bytes) -> bool:
+        """Whether the address of a broker occurs in a response."""
+        return any(endpoint in data for endpoint in self.endpoints)
 
     async def on_connected(self) -> None:
         """A client's connection to the broker is open: note it if the broker had been lost."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -18,11 +18,13 @@ from ..protocol.messages.cluster import FindCoordinatorRequest, FindCoordinatorR
 from ..wire.apis import FIND_COORDINATOR, decode_request, decode_response, encode_response
 from ..wire.forwarded import (
     DESCRIBE_CLUSTER,
+    ENDPOINTS_FROM,
     METADATA,
     Header,
     expects_response,
     read_header,
     with_address,
+    with_endpoints,
 )
 from ..wire.framing import FrameReader, frame
 from .apis import is_forwarded
@@ -31,6 +33,7 @@ from .broker import Broker
 TRANSACTION: Final = 1
 """FindCoordinator's key type for transactions."""
 
+MAX_INT16: Final = (1 << 15) - 1
 MAX_RESPONSE_BYTES: Final = 1 << 30
 MAX_UNSENT_BYTES: Final = 1 << 20
 
@@ -48,8 +51,8 @@ class Proxy(Protocol):
     def advertised(self) -> tuple[str, int]:
         """Host and port that clients are sent to."""
 
-    def on_brokers(self, nodes: Sequence[int]) -> None:
-        """A Metadata response lists the brokers with these node ids."""
+    def on_brokers(self, brokers: Mapping[int, bytes]) -> None:
+        """A Metadata response lists these brokers: the ``endpoint`` of each by its node id."""
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a coroutine in the background."""
@@ -180,6 +183,9 @@ class BrokerRelay(asyncio.Protocol):
             self._proxy.on_brokers(brokers)
         elif header.api_key == FIND_COORDINATOR:
             data = _found(data, header, host, port)
+        elif header.version >= ENDPOINTS_FROM.get(header.api_key, MAX_INT16) and self._proxy.broker.occurs_in(data):
+            # Records may contain the address, too: only a list of new leaders is changed.
+            data = with_endpoints(data, header.api_key, header.version, host, port)
         self._pending.popleft()
         respond(data)
 

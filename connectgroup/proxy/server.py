@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from ..coordinator.runtime import Coordinator
 from ..log.registry import log_from_url
 from ..protocol.messages.api import Handler, Response
 from ..protocol.messages.cluster import ApiVersionsRequest, FindCoordinatorRequest, FindCoordinatorResponse
+from ..topics.base import TopicSource
 from ..topics.broker import BrokerTopics
 from ..transport.limits import Limits
 from ..transport.tcp_server import TcpServer
@@ -69,10 +70,11 @@ class _Server(TcpServer):
         coordinators = tuple(replace(each, node_id=node_id) for each in found.coordinators if not each.error_code)
         return replace(found, node_id=node_id, coordinators=coordinators or found.coordinators)
 
-    def on_brokers(self, nodes: Sequence[int]) -> None:
-        if len(nodes) > 1 and not self._warned:
+    def on_brokers(self, brokers: Mapping[int, bytes]) -> None:
+        self.broker.endpoints = tuple(brokers.values())
+        if len(brokers) > 1 and not self._warned:
             self._warned = True
-            logger.error("the cluster has %d brokers; the proxy serves one, %s", len(nodes), self.broker.address)
+            logger.error("the cluster has %d brokers; the proxy serves one, %s", len(brokers), self.broker.address)
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(coroutine)
@@ -90,8 +92,11 @@ class _Server(TcpServer):
 class ProxyServer:
     """A coordinator and a proxy on one TCP port."""
 
-    def __init__(self, config: ProxyConfig) -> None:
+    def __init__(self, config: ProxyConfig, *, topics: TopicSource | None = None) -> None:
         """Create a proxy; ``start`` opens the log and the port.
+
+        Args:
+            topics: the topics for consumer groups; those of the broker if null.
 
         Raises:
             ConfigError: the log's URL or the broker's address is invalid.
@@ -102,7 +107,9 @@ class ProxyServer:
             log_from_url(config.log_url),
             config.group_settings(server_assignors([config.assignor])),
             classic_settings=config.classic_settings(),
-            consumers=ConsumerGroups(BrokerTopics(config.topics_from or config.broker), config.consumer_settings()),
+            consumers=ConsumerGroups(
+                topics or BrokerTopics(config.topics_from or config.broker), config.consumer_settings()
+            ),
         )
         self.broker = Broker(*config.broker_address)
         self._server = _Server(self.coordinator, self.broker, config)

@@ -3,7 +3,7 @@
 A proxy decodes only the head of a message: the fields behind it may be of any size, and of newer versions than the
 definitions here.
 
-Source: Kafka's protocol guide: Produce, Metadata, DescribeCluster.
+Source: Kafka's protocol guide: Produce, Fetch, Metadata, DescribeCluster; KIP-951.
 """
 
 from __future__ import annotations
@@ -18,14 +18,18 @@ from .primitives import Fault, read_uvarint, skip_tags, uvarint
 T = TypeVar("T")
 
 PRODUCE: Final = 0
+FETCH: Final = 1
 METADATA: Final = 3
 DESCRIBE_CLUSTER: Final = 60
 
-MAX_VERSIONS: Final = {METADATA: 13, DESCRIBE_CLUSTER: 2}
+ENDPOINTS_FROM: Final = {PRODUCE: 10, FETCH: 16}
+"""The versions from which a response may have the addresses of new leaders (KIP-951)."""
+
+MAX_VERSIONS: Final = {PRODUCE: 13, FETCH: 18, METADATA: 13, DESCRIBE_CLUSTER: 2}
 """The highest versions whose fields are known here."""
 
 _HEADER: Final = struct.Struct(">hhi")
-_FLEXIBLE_FROM: Final = {PRODUCE: 9, METADATA: 9, DESCRIBE_CLUSTER: 0}
+_FLEXIBLE_FROM: Final = {PRODUCE: 9, FETCH: 12, METADATA: 9, DESCRIBE_CLUSTER: 0}
 _MALFORMED: Final = (Fault, IndexError, struct.error, UnicodeDecodeError)
 
 
@@ -58,6 +62,21 @@ class _Reader:
         if length > 127:
             length, self.pos = read_uvarint(self.data, self.pos)
         return length - 1
+
+    def skip(self, count: int) -> None:
+        """Skip bytes.
+
+        Raises:
+            IndexError: there are fewer.
+        """
+        self.pos += count
+        if self.pos > len(self.data):
+            raise IndexError
+
+    def array(self, skip_element: Callable[[], None]) -> None:
+        """Skip an array."""
+        for _ in range(self.length("i")):
+            skip_element()
 
     def text(self) -> str | None:
         length = self.length("h")
@@ -96,8 +115,11 @@ def expects_response(data: bytes) -> bool:
     return _read_request(data, acks)
 
 
-def with_address(data: bytes, api_key: int, version: int, host: str, port: int) -> tuple[bytes, list[int]]:
-    """A response of Metadata or DescribeCluster in which every broker has this address; and the node ids of brokers.
+def with_address(data: bytes, api_key: int, version: int, host: str, port: int) -> tuple[bytes, dict[int, bytes]]:
+    """A response of Metadata or DescribeCluster in which every broker has this address.
+
+    Returns:
+        The response, and the brokers: the ``endpoint`` of each by its node id.
 
     Raises:
         WireError: the bytes are not such a response.
@@ -108,7 +130,94 @@ def with_address(data: bytes, api_key: int, version: int, host: str, port: int) 
         raise WireError(f"response of API {api_key} v{version}: not of Kafka's format") from error
 
 
-def _with_address(data: bytes, api_key: int, version: int, host: str, port: int) -> tuple[bytes, list[int]]:
+def endpoint(host: str, port: int) -> bytes:
+    """An address as it occurs in a response of a flexible version."""
+    return _text(host, flexible=True) + struct.pack(">i", port)
+
+
+def with_endpoints(data: bytes, api_key: int, version: int, host: str, port: int) -> bytes:
+    """A response of Produce or Fetch in which every new leader has this address.
+
+    Raises:
+        WireError: the bytes are not such a response.
+    """
+    try:
+        reader = _Reader(data, 4, flexible=True)
+        reader.tags()
+        if api_key == FETCH:
+            reader.skip(4 + 2 + 4)  # throttle time, error code, session
+        reader.array(lambda: _skip_topic(reader, api_key, version))
+        if api_key == PRODUCE:
+            reader.skip(4)  # throttle time
+        return data[: reader.pos] + _tags_with_endpoints(reader, host, port)
+    except _MALFORMED as error:
+        raise WireError(f"response of API {api_key} v{version}: not of Kafka's format") from error
+
+
+def _skip_topic(reader: _Reader, api_key: int, version: int) -> None:
+    if version >= 13:
+        reader.skip(16)  # topic id
+    else:
+        reader.text()
+    reader.array(lambda: _skip_partition(reader, api_key))
+    reader.tags()
+
+
+def _skip_partition(reader: _Reader, api_key: int) -> None:
+    reader.skip(4 + 2 + 3 * 8)  # partition, error code, three offsets or times
+
+    def skip_record_error() -> None:
+        reader.skip(4)
+        reader.text()
+        reader.tags()
+
+    def skip_aborted_transaction() -> None:
+        reader.skip(16)
+        reader.tags()
+
+    if api_key == PRODUCE:
+        reader.array(skip_record_error)
+        reader.text()  # error message
+    else:
+        reader.array(skip_aborted_transaction)
+        reader.skip(4)  # preferred replica
+        reader.skip(max(reader.length("i"), 0))  # records
+    reader.tags()
+
+
+def _tags_with_endpoints(reader: _Reader, host: str, port: int) -> bytes:
+    """The tagged fields at the end of a response; the one with tag 0 is the list of nodes."""
+    count = reader.length("i") + 1
+    parts = [uvarint(count)]
+    for _ in range(count):
+        tag, size = reader.length("i") + 1, reader.length("i") + 1
+        start = reader.pos
+        value = reader.data[start : start + size]
+        if tag == 0:
+            value = _nodes_with_address(_Reader(value, 0, flexible=True), host, port)
+        parts += [uvarint(tag), uvarint(len(value)), value]
+        reader.skip(size)
+    if reader.pos != len(reader.data):
+        raise IndexError
+    return b"".join(parts)
+
+
+def _nodes_with_address(reader: _Reader, host: str, port: int) -> bytes:
+    count = reader.length("i")
+    parts = [uvarint(count + 1)]
+    for _ in range(count):
+        parts += [reader.data[reader.pos : reader.pos + 4], endpoint(host, port)]
+        reader.skip(4)
+        reader.text()
+        reader.skip(4)
+        start = reader.pos
+        reader.text()  # rack
+        reader.tags()
+        parts.append(reader.data[start : reader.pos])
+    return b"".join(parts)
+
+
+def _with_address(data: bytes, api_key: int, version: int, host: str, port: int) -> tuple[bytes, dict[int, bytes]]:
     flexible = version >= _FLEXIBLE_FROM[api_key]
     reader = _Reader(data, 4, flexible=flexible)
     reader.tags()
@@ -125,12 +234,12 @@ def _with_address(data: bytes, api_key: int, version: int, host: str, port: int)
     count = reader.length("i")
     address = _text(host, flexible=flexible) + struct.pack(">i", port)
     parts: list[bytes] = []
-    nodes, copied = [], 0
+    nodes: dict[int, bytes] = {}
+    copied = 0
     for _ in range(count):
-        nodes.append(reader.number("i"))
+        node = reader.number("i")
         parts.append(data[copied : reader.pos])
-        reader.text()
-        reader.number("i")
+        nodes[node] = endpoint(reader.text() or "", reader.number("i"))
         parts.append(address)
         copied = reader.pos
         if not is_metadata or version >= 1:

@@ -20,7 +20,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic  # type: ignore[attr-defined]
 
 from tests.integration.processes import PATIENCE_S, wait
@@ -269,6 +269,16 @@ class BrokerGroup:
     def everything(self) -> set[tuple[int, int]]:
         """Partition and offset of every record written."""
         return {(number % self.partitions, number // self.partitions) for number in range(self.written)}
+
+    def written_offsets(self) -> list[int]:
+        """The end offset of each partition: the number of records that the broker has."""
+        consumer = Consumer({"bootstrap.servers": self.broker.bootstrap, "group.id": f"{self.name}-ends"})
+        ends = [
+            consumer.get_watermark_offsets(TopicPartition(self.name, number), PATIENCE_S)[1]
+            for number in range(self.partitions)
+        ]
+        consumer.close()
+        return ends
 
     def wait_until_read(self) -> None:
         """Wait until every record has been read by a member."""

@@ -52,6 +52,7 @@ def test_every_record_is_read_once_while_a_member_joins_and_one_leaves(new_group
         group.write(600)
         group.wait_until_read()
         assert group.read_more_than_once() == []
+        assert group.written_offsets() == [300] * 6, "the proxy has forwarded each record once"
         group.assert_single_owner()
 
 

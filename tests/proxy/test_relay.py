@@ -23,7 +23,9 @@ from connectgroup.protocol.messages.cluster import (
     FoundCoordinator,
 )
 from connectgroup.proxy.server import ProxyServer
+from connectgroup.topics.static import StaticTopics
 from connectgroup.wire.apis import decode_response, encode_request, encode_response
+from connectgroup.wire.forwarded import endpoint
 from connectgroup.wire.framing import frame
 
 pytestmark = pytest.mark.asyncio
@@ -34,6 +36,10 @@ BROKER_APIS = {0: 12, FETCH: 17, METADATA: 99, 8: 10, 9: 10, FIND_COORDINATOR: 6
 
 LARGE = b"large"
 """The end of a request with a large response."""
+
+
+NOT_LEADER = b"not leader"
+"""The end of a Produce with a response that names a new leader."""
 
 
 class SmallBroker:
@@ -106,6 +112,9 @@ class SmallBroker:
             found = FoundCoordinator(key="t", node_id=3, host="broker", port=9)
             response_ = FindCoordinatorResponse(coordinators=(found,))
             return encode_response(response_, api_key=api_key, version=version, correlation_id=correlation_id)
+        if data.endswith(NOT_LEADER):
+            nodes = b"\2" + struct.pack(">i", 3) + endpoint("broker", 9) + b"\0\0"
+            return head + b"\0" + b"\1" + struct.pack(">i", 0) + b"\1\0" + bytes((len(nodes),)) + nodes
         return head + (bytes(1 << 20) if data.endswith(LARGE) else data)
 
 
@@ -135,7 +144,7 @@ async def proxying(**settings: Any) -> AsyncIterator[tuple[SmallBroker, ProxySer
     broker = SmallBroker()
     await broker.start()
     values = {"initial_rebalance_delay_ms": 0, **settings}
-    proxy = ProxyServer(ProxyConfig(broker=f"127.0.0.1:{broker.port}", port=0, **values))
+    proxy = ProxyServer(ProxyConfig(broker=f"127.0.0.1:{broker.port}", port=0, **values), topics=StaticTopics({}))
     await proxy.start()
     try:
         yield broker, proxy
@@ -226,6 +235,15 @@ async def test_metadata_lists_the_proxy() -> None:
         assert await peer.read() == struct.pack(">iii", 5, 1, 3) + host + struct.pack(">h", -1) + b"rest"
 
 
+async def test_new_leader_in_a_response_is_the_proxy() -> None:
+    """KIP-951: after NOT_LEADER_OR_FOLLOWER, librdkafka went past the proxy to the broker, and wrote records twice."""
+    async with proxying(advertised_host="p", advertised_port=7) as (_, proxy), client(proxy) as peer:
+        peer.send(struct.pack(">hhihhh", 0, 10, 5, -1, 0, -1) + NOT_LEADER)
+        received = await peer.read()
+        assert endpoint("p", 7) in received
+        assert endpoint("broker", 9) not in received
+
+
 async def test_coordinators_of_groups_and_of_transactions_are_at_the_proxy() -> None:
     async with proxying() as (_, proxy), client(proxy) as peer:
         for key_type in (0, 1):
@@ -314,7 +332,7 @@ async def test_unreachable_broker_is_an_error_at_the_start() -> None:
     broker = SmallBroker()
     await broker.start()
     await broker.stop()
-    proxy = ProxyServer(ProxyConfig(broker=f"127.0.0.1:{broker.port}", port=0))
+    proxy = ProxyServer(ProxyConfig(broker=f"127.0.0.1:{broker.port}", port=0), topics=StaticTopics({}))
     with pytest.raises(TransportError, match=r"^broker 127\.0\.0\.1:\d+: cannot connect: "):
         await proxy.start()
 
@@ -322,7 +340,7 @@ async def test_unreachable_broker_is_an_error_at_the_start() -> None:
 async def test_server_that_is_no_broker_is_an_error_at_the_start() -> None:
     server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    proxy = ProxyServer(ProxyConfig(broker=f"127.0.0.1:{port}", port=0))
+    proxy = ProxyServer(ProxyConfig(broker=f"127.0.0.1:{port}", port=0), topics=StaticTopics({}))
     with pytest.raises(TransportError, match="no valid response to ApiVersions"):
         await proxy.start()
     server.close()

@@ -11,6 +11,16 @@ if TYPE_CHECKING:
     from .running import Proxy
 
 
+def test_console_consumer_reads_every_record(new_group: NewGroup, proxy: Proxy) -> None:
+    with new_group("console", partitions=3) as group:
+        group.write(30)
+        limits = ("--from-beginning", "--max-messages", "30", "--timeout-ms", "60000")
+        at = ("--bootstrap-server", proxy.bootstrap, "--topic", group.name, "--group", group.name)
+        read = proxy.broker.tool("consumer.ConsoleConsumer", *at, *limits)
+        numbers = sorted(int(line) for line in read.splitlines() if line.isdigit())
+        assert numbers == list(range(30)), read
+
+
 def test_kafka_tools_list_describe_and_delete_a_classic_group(new_group: NewGroup, proxy: Proxy) -> None:
     at = ("--bootstrap-server", proxy.bootstrap)
 
@@ -39,6 +49,12 @@ def test_kafka_tools_list_describe_and_delete_a_classic_group(new_group: NewGrou
             member.stop()
         described = consumer_groups("--describe", "--group", group.name)
         assert len(re.findall(rf"{group.name} +{group.name} +\d +10 +10 +0 ", described)) == 4, described
+
+        to_start = ("--reset-offsets", "--to-earliest", "--topic", group.name, "--execute")
+        done = consumer_groups("--group", group.name, *to_start)
+        assert len(re.findall(rf"{group.name} +{group.name} +\d +0", done)) == 4, done
+        described = consumer_groups("--describe", "--group", group.name)
+        assert len(re.findall(rf"{group.name} +{group.name} +\d +0 +10 +10 ", described)) == 4, described
         done = consumer_groups("--delete", "--group", group.name)
         assert "was successful" in done, done
         assert group.name not in consumer_groups("--list")

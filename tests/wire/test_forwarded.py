@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import struct
 from typing import Any
 
 import pytest
@@ -13,11 +14,14 @@ from kafka.protocol import admin, metadata, producer
 from connectgroup.errors import WireError
 from connectgroup.wire.forwarded import (
     DESCRIBE_CLUSTER,
+    FETCH,
     METADATA,
     PRODUCE,
+    endpoint,
     expects_response,
     read_header,
     with_address,
+    with_endpoints,
 )
 
 FLEXIBLE = {METADATA: 9, DESCRIBE_CLUSTER: 0, PRODUCE: 9}
@@ -67,7 +71,8 @@ def test_metadata_lists_one_address_and_is_unchanged_otherwise(version: int) -> 
     theirs = metadata_response(version, "broker.example", 9092)
     ours, nodes = with_address(theirs, METADATA, version, "proxy", 19092)
     assert ours == metadata_response(version, "proxy", 19092)
-    assert nodes == [1, 5]
+    broker = endpoint("broker.example", 9092)
+    assert nodes == {1: broker, 5: broker}
 
 
 def cluster_response(version: int, host: str, port: int) -> bytes:
@@ -89,7 +94,7 @@ def cluster_response(version: int, host: str, port: int) -> bytes:
 def test_description_of_a_cluster_lists_one_address(version: int) -> None:
     theirs = cluster_response(version, "broker.example", 9092)
     ours, nodes = with_address(theirs, DESCRIBE_CLUSTER, version, "p" * 140, 1)
-    assert (ours, nodes) == (cluster_response(version, "p" * 140, 1), [4])
+    assert (ours, nodes) == (cluster_response(version, "p" * 140, 1), {4: endpoint("broker.example", 9092)})
 
 
 def request(cls: Any, version: int, **fields: Any) -> bytes:
@@ -135,3 +140,59 @@ def test_damaged_metadata_is_a_wire_error_or_ends_elsewhere(version: int) -> Non
         data[rng.randrange(len(data))] = rng.randrange(256)
         with contextlib.suppress(WireError):
             with_address(bytes(data), METADATA, version, "p", 1)
+
+
+def produced(version: int, nodes: bytes) -> bytes:
+    """A response of Produce with one error of a record and a current leader."""
+    topic = bytes(range(16)) if version >= 13 else b"\2t"
+    errors = b"\2" + struct.pack(">i", 7) + b"\2m" + b"\0"
+    leader = b"\1\0\x09" + struct.pack(">ii", 5, 2) + b"\0"
+    partition = struct.pack(">ihqqq", 3, 6, -1, -1, -1) + errors + b"\0" + leader
+    return bytes(4) + b"\0" + b"\2" + topic + b"\2" + partition + b"\0" + struct.pack(">i", 9) + nodes
+
+
+def fetched(nodes: bytes) -> bytes:
+    """A response of Fetch with an aborted transaction and records, and with null in their place."""
+    full = struct.pack(">ihqqq", 3, 6, 1, 2, 3) + b"\2" + bytes(16) + b"\0" + struct.pack(">i", -1) + b"\4abc" + b"\0"
+    empty = struct.pack(">ihqqq", 4, 0, 1, 2, 3) + b"\0" + struct.pack(">i", -1) + b"\0" + b"\0"
+    topic = bytes(range(16)) + b"\3" + full + empty + b"\0"
+    return bytes(4) + b"\0" + struct.pack(">ihi", 0, 0, 1) + b"\2" + topic + nodes
+
+
+def new_leaders(host: str, port: int) -> bytes:
+    """Tagged fields: two nodes, and a later field."""
+    nodes = b"\3" + b"".join(
+        struct.pack(">i", node) + endpoint(host, port) + rack + b"\0" for node, rack in ((1, b"\0"), (5, b"\2r"))
+    )
+    return b"\2" + b"\0" + bytes((len(nodes),)) + nodes + b"\7\2xy"
+
+
+@pytest.mark.parametrize("version", range(10, 14))
+def test_new_leaders_in_a_response_of_produce_have_one_address(version: int) -> None:
+    """KIP-951: otherwise a client would go past the proxy after NOT_LEADER_OR_FOLLOWER."""
+    theirs = produced(version, new_leaders("broker.example", 9092))
+    assert with_endpoints(theirs, PRODUCE, version, "p", 1) == produced(version, new_leaders("p", 1))
+    assert with_endpoints(produced(version, b"\0"), PRODUCE, version, "p", 1) == produced(version, b"\0")
+
+
+@pytest.mark.parametrize("version", range(16, 19))
+def test_new_leaders_in_a_response_of_fetch_have_one_address(version: int) -> None:
+    theirs = fetched(new_leaders("broker.example", 9092))
+    assert with_endpoints(theirs, FETCH, version, "p", 1) == fetched(new_leaders("p", 1))
+    assert with_endpoints(fetched(b"\0"), FETCH, version, "p", 1) == fetched(b"\0")
+
+
+@pytest.mark.parametrize("version", [12, 13])
+def test_damaged_response_of_produce_or_fetch_is_a_wire_error_or_a_response(version: int) -> None:
+    rng = random.Random(2)
+    for api_key, whole in (
+        (PRODUCE, produced(version, new_leaders("broker.example", 9092))),
+        (FETCH, fetched(new_leaders("broker.example", 9092))),
+    ):
+        with pytest.raises(WireError):
+            with_endpoints(whole[:-1], api_key, 18 if api_key == FETCH else version, "p", 1)
+        for _ in range(2000):
+            data = bytearray(whole[: rng.randrange(1, len(whole))] if rng.random() < 0.3 else whole)
+            data[rng.randrange(len(data))] = rng.randrange(256)
+            with contextlib.suppress(WireError):
+                with_endpoints(bytes(data), api_key, 18 if api_key == FETCH else version, "p", 1)

@@ -48,6 +48,8 @@ CLASSIC: tuple[Fault, ...] = (
           "if A is not None: ...")),
     *at("connectgroup.proxy.relay:BrokerRelay._on_response", "proxy/test_relay.py",
         C("a response to another request is forwarded",
-          "if A != B.correlation_id: ...")),
+          "if A != B.correlation_id: ..."),
+        C("a new leader in a response has the address of the broker (KIP-951)",
+          "A.version >= B and C", "False")),
 )
 # fmt: on
