@@ -8,14 +8,16 @@ For one member of a group whose coordinator runs elsewhere: ``Worker.running``.
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from .assign.placement import NO_TRAITS, WorkerTraits
-from .client.admin import Admin
+from .client.admin import POLL_S, Admin
 from .coordinator.runtime import Coordinator
+from .errors import GroupIdNotFound
 from .group.connect.settings import GroupSettings
 from .listener import WorkerRebalanceListener
 from .log.memory import MemoryLog
@@ -91,7 +93,17 @@ class EmbeddedGroup:
             members = {member.member_id for member in group.members}
             return group.state == "Stable" and members == set(self.workers)
 
-        return await self.admin.wait_until(self.group_id, is_stable, what="stable", timeout_s=timeout_s)
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + timeout_s
+        while True:
+            try:
+                left_s = give_up_at - loop.time()
+                return await self.admin.wait_until(self.group_id, is_stable, what="stable", timeout_s=left_s)
+            except GroupIdNotFound:
+                # The first worker or connector creates the group.
+                if loop.time() >= give_up_at or not self.workers:
+                    raise
+            await asyncio.sleep(POLL_S)
 
 
 @asynccontextmanager

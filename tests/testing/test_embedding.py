@@ -24,6 +24,15 @@ def run(work: Coroutine[Any, Any, None]) -> None:
         loop.close()
 
 
+def test_group_without_connectors_is_awaited_until_its_first_worker_has_created_it() -> None:
+    async def program() -> None:
+        async with worker_group("mine", workers=["ann"]) as group:
+            described = await group.wait_stable()
+            assert [member.member_id for member in described.members] == ["ann"]
+
+    run(program())
+
+
 def test_worker_of_a_group_has_traits() -> None:
     async def program() -> None:
         async with worker_group("mine", workers=["ann"], connectors={"letters": IDLE}) as group:
