@@ -9,7 +9,7 @@ from ..errors import ComputeAssignment, GroupError, InconsistentGroupProtocol, I
 from ..fault_points import fault_point
 from ..group.kernel.outcome import Outcome
 from ..group.kernel.timers import SetTimer, TimerKey, TimerKind
-from ..group.registry import GroupType, Registry
+from ..group.registry import GroupType, Registry, Replaceable
 from ..protocol.messages.describe import DescribeRequest
 from ..protocol.units import printable
 from .command import Command, Describe, loading_error
@@ -72,6 +72,8 @@ class Decisions:
             return group if group is not None and _handles(group.group_type, command) else self._new(command)
         if _handles(group.group_type, command):
             return group
+        if command.traits.creates_group and (replacement := self._replacement(group, command)) is not None:
+            return replacement
         return InconsistentGroupProtocol(
             f"group {printable(group_id)} is of type {group.group_type.name!r}, which does not handle this request"
         )
@@ -79,6 +81,16 @@ class Decisions:
     def _new(self, command: Command) -> Loaded:
         group_type = self._registry.owner(command.what) or self._registry.default
         return Loaded(group_type, group_type.new(command.group_id))
+
+    def _replacement(self, group: Loaded, command: Command) -> Loaded | None:
+        """The group that replaces an empty one of another type, with its committed offsets (GT-01)."""
+        retired = group.group_type.retire(group.state) if isinstance(group.group_type, Replaceable) else None
+        if retired is None:
+            return None
+        new = self._new(command)
+        for record in retired.kept:
+            new.group_type.apply(new.state, record)
+        return replace(new, removes=retired.removed)
 
     def _is_full(self) -> bool:
         loaded = self._groups.loaded
@@ -95,9 +107,9 @@ class Decisions:
             return
         outcome = group.group_type.step(group.state, command.what, self._groups.clock_ms(), command.client)
         if group.state.exists:
-            self._groups.loaded[request.group_id] = group
+            self._groups.loaded[request.group_id] = replace(group, removes=()) if group.removes else group
         if outcome.records:
-            turn.records += outcome.records
+            turn.records += (*group.removes, *outcome.records)
             turn.written.add(request.group_id)
         turn.effects += outcome.effects
         self._add_timers(outcome, repeated, turn)

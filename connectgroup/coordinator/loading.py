@@ -31,10 +31,15 @@ Spawn = Callable[[Coroutine[Any, Any, None]], object]
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A group in memory: its type and its state."""
+    """A group in memory: its type and its state.
+
+    Attributes:
+        removes: the records that remove the group of another type that it replaces; written when it is created.
+    """
 
     group_type: GroupType
     state: Any
+    removes: tuple[Record, ...] = ()
 
 
 class Groups:

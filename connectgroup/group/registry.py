@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from ..errors import GroupError
 from ..protocol.messages.api import Response
@@ -163,6 +163,27 @@ class GroupType(Protocol):
 
     def run_assignor(self, effect: Compute) -> Any:
         """Run the assignor of an effect; return ``Computed.result``. Runs in a thread; may block and may raise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retired:
+    """A group without members that a group of another type replaces.
+
+    Attributes:
+        removed: the records that remove what the other type does not have, without the ``GroupRecord``.
+        kept: the records that the other type applies: committed offsets.
+    """
+
+    removed: tuple[Record, ...] = ()
+    kept: tuple[Record, ...] = ()
+
+
+@runtime_checkable
+class Replaceable(Protocol):
+    """A group type whose empty groups may be replaced by a group of another type (KIP-848, "Migration")."""
+
+    def retire(self, group: Any) -> Retired | None:
+        """What becomes of the records of a group; ``None``: it has members."""
 
 
 class Registry:

@@ -29,12 +29,15 @@ from connectgroup.errors import (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
     GroupIdNotFound,
+    InconsistentGroupProtocol,
+    MemberIdRequired,
     UnsupportedVersion,
 )
 from connectgroup.group.connect.settings import GroupSettings
 from connectgroup.log.base import Log
 from connectgroup.log.memory import MemoryLog, MemoryStorage
 from connectgroup.plugins import load_partition_assignor
+from connectgroup.protocol.messages.classic import JoinGroupRequest, JoinGroupResponse, OfferedProtocol
 from connectgroup.protocol.messages.common import entries
 from connectgroup.protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequest
 from connectgroup.protocol.messages.consumer import (
@@ -50,6 +53,13 @@ from connectgroup.protocol.messages.consumer import (
     TopicPartitions,
 )
 from connectgroup.protocol.messages.describe import DescribeRequest, DescribeResponse
+from connectgroup.protocol.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    PartitionCommit,
+    TopicCommit,
+)
 from connectgroup.topics.static import StaticTopics, topic_id
 from connectgroup.transport.tcp_server import TcpServer
 
@@ -278,3 +288,71 @@ async def test_partition_assignor_of_the_members_computes_the_assignment() -> No
         assert (told.member_epoch, told.assignor_name) == (2, "sticky")
         rest = sorted({0, 1, 2, 3} - set(topic.partitions))
         assert (await ask(coordinator, beat("b", 1))).assignment == foo(*rest)
+
+
+def classic_join(**changes: Any) -> JoinGroupRequest:
+    return JoinGroupRequest(
+        group_id="g",
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=60_000,
+        member_id="",
+        protocol_type="consumer",
+        protocols=(OfferedProtocol(name="range", metadata=b""),),
+        **changes,
+    )
+
+
+async def offsets_of(coordinator: Coordinator) -> dict[int, int]:
+    found = await coordinator.handle(OffsetFetchRequest(group_id="g", topics=None), client_host="h")
+    assert isinstance(found, OffsetFetchResponse)
+    return {each.partition_index: each.committed_offset for topic in found.topics for each in topic.partitions}
+
+
+async def type_of(coordinator: Coordinator) -> str:
+    described = await coordinator.handle(DescribeRequest(group_ids=("g",)), client_host="h")
+    assert isinstance(described, DescribeResponse)
+    return described.groups[0].group_type
+
+
+COMMIT = OffsetCommitRequest(
+    group_id="g",
+    member_id="",
+    topics=(
+        TopicCommit(
+            name="foo", partitions=(PartitionCommit(partition_index=0, committed_offset=7, committed_metadata=""),)
+        ),
+    ),
+)
+
+
+async def test_empty_group_is_replaced_by_one_of_the_other_protocol_with_its_offsets() -> None:
+    """GT-01, MG-14: consumers are stopped, and start again with another ``group.protocol``; and back."""
+    storage = MemoryStorage()
+    async with serving(StaticTopics({"foo": 1}), MemoryLog(storage)) as coordinator:
+        await coordinator.handle(COMMIT, client_host="h")
+        assert await type_of(coordinator) == "classic"
+        assert (await ask(coordinator, join("a", "foo"))).assignment == foo(0)
+        assert (await type_of(coordinator), await offsets_of(coordinator)) == ("consumer", {0: 7})
+        refused = await coordinator.handle(classic_join(), client_host="h")
+        assert isinstance(refused, JoinGroupResponse)
+        assert refused.error_code == InconsistentGroupProtocol.code, "the group has a member"
+    async with serving(StaticTopics({"foo": 1}), MemoryLog(storage)) as coordinator:
+        assert (await type_of(coordinator), await offsets_of(coordinator)) == ("consumer", {0: 7})
+        await ask(coordinator, beat("a", -1))
+        joined = await coordinator.handle(classic_join(), client_host="h")
+        assert isinstance(joined, JoinGroupResponse)
+        assert joined.error_code in (0, MemberIdRequired.code)
+        assert (await type_of(coordinator), await offsets_of(coordinator)) == ("classic", {0: 7})
+    async with serving(StaticTopics({"foo": 1}), MemoryLog(storage)) as coordinator:
+        assert (await type_of(coordinator), await offsets_of(coordinator)) == ("classic", {0: 7})
+
+
+async def test_failed_replacement_leaves_the_group_as_it_was() -> None:
+    """HB-17: the group's type included."""
+    log = FaultyLog()
+    async with serving(StaticTopics({"foo": 1}), log) as coordinator:
+        await coordinator.handle(COMMIT, client_host="h")
+        log.faults.append("before")
+        await coordinator.handle(join("a", "foo"), client_host="h")
+        await tick()
+        assert (await type_of(coordinator), await offsets_of(coordinator)) == ("classic", {0: 7})

@@ -35,6 +35,7 @@ from ...protocol.messages.describe import (
     DescribeRequest,
 )
 from ...protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
+from ...protocol.records.base import Key, Kind, Tombstone
 from ...protocol.records.classic import ClassicState
 from ...protocol.records.connect import Record
 from ...protocol.units import printable
@@ -42,7 +43,7 @@ from ..kernel.effects import Compute
 from ..kernel.outcome import Outcome
 from ..kernel.timers import SetTimer, Timer, TimerKey, TimerKind
 from ..offsets.rules import refused_commit, refused_fetch
-from ..registry import Client, GroupNumbers, Input, RequestTraits
+from ..registry import Client, GroupNumbers, Input, RequestTraits, Retired
 from .join import join
 from .offsets import commit, fetch
 from .rebalance import drop_pending, expire_rebalance, is_current, remove_and_rebalance
@@ -172,6 +173,12 @@ class ClassicGroupType:
             protocol_type=group.record.protocol_type,
             classic_state=group.state.shown,
         )
+
+    def retire(self, group: ClassicGroup) -> Retired | None:
+        """A group without members may be replaced by a consumer group, which keeps its offsets."""
+        if group.members or group.pending:
+            return None
+        return Retired(removed=(Tombstone(Key(Kind.CLASSIC_GROUP, group.group_id)),), kept=group.offsets.records())
 
     def measure(self, group: ClassicGroup) -> GroupNumbers:
         return GroupNumbers(

@@ -37,10 +37,10 @@ from ..kernel.effects import Compute, Computed, Match, Matched, Repeat
 from ..kernel.outcome import Outcome
 from ..kernel.timers import Timer, TimerKey, TimerKind
 from ..offsets.rules import refused_commit, refused_fetch
-from ..registry import Client, GroupNumbers, Input, RequestTraits
+from ..registry import Client, GroupNumbers, Input, RequestTraits, Retired
 from . import offsets, validate
 from .computation import compute_timed_out, effects_of, ensure_computation
-from .delete import delete
+from .delete import delete, remains
 from .describe import describe, describe_consumer, measure
 from .draft import Draft
 from .heartbeat import heartbeat
@@ -240,6 +240,10 @@ class ConsumerGroupType:
         if not group.exists:
             raise GroupIdNotFound(f"GroupId: got {printable(group.group_id)!r}; there is no such group")
         return describe(group)
+
+    def retire(self, group: ConsumerGroup) -> Retired | None:
+        """A group without members may be replaced by a classic one, which keeps its offsets."""
+        return None if group.members else Retired(removed=remains(group), kept=group.offsets.records())
 
     def measure(self, group: ConsumerGroup) -> GroupNumbers:
         return measure(group)

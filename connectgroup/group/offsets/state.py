@@ -41,10 +41,12 @@ class Offsets:
         """The committed offset of a partition, or ``None``."""
         return self._committed.get(topic, {}).get(partition)
 
+    def records(self) -> tuple[OffsetRecord, ...]:
+        """The records of all offsets, sorted by topic and partition."""
+        return tuple(
+            self._committed[topic][partition] for topic, partitions in self.topics().items() for partition in partitions
+        )
+
     def tombstones(self) -> tuple[Tombstone, ...]:
         """The records that delete all offsets."""
-        return tuple(
-            Tombstone(self._committed[topic][partition].key)
-            for topic, partitions in self.topics().items()
-            for partition in partitions
-        )
+        return tuple(Tombstone(record.key) for record in self.records())
