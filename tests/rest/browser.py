@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -16,9 +17,22 @@ from connectgroup.client.admin import Admin
 from connectgroup.config.rest import RestConfig
 from connectgroup.embedding import EmbeddedGroup, worker_group
 from connectgroup.group.connect.settings import GroupSettings
-from connectgroup.protocol.messages.api import Request, Response
+from connectgroup.protocol.messages.api import Handler, Request, Response
+from connectgroup.protocol.messages.assignment import DelayedUnits
+from connectgroup.protocol.messages.common import grouped
 from connectgroup.protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequest
-from connectgroup.protocol.messages.describe import DescribedGroup, DescribeRequest, DescribeResponse
+from connectgroup.protocol.messages.describe import (
+    DelayedUntil,
+    DescribedConnector,
+    DescribedGroup,
+    DescribedMember,
+    DescribedUnit,
+    DescribeRequest,
+    DescribeResponse,
+    Move,
+    Rebalance,
+)
+from connectgroup.protocol.units import CONNECTOR, Unit
 from connectgroup.rest.events import Rates
 from connectgroup.rest.server import RestServer
 from tests.coordinator.builders import GROUP
@@ -198,3 +212,73 @@ async def serving_group(
 def _all_run(group: DescribedGroup) -> bool:
     units = [unit for connector in group.connectors for unit in connector.units]
     return group.state == "Stable" and len(units) > len(group.connectors) and all(u.state == "RUNNING" for u in units)
+
+
+def unit(task: int, state: str = "RUNNING", worker: str = "worker-1", message: str = "") -> DescribedUnit:
+    epoch = 7 if worker else -1
+    return DescribedUnit(task=task, state=state, member_id=worker, owner_epoch=epoch, message=message)
+
+
+def troubled_group(
+    connector: str = "orders", worker: str = "worker-1", message: str = "no such table"
+) -> DescribedGroup:
+    """A failed task, a lost worker with delayed units, a connector that is stopped, and four rebalances."""
+    now_ms = int(time.time() * 1000)
+    units = (unit(CONNECTOR, worker=worker), unit(0, worker=worker), unit(1, "FAILED", worker, message))
+    delayed = tuple(unit(task, "UNASSIGNED", "") for task in (2, 3))
+    move = Move(connector=connector, task=1, source="worker-2", target=worker, downtime_ms=240, running_ms=310)
+    lost = DelayedUntil(member_id="worker-2", until_ms=now_ms + 50_000, count=2)
+    return DescribedGroup(
+        group_id=GROUP,
+        state="Stable",
+        group_epoch=9,
+        assignment_epoch=9,
+        assignor_name="balanced",
+        members=(DescribedMember(member_id=worker, state="STABLE", member_epoch=9, capacity=8, rack="a"),),
+        connectors=(
+            DescribedConnector(connector=connector, target_state="RUNNING", units=(*units, *delayed)),
+            DescribedConnector(connector="archive", target_state="STOPPED", units=(unit(CONNECTOR, "OFF", ""),)),
+        ),
+        delayed=(
+            DelayedUnits(member_id="worker-2", left_ms=50_000, units=grouped({Unit(connector, 2), Unit(connector, 3)})),
+        ),
+        rebalances=(
+            Rebalance(
+                epoch=3,
+                causes=(f"connector {connector} added",),
+                started_ms=now_ms - 90_000,
+                finished_ms=now_ms - 89_900,
+                started=5,
+            ),
+            Rebalance(epoch=5, causes=("worker-2 joined",), started_ms=now_ms - 60_000),
+            Rebalance(
+                epoch=7,
+                causes=("archive stopped",),
+                started_ms=now_ms - 59_000,
+                finished_ms=now_ms - 58_000,
+                moved=1,
+                moves=(move,),
+                max_downtime_ms=240,
+                computed_by=worker,
+                assignor="balanced",
+            ),
+            Rebalance(
+                epoch=9,
+                causes=("worker-2 lost: session timeout",),
+                started_ms=now_ms - 10_000,
+                finished_ms=now_ms - 9_950,
+                delayed=(lost,),
+            ),
+        ),
+    )
+
+
+@asynccontextmanager
+async def showing(browser: Browser, coordinator: Handler, **options: Any) -> AsyncIterator[Tab]:
+    """A tab with the group of a coordinator; ``options``: see ``new_tab``."""
+    async with (
+        Admin.local(coordinator) as admin,
+        serving_page(admin) as server,
+        new_tab(browser, server, **options) as tab,
+    ):
+        yield tab

@@ -7,10 +7,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
+import pytest_asyncio
 
 from connectgroup import (
     Connections,
@@ -29,6 +30,11 @@ from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.plugins import load_connector_class
 from connectgroup.rest.server import RestServer
 from tests.coordinator.builders import GROUP, serving
+
+from .browser import chromium
+
+if TYPE_CHECKING:
+    from playwright.async_api import Browser
 
 PATIENCE_S = 30.0
 
@@ -108,3 +114,10 @@ async def worker(api: Api, tmp_path: Path) -> AsyncIterator[Worker]:
     """It runs the connectors of installed classes."""
     async with running_worker(api, tmp_path / "scratch") as worker:
         yield worker
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def browser() -> AsyncIterator[Browser]:
+    """Chromium, one for all tests of a module."""
+    async with chromium() as browser:
+        yield browser

@@ -5,43 +5,24 @@ from __future__ import annotations
 import asyncio
 import re
 import statistics
-import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-import pytest_asyncio
 
 from connectgroup import Connections, LocalClient, MemberSettings, Worker, load_assignor
 from connectgroup.client.admin import Admin
-from connectgroup.config.secrets import Secrets
-from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.errors import TransportError
-from connectgroup.log.memory import MemoryLog, MemoryStorage
-from connectgroup.protocol.messages.api import Handler, Request, Response
-from connectgroup.protocol.messages.assignment import DelayedUnits
-from connectgroup.protocol.messages.common import grouped
+from connectgroup.protocol.messages.api import Request, Response
 from connectgroup.protocol.messages.describe import (
     DelayedUntil,
-    DescribedConnector,
-    DescribedGroup,
-    DescribedMember,
-    DescribedUnit,
-    Move,
     Rebalance,
 )
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
-from connectgroup.protocol.units import CONNECTOR, Unit
-from connectgroup.rest.server import RestServer
 from tests.coordinator.builders import GROUP, serving
-from tests.worker.builders import settings
 
-from .browser import Scripted, Tab, chromium, new_tab, serving_group, serving_page
-from .conftest import rest_server, running_worker
-from .test_secrets import CANARY, KeepingConnector
+from .browser import Scripted, Tab, new_tab, serving_group, serving_page, showing, troubled_group
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser
@@ -50,12 +31,6 @@ pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.xdist_group(
 
 IDLE = {"connector.class": "idle"}
 PHONE = {"viewport": {"width": 375, "height": 800}, "device_scale_factor": 2, "has_touch": True}
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def browser() -> AsyncIterator[Browser]:
-    async with chromium() as browser:
-        yield browser
 
 
 # ---- a group that runs
@@ -175,76 +150,6 @@ async def test_50_workers_with_5000_tasks_stay_readable(
 
 
 # ---- groups as described
-
-
-def unit(task: int, state: str = "RUNNING", worker: str = "worker-1", message: str = "") -> DescribedUnit:
-    epoch = 7 if worker else -1
-    return DescribedUnit(task=task, state=state, member_id=worker, owner_epoch=epoch, message=message)
-
-
-def troubled_group(
-    connector: str = "orders", worker: str = "worker-1", message: str = "no such table"
-) -> DescribedGroup:
-    """A failed task, a lost worker with delayed units, a connector that is stopped, and four rebalances."""
-    now_ms = int(time.time() * 1000)
-    units = (unit(CONNECTOR, worker=worker), unit(0, worker=worker), unit(1, "FAILED", worker, message))
-    delayed = tuple(unit(task, "UNASSIGNED", "") for task in (2, 3))
-    move = Move(connector=connector, task=1, source="worker-2", target=worker, downtime_ms=240, running_ms=310)
-    lost = DelayedUntil(member_id="worker-2", until_ms=now_ms + 50_000, count=2)
-    return DescribedGroup(
-        group_id=GROUP,
-        state="Stable",
-        group_epoch=9,
-        assignment_epoch=9,
-        assignor_name="balanced",
-        members=(DescribedMember(member_id=worker, state="STABLE", member_epoch=9, capacity=8, rack="a"),),
-        connectors=(
-            DescribedConnector(connector=connector, target_state="RUNNING", units=(*units, *delayed)),
-            DescribedConnector(connector="archive", target_state="STOPPED", units=(unit(CONNECTOR, "OFF", ""),)),
-        ),
-        delayed=(
-            DelayedUnits(member_id="worker-2", left_ms=50_000, units=grouped({Unit(connector, 2), Unit(connector, 3)})),
-        ),
-        rebalances=(
-            Rebalance(
-                epoch=3,
-                causes=(f"connector {connector} added",),
-                started_ms=now_ms - 90_000,
-                finished_ms=now_ms - 89_900,
-                started=5,
-            ),
-            Rebalance(epoch=5, causes=("worker-2 joined",), started_ms=now_ms - 60_000),
-            Rebalance(
-                epoch=7,
-                causes=("archive stopped",),
-                started_ms=now_ms - 59_000,
-                finished_ms=now_ms - 58_000,
-                moved=1,
-                moves=(move,),
-                max_downtime_ms=240,
-                computed_by=worker,
-                assignor="balanced",
-            ),
-            Rebalance(
-                epoch=9,
-                causes=("worker-2 lost: session timeout",),
-                started_ms=now_ms - 10_000,
-                finished_ms=now_ms - 9_950,
-                delayed=(lost,),
-            ),
-        ),
-    )
-
-
-@asynccontextmanager
-async def showing(browser: Browser, coordinator: Handler, **options: Any) -> AsyncIterator[Tab]:
-    """A tab with the group of a coordinator; ``options``: see ``new_tab``."""
-    async with (
-        Admin.local(coordinator) as admin,
-        serving_page(admin) as server,
-        new_tab(browser, server, **options) as tab,
-    ):
-        yield tab
 
 
 async def test_rows_per_second_are_shown_where_they_are_known(
@@ -374,38 +279,6 @@ async def test_the_page_is_shown_in_dark_mode(browser: Browser) -> None:
         assert await brightness(tab, "getComputedStyle(document.querySelector('.card')).backgroundColor") < 60
 
 
-HOSTILE = "<img src=x onerror=\"document.title='hacked'\"><script>document.title='hacked'</script>\u202e"
-
-
-async def test_names_and_messages_are_never_html(browser: Browser) -> None:
-    coordinator = Scripted(troubled_group(HOSTILE, HOSTILE, HOSTILE))
-    async with showing(browser, coordinator) as tab:
-        await tab.open()
-        await tab.page.locator(".failure summary").click()
-        for number in range(2):
-            await tab.page.get_by_role("button", name="Tasks of").nth(number).click()
-        await tab.page.locator(".epoch").nth(2).click()
-        await tab.page.locator('[data-action="stop"] >> visible=true').click()
-        for selector in (".worker h3", ".connector h3", ".failure pre", "#rebalance td", "#confirm-title"):
-            assert "<img src=x onerror=" in await tab.text(selector), selector
-        assert await tab.page.locator("img, body script").count() == 0
-        assert await tab.page.title() == "connectgroup"
-        shown = await tab.page.inner_text("body")
-        assert "\\u202e" in shown, "what reverses the text after it is made visible"
-        assert "\u202e" not in shown
-        await tab.screenshot("hostile")
-
-
-async def test_the_browser_rejects_html_made_from_text(browser: Browser) -> None:
-    """``require-trusted-types-for``: a mistake in a script of the page cannot become an injection."""
-    async with showing(browser, Scripted(troubled_group())) as tab:
-        await tab.open()
-        attempt = "try { document.body.innerHTML = '<b>x</b>' } catch (error) { error.name }"
-        async with tab.page.expect_console_message(lambda message: "TrustedHTML" in message.text):
-            assert await tab.page.evaluate(attempt) == "TypeError"
-        tab.errors.clear()
-
-
 async def test_all_lines_of_a_rebalance_are_shown_and_replaced(browser: Browser) -> None:
     lost = [DelayedUntil(member_id=f"worker-{number}", until_ms=1, count=number) for number in range(2, 5)]
     group = replace(troubled_group(), rebalances=(Rebalance(epoch=9, causes=("x",), delayed=tuple(lost)),))
@@ -431,125 +304,3 @@ async def test_a_rejected_change_is_shown(browser: Browser) -> None:
             await tab.shows("#notice", "Stop failed: ")
             assert "alpha" in await tab.text("#notice")
             assert await tab.page.locator("body.stale").count() == 0, "what is shown is not old"
-
-
-# ---- users, secrets
-
-
-async def test_a_reader_signs_in_and_sees_no_buttons(browser: Browser, tmp_path: Path) -> None:
-    files = {"users": "admin=correct horse", "readers": "guest=gäste:wort"}
-    for name, line in files.items():
-        (tmp_path / name).write_text(line)
-        (tmp_path / name).chmod(0o600)
-    coordinator = Scripted(troubled_group())
-    config: dict[str, Any] = {name: tmp_path / name for name in files}
-    async with (
-        Admin.local(coordinator) as admin,
-        serving_page(admin, **config) as server,
-        new_tab(browser, server) as tab,
-    ):
-        await tab.open(live=False)
-        await sign_in(tab, "guest", "wrong")
-        await tab.shows("#login-error", "User or password is wrong")
-        await tab.screenshot("sign-in")
-        await sign_in(tab, "guest", "gäste:wort")
-        await tab.shows(".connector")
-        await tab.shows("#live.on")
-        buttons = await tab.page.locator("main button >> visible=true").all_inner_texts()
-        assert set(buttons) == {"Tasks"}
-        await tab.page.locator("#sign-out").click()
-        await sign_in(tab, "admin", "correct horse")
-        await tab.shows("main button", "Restart worker")
-        assert not [url for url in tab.urls if "wort" in url or "horse" in url or "@" in url]
-        stored = "JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie])"
-        assert await tab.page.evaluate(stored) == '[{},{},""]'
-
-
-async def sign_in(tab: Tab, user: str, password: str) -> None:
-    await tab.page.get_by_label("User").fill(user)
-    await tab.page.get_by_label("Password").fill(password)
-    await tab.page.get_by_role("button", name="Sign in").click()
-
-
-async def test_the_page_and_its_stream_have_no_secret(
-    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CANARY_URL", f"db://{CANARY}/x")
-    KeepingConnector.started = []
-    config = {**IDLE, "url": "${env:CANARY_URL}", "api.key": f"{CANARY}-key", "fails": "yes"}
-    secrets = Secrets(env=("CANARY_*",))
-    async with (
-        serving() as coordinator,
-        rest_server(coordinator) as api,
-        running_worker(api, tmp_path, lambda _: KeepingConnector, secrets=secrets),
-    ):
-        await api.admin.add_connector(GROUP, "c", config)
-        async with new_tab(browser, api.server) as tab:
-            await tab.open()
-            await tab.shows(".failure", "cannot connect to [hidden]")
-            await tab.page.get_by_role("button", name="Tasks of c").click()
-            assert CANARY not in await tab.page.content()
-        assert KeepingConnector.started, "the task had the secret"
-        async with api.http.stream("GET", f"/groups/{GROUP}/events") as response:
-            async for line in response.aiter_lines():
-                assert CANARY not in line
-                if "[hidden]" in line:
-                    break
-
-
-# ---- the stream
-
-
-class Switch:
-    """Passes requests to the coordinator of the moment."""
-
-    def __init__(self, coordinator: Coordinator) -> None:
-        self.coordinator = coordinator
-
-    async def handle(self, request: Request, **more: Any) -> Response:
-        return await self.coordinator.handle(request, **more)
-
-
-async def test_the_page_continues_after_restarts_of_coordinator_and_server(browser: Browser) -> None:
-    storage = MemoryStorage()
-    first, second = Coordinator(MemoryLog(storage), settings()), Coordinator(MemoryLog(storage), settings())
-    switch = Switch(first)
-    await first.start()
-    async with Admin([LocalClient(switch)], retry_for_s=0) as admin:
-        await admin.add_connector(GROUP, "alpha", IDLE)
-        async with serving_page(admin) as server, new_tab(browser, server) as tab:
-            await tab.open()
-            await tab.shows(".connector", "alpha")
-            await first.close()
-            await tab.shows("#notice", "What is shown may be old")
-            assert await tab.count(".connector") == 1, "the last known state stays"
-            await tab.screenshot("coordinator-down")
-            switch.coordinator = second
-            await second.start()
-            await tab.lacks("#notice")
-            await admin.add_connector(GROUP, "beta", IDLE)
-            await tab.shows(".connector", "beta")
-            await server.close()
-            await tab.shows("#live", "Reconnecting")
-            await admin.delete_connector(GROUP, "alpha")
-            again = RestServer(admin, server.config.model_copy(update={"port": server.port}))
-            await again.start()
-            await tab.shows("#live.on")
-            await tab.lacks('.connector[data-connector="alpha"]')
-            assert [url for url in tab.urls if url.endswith("/page")] == [f"{server.url}/page"], "not loaded again"
-            await again.close()
-    await second.close()
-
-
-async def test_the_page_waits_for_a_group_that_does_not_exist_yet(browser: Browser) -> None:
-    async with (
-        serving() as coordinator,
-        Admin.local(coordinator) as admin,
-        serving_page(admin) as server,
-        new_tab(browser, server) as tab,
-    ):
-        await tab.open(live=False)
-        await tab.shows("#notice", "there is no such group")
-        await admin.add_connector(GROUP, "alpha", IDLE)
-        await tab.shows(".connector", "alpha")
-        await tab.lacks("#notice")
