@@ -27,10 +27,12 @@ from ..protocol.messages.common import units_of
 from ..protocol.messages.describe import DescribedGroup, Rebalance
 from ..protocol.records.base import Kind, Tombstone
 from ..protocol.records.connect import (
+    GROUP_TYPE,
     ComputationRecord,
     ConnectorRecord,
     CurrentRecord,
     DelayRecord,
+    GroupRecord,
     MemberRecord,
     RebalanceRecord,
     Record,
@@ -156,7 +158,17 @@ def replay(
         raise ConfigError(
             "--group", got, f"a group in {path}: {printable(', '.join(known), limit=300) or 'it has none'}"
         )
-    return history_of(str(path), group, stored_group(path, group), other, max_moves=max_moves)
+    stored = stored_group(path, group)
+    group_type = _type_of(stored)
+    if group_type != GROUP_TYPE:
+        raise ConfigError("--group", printable(group), f"a group of type {GROUP_TYPE} (it is of type {group_type})")
+    return history_of(str(path), group, stored, other, max_moves=max_moves)
+
+
+def _type_of(stored: StoredGroup) -> str:
+    """The type of a group, from its newest ``GroupRecord``."""
+    records = [*stored.snapshot, *(record for batch in stored.batches for record in batch)]
+    return next((each.group_type for each in reversed(records) if isinstance(each, GroupRecord)), GROUP_TYPE)
 
 
 def history_of(

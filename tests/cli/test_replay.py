@@ -14,6 +14,7 @@ from connectgroup.config.base import checked
 from connectgroup.config.coordinator import CoordinatorConfig
 from connectgroup.coordinator.server import CoordinatorServer
 from connectgroup.errors import LogError
+from connectgroup.protocol.messages.offsets import OffsetCommitRequest, PartitionCommit, TopicCommit
 
 from .live import GROUP, Done, LiveGroup, command, live_group
 
@@ -153,3 +154,24 @@ async def test_bad_input_is_one_line(tmp_path: Path) -> None:
     log.write_bytes(damaged)
     with pytest.raises(LogError, match=r"damaged|checksum"):
         connectgroup.replay(log)
+
+
+async def test_replay_of_a_group_of_another_type_names_its_type(tmp_path: Path) -> None:
+    log = tmp_path / "groups.sqlite"
+    async with live_group(tmp_path, workers={}, connectors={}, data=log) as group:
+        request = OffsetCommitRequest(
+            group_id="classic",
+            member_id="",
+            topics=(
+                TopicCommit(
+                    name="foo",
+                    partitions=(PartitionCommit(partition_index=0, committed_offset=1, committed_metadata=""),),
+                ),
+            ),
+        )
+        await group.server.coordinator.handle(request, client_host="h")
+    done = await command("replay", log, "--group", "classic")
+    assert (done.code, done.err) == (
+        2,
+        "connectgroup: --group: got 'classic'; allowed: a group of type connect (it is of type classic)\n",
+    )
