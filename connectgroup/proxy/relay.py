@@ -66,23 +66,23 @@ class _Pending(NamedTuple):
 
 
 class BrokerRelay(asyncio.Protocol):
-    """Implements ``transport.base.Relay`` on one connection to the broker.
-
-    Attributes:
-        is_writable: false while the broker does not read what was forwarded.
-    """
+    """Implements ``transport.base.Relay`` on one connection to the broker."""
 
     def __init__(self, proxy: Proxy, on_writable: Callable[[], None]) -> None:
         self._proxy, self._on_writable = proxy, on_writable
-        self.is_writable = True
         self._transport: asyncio.Transport | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._unsent: list[bytes] = []
         self._pending: deque[_Pending] = deque()
         self._frames = FrameReader(MAX_RESPONSE_BYTES)
-        self._paused = self._closed = False
+        self._paused = self._closed = self._choked = False
 
     # ---- from the client
+
+    @property
+    def is_writable(self) -> bool:
+        """False while the broker does not read what was forwarded, or much is to be sent once it is connected."""
+        return not self._choked and sum(map(len, self._unsent)) <= MAX_UNSENT_BYTES
 
     def forward(self, data: bytes, defer: Callable[[], Respond]) -> bool:
         header = read_header(data)
@@ -161,6 +161,7 @@ class BrokerRelay(asyncio.Protocol):
             transport.pause_reading()
         unsent, self._unsent = self._unsent, []
         transport.writelines(unsent)
+        self._on_writable()
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -190,15 +191,15 @@ class BrokerRelay(asyncio.Protocol):
         respond(data)
 
     def pause_writing(self) -> None:
-        self.is_writable = False
+        self._choked = True
 
     def resume_writing(self) -> None:
-        self.is_writable = True
+        self._choked = False
         self._on_writable()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self.is_writable = True
+        self._choked = False
         if self._closed:
             self._pending.clear()
         elif self._pending:
@@ -212,6 +213,8 @@ class BrokerRelay(asyncio.Protocol):
         self._unsent.clear()
         for each in pending:
             each.respond(None)
+        if not self._closed:
+            self._on_writable()
 
 
 def _is_for_transactions(data: bytes) -> bool:

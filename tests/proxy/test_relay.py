@@ -42,6 +42,13 @@ NOT_LEADER = b"not leader"
 """The end of a Produce with a response that names a new leader."""
 
 
+NO_ACKS = struct.pack(">hhh", -1, -1, 0)
+"""Client id, transactional id and acks of a Produce v3 without acknowledgement."""
+
+WRONG = b"wrong"
+"""The end of a request that gets the response to another one."""
+
+
 class SmallBroker:
     """Responds to each request with its own bytes behind the correlation id.
 
@@ -90,6 +97,8 @@ class SmallBroker:
                 if api_key not in (API_VERSIONS, METADATA):
                     self.received.append(data)
                     self._arrived.set()
+                if data[8:].startswith(NO_ACKS):
+                    continue
                 await self.gate.wait()
                 writer.write(frame(self._response(api_key, version, correlation_id, data)))
                 await writer.drain()
@@ -101,7 +110,7 @@ class SmallBroker:
             writer.close()
 
     def _response(self, api_key: int, version: int, correlation_id: int, data: bytes) -> bytes:
-        head = struct.pack(">i", correlation_id)
+        head = struct.pack(">i", correlation_id + data.endswith(WRONG))
         if api_key == API_VERSIONS:
             keys = tuple(ApiVersion(api_key=key, min_version=0, max_version=high) for key, high in BROKER_APIS.items())
             response = ApiVersionsResponse(api_keys=keys, finalized_features_epoch=7)
@@ -268,12 +277,18 @@ async def test_malformed_request_to_forward_closes_the_connection() -> None:
 
 async def test_produce_without_acknowledgement_waits_for_no_response() -> None:
     async with proxying() as (broker, proxy), client(proxy) as peer:
-        no_acks = struct.pack(">hhihhh", 0, 3, 1, -1, -1, 0) + b"records"
+        no_acks = struct.pack(">hhi", 0, 3, 1) + NO_ACKS + b"records"
         peer.send(no_acks)
         peer.send(fetch(2))
-        # The small broker responds to everything; so does no Kafka broker.
-        assert await peer.is_closed()
+        assert await peer.read() == struct.pack(">i", 2) + fetch(2)
         assert broker.received[0] == no_acks
+
+
+async def test_response_to_another_request_closes_the_connection(caplog: pytest.LogCaptureFixture) -> None:
+    async with proxying() as (_, proxy), client(proxy) as peer:
+        peer.send(fetch(1, WRONG))
+        assert await peer.is_closed()
+        assert "a response to another request than API 1 v17" in caplog.text
 
 
 async def test_groups_live_on_without_the_broker(caplog: pytest.LogCaptureFixture) -> None:
@@ -317,6 +332,28 @@ async def test_client_that_does_not_read_stops_the_proxy_from_reading_the_broker
         assert answered < 60
         for number in range(60):
             assert (await peer.read())[:4] == struct.pack(">i", number)
+
+
+async def test_little_is_kept_while_the_broker_is_being_connected() -> None:
+    """Produce without acknowledgement is not counted as in flight; what is kept in memory must be bounded."""
+    async with proxying() as (broker, proxy), client(proxy) as peer:
+        connecting = asyncio.Event()
+        connect = proxy.broker.connect
+
+        async def connect_later(protocol: asyncio.Protocol) -> None:
+            await connecting.wait()
+            await connect(protocol)
+
+        proxy.broker.connect = connect_later  # type: ignore[method-assign]
+        no_acks = struct.pack(">hhi", 0, 3, 1) + NO_ACKS + bytes(1 << 20)
+        for _ in range(40):
+            peer.send(no_acks)
+        drained = asyncio.create_task(peer.writer.drain())
+        await asyncio.sleep(0.3)
+        assert not drained.done(), "the proxy reads no more"
+        connecting.set()
+        await broker.until_received(40)
+        drained.cancel()
 
 
 async def test_connection_limit_applies_to_clients_of_the_proxy() -> None:

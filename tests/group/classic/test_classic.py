@@ -180,6 +180,18 @@ def test_leader_stays_without_assignor_versions() -> None:
     assert group.group.record.leader == second
 
 
+def test_workers_of_kafka_connect_form_a_group() -> None:
+    """Protocol type ``connect``: the coordinator does not read what workers exchange."""
+    group = Driver()
+    protocols = offers("sessioned", "compatible", "default", metadata=b"worker state")
+    group.join(protocol_type="connect", protocols=protocols)
+    group.join(protocol_type="connect", protocols=protocols)
+    joined = group.join("c-1", protocol_type="connect", protocols=protocols)
+    assert (joined.protocol_type, joined.protocol_name) == ("connect", "sessioned")
+    assert [member.metadata for member in joined.members] == [b"worker state"] * 2
+    assert group.join(protocol_type="consumer", protocols=protocols).error_code == 23
+
+
 # ---- syncing
 
 
