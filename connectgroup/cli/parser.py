@@ -19,7 +19,7 @@ from .groups import (
     plan_groups,
     replay_log,
 )
-from .processes import run_up, serve_coordinator, serve_proxy, serve_rest, serve_worker
+from .processes import prepare_spark, run_up, serve_coordinator, serve_proxy, serve_rest, serve_worker
 from .workers import drain_worker, list_workers, restart_worker
 
 
@@ -178,6 +178,9 @@ def build_parser() -> argparse.ArgumentParser:
     add_json(planning)
     add_coordinator(planning)
     planning.set_defaults(run=plan_groups)
+
+    prepare = commands.add_parser("prepare", help="archive the classes that Spark loads: workers start sooner; once")
+    prepare.set_defaults(run=prepare_spark)
 
     replaying = commands.add_parser("replay", help="print the history of a group from its log, which is only read")
     replaying.add_argument("log", help="sqlite:///PATH, the path of the file, or the --data directory of a coordinator")

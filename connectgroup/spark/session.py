@@ -14,12 +14,14 @@ import shlex
 import sys
 import tempfile
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import ConfigError
-from .java import cache_directory, ensure_java, make_script
+from .archive import archive_options, recording
+from .java import cache_directory, ensure_java, find_java, make_script
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,6 +31,9 @@ MASTER: Final = "CONNECTGROUP_SPARK_MASTER"
 
 MEMORY: Final = "CONNECTGROUP_SPARK_MEMORY"
 """Environment variable: heap size of the Java process in Java's notation; ``1g`` by default."""
+
+ARCHIVE_TIMEOUT_S: Final = 300
+"""How long Java may take to write the archive at its exit."""
 
 _lock = threading.Lock()
 _session: SparkSession | None = None
@@ -79,16 +84,35 @@ def warm_up() -> None:
             query.stop()
 
 
+def prepare() -> Path:
+    """Archive the classes that a session and its first query load; return the archive.
+
+    The session of this process is stopped.
+
+    Raises:
+        ConfigError: pyspark or Java is missing, or the archive cannot be written.
+    """
+    stop_session()
+    with recording(find_java()) as archive:
+        warm_up()
+        stop_session(timeout_s=ARCHIVE_TIMEOUT_S)
+    return archive
+
+
 def _take(frame: DataFrame, batch_id: int) -> None:
     frame.toArrow()
 
 
-def stop_session() -> None:
-    """Stop the session and its Java process; for tests and an orderly exit. Stop all queries first."""
+def stop_session(*, timeout_s: float = 30.0) -> None:
+    """Stop the session and its Java process; for tests and an orderly exit. Stop all queries first.
+
+    Args:
+        timeout_s: how long Java may take to end.
+    """
     global _session
     with _lock:
         if _session is not None:
-            _forget(_session)
+            _forget(_session, timeout_s)
             _session = None
 
 
@@ -99,17 +123,22 @@ def _start() -> SparkSession:
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise ConfigError("spark", error.name, "a worker with the extra connectgroup[spark] installed") from error
-    ensure_java()
+    java = find_java()
+    ensure_java(java)
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = str(_python_launcher())
     # The task reports the cause of a query's end once; py4j would log it earlier, with a stack trace.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    conf = SparkConf().setAll(list(settings().items()))
+    conf = SparkConf().setAll(list(settings(archive_options(java)).items()))
     gateway = launch_gateway(conf, {"start_new_session": True})  # type: ignore[no-untyped-call]
     return SparkSession(SparkContext(conf=conf, gateway=gateway))
 
 
-def settings() -> dict[str, str]:
-    """Return Spark's settings for a worker; comments give the reason where it is not obvious."""
+def settings(java_options: Sequence[str] = ()) -> dict[str, str]:
+    """Return Spark's settings for a worker; comments give the reason where it is not obvious.
+
+    Args:
+        java_options: further options of the Java process.
+    """
     scratch = Path(tempfile.gettempdir())
     checkpointing = "org.apache.spark.sql.execution.streaming.checkpointing"
     return {
@@ -123,6 +152,7 @@ def settings() -> dict[str, str]:
                 "-XX:+UseSerialGC",
                 "-XX:+ExitOnOutOfMemoryError",
                 "-Djava.net.preferIPv4Stack=true",
+                *java_options,
                 f"-Dlog4j2.configurationFile={(Path(__file__).parent / 'log4j2.properties').as_uri()}",
             )
         ),
@@ -171,7 +201,7 @@ def _is_alive(session: SparkSession) -> bool:
         return False
 
 
-def _forget(session: SparkSession) -> None:
+def _forget(session: SparkSession, timeout_s: float = 30.0) -> None:
     """Stop a session and its Java process, and clear pyspark's references to them, even if Java has already exited."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -182,7 +212,7 @@ def _forget(session: SparkSession) -> None:
         gateway.shutdown()
     if gateway is not None:
         gateway.proc.stdin.close()
-        gateway.proc.wait(timeout=30)
+        gateway.proc.wait(timeout_s)
     with SparkContext._lock:
         SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
     SparkSession._instantiatedSession = SparkSession._activeSession = None
