@@ -168,3 +168,22 @@ def test_partition_is_not_assigned_to_a_member_that_is_not_subscribed() -> None:
     response = group.send(install(chosen, 2, {"a": {"bar": (0,)}, "b": {"foo": (0,)}}))
     assert response.error_code == InvalidAssignment.code
     assert "bar is assigned to a, which is not subscribed" in response.error_message
+
+
+def test_member_that_has_prepared_is_not_asked_again() -> None:
+    group = joined()
+    assert group.send(beat("a", 1)).error_code == ComputeAssignment.code
+    group.send(prepare("a", 1))
+    assert group.ask(beat("a", 1)) == (1, None)
+
+
+def test_member_that_is_to_revoke_may_be_asked_to_compute() -> None:
+    """Only an acknowledgement goes first: a heartbeat without owned partitions is none."""
+    group = joined()
+    group.send(prepare("a", 1))
+    group.send(install("a", 2, {"a": {"foo": (0,)}, "b": {"foo": (1,)}}))
+    assert group.ask(beat("a", 1)) == (1, {"foo": (0,)})
+    group.send(join("c", client_assignors=MINE))
+    assert group.send(beat("a", 1)).error_code == ComputeAssignment.code
+    assert group.ask(beat("a", 1, {"foo": (0,)})) == (2, {"foo": (0,)}), "the acknowledgement"
+    assert group.send(beat("a", 2)).error_code == ComputeAssignment.code

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from connectgroup.errors import (
@@ -146,6 +149,33 @@ def test_partial_heartbeat_has_no_assignment_and_a_full_one_has() -> None:
     assert group.ask(beat("a", 2)) == (2, None)
     assert group.ask(full("a", 2, {"foo": (0, 1, 2)})) == (2, {"foo": (0, 1, 2)})
     assert group.records == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_full"),
+    [
+        ({"subscribed_topic_names": ("foo",)}, True),
+        ({"subscribed_topic_regex": ""}, True),
+        ({}, False),
+        ({"subscribed_topic_names": ("foo",), "rebalance_timeout_ms": -1}, False),
+        ({"subscribed_topic_names": ("foo",), "owned": None}, False),
+    ],
+)
+def test_heartbeat_is_full_if_timeout_subscription_and_owned_are_set(fields: dict[str, Any], is_full: bool) -> None:
+    """HB-11: "rebalance timeout + subscription + owned all set"."""
+    group = settled()
+    request = beat("a", 2, {"foo": (0, 1, 2)}, rebalance_timeout_ms=60_000)
+    _, assignment = group.ask(replace(request, **fields))
+    assert assignment == ({"foo": (0, 1, 2)} if is_full else None)
+
+
+def test_change_of_the_rack_requires_a_new_assignment_and_null_is_no_change() -> None:
+    group = Driver(foo=1)
+    group.ask(join("a", rack_id="r1"), {"a": {"foo": (0,)}})
+    group.ask(beat("a", 1))
+    assert (group.group.epoch, group.group.members["a"].rack_id) == (1, "r1")
+    group.ask(beat("a", 1, rack_id="r2"))
+    assert (group.group.epoch, group.group.members["a"].rack_id) == (2, "r2")
 
 
 def test_group_has_a_maximum_size() -> None:
