@@ -1,4 +1,4 @@
-"""Subcommands that run until they are stopped: ``up``, ``coordinator``, ``rest``, ``proxy``, ``worker``; ``prepare``."""
+"""Subcommands that run until they are stopped: ``up``, ``coordinator``, ``rest``, ``proxy`` and ``worker``."""
 
 from __future__ import annotations
 
