@@ -187,3 +187,14 @@ def test_member_that_is_to_revoke_may_be_asked_to_compute() -> None:
     assert group.send(beat("a", 1)).error_code == ComputeAssignment.code
     assert group.ask(beat("a", 1, {"foo": (0,)})) == (2, {"foo": (0,)}), "the acknowledgement"
     assert group.send(beat("a", 2)).error_code == ComputeAssignment.code
+
+
+def test_partition_that_is_added_while_a_member_computes_is_assigned_by_the_next_computation() -> None:
+    group = joined()
+    group.send(prepare("a", 1))
+    group.set_topics(foo=3)
+    assert group.send(install("a", 2, {"a": {"foo": (0,)}, "b": {"foo": (1,)}})).error_code == 0
+    assert (group.group.epoch, group.group.target_epoch) == (3, 2)
+    group.send(prepare("a", 1))
+    assert group.send(install("a", 3, {"a": {"foo": (0, 2)}, "b": {"foo": (1,)}})).error_code == 0
+    assert group.group.target_epoch == 3
