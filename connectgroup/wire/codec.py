@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from ..errors import WireError
 from . import primitives
-from .definition import INTEGERS, Field, Message, Struct
+from .definition import INTEGERS, Field, Message, Struct, smallest
 from .faults import Lines, explain_decoding, explain_encoding
 from .primitives import Fault
 
@@ -105,27 +105,6 @@ def _compile(
         return value
 
     return encode, decode, source
-
-
-def smallest(field: Field, version: int, flexible: bool) -> int:
-    """Minimum size in bytes of one element (or of a field that is no array): it limits the count of an array."""
-    if field.wire_type == "struct":
-        assert field.struct is not None
-        present = [f for f in field.struct.fields if version in f.versions and version not in f.tagged]
-        return sum(_smallest_whole(f, version, flexible) for f in present) + flexible
-    if field.wire_type in ("string", "bytes"):
-        return 1 if flexible else 2 if field.wire_type == "string" else 4
-    if field.wire_type == "uuid":
-        return primitives.UUID_BYTES
-    return 1 if field.wire_type == "bool" else struct.calcsize(">" + INTEGERS[field.wire_type])
-
-
-def _smallest_whole(field: Field, version: int, flexible: bool) -> int:
-    if field.array:
-        return 1 if flexible else 4
-    if field.wire_type == "struct" and version in field.nullable:
-        return 1
-    return smallest(field, version, flexible)
 
 
 class _Writer:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import struct as packing
 import types
 import typing
 from collections.abc import Mapping
@@ -26,6 +27,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from importlib import resources
 from typing import Any, Final
+
+from .primitives import UUID_BYTES
 
 INTEGERS: Final[Mapping[str, str]] = {"int8": "b", "int16": "h", "int32": "i", "int64": "q"}
 """Integer types and their ``struct`` letters."""
@@ -143,6 +146,27 @@ def bind(definition: Mapping[str, Any], cls: type[Any]) -> Message:
     if message.versions.stop > LATEST or message.kind not in ("request", "response", "data"):
         raise AssertionError(f"{where}: validVersions must end, and type be request, response or data")
     return message
+
+
+def smallest(field: Field, version: int, flexible: bool) -> int:
+    """Minimum size in bytes of one element (or of a field that is no array): it limits the count of an array."""
+    if field.wire_type == "struct":
+        assert field.struct is not None
+        present = [f for f in field.struct.fields if version in f.versions and version not in f.tagged]
+        return sum(_smallest_whole(f, version, flexible) for f in present) + flexible
+    if field.wire_type in ("string", "bytes"):
+        return 1 if flexible else 2 if field.wire_type == "string" else 4
+    if field.wire_type == "uuid":
+        return UUID_BYTES
+    return 1 if field.wire_type == "bool" else packing.calcsize(">" + INTEGERS[field.wire_type])
+
+
+def _smallest_whole(field: Field, version: int, flexible: bool) -> int:
+    if field.array:
+        return 1 if flexible else 4
+    if field.wire_type == "struct" and version in field.nullable:
+        return 1
+    return smallest(field, version, flexible)
 
 
 def _struct(
