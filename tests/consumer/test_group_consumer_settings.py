@@ -146,7 +146,7 @@ async def server(response: bytes) -> AsyncIterator[int]:
     [
         (b"", "the broker closed the connection"),
         (b"\x15\x03\x03\x00\x02\x02\x46", "a response of 352518912 bytes; allowed: 4 to 67108864"),  # a TLS alert
-        (b"\x00\x00\x00\x04\x00\x00\x00\x63", "ApiVersionsResponse v3: "),
+        (b"\x00\x00\x00\x04\x00\x00\x00\x63", "ApiVersionsResponse v4: "),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "a response of 1213486160 bytes; allowed: 4 to 67108864"),
     ],
     ids=["nothing", "TLS", "too short", "HTTP"],
