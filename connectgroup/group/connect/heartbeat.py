@@ -32,6 +32,7 @@ from ..kernel.computation import under_way
 from ..kernel.current import Current
 from ..kernel.outcome import Outcome
 from ..kernel.reconcile import Target, reconcile
+from ..kernel.static import check_instance_id, former_static_member
 from ..kernel.timers import Timer
 from . import delay, static, validate
 from .computation import ensure_computation
@@ -278,7 +279,7 @@ def _join(
 ) -> tuple[Timer, ...]:
     """ "Creates the member should the member epoch be zero." A member that rejoins reports that it runs no units."""
     group, member_id = overlay.group, request.member_id
-    known, former = group.members.get(member_id), static.former_static_member(group, request)
+    known, former = group.members.get(member_id), former_static_member(group, member_id, request.instance_id)
     timers: tuple[Timer, ...] = ()
     if former is not None:
         timers = deadlines.cancel_member(group.group_id, former.member_id)
@@ -376,7 +377,7 @@ def _admit(group: Group, request: HeartbeatRequest) -> str | None:
         raise GroupIdNotFound(
             f"GroupId: got {printable(request.group_id)!r}; there is no such group; join with epoch 0"
         )
-    static.check_instance_id(group, request)
+    check_instance_id(group, request.member_id, request.instance_id)
     if request.member_id not in group.members:
         raise UnknownMemberId(f"MemberId: got {printable(request.member_id)!r}; the group has no such member")
     current = group.current(request.member_id)

@@ -12,6 +12,7 @@ from ...protocol.records.connect import MemberState
 from ...protocol.units import STATIC_LEAVE_EPOCH, printable, show
 from ..kernel import deadlines
 from ..kernel.outcome import Outcome
+from ..kernel.static import check_instance_id
 from ..kernel.timers import Timer
 from . import delay, static
 from .computation import ensure_computation
@@ -30,14 +31,14 @@ def leave(group: Group, request: HeartbeatRequest, now_ms: int, settings: GroupS
     """
     if not group.exists:
         raise GroupIdNotFound(f"GroupId: got {printable(request.group_id)!r}; there is no such group")
-    static.check_instance_id(group, request)
+    check_instance_id(group, request.member_id, request.instance_id)
     if request.member_id not in group.members:
         raise UnknownMemberId(f"MemberId: got {printable(request.member_id)!r}; the group has no such member")
     overlay = Overlay(group, now_ms)
     if request.member_epoch == STATIC_LEAVE_EPOCH:
         timers: tuple[Timer, ...] = ()
         if not group.current(request.member_id).temporarily_left:
-            static.go_away(overlay, request.member_id)
+            static.leave_temporarily(overlay, request.member_id)
             timers = (
                 deadlines.cancel_rebalance(group.group_id, request.member_id),
                 deadlines.session(group.group_id, request.member_id, settings),

@@ -32,6 +32,7 @@ from ..kernel.current import Current
 from ..kernel.outcome import Outcome
 from ..kernel.reconcile import Target, reconcile
 from ..kernel.selection import check_assignors
+from ..kernel.static import check_instance_id, former_static_member
 from ..kernel.timers import Timer
 from ..registry import Client
 from . import static
@@ -100,7 +101,7 @@ def _join(
 ) -> tuple[Timer, ...]:
     """Create or update the member. A member that joins again owns no partitions (KAFKA-19233)."""
     group, member_id = draft.group, request.member_id
-    known, former = group.members.get(member_id), static.former_static_member(group, request)
+    known, former = group.members.get(member_id), former_static_member(group, member_id, request.instance_id)
     if known is None and former is None and len(group.members) >= settings.max_members:
         raise GroupMaxSizeReached(
             f"{printable(member_id)} cannot join: the group has all of its {settings.max_members} members"
@@ -142,7 +143,7 @@ def _admit(draft: Draft, request: ConsumerHeartbeatRequest) -> None:
     group, member_id = draft.group, request.member_id
     if not group.exists:
         raise GroupIdNotFound(f"GroupId: got {printable(group.group_id)!r}; there is no such group")
-    static.check_instance_id(group, request)
+    check_instance_id(group, member_id, request.instance_id)
     if member_id not in group.members:
         raise UnknownMemberId(f"MemberId: got {printable(member_id)!r}; the group has no such member")
     current = group.current(member_id)

@@ -8,6 +8,7 @@ from ...protocol.records.base import MemberState
 from ...protocol.units import STATIC_LEAVE_EPOCH, printable
 from ..kernel import deadlines
 from ..kernel.outcome import Outcome
+from ..kernel.static import check_instance_id
 from ..kernel.timers import Timer
 from . import static
 from .computation import ensure_computation
@@ -27,7 +28,7 @@ def leave(
     group, member_id = draft.group, request.member_id
     if not group.exists:
         raise GroupIdNotFound(f"GroupId: got {printable(group.group_id)!r}; there is no such group")
-    static.check_instance_id(group, request)
+    check_instance_id(group, member_id, request.instance_id)
     if member_id not in group.members:
         raise UnknownMemberId(f"MemberId: got {printable(member_id)!r}; the group has no such member")
     timers: tuple[Timer, ...] = ()

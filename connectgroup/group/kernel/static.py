@@ -1,0 +1,77 @@
+"""Static membership (``group.instance.id``): the rules that do not depend on the group type.
+
+A leave with epoch -2 says that the member returns. Until its session timeout its units are kept for it and no epoch
+advances. The next member that joins with the same instance id replaces it, whatever its member id.
+
+Source: KIP-345; KIP-848 as Kafka shipped it (``ConsumerGroup.staticMember``, epoch -2); scenarios ST-01 to ST-08.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from typing import Any, Protocol, TypeVar
+
+from ...errors import FencedInstanceId, UnknownMemberId, UnreleasedInstanceId
+from ...protocol.records.base import MemberState
+from ...protocol.units import STATIC_LEAVE_EPOCH, printable
+from .current import Current, U
+
+M_co = TypeVar("M_co", covariant=True)
+"""The record of a member."""
+
+
+class StaticGroup(Protocol[M_co]):
+    """What static membership reads of a group."""
+
+    @property
+    def members(self) -> Mapping[str, M_co]: ...
+    @property
+    def instances(self) -> Mapping[str, str]:
+        """Member ids, by group instance id."""
+
+    def current(self, member_id: str) -> Current[Any]: ...
+
+
+def check_instance_id(group: StaticGroup[Any], member_id: str, instance_id: str | None) -> None:
+    """Check that the group instance id in a request belongs to the member that sends it.
+
+    Raises:
+        UnknownMemberId: no member has this instance id (ST-06).
+        FencedInstanceId: another member has this instance id now (ST-05).
+    """
+    if instance_id is None:
+        return
+    static_member = group.instances.get(instance_id)
+    if static_member is None:
+        raise UnknownMemberId(f"InstanceId: got {printable(instance_id)!r}; no member of the group has it")
+    if static_member != member_id:
+        raise FencedInstanceId(f"InstanceId: {printable(instance_id)!r} is in use by member {printable(static_member)}")
+
+
+def former_static_member(group: StaticGroup[M_co], member_id: str, instance_id: str | None) -> M_co | None:
+    """The other member with the joining member's instance id that has temporarily left, or ``None``.
+
+    Raises:
+        UnreleasedInstanceId: that member has not left (ST-04). If its process is dead, its session expires.
+    """
+    static_member = group.instances.get(instance_id) if instance_id is not None else None
+    if static_member is None or static_member == member_id:
+        return None
+    if not group.current(static_member).temporarily_left:
+        raise UnreleasedInstanceId(
+            f"InstanceId: {printable(instance_id)!r} is in use: member {printable(static_member)} has not left"
+        )
+    return group.members[static_member]
+
+
+def after_temporary_leave(current: Current[U], target: Container[U]) -> Current[U]:
+    """The current assignment of a member that leaves temporarily (ST-01).
+
+    It runs nothing, and the units of its target assignment are kept for it.
+    """
+    return Current(
+        epoch=STATIC_LEAVE_EPOCH,
+        previous_epoch=STATIC_LEAVE_EPOCH,
+        state=MemberState.STABLE,
+        assigned={unit: 0 for unit in current.assigned if unit in target},
+    )
