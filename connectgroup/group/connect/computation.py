@@ -8,7 +8,7 @@ from __future__ import annotations
 from ...protocol.records.connect import GROUP_TYPE
 from ...protocol.units import printable
 from ..kernel import computation as rules
-from ..kernel.computation import COORDINATOR, choose_again, fail_computation, under_way
+from ..kernel.computation import COORDINATOR, under_way
 from ..kernel.effects import Compute, Effect, Warn
 from ..kernel.outcome import Outcome
 from ..kernel.timers import Timer
@@ -53,22 +53,6 @@ def effects_of(group: Group, now_ms: int, settings: GroupSettings) -> tuple[Effe
         f"list no assignor, so that the assignors of the other members, and their constraints, are not used"
     )
     return (request, Warn(group_id=group.group_id, epoch=group.epoch, message=message))
-
-
-def compute_timed_out(group: Group, now_ms: int, settings: GroupSettings) -> Outcome[None]:
-    """Handle the timer of a computation: the chosen member is late, or the interval before it has elapsed."""
-    overlay = Overlay(group, now_ms)
-    computation = under_way(overlay)
-    if overlay.epoch <= overlay.target_epoch or not group.members:
-        return Outcome(response=None)
-    if computation is None:
-        timers = ensure_computation(overlay, settings, waited=True)
-    elif computation.member_id:
-        timers = fail_computation(overlay, settings, f"{computation.member_id} did not install an assignment in time")
-    else:
-        # A capable member may have joined since.
-        timers = choose_again(overlay, settings, computation)
-    return Outcome(response=None, records=tuple(overlay.records), timers=timers)
 
 
 def request_computation(group: Group, now_ms: int, settings: GroupSettings) -> Outcome[None]:

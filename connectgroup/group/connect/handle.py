@@ -26,11 +26,12 @@ from ...protocol.messages.describe import (
 from ...protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from ...protocol.records.connect import MAX_MOVES, ComputationRecord, RebalanceRecord, Record
 from ...protocol.units import STATIC_LEAVE_EPOCH
+from ..kernel.computation import compute_timed_out
 from ..kernel.effects import Computed, Effect
 from ..kernel.outcome import Outcome
 from ..kernel.timers import TimerKey, TimerKind
 from . import validate
-from .computation import compute_timed_out, effects_of, next_round, request_computation
+from .computation import effects_of, next_round, request_computation
 from .connectors import update_connectors
 from .delay import delayed_until
 from .delete import delete
@@ -131,7 +132,7 @@ def expire(group: Group, key: TimerKey, now_ms: int, settings: GroupSettings) ->
         case TimerKind.REBALANCE:
             return rebalance_timed_out(group, key.member_id, now_ms, settings)
         case TimerKind.COMPUTE:
-            return compute_timed_out(group, now_ms, settings)
+            return compute_timed_out(Overlay(group, now_ms), settings)
         case TimerKind.DELAY:
             return delay_over(group, key.member_id, now_ms, settings)
 

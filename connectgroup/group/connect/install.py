@@ -8,11 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...errors import (
-    FencedMemberEpoch,
-    GroupIdNotFound,
     InvalidAssignment,
     StaleGroupEpoch,
-    UnknownMemberId,
 )
 from ...protocol.messages.assignment import (
     InstallRequest,
@@ -23,11 +20,10 @@ from ...protocol.messages.assignment import (
 from ...protocol.messages.common import units_of
 from ...protocol.records.connect import ComputationRecord
 from ...protocol.units import printable
+from ..kernel import install as rules
 from ..kernel.computation import (
     COORDINATOR,
-    accepts_prepare,
     choose_again,
-    computation_timer,
     fail_computation,
     fail_on_coordinator,
     under_way,
@@ -49,62 +45,18 @@ from .target import (
 )
 
 
-def _check_member(group: Group, member_id: str) -> None:
-    """The first two checks of both requests, in the order of the source."""
-    if not group.exists:
-        raise GroupIdNotFound(f"GroupId: got {printable(group.group_id)!r}; there is no such group")
-    if member_id not in group.members:
-        raise UnknownMemberId(f"MemberId: got {printable(member_id)!r}; the group has no such member")
-
-
 def _chosen(group: Group, member_id: str) -> ComputationRecord:
     computation = under_way(group)
     if computation is None or computation.member_id != member_id:
-        raise _not_chosen(member_id)
+        raise rules.not_chosen(member_id)
     return computation
 
 
-def _not_chosen(member_id: str) -> UnknownMemberId:
-    return UnknownMemberId(f"{member_id} is not the member chosen to compute the assignment")
-
-
 def prepare(group: Group, request: PrepareRequest, now_ms: int, settings: GroupSettings) -> Outcome[PrepareResponse]:
-    """Send the chosen member the input of its assignor.
-
-    The record stores the group epoch and the assignor of the response. They decide whether the Install is accepted,
-    even after the group epoch has advanced and after a coordinator failover.
-
-    Raises:
-        GroupIdNotFound, UnknownMemberId, FencedMemberEpoch: as listed in the source's request handling. An earlier
-            member epoch is accepted: heartbeats use another connection and may advance the epoch several times while
-            the request is in flight.
-    """
+    """Send the chosen member the input of its assignor, as ``kernel.install.prepare``."""
     validate.prepare(request)
-    _check_member(group, request.member_id)
-    current = group.current(request.member_id)
-    if request.member_epoch > current.epoch:
-        raise FencedMemberEpoch(
-            f"{request.member_id} sent epoch {request.member_epoch}, the group has it at {current.epoch}"
-        )
     overlay = Overlay(group, now_ms)
-    computation, assignor = under_way(overlay), select_assignor(list(overlay.members()))
-    if (
-        computation is None
-        or assignor is None
-        or not accepts_prepare(overlay, computation, request.member_id, assignor)
-    ):
-        raise _not_chosen(request.member_id)
-    prepared = replace(
-        computation,
-        epoch=overlay.epoch,
-        member_id=request.member_id,
-        prepared=True,
-        assignor=assignor,
-        replaced_members=(),
-    )
-    if prepared != computation:
-        overlay.write(prepared)
-    timers = () if prepared.member_id == computation.member_id else (computation_timer(overlay, prepared.member_id),)
+    assignor, timers = rules.prepare(overlay, request.member_id, request.member_epoch)
     return Outcome(response=group_state(overlay, assignor, settings), records=tuple(overlay.records), timers=timers)
 
 
@@ -126,7 +78,7 @@ def install(group: Group, request: InstallRequest, now_ms: int, settings: GroupS
     member must send Prepare again.
     """
     validate.install(request)
-    _check_member(group, request.member_id)
+    rules.check_member(group, request.member_id)
     if _is_repeat(group, request):
         return Outcome(response=InstallResponse())
     if request.group_epoch != _prepared_epoch(group, request.member_id):
@@ -162,19 +114,9 @@ def install(group: Group, request: InstallRequest, now_ms: int, settings: GroupS
 
 
 def install_computed(group: Group, computed: Computed, now_ms: int, settings: GroupSettings) -> Outcome[None]:
-    """Install the result of a server-side assignor, by the rule of ``install``.
-
-    A result is stale, and ignored, if no server-side computation is in progress, or if the result is for an earlier
-    epoch than the one requested. A coordinator that has loaded the group requests the computation again for the newest
-    epoch, so a later epoch is accepted.
-    """
-    computation = under_way(group)
-    if (
-        computation is None
-        or computation.member_id
-        or not computation.prepared
-        or not computation.epoch <= computed.epoch <= group.epoch
-    ):
+    """Install the result of a server-side assignor, by the rule of ``install``; a stale result is ignored."""
+    computation = rules.computation_of_result(group, computed.epoch)
+    if computation is None:
         return Outcome(response=None)
     overlay = Overlay(group, now_ms)
     result, failure, contradicts = _validated(overlay, computed, settings)

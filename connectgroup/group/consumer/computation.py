@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from ...protocol.records.connect import ComputationRecord, Record
 from ...protocol.records.consumer import CONSUMER, ConsumerMemberRecord
 from ..kernel import computation as rules
-from ..kernel.computation import COORDINATOR, choose_again, fail_computation, under_way
+from ..kernel.computation import COORDINATOR, under_way
 from ..kernel.effects import Compute, Effect, Warn
 from ..kernel.outcome import Outcome
 from ..kernel.timers import Timer
@@ -63,14 +63,5 @@ def effects_of(draft: Draft, records: Sequence[Record] | None = None) -> tuple[E
 
 
 def compute_timed_out(draft: Draft, settings: ConsumerSettings) -> Outcome[None]:
-    """Handle the timer of a computation: the chosen member is late, or the interval before it has elapsed."""
-    computation = under_way(draft)
-    if draft.epoch <= draft.target_epoch or not draft.group.members:
-        return Outcome(response=None)
-    if computation is None:
-        timers = ensure_computation(draft, settings, waited=True)
-    elif computation.member_id:
-        timers = fail_computation(draft, settings, f"{computation.member_id} did not install an assignment in time")
-    else:
-        timers = choose_again(draft, settings, computation)
-    return Outcome(response=None, records=tuple(draft.records), timers=timers)
+    """As ``kernel.computation.compute_timed_out``; no computation starts while a regular expression is unresolved."""
+    return rules.compute_timed_out(draft, settings, is_ready=not unresolved(draft))

@@ -1,7 +1,7 @@
 """Prepare and Install of a consumer group: the chosen member reads the group and returns the target assignment.
 
-The rules are those of connect groups (``connect.install``): an Install is judged by the chosen member and the group
-epoch that it prepared, never by the member epoch.
+The rules that do not depend on the group type are in ``kernel.install``. An Install is judged by the chosen member and
+the group epoch that it prepared, never by the member epoch.
 
 Source: KIP-848, ConsumerGroupPrepareAssignment and ConsumerGroupInstallAssignment.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from zlib import crc32
 
-from ...errors import FencedMemberEpoch, GroupIdNotFound, InvalidAssignment, StaleGroupEpoch, UnknownMemberId
+from ...errors import InvalidAssignment, StaleGroupEpoch
 from ...protocol.messages.consumer import (
     ConsumerInstallRequest,
     ConsumerInstallResponse,
@@ -19,18 +19,16 @@ from ...protocol.messages.consumer import (
     ConsumerPrepareResponse,
 )
 from ...protocol.units import printable
+from ..kernel import install as rules
 from ..kernel.computation import (
     COORDINATOR,
-    accepts_prepare,
     choose_again,
-    computation_timer,
     fail_computation,
     fail_on_coordinator,
     under_way,
 )
 from ..kernel.effects import Computed
 from ..kernel.outcome import Outcome
-from ..kernel.selection import select_assignor
 from ..kernel.timers import Timer
 from . import validate
 from .draft import Draft
@@ -39,46 +37,11 @@ from .state import ConsumerGroup
 from .target import group_state, install_target, violation_of
 
 
-def _check_member(group: ConsumerGroup, member_id: str) -> None:
-    if not group.exists:
-        raise GroupIdNotFound(f"GroupId: got {printable(group.group_id)!r}; there is no such group")
-    if member_id not in group.members:
-        raise UnknownMemberId(f"MemberId: got {printable(member_id)!r}; the group has no such member")
-
-
-def _not_chosen(member_id: str) -> UnknownMemberId:
-    return UnknownMemberId(f"{printable(member_id)} is not the member chosen to compute the assignment")
-
-
 def prepare(draft: Draft, request: ConsumerPrepareRequest) -> Outcome[ConsumerPrepareResponse]:
-    """Send the chosen member the input of its assignor.
-
-    Raises:
-        GroupIdNotFound, UnknownMemberId, FencedMemberEpoch: an earlier member epoch is accepted, because heartbeats are
-            concurrent and may advance it.
-    """
+    """Send the chosen member the input of its assignor, as ``kernel.install.prepare``."""
     validate.group_id(request.group_id)
     validate.name("MemberId", request.member_id)
-    _check_member(draft.group, request.member_id)
-    current = draft.current(request.member_id)
-    if request.member_epoch > current.epoch:
-        raise FencedMemberEpoch(
-            f"{printable(request.member_id)} sent epoch {request.member_epoch}, the group has it at {current.epoch}"
-        )
-    computation, assignor = under_way(draft), select_assignor(list(draft.members()))
-    if computation is None or assignor is None or not accepts_prepare(draft, computation, request.member_id, assignor):
-        raise _not_chosen(request.member_id)
-    prepared = replace(
-        computation,
-        epoch=draft.epoch,
-        member_id=request.member_id,
-        prepared=True,
-        assignor=assignor,
-        replaced_members=(),
-    )
-    if prepared != computation:
-        draft.write(prepared)
-    timers = () if prepared.member_id == computation.member_id else (computation_timer(draft, prepared.member_id),)
+    assignor, timers = rules.prepare(draft, request.member_id, request.member_epoch)
     return Outcome(response=group_state(draft, assignor), records=tuple(draft.records), timers=timers)
 
 
@@ -96,7 +59,7 @@ def install(
     group = draft.group
     validate.group_id(request.group_id)
     validate.name("MemberId", request.member_id)
-    _check_member(group, request.member_id)
+    rules.check_member(group, request.member_id)
     checksum = crc32(repr(request.members).encode())
     if _is_repeat(group, request, checksum):
         return Outcome(response=ConsumerInstallResponse())
@@ -107,7 +70,7 @@ def install(
     if request.group_epoch != prepared_epoch:
         raise StaleGroupEpoch(f"GroupEpoch: got {request.group_epoch}; the assignment was requested for another epoch")
     if computation is None or computation.member_id != request.member_id or not computation.assignor:
-        raise _not_chosen(request.member_id)
+        raise rules.not_chosen(request.member_id)
     if request.error:
         message = printable(request.message, limit=300)
         failure = f"{request.member_id}: assignor {computation.assignor} failed with {request.error} {message}"
@@ -142,13 +105,8 @@ def _is_repeat(group: ConsumerGroup, request: ConsumerInstallRequest, checksum: 
 
 def install_computed(draft: Draft, computed: Computed, settings: ConsumerSettings) -> Outcome[None]:
     """Install the result of a server-side assignor; a stale result is ignored."""
-    group, computation = draft.group, under_way(draft)
-    if (
-        computation is None
-        or computation.member_id
-        or not computation.prepared
-        or not computation.epoch <= computed.epoch <= group.epoch
-    ):
+    computation = rules.computation_of_result(draft, computed.epoch)
+    if computation is None:
         return Outcome(response=None)
     where = f"server-side assignor {computed.assignor}"
     result: ConsumerServerAssignment = computed.result or ConsumerServerAssignment()
@@ -156,7 +114,7 @@ def install_computed(draft: Draft, computed: Computed, settings: ConsumerSetting
     if not failure and (violation := violation_of(draft, computed.assignor, result.members, epoch=computed.epoch)):
         failure = f"{where}: {violation}"
     timers: tuple[Timer, ...]
-    if failure and computed.epoch < group.epoch:
+    if failure and computed.epoch < draft.epoch:
         # The group has changed since, which may be the cause of the failure.
         timers = choose_again(draft, settings, replace(computation, error=printable(failure, limit=500)))
     elif failure:

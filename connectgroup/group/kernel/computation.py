@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from ...protocol.records.connect import ComputationRecord, Record
 from ...protocol.units import printable
 from .deadlines import Computing, compute
+from .outcome import Outcome
 from .selection import AssigningMember, members_able_to_compute, select_assignor
 from .timers import Timer
 
@@ -60,6 +61,8 @@ class Draft(Computing, Protocol):
     def group(self) -> ComputedGroup: ...
     @property
     def now_ms(self) -> int: ...
+    @property
+    def records(self) -> Sequence[Record]: ...
     def write(self, record: Record) -> None: ...
     def member(self, member_id: str) -> AssigningMember | None: ...
     def members(self) -> Iterator[AssigningMember]: ...
@@ -97,6 +100,26 @@ def ensure_computation(draft: Draft, settings: ComputationSettings, *, waited: b
     return _choose_member(
         draft, settings, able, running or ComputationRecord(group_id=draft.group.group_id, epoch=draft.epoch)
     )
+
+
+def compute_timed_out(draft: Draft, settings: ComputationSettings, *, is_ready: bool = True) -> Outcome[None]:
+    """Handle the timer of a computation: the chosen member is late, or the interval before it has elapsed.
+
+    Args:
+        is_ready: whether the input of an assignor is complete. If not, no computation starts.
+    """
+    if draft.epoch <= draft.target_epoch or not any(draft.members()):
+        return Outcome(response=None)
+    computation = under_way(draft)
+    timers: tuple[Timer, ...] = ()
+    if computation is None:
+        timers = ensure_computation(draft, settings, waited=True) if is_ready else ()
+    elif computation.member_id:
+        timers = fail_computation(draft, settings, f"{computation.member_id} did not install an assignment in time")
+    else:
+        # A capable member may have joined since.
+        timers = choose_again(draft, settings, computation)
+    return Outcome(response=None, records=tuple(draft.records), timers=timers)
 
 
 def under_way(group: Computing) -> ComputationRecord | None:

@@ -37,7 +37,7 @@ ASSIGNING: tuple[Fault, ...] = (
           "...", "return member_id == computation.member_id", model=True),
         C("a replaced member that is draining may compute",
           "A and B", "A")),
-    *at("connectgroup.group.connect.computation:compute_timed_out",
+    *at("connectgroup.group.kernel.computation:compute_timed_out",
         "group/test_computing.py group/test_assignment_interval.py",
         C("no other member is chosen when a computation times out (L5)",
           "...", "return Outcome(response=None)", simulator="L5")),
