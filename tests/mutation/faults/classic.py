@@ -6,6 +6,7 @@ from ..fault import Fault
 from .at import C, at
 
 RULES = "group/classic/test_classic.py"
+STATIC_MEMBERS = "group/classic/test_static_members.py"
 
 # fmt: off
 CLASSIC: tuple[Fault, ...] = (
@@ -19,13 +20,13 @@ CLASSIC: tuple[Fault, ...] = (
           "max(A)", "min(A)"),
         C("every rebalance changes the leader",
           "A if B in C else D", "D")),
-    *at("connectgroup.group.classic.rebalance:_complete_join", RULES,
+    *at("connectgroup.group.classic.rebalance:_complete_join", STATIC_MEMBERS,
         C("a static member that does not join in time is removed (KIP-345)",
           "A not in B and C is None", "A not in B")),
     *at("connectgroup.group.classic.join:_join_existing", RULES,
         C("a follower that repeats its request begins a rebalance",
           "if A and B: ...")),
-    *at("connectgroup.group.classic.join:member_error", RULES,
+    *at("connectgroup.group.classic.join:member_error", STATIC_MEMBERS,
         C("a replaced static member is not fenced",
           "0 if A == B else C.code", "0")),
     *at("connectgroup.group.classic.join:_refused", RULES,
