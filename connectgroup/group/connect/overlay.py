@@ -1,19 +1,17 @@
 """The group as it will be once the records written so far in this step are applied.
 
-Handlers read the draft and write records to it; the group itself does not change. So a step that fails half-way has
-changed nothing (reliability D8), and later code in the same step reads what earlier code has written.
+What does not depend on the group type is in ``kernel.draft``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container
 
 from ...protocol.messages.common import grouped, units_of
 from ...protocol.messages.describe import Rebalance
 from ...protocol.records.base import Key, Kind, Tombstone
 from ...protocol.records.connect import (
     HISTORY,
-    ComputationRecord,
     CurrentRecord,
     DelayRecord,
     GroupRecord,
@@ -26,55 +24,41 @@ from ...protocol.records.connect import (
     held,
 )
 from ...protocol.units import NO_UNITS, Unit, Units
-from ..kernel.current import NOTHING, Current
+from ..kernel.current import Current
+from ..kernel.draft import GroupDraft, created_ms
 from .state import NO_TARGET, Group, Target
 
 MAX_RESTART_REQUESTS = 100
 """Restart requests of lost members that a group keeps; the oldest is dropped. Some members never join again."""
 
 
-class Overlay:
+class Overlay(GroupDraft[MemberRecord, Unit]):
     """A group overlaid with the records of the current step.
 
-    Attributes:
+    Attributes, besides those of ``GroupDraft``:
         group: state as of the last applied record.
         now_ms: the coordinator's wall clock; written into records for operators and for the computation of downtime.
-        records: written so far, in order.
-        epoch: the group epoch.
-        target_epoch: the epoch of the installed target assignment.
-        target_assignor: the assignor that computed it.
-        computation: the chosen member and the progress of its computation.
+        target_assignor: the assignor that computed the target assignment.
         delays: delayed units, by the member they are reserved for.
     """
 
     def __init__(self, group: Group, now_ms: int) -> None:
+        super().__init__(group)
         self.group = group
         self.now_ms = now_ms
-        self.records: list[Record] = []
-        self.epoch = group.epoch
-        self.target_epoch = group.target_epoch
         self.target_assignor = group.target_assignor
-        self.computation = group.computation
-        self._members: dict[str, MemberRecord | None] = {}
-        self._currents: dict[str, Current[Unit] | None] = {}
         self._targets: dict[str, Target | None] = {}
         self.delays: dict[str, DelayRecord] = dict(group.delays)
         self._rebalance = group.latest_rebalance
-        self._bumped = False
 
     def write(self, record: Record) -> None:
         """Add a record; later reads of the draft include it."""
-        self.records.append(record)
+        super().write(record)
         match record:
-            case GroupRecord():
-                self.epoch = record.epoch
             case TargetRecord():
-                self.target_epoch = record.epoch
                 self.target_assignor = record.assignor
             case MemberRecord():
                 self._members[record.member_id] = record
-            case ComputationRecord():
-                self.computation = record
             case TargetMemberRecord():
                 self._targets[record.member_id] = Target(
                     units=units_of(record.units), error=record.error, version=record.version, metadata=record.metadata
@@ -148,19 +132,6 @@ class Overlay:
             )
         )
 
-    def member(self, member_id: str) -> MemberRecord | None:
-        """A member's record, or ``None`` if there is no such member."""
-        if member_id in self._members:
-            return self._members[member_id]
-        return self.group.members.get(member_id)
-
-    def members(self) -> Iterator[MemberRecord]:
-        """All members, sorted by id: an unsorted order that leaves the core would differ between runs."""
-        for member_id in sorted(self.group.members.keys() | self._members.keys()):
-            member = self.member(member_id)
-            if member is not None:
-                yield member
-
     def assignable_members(self) -> list[MemberRecord]:
         """Members that may be assigned units: no draining ones, unless no other member is there to take their units."""
         members = list(self.members())
@@ -171,12 +142,6 @@ class Overlay:
         """Members that may compute: present, and not draining unless no other member can take units."""
         members = self.assignable_members()
         return {member.member_id for member in members if not self.current(member.member_id).temporarily_left}
-
-    def current(self, member_id: str) -> Current[Unit]:
-        """A member's current assignment."""
-        if member_id in self._currents:
-            return self._currents[member_id] or NOTHING
-        return self.group.current(member_id)
 
     def is_settled(self, member_id: str) -> bool:
         """Whether a member has reached the newest target assignment and nothing has changed since.
@@ -251,16 +216,7 @@ class Overlay:
         if entry is None:
             return None
         member_id = entry[0]
-        if member_id in self._currents:
-            changed = self._currents[member_id]
-            if changed is None or (unit not in changed.assigned and unit not in changed.pending):
-                return None
-        return member_id
-
-    @property
-    def next_epoch(self) -> int:
-        """The group epoch after ``bump`` is called in this step."""
-        return self.epoch if self._bumped else self.epoch + 1
+        return None if self._has_released(member_id, unit) else member_id
 
     def bump(self, cause: str, *, restart_request: str = "") -> None:
         """Advance the group epoch: a new assignment is needed (KIP-848, the causes listed under "Group Epoch").
@@ -277,9 +233,6 @@ class Overlay:
             self._bumped = True
             if last is not None and unanswered:
                 self.forget(Kind.REBALANCE, str(last.epoch))
-            # A group created again under the id of a deleted group must have a later creation time, even if the clock
-            # was set back: its tokens must be higher, and they count seconds (``TaskContext.token``).
-            created_ms = self.group.created_ms if self.group.exists else max(self.now_ms, self.group.created_ms + 1_000)
             requests = [each for each in self.group.restart_requests if self.member(each) is None]
             if restart_request:
                 requests = [*requests, restart_request][-MAX_RESTART_REQUESTS:]
@@ -287,7 +240,7 @@ class Overlay:
                 GroupRecord(
                     group_id=self.group.group_id,
                     epoch=self.epoch + 1,
-                    created_ms=created_ms,
+                    created_ms=created_ms(self.group, self.now_ms),
                     restart_requests=tuple(requests),
                 )
             )

@@ -1,16 +1,15 @@
 """The group as it will be once the records written so far in this step are applied.
 
-Handlers read the draft and write records to it; the group itself does not change. So a step that fails half-way has
-changed nothing (reliability D8).
+What does not depend on the group type is in ``kernel.draft``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Mapping
 
 from ...protocol.messages.consumer import by_topic
 from ...protocol.records.base import Key, Kind, Tombstone
-from ...protocol.records.connect import ComputationRecord, GroupRecord, Record, TargetRecord
+from ...protocol.records.connect import GroupRecord, Record
 from ...protocol.records.consumer import (
     CONSUMER,
     ConsumerCurrentRecord,
@@ -22,54 +21,40 @@ from ...protocol.records.consumer import (
     stored,
 )
 from ...protocol.units import TopicPartition
-from ..kernel.current import NOTHING, Current
+from ..kernel.current import Current
+from ..kernel.draft import GroupDraft, created_ms
 from .state import NO_TARGET, ConsumerGroup, Target
 
 Topics = Mapping[str, TopicMetadata]
 """Topics by name."""
 
 
-class Draft:
+class Draft(GroupDraft[ConsumerMemberRecord, TopicPartition]):
     """A consumer group with the records of the current step applied to it.
 
-    Attributes:
+    Attributes, besides those of ``GroupDraft``:
         group: state as of the last applied record.
         now_ms: the coordinator's wall clock.
         cluster: all topics of the cluster, as the topic source last read them.
-        records: written so far, in order.
-        epoch: the group epoch.
-        target_epoch: the epoch of the target assignment.
-        computation: the chosen member and the progress of its computation.
         topics: the subscribed topics that exist.
         regexes: the topics that match each regular expression; absent if it is not resolved yet.
     """
 
     def __init__(self, group: ConsumerGroup, now_ms: int, cluster: Topics) -> None:
+        super().__init__(group)
         self.group, self.now_ms, self.cluster = group, now_ms, cluster
-        self.records: list[Record] = []
-        self.epoch, self.target_epoch = group.epoch, group.target_epoch
-        self.computation: ComputationRecord | None = group.computation
         self.topics: Topics = group.topics
         self.regexes: Mapping[str, frozenset[str]] = group.regexes
-        self._members: dict[str, ConsumerMemberRecord | None] = {}
-        self._currents: dict[str, Current[TopicPartition] | None] = {}
         self._targets: dict[str, Target | None] = {}
-        self._bumped = False
 
     # ---- writing
 
     def write(self, record: Record) -> None:
         """Add a record; later reads of the draft include it."""
-        self.records.append(record)
+        super().write(record)
         match record:
-            case GroupRecord():
-                self.epoch = record.epoch
-            case TargetRecord():
-                self.target_epoch = record.epoch
             case ConsumerMemberRecord():
                 self._members[record.member_id] = record
-            case ComputationRecord():
-                self.computation = record
             case ConsumerTopicsRecord():
                 self.topics = {topic.topic_name: topic for topic in record.topics}
             case ConsumerRegexRecord():
@@ -123,47 +108,26 @@ class Draft:
             )
         )
 
-    @property
-    def next_epoch(self) -> int:
-        """The group epoch after ``bump`` is called in this step."""
-        return self.epoch if self._bumped else self.epoch + 1
-
     def bump(self) -> None:
         """Advance the group epoch, once in a step: a new target assignment is needed (KIP-848, "Group Epoch")."""
         if self._bumped:
             return
         self._bumped = True
-        group = self.group
-        created_ms = group.created_ms if group.exists else max(self.now_ms, group.created_ms + 1_000)
         self.write(
-            GroupRecord(group_id=group.group_id, epoch=self.epoch + 1, group_type=CONSUMER, created_ms=created_ms)
+            GroupRecord(
+                group_id=self.group.group_id,
+                epoch=self.epoch + 1,
+                group_type=CONSUMER,
+                created_ms=created_ms(self.group, self.now_ms),
+            )
         )
 
     # ---- reading
-
-    def member(self, member_id: str) -> ConsumerMemberRecord | None:
-        """A member's record, or ``None`` if there is no such member."""
-        if member_id in self._members:
-            return self._members[member_id]
-        return self.group.members.get(member_id)
-
-    def members(self) -> Iterator[ConsumerMemberRecord]:
-        """All members, sorted by id."""
-        for member_id in sorted(self.group.members.keys() | self._members.keys()):
-            member = self.member(member_id)
-            if member is not None:
-                yield member
 
     def computing_members(self) -> Container[str]:
         """The members that may compute: those that have not left temporarily."""
         ids = (member.member_id for member in self.members())
         return {member_id for member_id in ids if not self.current(member_id).temporarily_left}
-
-    def current(self, member_id: str) -> Current[TopicPartition]:
-        """A member's current assignment."""
-        if member_id in self._currents:
-            return self._currents[member_id] or NOTHING
-        return self.group.current(member_id)
 
     def target(self, member_id: str) -> Target:
         """A member's target assignment."""
@@ -190,8 +154,4 @@ class Draft:
     def owner(self, partition: TopicPartition) -> str | None:
         """The owner of a partition. A partition with a pending revocation still has its owner."""
         member_id = self.group.holders.owner(partition)
-        if member_id is not None and member_id in self._currents:
-            changed = self._currents[member_id]
-            if changed is None or partition not in changed.held:
-                return None
-        return member_id
+        return None if member_id is None or self._has_released(member_id, partition) else member_id
