@@ -1,4 +1,4 @@
-"""Collects the finished spans of this library in memory, as plain values; requires ``opentelemetry-sdk``."""
+"""Collects the spans of this library in memory, as plain values; requires ``opentelemetry-sdk``."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from .spans import use_tracer_provider
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FinishedSpan:
-    """One finished span. Ids are hexadecimal; times are nanoseconds since 1970.
+class CapturedSpan:
+    """One span, as it is when it is read. Ids are hexadecimal; times are nanoseconds since 1970.
 
     Attributes:
         parent_id: empty for a root.
+        ended_ns: ``None`` if the span has not ended.
         error: the type of the error if the span failed; empty otherwise.
         links: the span ids that this span links to.
     """
@@ -26,7 +27,7 @@ class FinishedSpan:
     parent_id: str
     attributes: Mapping[str, Any]
     started_ns: int
-    ended_ns: int
+    ended_ns: int | None
     error: str = ""
     links: tuple[str, ...] = ()
     text: str = ""
@@ -34,38 +35,52 @@ class FinishedSpan:
 
 
 class Collector:
-    """The spans that have finished since ``collect`` began."""
+    """The spans that have started since ``collect`` began; a span processor of OpenTelemetry's SDK."""
 
-    def __init__(self, exporter: Any) -> None:
-        self._exporter = exporter
+    def __init__(self) -> None:
+        self._spans: list[Any] = []
 
-    def finished(self) -> list[FinishedSpan]:
-        """All finished spans, in the order of their starts."""
-        found = [_value(span) for span in self._exporter.get_finished_spans()]
-        return sorted(found, key=lambda span: span.started_ns)
+    def started(self) -> list[CapturedSpan]:
+        """All spans, in the order of their starts, also those that have not ended."""
+        return sorted(map(_value, list(self._spans)), key=lambda span: span.started_ns)
+
+    def on_start(self, span: Any, parent_context: Any = None) -> None:
+        """A span starts; called by the SDK, from any thread."""
+        self._spans.append(span)
+
+    def on_end(self, span: Any) -> None:
+        """A span ends; the span that ``on_start`` was called with has the time."""
+
+    def shutdown(self) -> None:
+        """The provider is shut down; the spans can still be read."""
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        """Nothing is buffered."""
+        return True
 
 
 @contextmanager
 def collect() -> Iterator[Collector]:
     """Collect the spans of this library; other libraries, and OpenTelemetry's global provider, are not affected."""
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+    from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 
-    exporter = InMemorySpanExporter()
+    class Processor(Collector, SpanProcessor):
+        """``Collector`` with the methods that later versions of the SDK call."""
+
+    processor = Processor()
     provider = TracerProvider(shutdown_on_exit=False)
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    provider.add_span_processor(processor)
     before = use_tracer_provider(provider)
     try:
-        yield Collector(exporter)
+        yield processor
     finally:
         use_tracer_provider(before)
         provider.shutdown()
 
 
-def _value(span: Any) -> FinishedSpan:
-    attributes = dict(span.attributes)
-    return FinishedSpan(
+def _value(span: Any) -> CapturedSpan:
+    attributes = dict(span.attributes or {})
+    return CapturedSpan(
         name=span.name.removeprefix("connectgroup."),
         trace_id=f"{span.context.trace_id:032x}",
         span_id=f"{span.context.span_id:016x}",

@@ -194,7 +194,7 @@ def spans() -> Iterator[Spans]:
     from .spans import Spans
 
     with collect() as collector:
-        yield Spans(collector.finished)
+        yield Spans(collector.started)
 
 
 def seeds(count: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -1,4 +1,4 @@
-"""The fixture ``spans``: the finished spans as trees, with assertions that read well.
+"""The fixture ``spans``: the spans as trees, with assertions that read well.
 
 def test_rebalance_is_traced(worker_group, spans):
     group = worker_group(workers=2, connectors={"numbers": 4})
@@ -11,10 +11,11 @@ def test_rebalance_is_traced(worker_group, spans):
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from ..telemetry.capture import FinishedSpan
+from ..telemetry.capture import CapturedSpan
 from ..telemetry.spans import CAUSES, EPOCH, GROUP, MEMBER
 
 ROOTS: Final = frozenset({"rebalance", "load", "leave", "lose", "fail", "batch"})
@@ -23,9 +24,9 @@ rejected; a batch of a task."""
 
 
 class SpanNode:
-    """A finished span and its children."""
+    """A span and its children."""
 
-    def __init__(self, span: FinishedSpan) -> None:
+    def __init__(self, span: CapturedSpan) -> None:
         self.span = span
         self.children: list[SpanNode] = []
 
@@ -55,9 +56,15 @@ class SpanNode:
         return self.span.attributes
 
     @property
+    def is_ended(self) -> bool:
+        """Whether the span has ended. Spans of a killed worker or coordinator do not end before the group is closed."""
+        return self.span.ended_ns is not None
+
+    @property
     def duration_s(self) -> float:
-        """Seconds of real time."""
-        return (self.span.ended_ns - self.span.started_ns) / 1e9
+        """Seconds of real time; up to now if the span has not ended."""
+        ended_ns = time.time_ns() if self.span.ended_ns is None else self.span.ended_ns
+        return (ended_ns - self.span.started_ns) / 1e9
 
     def walk(self) -> Iterator[SpanNode]:
         """This span and all spans below it, depth first."""
@@ -94,24 +101,33 @@ class SpanNode:
     def _lines(self, indent: str) -> Iterator[str]:
         said = [self.name, self.worker, f"epoch {self.epoch}" if EPOCH in self.attributes else "", *self.causes]
         error = f"FAILED: {self.span.error}" if self.span.error else ""
-        yield indent + " | ".join(text for text in (*said, error) if text)
+        texts = (*said, error, "" if self.is_ended else "not ended")
+        yield indent + " | ".join(text for text in texts if text)
         for child in self.children:
             yield from child._lines(indent + "  ")
 
 
 class Spans:
-    """The value of the fixture ``spans``. Each method looks at the spans that have finished so far."""
+    """The value of the fixture ``spans``. Each method reads the spans that have started so far.
 
-    def __init__(self, finished: Callable[[], list[FinishedSpan]]) -> None:
-        self._finished = finished
+    A span that has not ended is part of its tree, so that a tree does not depend on the moment at which it is read: a
+    group may be stable while a worker still waits for the response to its last request.
+    """
 
-    def finished(self) -> list[FinishedSpan]:
-        """All finished spans, flat, in the order of their starts."""
-        return self._finished()
+    def __init__(self, started: Callable[[], list[CapturedSpan]]) -> None:
+        self._started = started
+
+    def started(self) -> list[CapturedSpan]:
+        """All spans, flat, in the order of their starts."""
+        return self._started()
+
+    def finished(self) -> list[CapturedSpan]:
+        """The spans that have ended, flat, in the order of their starts."""
+        return [span for span in self._started() if span.ended_ns is not None]
 
     def roots(self, name: str | None = None) -> list[SpanNode]:
-        """The trees, in the order of their starts. A span whose parent has not finished counts as a root."""
-        nodes = {span.span_id: SpanNode(span) for span in self._finished()}
+        """The trees, in the order of their starts. A span whose parent is not recorded counts as a root."""
+        nodes = {span.span_id: SpanNode(span) for span in self._started()}
         roots = []
         for node in nodes.values():
             parent = nodes.get(node.span.parent_id)
@@ -122,17 +138,17 @@ class Spans:
         return [root for root in roots if name is None or root.name == name]
 
     def rebalances(self, group: str | None = None) -> list[SpanNode]:
-        """The finished rebalances, oldest first."""
-        return [root for root in self.roots("rebalance") if group in (None, root.attributes[GROUP])]
+        """The rebalances that have ended, oldest first; spans of their workers may not have ended."""
+        return [node for node in self.roots("rebalance") if node.is_ended and group in (None, node.attributes[GROUP])]
 
     def assert_no_orphans(self) -> None:
-        """Assert that every span has a finished parent or is one of ``ROOTS``."""
+        """Assert that every span has a recorded parent or is one of ``ROOTS``."""
         orphans = [root for root in self.roots() if root.span.parent_id or root.name not in ROOTS]
         assert not orphans, "spans without a parent:\n" + "\n".join(map(str, orphans))
 
     def assert_never_mentions(self, *secrets: str) -> None:
         """Assert that no name, attribute, event or resource of any span contains one of these texts."""
-        for span in self._finished():
+        for span in self._started():
             for secret in secrets:
                 assert secret not in span.text, f"span {span.name} contains a secret"
 

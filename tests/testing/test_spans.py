@@ -23,6 +23,8 @@ from connectgroup.telemetry import metrics, spans as telemetry
 from connectgroup.telemetry.capture import collect
 from connectgroup.testing import Spans, StartGroup, WorkerGroup, seeds
 from connectgroup.testing.plugins import ConnectorSpec
+from connectgroup.testing.virtual_group import VirtualGroup
+from connectgroup.testing.worker_group import GroupPlan
 from connectgroup.wire.apis import HEARTBEAT, decode_response, encode_response
 
 SECRET = "canary-5f2b91"
@@ -76,6 +78,49 @@ def test_leaving_and_a_lost_lease_are_roots_of_their_own(worker_group: StartGrou
     [left] = spans.roots("leave")
     assert left.worker == "worker-3"
     left.assert_has("revoke > acknowledge")
+
+
+@pytest.mark.parametrize("seed", [10, 42, 84])
+def test_trace_of_a_stable_group_has_the_computation_before_its_last_response(seed: int) -> None:
+    """Under these seeds the group is stable while the response to the worker's Install is still lost or delayed."""
+    with collect() as collector:
+        group = VirtualGroup(GroupPlan(workers=3, connectors={"mine": 4}), seed=seed)
+        try:
+            group.kill(group.random.choice(group.workers))
+            group.wait_until_stable()
+            spans = Spans(collector.started)
+            install = spans.rebalances()[-1].assert_has("compute > install")
+            assert not install.is_ended
+            spans.assert_no_orphans()
+        finally:
+            group.close()
+
+
+@seeds(12)
+def test_trace_of_every_seed_has_a_computation_and_no_orphans(worker_group: StartGroup, spans: Spans) -> None:
+    """The example of README."""
+    group = worker_group(workers=3, connectors={"mine": 4})
+    group.kill(group.random.choice(group.workers))
+    group.wait_until_stable()
+    assert any(rebalance.find("compute > install") for rebalance in spans.rebalances())
+    spans.assert_no_orphans()
+
+
+def test_open_spans_of_a_killed_worker_are_in_their_trace_as_not_ended(worker_group: StartGroup, spans: Spans) -> None:
+    """worker-2 is killed while its listener delays the acknowledgement of a revocation."""
+    group = worker_group(2, connectors={"numbers": 5}, listeners=[Slow])
+    group.wait_until_stable()
+    group.add_worker("worker-3")
+    group.until(lambda: [span for span in spans.started() if span.name == "revoke"], what="a revocation")
+    [revoke] = [span for span in spans.started() if span.name == "revoke"]
+    killed = str(revoke.attributes[telemetry.MEMBER])
+    group.kill(killed)
+    group.wait_until_stable()
+    spans.assert_no_orphans()
+    found = [node for root in spans.roots() for node in root.find("revoke", worker=killed)]
+    assert [node.is_ended for node in found] == [False]
+    assert str(found[0]) == f"revoke | {killed} | not ended"
+    assert revoke not in spans.finished()
 
 
 def test_failed_computation_is_marked(worker_group: StartGroup, spans: Spans) -> None:
@@ -211,10 +256,10 @@ def test_sdk_that_is_configured_later_records_the_next_rebalance(worker_group: S
     group.wait_until_stable()
     with collect() as collector:
         group.advance(30)
-        assert collector.finished() == []
+        assert collector.started() == []
         group.add_worker()
         group.wait_until_stable()
-        assert {"rebalance", "compute", "install", "revoke", "assign"} <= {span.name for span in collector.finished()}
+        assert {"rebalance", "compute", "install", "revoke", "assign"} <= {span.name for span in collector.started()}
 
 
 def test_embedders_provider_is_used_and_restored() -> None:
