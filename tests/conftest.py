@@ -63,6 +63,16 @@ def pytest_check_groups(config: pytest.Config, items: list[pytest.Item]) -> None
             raise pytest.UsageError(f"{item.nodeid}: pytest-xdist ignores its group; allowed: pytest below 9.2")
 
 
+NICE = pytest.StashKey[bool]()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Give way to the longest test, which starts first and keeps one core busy until nearly the end."""
+    if "PYTEST_XDIST_WORKER" in os.environ and "first" not in item.keywords and NICE not in item.config.stash:
+        item.config.stash[NICE] = True
+        os.nice(5)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print what tests have recorded as ``table``, also if they ran in another process."""
     for report in terminalreporter.getreports("passed") + terminalreporter.getreports("failed"):
