@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+from .assign.api import ConnectAssignor
 from .assign.placement import NO_TRAITS, WorkerTraits
+from .checks import check_name, check_whole
 from .client.admin import POLL_S, Admin
+from .client.conditions import no_unit_starts, shown
 from .coordinator.runtime import Coordinator
-from .errors import GroupIdNotFound
+from .errors import ConfigError, GroupIdNotFound
 from .group.connect.settings import GroupSettings
 from .listener import WorkerRebalanceListener
 from .log.memory import MemoryLog
@@ -27,6 +30,12 @@ from .protocol.messages.describe import DescribedGroup
 from .transport.local import LocalClient
 from .worker.loop import Worker
 from .worker.runner import Runner, RunnerSettings, TaskRunner
+
+Assignors = Sequence[str | type[ConnectAssignor] | ConnectAssignor]
+"""Entry-point names, classes (one object per worker), or objects (one for all workers)."""
+
+MAX_WORKERS = 1_000
+"""Workers that ``worker_group`` starts; the coordinator's default limit is the same."""
 
 
 class EmbeddedGroup:
@@ -39,12 +48,13 @@ class EmbeddedGroup:
         workers: the running workers by name.
     """
 
-    def __init__(self, group_id: str, coordinator: Coordinator, assignors: Sequence[str], scratch: Path) -> None:
+    def __init__(self, group_id: str, coordinator: Coordinator, assignors: Assignors, scratch: Path) -> None:
         self.group_id, self.coordinator = group_id, coordinator
         self.admin = Admin.local(coordinator)
         self.workers: dict[str, Worker] = {}
         self._assignors, self._scratch = tuple(assignors), scratch
         self._lives: dict[str, AsyncExitStack] = {}
+        self._task_runners: set[str] = set()
 
     async def add_worker(
         self,
@@ -58,8 +68,14 @@ class EmbeddedGroup:
 
         Args:
             traits: its labels, rack, capacity and host, for assignors.
-            runner: runs its units; the default runs installed connector classes (``TaskRunner``).
+            runner: runs its units. ``None``: a ``TaskRunner``, which runs the installed connector classes that the
+                configurations name (``connector.class``).
+
+        Raises:
+            ConfigError: the name or another argument cannot be used.
+            ValueError: a worker of this name runs.
         """
+        check_name("worker", name)
         if name in self.workers:
             raise ValueError(f"worker {name}: runs already; allowed: another name")
         life = AsyncExitStack()
@@ -67,7 +83,7 @@ class EmbeddedGroup:
             Worker.running(
                 MemberSettings(group_id=self.group_id, member_id=name, traits=traits),
                 lambda: LocalClient(self.coordinator, client_id=name),
-                assignors=[load_assignor(assignor) for assignor in self._assignors],
+                assignors=_make_assignors(self._assignors),
                 listeners=listeners,
                 runner=runner,
             )
@@ -78,20 +94,37 @@ class EmbeddedGroup:
             worker.set_runner(
                 TaskRunner(name, settings, load_class=load_connector_class, publish=publish, report=report)
             )
+            self._task_runners.add(name)
         self.workers[name], self._lives[name] = worker, life
         return worker
 
     async def stop_worker(self, name: str) -> None:
-        """Stop a worker: it stops its units and leaves the group."""
+        """Stop a worker: it stops its units and leaves the group.
+
+        Raises:
+            ConfigError: no worker of this name runs; the error lists those that do.
+        """
+        if name not in self.workers:
+            raise ConfigError("worker", name, shown(list(self.workers)))
         del self.workers[name]
+        self._task_runners.discard(name)
         await self._lives.pop(name).aclose()
 
     async def wait_stable(self, *, timeout_s: float = 30.0) -> DescribedGroup:
-        """Wait until every worker has reached the newest target assignment; see ``Admin.wait_stable``."""
+        """Wait until every worker has reached the newest target assignment and no unit is starting.
+
+        Each assigned unit then runs, or has failed. Units of a worker with a runner of its own are not waited for,
+        because the runner may not report them: use ``Admin.wait_worker``. ``Admin.wait_stable`` waits for no unit.
+
+        Raises:
+            TimedOut: not within ``timeout_s``.
+        """
 
         def is_stable(group: DescribedGroup) -> bool:
             members = {member.member_id for member in group.members}
-            return group.state == "Stable" and members == set(self.workers)
+            return (
+                group.state == "Stable" and members == set(self.workers) and no_unit_starts(group, self._task_runners)
+            )
 
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + timeout_s
@@ -111,8 +144,8 @@ async def worker_group(
     group_id: str,
     *,
     workers: int | Sequence[str] = 1,
-    connectors: Mapping[str, Mapping[str, str]] | None = None,
-    assignors: Sequence[str] = ("balanced",),
+    connectors: Mapping[str, Mapping[str, object]] | None = None,
+    assignors: Assignors = ("balanced",),
     listeners: Callable[[str], Sequence[WorkerRebalanceListener]] = lambda worker: (),
     settings: GroupSettings | None = None,
 ) -> AsyncIterator[EmbeddedGroup]:
@@ -120,11 +153,17 @@ async def worker_group(
 
     Args:
         workers: their number (``worker-1``, ``worker-2``, ...), or their names.
-        connectors: configurations by name.
-        assignors: entry-point names, in order of preference; empty: the coordinator assigns.
-        listeners: the listeners of a worker, by the worker's name.
+        connectors: configurations by name; numbers and booleans become text.
+        assignors: entry-point names, classes or objects, in order of preference; empty: the coordinator assigns.
+        listeners: a function that returns the listeners of a worker, called with the worker's name.
+
+    Raises:
+        ConfigError: an argument cannot be used: its name, its value, and what is allowed.
     """
-    names = [f"worker-{number}" for number in range(1, workers + 1)] if isinstance(workers, int) else list(workers)
+    names = _names(workers)
+    if not callable(listeners):
+        raise ConfigError("listeners", listeners, "a function of the worker's name: lambda worker: [listener]")
+    _make_assignors(assignors)  # an error precedes the start
     async with AsyncExitStack() as stack:
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="connectgroup-"))
         coordinator = Coordinator(MemoryLog(), settings or GroupSettings())
@@ -140,6 +179,39 @@ async def worker_group(
         yield group
         for name in list(group.workers):
             await group.stop_worker(name)
+
+
+def _names(workers: object) -> list[str]:
+    """The names of the first workers."""
+    if isinstance(workers, int):
+        check_whole("workers", workers, 0, MAX_WORKERS)
+        return [f"worker-{number}" for number in range(1, workers + 1)]
+    allowed = f"a whole number from 0 to {MAX_WORKERS}, or a list of names, each once"
+    if isinstance(workers, str) or not isinstance(workers, Iterable):
+        raise ConfigError("workers", workers, allowed)
+    names = list(workers)
+    for name in names:
+        check_name("workers", name)
+    if len(set(names)) < len(names):
+        raise ConfigError("workers", ", ".join(names), allowed)
+    return names
+
+
+def _make_assignors(assignors: Assignors) -> list[ConnectAssignor]:
+    """The assignors of one worker."""
+    if isinstance(assignors, str) or not isinstance(assignors, Sequence):
+        raise ConfigError("assignors", assignors, "a list of names, ConnectAssignor classes or objects")
+    return [_make_assignor(each) for each in assignors]
+
+
+def _make_assignor(assignor: object) -> ConnectAssignor:
+    if isinstance(assignor, str):
+        return load_assignor(assignor)
+    if isinstance(assignor, type) and issubclass(assignor, ConnectAssignor):
+        return assignor()
+    if isinstance(assignor, ConnectAssignor):
+        return assignor
+    raise ConfigError("assignors", assignor, "names, ConnectAssignor classes or objects")
 
 
 async def _stop(group: EmbeddedGroup, name: str) -> None:

@@ -25,7 +25,7 @@ from . import embedding
 from .assign.api import ConnectAssignor
 from .assign.placement import NO_TRAITS, WorkerTraits
 from .client.admin import Admin as AsyncAdmin
-from .embedding import EmbeddedGroup
+from .embedding import Assignors, EmbeddedGroup
 from .group.connect.settings import GroupSettings
 from .listener import WorkerRebalanceListener
 from .member.state_machine import MemberSettings
@@ -165,7 +165,7 @@ class Group:
         self._loop.call(add())
 
     def stop_worker(self, name: str) -> None:
-        """Stop a worker: it stops its units and leaves the group."""
+        """Stop a worker; see ``EmbeddedGroup.stop_worker``."""
         self._loop.call(self._group.stop_worker(name))
 
     def describe(self) -> DescribedGroup:
@@ -173,7 +173,7 @@ class Group:
         return self.admin.describe(self.group_id)
 
     def wait_stable(self, *, timeout_s: float = 30.0) -> DescribedGroup:
-        """Wait until every worker has reached the newest target assignment.
+        """Wait until every worker has reached the newest target assignment and no unit is starting.
 
         Raises:
             TimedOut: not within ``timeout_s``.
@@ -186,8 +186,8 @@ def worker_group(
     group_id: str,
     *,
     workers: int | Sequence[str] = 1,
-    connectors: Mapping[str, Mapping[str, str]] | None = None,
-    assignors: Sequence[str] = ("balanced",),
+    connectors: Mapping[str, Mapping[str, object]] | None = None,
+    assignors: Assignors = ("balanced",),
     listeners: Callable[[str], Sequence[WorkerRebalanceListener]] = lambda worker: (),
     settings: GroupSettings | None = None,
 ) -> Iterator[Group]:

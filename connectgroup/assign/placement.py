@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ..checks import check_text, check_whole
 from ..errors import UNKNOWN_SETTING, ConfigError
 from ..protocol.units import printable
 
@@ -196,12 +197,20 @@ class WorkerTraits:
         rack: the worker's location (a rack, a zone); empty if not configured.
         host: the machine, which workers may share; empty if not configured: the worker then counts as a host of its
             own.
+
+    Raises:
+        ConfigError: a field is of the wrong type, or ``capacity`` is out of range. ``check_traits`` checks the rest.
     """
 
     capacity: int = 0
     labels: Labels = ()
     rack: str = ""
     host: str = ""
+
+    def __post_init__(self) -> None:
+        check_whole("capacity", self.capacity, 0, MAX_CAPACITY)
+        check_text("rack", self.rack)
+        check_text("host", self.host)
 
 
 NO_TRAITS: Final = WorkerTraits()
@@ -213,7 +222,10 @@ def check_traits(traits: WorkerTraits) -> None:
     Raises:
         ConfigError: the field, its value, and what is allowed.
     """
-    if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in traits.labels):
+    if not isinstance(traits.labels, tuple) or not all(
+        isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(word, str) for word in pair)
+        for pair in traits.labels
+    ):
         raise ConfigError("labels", printable(traits.labels), "pairs of a name and a value: (('gpu', 'true'),)")
     words = [traits.rack, traits.host, *(word for pair in traits.labels for word in pair)]
     for word in words:
@@ -222,8 +234,6 @@ def check_traits(traits: WorkerTraits) -> None:
     names = [name for name, _ in traits.labels]
     if len(names) > MAX_LABELS or not all(names) or names != sorted(set(names)):
         raise ConfigError("labels", printable(", ".join(names)), f"at most {MAX_LABELS} names, each once, sorted")
-    if not 0 <= traits.capacity <= MAX_CAPACITY:
-        raise ConfigError("capacity", traits.capacity, f"0 to {MAX_CAPACITY}")
     size = sum(len(word.encode()) for word in words)
     if size > MAX_TRAITS:
         raise ConfigError("labels", f"{size} bytes", f"at most {MAX_TRAITS}")

@@ -21,6 +21,7 @@ from typing import Final, TypeVar
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_exponential, wait_random
 
+from ..checks import setting_texts
 from ..errors import (
     ConnectorAlreadyExists,
     ConnectorNotFound,
@@ -55,6 +56,7 @@ from ..protocol.units import CONNECTOR, printable
 from ..transport.base import Client
 from ..transport.local import LocalClient
 from ..transport.tcp_client import TcpClient
+from .conditions import is_absent, runs_all, shown
 
 POLL_S: Final = 0.1
 """Interval between two descriptions while a method waits for a state of the group."""
@@ -239,15 +241,19 @@ class Admin:
         """
         group = await self.describe(group_id, connectors=(name,), task_configs=task_configs, connectors_only=True)
         if not group.connectors:
-            raise ConnectorNotFound(f"connector {printable(name)} does not exist")
+            known = [each.connector for each in (await self.describe(group_id, connectors_only=True)).connectors]
+            raise ConnectorNotFound(
+                f"connector {printable(name)} does not exist; connectors of this group: {shown(known)}"
+            )
         return group.connectors[0]
 
     async def add_connector(
-        self, group_id: str, name: str, config: Mapping[str, str], *, state: TargetState = TargetState.RUNNING
+        self, group_id: str, name: str, config: Mapping[str, object], *, state: TargetState = TargetState.RUNNING
     ) -> int:
         """Create a connector; the group is created if it does not exist.
 
         Args:
+            config: its settings; numbers and booleans become text, as in Kafka Connect.
             state: the initial wanted state (KIP-980).
 
         Returns:
@@ -255,32 +261,32 @@ class Admin:
 
         Raises:
             ConnectorAlreadyExists: the group has a connector of this name.
+            ConfigError: a setting is neither text, a number nor a boolean.
             InvalidRequest: the name or a setting is invalid.
         """
-        change = ConnectorChange(connector=name, expected_version=0, config=entries(config), target_state=state)
+        texts = entries(setting_texts(name, config))
+        change = ConnectorChange(connector=name, expected_version=0, config=texts, target_state=state)
         return await self.change(group_id, change, idempotent=False)
 
-    async def put_connector(self, group_id: str, name: str, config: Mapping[str, str]) -> PutResult:
-        """Create a connector, or replace its configuration.
-
-        Raises:
-            InvalidRequest: the name or a setting is invalid.
-        """
-        change = ConnectorChange(connector=name, expected_version=0, config=entries(config))
+    async def put_connector(self, group_id: str, name: str, config: Mapping[str, object]) -> PutResult:
+        """Create a connector, or replace its configuration; ``config`` and errors as ``add_connector``."""
+        texts = entries(setting_texts(name, config))
+        change = ConnectorChange(connector=name, expected_version=0, config=texts)
         try:
             return PutResult(version=await self.change(group_id, change), created=True)
         except ConnectorAlreadyExists:
-            change = ConnectorChange(connector=name, config=entries(config))
+            change = ConnectorChange(connector=name, config=texts)
             return PutResult(version=await self.change(group_id, change), created=False)
 
-    async def patch_connector(self, group_id: str, name: str, patch: Mapping[str, str | None]) -> int:
+    async def patch_connector(self, group_id: str, name: str, patch: Mapping[str, object]) -> int:
         """Change some settings of a connector; null removes a setting (KIP-477). Returns the connector's version.
 
         Raises:
             ConnectorNotFound: the group has no such connector.
-            InvalidRequest: a setting is invalid.
+            ConfigError, InvalidRequest: as ``add_connector``.
         """
-        settings = tuple(ConfigPatch(name=setting, value=patch[setting]) for setting in sorted(patch))
+        texts = setting_texts(name, {setting: value for setting, value in patch.items() if value is not None})
+        settings = tuple(ConfigPatch(name=setting, value=texts.get(setting)) for setting in sorted(patch))
         return await self.change(group_id, ConnectorChange(connector=name, config_patch=settings))
 
     async def set_state(self, group_id: str, name: str, state: TargetState) -> int:
@@ -388,16 +394,16 @@ class Admin:
         Raises:
             TimedOut: not within ``timeout_s``.
         """
-
-        def runs_all(group: DescribedGroup) -> bool:
-            member = next((each for each in group.members if member_id in (each.member_id, each.instance_id)), None)
-            if member is None or member.state in ("RESTARTING", "AWAY") or group.state == "Assigning":
-                return False
-            units = [unit for each in group.connectors for unit in each.units if unit.member_id == member.member_id]
-            return member.assigned == member.target and not any(unit.state == "STARTING" for unit in units)
-
         what = f"running all tasks of worker {printable(member_id)}"
-        return await self.wait_until(group_id, runs_all, what=what, timeout_s=timeout_s)
+        try:
+            return await self.wait_until(
+                group_id, lambda group: runs_all(group, member_id), what=what, timeout_s=timeout_s
+            )
+        except TimedOut as error:
+            group = await self.describe(group_id, connectors=())
+            if not is_absent(group, member_id):
+                raise
+            raise TimedOut(f"{error}; workers of this group: {shown([m.member_id for m in group.members])}") from error
 
     # ---------------------------------------------------------------------------------------------- requests
 

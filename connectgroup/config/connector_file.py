@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Final, Literal
 from pydantic import Field
 
 from ..assign.placement import check_settings
+from ..checks import setting_text
 from ..errors import NO_VALUE, ConfigError
 from ..masking import HIDDEN
 from ..protocol.units import printable
@@ -90,10 +91,9 @@ def read_json(path: Path, *, form: str = '{"offsets": [...]}') -> Any:
 
 
 def _text(value: Any) -> Any:
-    """Numbers and booleans become text, as in Kafka Connect."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value) if isinstance(value, int | float) else value
+    """Numbers and booleans become text; ``ConnectorFile`` rejects other values."""
+    text = setting_text(value)
+    return value if text is None else text
 
 
 def read_properties(path: Path) -> dict[str, str]:

@@ -19,9 +19,11 @@ from enum import StrEnum
 from itertools import islice
 from typing import Final
 
-from ..assign.placement import NO_TRAITS, WorkerTraits
+from ..assign.placement import NO_TRAITS, WorkerTraits, check_traits
+from ..checks import MAX_MS, check_name, check_number, check_whole
 from ..errors import (
     ComputeAssignment,
+    ConfigError,
     FencedMemberEpoch,
     GroupIdNotFound,
     StaleMemberEpoch,
@@ -61,8 +63,12 @@ class MemberSettings:
         server_assignor: the server-side assignor that this worker requests. The coordinator rejects a worker that also
             lists client-side assignors ("ServerAssignor and ClientAssignors cannot be used together").
         lease_margin: the part of the session timeout reserved for stopping: a worker without a response for
-            ``session timeout * (1 - lease_margin)`` stops all units.
+            ``session timeout * (1 - lease_margin)`` stops all units. 0 to 0.5: below 0 the lease would outlast the
+            session, and with a shorter lease it would expire between two heartbeats.
         traits: labels, rack, capacity and host of the worker, for assignors.
+
+    Raises:
+        ConfigError: a field is out of its range: the field, its value, and what is allowed.
     """
 
     group_id: str
@@ -73,6 +79,19 @@ class MemberSettings:
     server_assignor: str | None = None
     lease_margin: float = 0.2
     traits: WorkerTraits = NO_TRAITS
+
+    def __post_init__(self) -> None:
+        check_name("group_id", self.group_id)
+        check_name("member_id", self.member_id)
+        for field, name in (("instance_id", self.instance_id), ("server_assignor", self.server_assignor)):
+            if name is not None:
+                check_name(field, name)
+        check_whole("rebalance_timeout_ms", self.rebalance_timeout_ms, 1, MAX_MS)
+        check_whole("max_wait_ms", self.max_wait_ms, 0, MAX_MS)
+        check_number("lease_margin", self.lease_margin, 0, 0.5)
+        if not isinstance(self.traits, WorkerTraits):
+            raise ConfigError("traits", self.traits, "WorkerTraits(...)")
+        check_traits(self.traits)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ import struct
 from collections import deque
 from typing import Final
 
-from ..errors import NotSent, TransportError, WireError
+from ..checks import check_number, check_text, check_whole
+from ..errors import ConfigError, NotSent, TransportError, WireError
 from ..protocol.messages.api import Request, Response
 from ..protocol.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
 from ..protocol.units import printable
@@ -42,6 +43,9 @@ class TcpClient(Client):
         connect_timeout_s: timeout of connecting and the ApiVersions exchange.
         max_response_bytes: maximum response size.
         tls: null for plain text.
+
+    Raises:
+        ConfigError: an argument is out of its range.
     """
 
     def __init__(
@@ -54,6 +58,11 @@ class TcpClient(Client):
         max_response_bytes: int = MAX_RESPONSE_BYTES,
         tls: ssl.SSLContext | None = None,
     ) -> None:
+        check_text("host", host)
+        if not host:
+            raise ConfigError("host", host, "a host name or an IP address")
+        check_whole("port", port, 1, 65_535)
+        check_number("connect_timeout_s", connect_timeout_s, 0, 3_600)
         self._host, self._port, self._client_id = host, port, client_id
         self._connect_timeout_s = connect_timeout_s
         self._max_response_bytes = max_response_bytes

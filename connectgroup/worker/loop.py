@@ -21,7 +21,6 @@ from typing import Any
 
 from ..assign.api import ConnectAssignor
 from ..assign.convert import assignor_info
-from ..assign.placement import check_traits
 from ..connector import Config
 from ..errors import TransportError, WorkerAlreadyRun
 from ..listener import WorkerRebalanceListener
@@ -73,10 +72,8 @@ class Worker:
             runner: runs the units; ``set_runner`` sets a runner that itself needs this worker.
 
         Raises:
-            ConfigError: an assignor, a listener or the runner is not an object of the required kind; the coordinator
-                would reject the worker's traits.
+            ConfigError: an assignor, a listener or the runner is not an object of the required kind.
         """
-        check_traits(settings.traits)
         check_plugins(assignors, listeners)
         check_runner(runner)
         self._control = connections.control

@@ -22,6 +22,7 @@ from typing import Protocol
 
 from ..assign.placement import max_tasks, own_settings
 from ..assign.sandbox import location_of
+from ..checks import check_number, check_text
 from ..config.secrets import NO_SECRETS, Secrets, restored
 from ..connector import Config, Connector, Task, TaskContext
 from ..errors import ConfigError, Fenced, PluginError, StaleMemberEpoch, one_line
@@ -89,6 +90,9 @@ class RunnerSettings:
         retry_initial_s: back-off before a failed task is restarted; doubles with each consecutive failure.
         retry_max_s: maximum back-off.
         group_id: the worker's group, for metrics.
+
+    Raises:
+        ConfigError: a field is out of its range: the field, its value, and what is allowed.
     """
 
     scratch: Path
@@ -97,6 +101,13 @@ class RunnerSettings:
     retry_max_s: float = 30.0
     group_id: str = ""
     secrets: Secrets = NO_SECRETS
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.scratch, Path):
+            raise ConfigError("scratch", self.scratch, "a pathlib.Path")
+        for name in ("refresh_s", "retry_initial_s", "retry_max_s"):
+            check_number(name, getattr(self, name), 0, 3_600)
+        check_text("group_id", self.group_id)
 
 
 class _Failed(Exception):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ..checks import check_number
 from ..transport.base import Client
 
 
@@ -30,6 +31,9 @@ class WorkerSettings:
         lose_timeout_s: how long lost units may take to stop before the worker rejoins. Units that still run after it
             can no longer write, because their fencing token is stale. ``None``: the rebalance timeout.
         first_sequence: see ``Member``; ``None``: taken from the wall clock.
+
+    Raises:
+        ConfigError: a time is out of its range.
     """
 
     call_timeout_s: float = 5.0
@@ -39,6 +43,12 @@ class WorkerSettings:
     status_wait_s: float = 0.05
     lose_timeout_s: float | None = None
     first_sequence: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("call_timeout_s", "assignor_timeout_s", "retry_initial_s", "retry_max_s", "status_wait_s"):
+            check_number(name, getattr(self, name), 0, 3_600)
+        if self.lose_timeout_s is not None:
+            check_number("lose_timeout_s", self.lose_timeout_s, 0, 3_600)
 
     def lose_limit_s(self, rebalance_timeout_ms: int) -> float:
         """The time limit for stopping lost units."""

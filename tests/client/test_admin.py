@@ -133,6 +133,38 @@ async def test_waiting_ends_with_the_state_or_with_an_error(admin: Admin) -> Non
         await admin.wait_worker(GROUP, "w", timeout_s=0.2)
 
 
+async def test_numbers_and_booleans_of_a_configuration_become_text(admin: Admin) -> None:
+    config = {**CONFIG, "tasks.max": 2, "ratio": 0.5, "flag": True}
+    await admin.put_connector(GROUP, "c", config)
+    texts = {**CONFIG, "tasks.max": "2", "ratio": "0.5", "flag": "true"}
+    assert config_of((await admin.describe_connector(GROUP, "c")).config) == texts
+    await admin.put_connector(GROUP, "c", config)
+    await admin.add_connector(GROUP, "d", config)
+    await admin.patch_connector(GROUP, "c", {"tasks.max": 3, "flag": None})
+    assert config_of((await admin.describe_connector(GROUP, "c")).config) == {
+        **CONFIG, "tasks.max": "3", "ratio": "0.5"
+    }  # fmt: skip
+
+
+async def test_invalid_value_names_connector_and_setting(admin: Admin) -> None:
+    allowed = "allowed: text, a number, true or false"
+    for call in (admin.put_connector, admin.add_connector, admin.patch_connector):
+        with pytest.raises(ConfigError) as error:
+            await call(GROUP, "a", {**CONFIG, "tasks.max": [1]})
+        assert str(error.value) == f"connector a: tasks.max: got '[1] (list)'; {allowed}"
+    with pytest.raises(ConfigError, match=r"^connector a: config: got 'an object of int'; allowed: a dict of"):
+        await admin.put_connector(GROUP, "a", 3)  # type: ignore[arg-type]
+
+
+async def test_unknown_names_are_answered_with_those_that_exist(admin: Admin, coordinator: Coordinator) -> None:
+    await admin.add_connector(GROUP, "c", CONFIG)
+    await ask(coordinator, beat("w"))
+    with pytest.raises(ConnectorNotFound, match=r"^connector zz does not exist; connectors of this group: c$"):
+        await admin.describe_connector(GROUP, "zz")
+    with pytest.raises(TimedOut, match=r"not running all tasks of worker zz .*; workers of this group: w$"):
+        await admin.wait_worker(GROUP, "zz", timeout_s=0.01)
+
+
 # ---- retries
 
 

@@ -66,7 +66,7 @@ def test_changed_properties_of_a_member_bump_the_group_epoch(change: dict[str, o
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"capacity": -1}, "capacity: got '-1'; allowed: 0 to 1000000000"),
+        ({"capacity": -1}, "capacity: got '-1'; allowed: a whole number from 0 to 1000000000"),
         ({"rack": "r" * 250}, "allowed: printable words of at most 249"),
         ({"host": "a\nb"}, "allowed: printable words of at most 249"),
         ({"labels": (ConfigEntry(name="a", value="1"),) * 2}, "allowed: at most 64 names, each once, sorted"),

@@ -45,7 +45,7 @@ class MachineHarness:
         self.random = Random(seed)
         self.loss = loss
         self.group = Group(GROUP)
-        self.settings = settings(session_timeout_ms=1_000_000_000)
+        self.settings = settings(session_timeout_ms=3_600_000)
         self.now_ms = 0
         self.processes: dict[str, Process] = {}
         self.granted: dict[Unit, tuple[int, str]] = {}

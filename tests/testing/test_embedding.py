@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Coroutine
 from typing import Any
 
 import pytest
 
-from connectgroup import LocalClient, MemberSettings, Worker, WorkerRebalanceListener, WorkerTraits, worker_group
+from connectgroup import (
+    ConfigError,
+    ConnectAssignment,
+    ConnectAssignor,
+    ConnectGroup,
+    LocalClient,
+    MemberSettings,
+    Worker,
+    WorkerRebalanceListener,
+    WorkerTraits,
+    worker_group,
+)
 from connectgroup.protocol.units import Units
 from connectgroup.testing import VirtualLoop
 
@@ -108,5 +120,77 @@ def test_one_member_runs_while_the_block_runs() -> None:
                 assert recorder.units == {"letters"}
             assert recorder.units == set()
             assert not (await group.admin.describe("mine")).members
+
+    run(program())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"workers": -1}, "workers: got '-1'; allowed: a whole number from 0 to 1000"),
+        (
+            {"workers": "abc"},
+            "workers: got 'abc'; allowed: a whole number from 0 to 1000, or a list of",
+        ),
+        ({"workers": ["a", "a"]}, "workers: got 'a, a'; allowed: a whole number from 0 to 1000, or a list of names"),
+        ({"workers": [3]}, "workers: got '3'; allowed: text"),
+        ({"listeners": [Recorder()]}, "listeners: got "),
+        ({"assignors": "balanced"}, "assignors: got 'balanced'; allowed: a list of names, ConnectAssignor classes"),
+        ({"assignors": [3]}, "assignors: got '3'; allowed: names, ConnectAssignor classes or objects"),
+        ({"assignors": ["zz"]}, "assignor: got 'zz'; allowed: "),
+        (
+            {"connectors": {"a": {"tasks.max": [1]}}},
+            "connector a: tasks.max: got '[1] (list)'; allowed: text",
+        ),
+    ],
+    ids=lambda value: value[:40] if isinstance(value, str) else ",".join(value),
+)
+def test_argument_of_a_group_that_cannot_be_used_is_named(arguments: dict[str, Any], message: str) -> None:
+    async def program() -> None:
+        with pytest.raises(ConfigError, match="^" + re.escape(message)):
+            async with worker_group("mine", **arguments):
+                pass
+
+    run(program())
+
+
+class OnFirst(ConnectAssignor):
+    """Assigns nothing."""
+
+    name = "on-first"
+
+    def assign(self, group: ConnectGroup) -> ConnectAssignment:
+        return ConnectAssignment()
+
+
+@pytest.mark.parametrize("assignor", [OnFirst, OnFirst()], ids=["class", "object"])
+def test_assignor_of_a_group_may_be_a_class_or_an_object(assignor: type[ConnectAssignor] | ConnectAssignor) -> None:
+    async def program() -> None:
+        async with worker_group("mine", assignors=[assignor]) as group:
+            assert (await group.wait_stable()).assignor_name == "on-first"
+
+    run(program())
+
+
+def test_unknown_worker_is_refused_with_the_names_of_the_others() -> None:
+    async def program() -> None:
+        async with worker_group("mine", workers=["ann", "bob"]) as group:
+            with pytest.raises(ConfigError, match=r"^worker: got 'zz'; allowed: ann, bob$"):
+                await group.stop_worker("zz")
+
+    run(program())
+
+
+def test_stable_group_has_no_unit_that_is_starting() -> None:
+    """Numbers in a configuration become text."""
+
+    async def program() -> None:
+        async with worker_group("mine", connectors={"letters": {"connector.class": "idle", "tasks.max": 4}}) as group:
+            while True:
+                described = await group.wait_stable()
+                units = [unit.state for each in described.connectors for unit in each.units]
+                assert "STARTING" not in units
+                if len(units) == 5:
+                    break
 
     run(program())

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from ...checks import MAX_INT32, MAX_MS, check_text, check_whole
+from ...errors import ConfigError
 from ...protocol.messages.assignment import InstalledMember, PrepareResponse
 from ...protocol.messages.common import ConnectorTasks
 
@@ -52,6 +54,9 @@ class GroupSettings:
         scheduled_delay_ms: ``scheduled.rebalance.max.delay.ms``: how long the units of a lost worker are delayed for it
             (Connect: 300 s). 0: they are reassigned at once.
         max_delay_ms: upper bound on the delay an assignor may request.
+
+    Raises:
+        ConfigError: a field is out of its range: the field, its value, and what is allowed.
     """
 
     session_timeout_ms: int = 10_000
@@ -67,6 +72,19 @@ class GroupSettings:
     max_moves: int = 0
     scheduled_delay_ms: int = 0
     max_delay_ms: int = 3_600_000
+
+    def __post_init__(self) -> None:
+        for name in ("session_timeout_ms", "heartbeat_interval_ms", "max_rebalance_timeout_ms"):
+            check_whole(name, getattr(self, name), 1, MAX_MS)
+        for name in ("assignment_interval_ms", "scheduled_delay_ms", "max_delay_ms"):
+            check_whole(name, getattr(self, name), 0, MAX_MS)
+        for name in ("failures_before_fallback", "max_members", "max_units", "max_groups"):
+            check_whole(name, getattr(self, name), 1, MAX_INT32)
+        check_whole("max_moves", self.max_moves, 0, 1_000_000)
+        check_text("server_assignor", self.server_assignor)
+        if self.heartbeat_interval_ms * 3 > self.session_timeout_ms:
+            allowed = f"at most a third of session_timeout_ms ({self.session_timeout_ms})"
+            raise ConfigError("heartbeat_interval_ms", self.heartbeat_interval_ms, allowed)
 
     @property
     def max_park_ms(self) -> int:

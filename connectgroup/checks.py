@@ -1,0 +1,85 @@
+"""Checks of the settings that a program passes as arguments. The texts are those of the command line's settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .errors import ConfigError
+from .protocol.units import name_violation, printable
+
+MAX_MS = 3_600_000
+"""Upper bound of times in milliseconds: one hour."""
+
+MAX_INT32 = 2**31 - 1
+
+
+def check_whole(field: str, value: object, low: int, high: int) -> None:
+    """Check that a value is a whole number within bounds, both included.
+
+    Raises:
+        ConfigError: it is not; ``True`` and ``2.0`` are no whole numbers.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise ConfigError(field, value, f"a whole number from {low} to {high}")
+
+
+def check_number(field: str, value: object, low: float, high: float) -> None:
+    """Check that a value is a number within bounds, both included.
+
+    Raises:
+        ConfigError: it is not, or is not a number at all (NaN).
+    """
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not low <= value <= high:
+        raise ConfigError(field, value, f"a number from {low:g} to {high:g}")
+
+
+def check_text(field: str, value: object) -> None:
+    """Check that a value is text, which may be empty.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    if not isinstance(value, str):
+        raise ConfigError(field, value, "text")
+
+
+def check_name(field: str, value: object) -> None:
+    """Check that a value is an identifier that the coordinator accepts (``name_violation``).
+
+    Raises:
+        ConfigError: it is not.
+    """
+    allowed = name_violation(value) if isinstance(value, str) else "text"
+    if allowed is not None:
+        raise ConfigError(field, value, allowed)
+
+
+def setting_text(value: object) -> str | None:
+    """The text of a connector's setting: numbers and booleans become text, as in Kafka Connect; ``None`` for others."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return str(value)
+    return value if isinstance(value, str) else None
+
+
+def setting_texts(connector: str, config: Mapping[str, object]) -> dict[str, str]:
+    """The configuration of a connector as text (``setting_text``).
+
+    Raises:
+        ConfigError: the configuration is no mapping, or a setting is neither text, a number nor a boolean. Names the
+            connector and the setting.
+    """
+    where = f"connector {printable(connector)}: "
+    if not isinstance(config, Mapping):
+        raise ConfigError(f"{where}config", f"an object of {type(config).__name__}", "a dict of settings")
+    texts: dict[str, str] = {}
+    for name, value in config.items():
+        if not isinstance(name, str):
+            raise ConfigError(f"{where}setting", name, "a name as text")
+        text = setting_text(value)
+        if text is None:
+            allowed = "text, a number, true or false"
+            raise ConfigError(f"{where}{printable(name)}", f"{value} ({type(value).__name__})", allowed)
+        texts[name] = text
+    return texts

@@ -1,0 +1,41 @@
+"""Conditions that ``Admin`` and embedded groups wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+from ..protocol.messages.describe import DescribedGroup
+from ..protocol.units import printable
+
+MAX_NAMES = 20
+"""Names in one error message."""
+
+
+def runs_all(group: DescribedGroup, member_id: str) -> bool:
+    """Whether a worker is in the group and runs all units of its latest target assignment.
+
+    Args:
+        member_id: its member id, or its group instance id.
+    """
+    member = next((each for each in group.members if member_id in (each.member_id, each.instance_id)), None)
+    if member is None or member.state in ("RESTARTING", "AWAY") or group.state == "Assigning":
+        return False
+    units = [unit for each in group.connectors for unit in each.units if unit.member_id == member.member_id]
+    return member.assigned == member.target and not any(unit.state == "STARTING" for unit in units)
+
+
+def is_absent(group: DescribedGroup, member_id: str) -> bool:
+    """Whether no member has this member id or group instance id."""
+    return not any(member_id in (each.member_id, each.instance_id) for each in group.members)
+
+
+def no_unit_starts(group: DescribedGroup, members: Container[str]) -> bool:
+    """Whether no unit of these members is STARTING: each runs, or has failed."""
+    units = (unit for each in group.connectors for unit in each.units)
+    return not any(unit.state == "STARTING" and unit.member_id in members for unit in units)
+
+
+def shown(names: list[str]) -> str:
+    """Names for a message: sorted, shortened after ``MAX_NAMES``; ``none`` if there are none."""
+    text = ", ".join(printable(name) for name in sorted(names)[:MAX_NAMES])
+    return f"{text}, ..." if len(names) > MAX_NAMES else text or "none"

@@ -1,0 +1,74 @@
+"""Settings of a program that embeds connectgroup: an error names the field, the value and what is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from connectgroup import ConfigError, GroupSettings, MemberSettings, RunnerSettings, TcpClient, WorkerTraits
+from connectgroup.worker.settings import WorkerSettings
+
+HOUR = "a whole number from 1 to 3600000"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"group_id": 3}, "group_id: got '3'; allowed: text"),
+        ({"group_id": ""}, "group_id: got ''; allowed: a non-empty name"),
+        ({"member_id": ""}, "member_id: got ''; allowed: a non-empty name"),
+        ({"instance_id": ""}, "instance_id: got ''; allowed: a non-empty name"),
+        ({"server_assignor": 3}, "server_assignor: got '3'; allowed: text"),
+        ({"rebalance_timeout_ms": 0}, f"rebalance_timeout_ms: got '0'; allowed: {HOUR}"),
+        ({"max_wait_ms": -1}, "max_wait_ms: got '-1'; allowed: a whole number from 0 to 3600000"),
+        ({"max_wait_ms": True}, "max_wait_ms: got 'True'; allowed: a whole number from 0 to 3600000"),
+        ({"lease_margin": 3}, "lease_margin: got '3'; allowed: a number from 0 to 0.5"),
+        ({"lease_margin": -1}, "lease_margin: got '-1'; allowed: a number from 0 to 0.5"),
+        ({"lease_margin": float("nan")}, "lease_margin: got 'nan'; allowed: a number from 0 to 0.5"),
+        ({"lease_margin": "x"}, "lease_margin: got 'x'; allowed: a number from 0 to 0.5"),
+        ({"traits": {"capacity": 3}}, "traits: got \"{'capacity': 3}\"; allowed: WorkerTraits(...)"),
+        (
+            {"traits": WorkerTraits(labels=(("gpu", 1),))},  # type: ignore[arg-type]
+            "labels: got \"(('gpu', 1),)\"; allowed: pairs of a name and a value: (('gpu', 'true'),)",
+        ),
+    ],
+)
+def test_settings_of_a_member_are_checked(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        MemberSettings(**{"group_id": "g", "member_id": "m", **changes})  # type: ignore[arg-type]
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: GroupSettings(session_timeout_ms="ten"), f"session_timeout_ms: got 'ten'; allowed: {HOUR}"),  # type: ignore[arg-type]
+        (
+            lambda: GroupSettings(session_timeout_ms=3000, heartbeat_interval_ms=5000),
+            "heartbeat_interval_ms: got '5000'; allowed: at most a third of session_timeout_ms (3000)",
+        ),
+        (
+            lambda: GroupSettings(scheduled_delay_ms=-1),
+            "scheduled_delay_ms: got '-1'; allowed: a whole number from 0 to 3600000",
+        ),
+        (lambda: GroupSettings(max_members=0), "max_members: got '0'; allowed: a whole number from 1 to 2147483647"),
+        (lambda: GroupSettings(server_assignor=None), "server_assignor: got 'None'; allowed: text"),  # type: ignore[arg-type]
+        (lambda: WorkerTraits(capacity="x"), "capacity: got 'x'; allowed: a whole number from 0 to 1000000000"),  # type: ignore[arg-type]
+        (lambda: WorkerTraits(rack=None), "rack: got 'None'; allowed: text"),  # type: ignore[arg-type]
+        (lambda: RunnerSettings(scratch="x"), "scratch: got 'x'; allowed: a pathlib.Path"),  # type: ignore[arg-type]
+        (
+            lambda: RunnerSettings(scratch=Path("x"), retry_max_s=-1),
+            "retry_max_s: got '-1'; allowed: a number from 0 to 3600",
+        ),
+        (lambda: WorkerSettings(call_timeout_s=-1), "call_timeout_s: got '-1'; allowed: a number from 0 to 3600"),
+        (lambda: TcpClient("127.0.0.1", "x"), "port: got 'x'; allowed: a whole number from 1 to 65535"),  # type: ignore[arg-type]
+        (lambda: TcpClient("127.0.0.1", 0), "port: got '0'; allowed: a whole number from 1 to 65535"),
+        (lambda: TcpClient("", 1), "host: got ''; allowed: a host name or an IP address"),
+    ],
+)
+def test_settings_are_checked_when_they_are_made(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        make()
+    assert str(error.value) == message
