@@ -8,6 +8,7 @@ does not change the draws of the others. Without a seed there are no faults.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from random import Random
 from urllib.parse import quote
 
 from .. import fault_points
+from ..errors import ConfigError
 from ..member.actions import Grant
 from ..protocol.units import Units
 from ..worker.runner import Runner
@@ -27,6 +29,14 @@ MAX_APPEND_S, MAX_STOP_S = 0.5, 3.0
 
 NO_FAULTS = "none"
 """What ``format_ids`` writes for no faults."""
+
+LATE_MESSAGES, SLOW_APPENDS, SLOW_STOPS = KINDS_OF_A_RUN = ("late-messages", "slow-appends", "slow-stops")
+"""Kinds of faults that a run has from its start or not at all; their id is the kind."""
+
+LOST, REPEATED = {False: "lost-request", True: "lost-response"}, "repeated-request"
+
+KINDS = (*LOST.values(), REPEATED, *(point.replace(" ", "-") for point in fault_points.POINTS))
+"""Kinds of faults that occur at a time; their id has the worker or coordinator and a number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +68,22 @@ def format_ids(ids: Collection[str]) -> str:
 
 
 def parse_ids(text: str) -> frozenset[str]:
-    """The reverse of ``format_ids``."""
-    return frozenset() if text == NO_FAULTS else frozenset(text.split(","))
+    """The reverse of ``format_ids``.
+
+    Raises:
+        ConfigError: not the id of a fault, whatever the seed.
+    """
+    if text == NO_FAULTS:
+        return frozenset()
+    ids = text.split(",")
+    for each in ids:
+        kind, *place = re.sub(r"^\d+/", "", each).split(":")
+        is_known = not place if kind in KINDS_OF_A_RUN else kind in KINDS and len(place) == 2 and place[1].isdecimal()
+        if not is_known:
+            one_time = ", ".join(f"{kind}:NAME:NUMBER" for kind in KINDS)
+            allowed = f"{NO_FAULTS}, or ids as a failure prints them: {', '.join(KINDS_OF_A_RUN)}, {one_time}"
+            raise ConfigError("--faults", each, allowed)
+    return frozenset(ids)
 
 
 class Faults:
@@ -104,11 +128,11 @@ class Faults:
             point: dice.choice([0.0, dice.uniform(0, limit)]) for point, limit in fault_points.POINTS.items()
         }
         late = f"each message takes up to {latency_s * 1000:.0f} ms"
-        if latency_s > MIN_LATENCY_S and self._occurs("late-messages", late):
+        if latency_s > MIN_LATENCY_S and self._occurs(LATE_MESSAGES, late):
             self._latency_s = latency_s
-        if append_s and self._occurs("slow-appends", f"each append to the log takes up to {append_s * 1000:.0f} ms"):
+        if append_s and self._occurs(SLOW_APPENDS, f"each append to the log takes up to {append_s * 1000:.0f} ms"):
             self._append_s = append_s
-        if stop_s and self._occurs("slow-stops", f"each stop of tasks takes up to {stop_s:.1f} s"):
+        if stop_s and self._occurs(SLOW_STOPS, f"each stop of tasks takes up to {stop_s:.1f} s"):
             self._stop_s = stop_s
 
     def _dice(self, *key: object) -> Random:
@@ -195,11 +219,11 @@ class MessageFaults:
     def is_lost(self, *, response: bool) -> bool:
         """Whether the request, or its response, is lost."""
         part = "response" if response else "request"
-        return self._draws[2 + response] < self._faults._loss and self._occurs(f"lost-{part}", f"the {part} is lost")
+        return self._draws[2 + response] < self._faults._loss and self._occurs(LOST[response], f"the {part} is lost")
 
     def is_repeated(self) -> bool:
         """Whether the request arrives twice."""
-        return self._draws[4] < self._faults._duplication and self._occurs("repeated-request", "it arrives twice")
+        return self._draws[4] < self._faults._duplication and self._occurs(REPEATED, "it arrives twice")
 
     def _occurs(self, kind: str, text: str) -> bool:
         said = f"request {self._number} of {self._worker} ({self._request}): {text}"

@@ -6,6 +6,7 @@ Requires pytest and nothing else; ``spans`` also ``opentelemetry-sdk``. A test f
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -42,8 +43,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", f"{MARK}(n): run the test under n seeds; use connectgroup.testing.seeds")
-    if config.getoption("--faults", None) is not None and config.getoption("--seed", None) is None:
+    faults = config.getoption("--faults", None)
+    if faults is None:
+        return
+    if config.getoption("--seed", None) is None:
         raise pytest.UsageError("--faults: needs --seed; the command at the end of a failure has both")
+    from ..errors import ConfigError
+    from .faults import parse_ids
+
+    try:
+        parse_ids(faults)
+    except ConfigError as error:
+        raise pytest.UsageError(str(error)) from error
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -178,12 +189,22 @@ def worker_group(request: pytest.FixtureRequest) -> Iterator[StartGroup]:
     groups: list[WorkerGroup] = []
     request.node.stash[_GROUPS] = groups
     try:
-        yield StartGroup(groups, _seed_of(request.node), request.node.stash.get(ONLY, None))
+        only = request.node.stash.get(ONLY, None)
+        yield StartGroup(groups, _seed_of(request.node), only)
+        if request.config.getoption("--faults", None) is not None:
+            _warn_of_absent(only or frozenset(), groups)
         for group in groups:
             group.assert_one_owner()
     finally:
         for group in groups:
             group.close()
+
+
+def _warn_of_absent(ids: frozenset[str], groups: list[WorkerGroup]) -> None:
+    """Warn of the faults of the option that have not occurred: this run is then not the one that they are from."""
+    occurred = {fault.id for group in groups for fault in group.faults_occurred or ()}
+    if absent := sorted(ids - occurred):
+        warnings.warn(f"--faults: {', '.join(absent)} did not occur in this run", pytest.PytestWarning, stacklevel=1)
 
 
 @pytest.fixture

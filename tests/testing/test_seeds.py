@@ -12,8 +12,10 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from connectgroup.testing import StartGroup, seeds
-from connectgroup.testing.faults import Faults
+from connectgroup.testing.faults import Faults, format_ids, parse_ids
 from connectgroup.testing.shrinking import shrink
+from connectgroup.testing.virtual_group import VirtualGroup
+from connectgroup.testing.worker_group import GroupPlan
 
 FAILS_UNDER_SOME_SEEDS = """
 from connectgroup.testing import seeds
@@ -165,6 +167,35 @@ def test_shrinking_sets_up_fixtures_anew_and_can_be_switched_off(tmp_path: Path)
     said = run_pytest(tmp_path, "--shrink-seconds=0")
     assert "are left after" not in said
     assert "--seed 0" in said
+
+
+@pytest.mark.parametrize("faults", ["bogus", "worker-99:5", "lost-request:worker-1", "late-messages:worker-1:5", ""])
+def test_unknown_fault_is_a_usage_error_that_lists_the_kinds(tmp_path: Path, faults: str) -> None:
+    (tmp_path / "test_luck.py").write_text(FAILS_UNDER_SOME_SEEDS, encoding="utf-8")
+    said = run_pytest(tmp_path, "--seed=0", "--faults", f"lost-response:worker-1:5,{faults}")
+    assert re.match(
+        rf"^ERROR: --faults: got '{faults}'; allowed: none, or ids .*slow-stops, lost-request:NAME", said
+    ), said
+
+
+def test_fault_that_does_not_occur_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "test_luck.py").write_text(FAILS_UNDER_SOME_SEEDS.replace("< 0.5", "< 2"), encoding="utf-8")
+    said = run_pytest(tmp_path, "--seed=0", "--faults=lost-request:worker-99:5")
+    assert "--faults: lost-request:worker-99:5 did not occur in this run" in said
+    assert "1 passed" in said
+    assert "did not occur" not in run_pytest(tmp_path, "--seed=0", "--faults=none")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_ids_of_all_faults_are_accepted(seed: int) -> None:
+    group = VirtualGroup(GroupPlan(connectors={"größe:1,2": 3}), seed=seed, prefix="2/")
+    try:
+        group.add_worker("worker, new: 2")
+        group.advance(60)
+        ids = [fault.id for fault in group.faults_occurred]
+    finally:
+        group.close()
+    assert parse_ids(format_ids(ids)) == set(ids)
 
 
 def test_faults_need_a_seed(tmp_path: Path) -> None:
