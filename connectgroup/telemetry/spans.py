@@ -45,6 +45,12 @@ BATCH_DEAD: Final = "connectgroup.batch.dead_letters"
 BATCH_COMMIT: Final = "connectgroup.batch.commit_ms"
 OVERTAKEN_BY: Final = "connectgroup.rebalance.overtaken_by"
 
+NAMES: Final = (
+    *("rebalance", "compute", "prepare", "assign", "install", "revoke", "acknowledge", "on_assignment", "start"),
+    *("lose", "fail", "load", "leave", "batch"),
+)
+"""The names of all spans, without ``connectgroup.``."""
+
 _propagator = TraceContextTextMapPropagator()
 _own: TracerProvider | None = None
 _cached: tuple[object, trace.Tracer] | None = None

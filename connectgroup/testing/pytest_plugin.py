@@ -208,14 +208,18 @@ def _warn_of_absent(ids: frozenset[str], groups: list[WorkerGroup]) -> None:
 
 
 @pytest.fixture
-def spans() -> Iterator[Spans]:
+def spans(request: pytest.FixtureRequest) -> Iterator[Spans]:
     """The spans of the coordinator and the workers of this process, as trees. Requires ``opentelemetry-sdk``."""
     pytest.importorskip("opentelemetry.sdk.trace", reason="the fixture spans needs: pip install opentelemetry-sdk")
     from ..telemetry.capture import collect
     from .spans import Spans
 
+    def all_groups_are_real() -> bool:
+        groups = request.node.stash.get(_GROUPS, [])
+        return bool(groups) and all(group.real for group in groups)
+
     with collect() as collector:
-        yield Spans(collector.started)
+        yield Spans(collector.started, all_groups_are_real=all_groups_are_real)
 
 
 def seeds(count: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

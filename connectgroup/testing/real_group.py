@@ -44,6 +44,8 @@ class _Worker:
 class RealGroup(WorkerGroup):
     """See the module."""
 
+    real = True
+
     def __init__(self, plan: GroupPlan, *, seed: int = 0) -> None:
         super().__init__(plan, seed=seed)
         self._began = time.monotonic()

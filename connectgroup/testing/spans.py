@@ -15,12 +15,18 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+from ..errors import ConfigError
 from ..telemetry.capture import CapturedSpan
-from ..telemetry.spans import CAUSES, EPOCH, GROUP, MEMBER
+from ..telemetry.spans import CAUSES, EPOCH, GROUP, MEMBER, NAMES
 
 ROOTS: Final = frozenset({"rebalance", "load", "leave", "lose", "fail", "batch"})
 """The spans that may be roots: a rebalance, or its rest at a new coordinator; a worker that leaves, loses its lease, is
 rejected; a batch of a task."""
+
+UNSEEN: Final = (
+    "spans: a group with real=True runs in processes of its own, whose spans this fixture cannot read; use spans in "
+    "tests without real=True"
+)
 
 
 class SpanNode:
@@ -73,10 +79,14 @@ class SpanNode:
             yield from child.walk()
 
     def find(self, path: str, *, worker: str | None = None) -> list[SpanNode]:
-        """The spans below this one at a path of names: ``"revoke"``, ``"compute > install"``."""
+        """The spans below this one at a path of names: ``"revoke"``, ``"compute > install"``.
+
+        Raises:
+            ConfigError: no span has such a name; so raise all methods that take a path or a name.
+        """
         nodes = [self]
-        for name in path.split(">"):
-            nodes = [child for node in nodes for child in node.children if child.name == name.strip()]
+        for name in [_checked(word.strip()) for word in path.split(">")]:
+            nodes = [child for node in nodes for child in node.children if child.name == name]
         return [node for node in nodes if worker is None or node.worker == worker]
 
     def workers(self, path: str) -> set[str]:
@@ -107,27 +117,42 @@ class SpanNode:
             yield from child._lines(indent + "  ")
 
 
+def _checked(name: str) -> str:
+    if name not in NAMES:
+        raise ConfigError("name of a span", name, ", ".join(NAMES))
+    return name
+
+
 class Spans:
     """The value of the fixture ``spans``. Each method reads the spans that have started so far.
 
     A span that has not ended is part of its tree, so that a tree does not depend on the moment at which it is read: a
     group may be stable while a worker still waits for the response to its last request.
+
+    In a test whose groups are all real processes, each method raises ``AssertionError``: spans of other processes are
+    not recorded.
     """
 
-    def __init__(self, started: Callable[[], list[CapturedSpan]]) -> None:
-        self._started = started
+    def __init__(
+        self, started: Callable[[], list[CapturedSpan]], *, all_groups_are_real: Callable[[], bool] = lambda: False
+    ) -> None:
+        self._started, self._all_groups_are_real = started, all_groups_are_real
 
     def started(self) -> list[CapturedSpan]:
         """All spans, flat, in the order of their starts."""
+        if self._all_groups_are_real():
+            raise AssertionError(UNSEEN)
         return self._started()
 
     def finished(self) -> list[CapturedSpan]:
         """The spans that have ended, flat, in the order of their starts."""
-        return [span for span in self._started() if span.ended_ns is not None]
+        return [span for span in self.started() if span.ended_ns is not None]
 
     def roots(self, name: str | None = None) -> list[SpanNode]:
         """The trees, in the order of their starts. A span whose parent is not recorded counts as a root."""
-        nodes = {span.span_id: SpanNode(span) for span in self._started()}
+        if name is not None:
+            _checked(name)
+        nodes = {span.span_id: SpanNode(span) for span in self.started()}
         roots = []
         for node in nodes.values():
             parent = nodes.get(node.span.parent_id)
@@ -148,9 +173,9 @@ class Spans:
 
     def assert_never_mentions(self, *secrets: str) -> None:
         """Assert that no name, attribute, event or resource of any span contains one of these texts."""
-        for span in self._started():
+        for span in self.started():
             for secret in secrets:
                 assert secret not in span.text, f"span {span.name} contains a secret"
 
     def __str__(self) -> str:
-        return "\n".join(map(str, self.roots()))
+        return UNSEEN if self._all_groups_are_real() else "\n".join(map(str, self.roots()))

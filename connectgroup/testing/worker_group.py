@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from ..assign.placement import WorkerTraits
 from ..client.admin import Admin
@@ -68,7 +68,10 @@ class WorkerGroup(ABC):
         plan: what the group consists of.
         history: all starts and stops with their times, and the check that no unit ran twice.
         random: for decisions of the test; seeded by ``seeds``, else by 0.
+        real: whether coordinator and workers are processes of their own.
     """
+
+    real: ClassVar[bool] = False
 
     def __init__(self, plan: GroupPlan, *, seed: int = 0) -> None:
         self.plan = plan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -16,6 +16,7 @@ from connectgroup import ConnectAssignment, ConnectGroup, GroupSettings
 from connectgroup.analysis.explain import explain_task, rebalance_json, rebalance_lines, task_lines
 from connectgroup.assignors.balanced import BalancedAssignor
 from connectgroup.connector import Batch, Config, Connector, Task, TaskContext
+from connectgroup.errors import ConfigError
 from connectgroup.listener import WorkerRebalanceListener
 from connectgroup.protocol.messages.heartbeat import HeartbeatResponse
 from connectgroup.protocol.units import Unit, Units
@@ -234,6 +235,35 @@ def states(group: WorkerGroup) -> set[str]:
     return {unit.state for each in described.connectors for unit in each.units} if described else set()
 
 
+def test_unknown_name_of_a_span_is_rejected(worker_group: StartGroup, spans: Spans) -> None:
+    """An assertion that there is no such span would pass whatever happens."""
+    group = worker_group(1, connectors={"numbers": 1})
+    group.wait_until_stable()
+    rebalance = spans.rebalances()[-1]
+    asked: list[tuple[Callable[[], object], str]] = [
+        (lambda: rebalance.assert_has_not("loose"), "loose"),
+        (lambda: rebalance.workers("asign > start"), "asign"),
+        (lambda: rebalance.find("revoke > stat", worker="worker-1"), "stat"),
+        (lambda: spans.roots("batches"), "batches"),
+    ]
+    for ask, name in asked:
+        with pytest.raises(
+            ConfigError, match=f"^name of a span: got '{name}'; allowed: rebalance, compute, .*, batch$"
+        ):
+            ask()
+
+
+@pytest.mark.processes
+def test_spans_of_real_processes_are_refused_with_the_reason(worker_group: StartGroup, spans: Spans) -> None:
+    group = worker_group(1, real=True)
+    group.wait_until_stable()
+    asked: list[Callable[[], object]] = [spans.rebalances, spans.finished, spans.assert_no_orphans]
+    asked.append(lambda: spans.assert_never_mentions(SECRET))
+    for ask in asked:
+        with pytest.raises(AssertionError, match="real=True runs in processes of its own, whose spans"):
+            ask()
+
+
 def test_trace_context_travels_in_the_response() -> None:
     traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     for said in (traceparent, ""):
@@ -354,6 +384,7 @@ def test_tables_list_exactly_the_spans_and_their_attributes(worker_group: StartG
     group.stop("worker-1")
     group.wait_until_stable()
     names, attributes = documented()
+    assert set(telemetry.NAMES) == names
     finished = spans.finished()
     assert {span.name for span in finished} == names
     assert {name for span in finished for name in span.attributes} == attributes
