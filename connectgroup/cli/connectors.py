@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ..errors import ConfigError, ConnectGroupError
+from ..errors import ConfigError, ConnectGroupError, ConnectorNotFound, InvalidRequest
 from ..protocol.messages.common import config_of
 from ..protocol.messages.describe import DescribedConnector
 from ..protocol.records.connect import TargetState
@@ -57,7 +57,10 @@ async def put_connectors(options: argparse.Namespace) -> int:
 
     connector = read_connector(options.file)
     # Checked here, so that the operator sees the error, and not only in the log of the worker that would own it.
-    check_connector(connector.name, connector.config)
+    try:
+        check_connector(connector.name, connector.config)
+    except ConfigError as error:
+        raise ConfigError(f"{options.file}: config.{error.field}", error.value, error.allowed) from error
     async with connected(options) as admin:
         if options.action != "update":
             await check_group(admin, options)
@@ -139,6 +142,7 @@ async def connector_topics(options: argparse.Namespace) -> int:
     from ..client import offsets
 
     async with connected(options) as admin:
+        await admin.describe_connector(options.group, options.name)  # an unknown name: the error lists those that exist
         topics = await offsets.topics(admin, options.group, options.name)
     if options.json:
         print_json({options.name: {"topics": topics}})
@@ -164,7 +168,14 @@ async def set_target_state(options: argparse.Namespace) -> int:
 
 async def restart_connector(options: argparse.Namespace) -> int:
     async with connected(options) as admin:
-        before = await admin.describe_connector(options.group, options.name)
+        try:
+            before = await admin.describe_connector(options.group, options.name)
+        except ConnectorNotFound as error:
+            name, _, task = options.name.rpartition("-")
+            if not name or not task.isdecimal():
+                raise
+            hint = f"for task {int(task)} of connector {printable(name)}: connectors restart {printable(name)}"
+            raise ConnectorNotFound(f"{error}; {hint} --task {int(task)}") from error
         if options.task is not None:
             restarted = await admin.restart_task(options.group, options.name, options.task)
         else:
@@ -186,11 +197,20 @@ async def connector_offsets(options: argparse.Namespace) -> int:
 
     secrets = secrets_of(options)
     async with connected(options) as admin:
+        connector = await admin.describe_connector(options.group, options.name)
+        if (options.reset or options.alter is not None) and connector.target_state != "STOPPED":
+            stop = f"connectgroup connectors stop {printable(options.name)}"
+            raise InvalidRequest(f"{offsets.NOT_STOPPED.format(name=printable(options.name))}, or: {stop}")
         if options.reset:
             await offsets.alter(admin, options.group, options.name, None, secrets=secrets)
             _report(options, options.name, "offsets reset", reset=True)
         elif options.alter is not None:
-            changes = changes_from(read_json(options.alter))
+            try:
+                changes = changes_from(read_json(options.alter))
+            except ConfigError as error:
+                if error.field.startswith(str(options.alter)):
+                    raise
+                raise ConfigError(f"{options.alter}: {error.field}", error.value, error.allowed) from error
             await offsets.alter(admin, options.group, options.name, changes, secrets=secrets)
             _report(options, options.name, f"offsets of {len(changes)} partitions altered", altered=len(changes))
         else:

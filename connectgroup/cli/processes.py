@@ -173,7 +173,18 @@ async def serve_rest(options: argparse.Namespace) -> int:
 async def _rest_server(
     admin: Admin, options: argparse.Namespace, port: int, *, rates: Rates | None = None
 ) -> AsyncIterator[str]:
-    """Serve the REST API; yields its URL."""
+    """Serve the REST API; yields its URL.
+
+    Raises:
+        ConfigError: a connector class that clients may use is not installed.
+    """
+    from ..plugins import available
+
+    installed = available("connectors")
+    for name in options.rest_connector_classes or ():
+        if name not in installed:
+            option = "--connector-class" if options.run is serve_rest else "--rest-connector-class"
+            raise ConfigError(option, name, ", ".join(installed) or "none (connectors are not installed)")
     values = {
         "host": options.rest_host,
         "port": port,

@@ -92,7 +92,7 @@ LINES = {
     ),
     "a connector class that is not installed": (
         ["connectors", "put", "{tmp}/class.json", "--coordinator", "{address}"],
-        r"connectgroup: connector.class: got 'os.system'; allowed: idle, pipeline",
+        r"connectgroup: .*class.json: config.connector.class: got 'os.system'; allowed: idle, pipeline",
     ),
     "an invalid number of tasks": (
         ["connectors", "put", "{tmp}/many.json", "--coordinator", "{address}"],
@@ -112,7 +112,7 @@ LINES = {
     ),
     "a connector's setting": (
         ["connectors", "put", "{tmp}/setting.json", "--coordinator", "{address}"],
-        r"connectgroup: stop.ms: got 'soon'; allowed: a whole number of milliseconds",
+        r"connectgroup: .*setting.json: config.stop.ms: got 'soon'; allowed: a whole number of milliseconds",
     ),
     "an assignor that is not installed": (
         ["worker", "--group", "g", "--coordinator", "{address}", "--assignor", "nosuch"],

@@ -109,7 +109,7 @@ async def test_offsets_are_shown_altered_from_a_file_and_reset(command: Command,
     ("content", "message"),
     [
         ("{}", "Partitions / offsets need to be provided"),
-        ("[]", "body: got 'list'; allowed: an object"),
+        ("[]", "offsets.json: body: got 'list'; allowed: an object"),
         ('{"offsets": [], "offsets": []}', "duplicate key 'offsets'"),
         ("no json", "allowed: JSON"),
     ],
@@ -178,10 +178,12 @@ async def test_create_honours_the_initial_state(command: Command, tmp_path: Path
         (("patch", "naps", "=1"), "SETTING=VALUE: got '=1'; allowed: a name, =, and a value"),
         (("patch", "naps", "a=1", "a=2"), "each name once"),
         (("patch", "naps", "tasks.max=0"), "tasks.max: got '0'"),
-        (("patch", "nosuch", "a=1"), "connector nosuch does not exist"),
-        (("status", "nosuch"), "connector nosuch does not exist"),
-        (("topics", "nosuch"), "Connector nosuch not found"),
-        (("offsets", "nosuch"), "Connector nosuch not found"),
+        (("patch", "nosuch", "a=1"), "connector nosuch does not exist; connectors of this group: naps"),
+        (("status", "nosuch"), "connector nosuch does not exist; connectors of this group: naps"),
+        (("topics", "nosuch"), "connector nosuch does not exist; connectors of this group: naps"),
+        (("offsets", "nosuch"), "connector nosuch does not exist; connectors of this group: naps"),
+        (("restart", "naps-0"), "for task 0 of connector naps: connectors restart naps --task 0"),
+        (("offsets", "naps", "--reset"), "endpoint, or: connectgroup connectors stop naps"),
     ],
 )
 async def test_errors_are_one_line(command: Command, idle: Path, words: tuple[str, ...], message: str) -> None:
@@ -190,6 +192,22 @@ async def test_errors_are_one_line(command: Command, idle: Path, words: tuple[st
     assert (done.code, done.out) == (2, "")
     assert message in done.err
     assert done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "message"),
+    [
+        ("a/b", "1", "name: got 'a/b'; allowed: a name without / and \\"),
+        ("a", "soon", "config.stop.ms: got 'soon'; allowed: a whole number of milliseconds"),
+    ],
+)
+async def test_error_of_a_file_names_the_file(
+    command: Command, tmp_path: Path, name: str, setting: str, message: str
+) -> None:
+    file = tmp_path / "c.json"
+    file.write_text(json.dumps({"name": name, "config": {"connector.class": "idle", "stop.ms": setting}}))
+    done = await command("connectors", "create", file)
+    assert (done.code, done.out, done.err) == (2, "", f"connectgroup: {file}: {message}\n")
 
 
 async def test_validate_prints_all_errors(command: Command, idle: Path) -> None:

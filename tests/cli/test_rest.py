@@ -8,6 +8,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.distribution import make_distribution
 
 from ..integration.processes import Program, run_command, wait
@@ -106,6 +108,16 @@ def test_rest_serves_a_group_of_a_coordinator_elsewhere(tmp_path: Path) -> None:
             assert json.loads(listed.out)[0]["name"] == "naps"
             rest.signal(signal.SIGTERM)
             assert rest.ended() == 0, rest.output()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option"), [(["rest"], "--connector-class"), (["up", "--rest-port", "0"], "--rest-connector-class")]
+)
+def test_connector_class_that_is_not_installed_is_refused(arguments: list[str], option: str, tmp_path: Path) -> None:
+    more = ["--data", str(tmp_path / "data"), "--workers", "1"] if arguments[0] == "up" else []
+    done = run_command(*arguments, "--port", "0", option, "zz", *more)
+    assert done.code == 2, done
+    assert done.err.splitlines()[-1] == f"connectgroup: {option}: got 'zz'; allowed: idle, pipeline", done
 
 
 def test_an_address_that_other_machines_reach_is_refused(tmp_path: Path) -> None:
