@@ -160,7 +160,7 @@ async def worker_group(
     Raises:
         ConfigError: an argument cannot be used: its name, its value, and what is allowed.
     """
-    names = _names(workers)
+    names = worker_names(workers)
     if not callable(listeners):
         raise ConfigError("listeners", listeners, "a function of the worker's name: lambda worker: [listener]")
     _make_assignors(assignors)  # an error precedes the start
@@ -181,7 +181,7 @@ async def worker_group(
             await group.stop_worker(name)
 
 
-def _names(workers: object) -> list[str]:
+def worker_names(workers: object) -> list[str]:
     """The names of the first workers."""
     if isinstance(workers, int):
         check_whole("workers", workers, 0, MAX_WORKERS)

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..assign.api import ConnectAssignor
 from ..connector import Config, Connector, Task, TaskContext
+from ..errors import ConfigError
 from ..listener import WorkerRebalanceListener
 from ..member.actions import Grant
 from ..plugins import load_assignor, load_connector_class, load_listener
@@ -45,6 +46,17 @@ def make_listeners(specs: Listeners) -> list[WorkerRebalanceListener]:
 def class_name(cls: type[Connector]) -> str:
     """The name under which a test's own connector class is configured."""
     return f"{cls.__module__}.{cls.__qualname__}".replace("<locals>.", "")
+
+
+def check_spec(field: str, spec: object) -> None:
+    """Check that a connector of a test is a number of tasks or a configuration.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    if isinstance(spec, bool) or not isinstance(spec, Mapping | int) or (isinstance(spec, int) and spec < 1):
+        allowed = 'a number of idle tasks, at least 1, or a configuration: {"connector.class": MyConnector}'
+        raise ConfigError(field, spec, allowed)
 
 
 def configuration(spec: ConnectorSpec) -> tuple[dict[str, str], dict[str, type[Connector]]]:

@@ -23,6 +23,9 @@ SEED = "connectgroup_seed"
 MAX_SHRUNK = 3
 """Failures of one pytest run that are shrunk."""
 
+MAX_SEEDS = 1_000_000
+"""Each seed is a test that pytest collects."""
+
 _GROUPS = pytest.StashKey["list[WorkerGroup]"]()
 _SHRUNK = pytest.StashKey[int]()
 
@@ -229,6 +232,12 @@ def seeds(count: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     the smallest run that fails in the same way: its faults, and the command that repeats it. ``--seeds N`` runs more
     seeds, ``--seed S`` runs one. The test draws its own decisions from ``group.random``. With ``real=True`` a seed
     decides only about ``group.random``.
+
+    Raises:
+        ConfigError: ``count`` is no whole number of at least 1.
     """
+    from ..checks import check_whole
+
+    check_whole("seeds", count, 1, MAX_SEEDS)
     mark: Callable[[Callable[..., Any]], Callable[..., Any]] = pytest.mark.connectgroup_seeds(count)
     return mark

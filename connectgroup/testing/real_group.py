@@ -193,6 +193,7 @@ class RealGroup(WorkerGroup):
         if name == COORDINATOR:
             self._kill_coordinator()
             return
+        self._check_worker(name, (*self._workers, COORDINATOR))
         self._workers[name].process.kill()
         self._workers[name].process.wait(END_S)
         self.history.note(f"{name} is killed")
@@ -217,6 +218,7 @@ class RealGroup(WorkerGroup):
             self._client = None
 
     def pause(self, name: str) -> None:
+        self._check_worker(name, self._workers)
         worker = self._workers[name]
         worker.process.send_signal(signal.SIGSTOP)
         worker.paused = True
@@ -227,6 +229,7 @@ class RealGroup(WorkerGroup):
         self.history.fenced(name)
 
     def resume(self, name: str) -> None:
+        self._check_worker(name, self._workers)
         worker = self._workers[name]
         if worker.paused:
             group = self.describe()
@@ -238,12 +241,14 @@ class RealGroup(WorkerGroup):
 
     def partition(self, *names: str) -> None:
         for name in names:
+            self._check_worker(name, self._workers)
             self._loop.call_soon_threadsafe(self._workers[name].proxy.cut)
             self._alive[name] = False
             self.history.note(f"{name} is cut off from the coordinator")
 
     def heal(self, *names: str) -> None:
         for name in names or list(self._workers):
+            self._check_worker(name, self._workers)
             self._loop.call_soon_threadsafe(self._workers[name].proxy.heal)
             self._alive[name] = not self._workers[name].paused
 

@@ -201,12 +201,16 @@ class VirtualGroup(WorkerGroup):
 
     def worker(self, name: str) -> Worker:
         """The worker of that name, for tests that need more than the methods here."""
-        return self._members[name].worker
+        return self._member(name).worker
+
+    def _member(self, name: str) -> _Member:
+        self._check_worker(name, self._members)
+        return self._members[name]
 
     def stop(self, name: str) -> None:
+        member = self._member(name)
         self.resume(name)
         self.history.note(f"{name} is asked to stop")
-        member = self._members[name]
         member.worker.stop(for_good=True)
         self.loop.run_until_complete(asyncio.wait({member.task}))
         self._forget(name)
@@ -214,6 +218,7 @@ class VirtualGroup(WorkerGroup):
     def kill(self, name: str) -> None:
         if name == COORDINATOR:
             return self._kill_coordinator()
+        self._check_worker(name, (*self._members, COORDINATOR))
         member = self._members.pop(name)
         self._alive.pop(name)
         member.node.kill()
@@ -224,12 +229,12 @@ class VirtualGroup(WorkerGroup):
         return None
 
     def pause(self, name: str) -> None:
-        self._members[name].node.paused = True
+        self._member(name).node.paused = True
         self._alive[name] = False
         self.history.note(f"{name} is paused")
 
     def resume(self, name: str) -> None:
-        node = self._members[name].node
+        node = self._member(name).node
         if node.paused:
             self.history.note(f"{name} resumes")
             self._alive[name] = name not in self._network.partitioned
@@ -237,12 +242,14 @@ class VirtualGroup(WorkerGroup):
 
     def partition(self, *names: str) -> None:
         for name in names:
+            self._check_worker(name, self._members)
             self._network.cut(name)
             self._alive[name] = False
             self.history.note(f"{name} is cut off from the coordinator")
 
     def heal(self, *names: str) -> None:
         for name in names or sorted(self._network.partitioned):
+            self._check_worker(name, self._known)
             self._network.heal(name)
             self.history.note(f"{name} can reach the coordinator again")
             if name in self._members:

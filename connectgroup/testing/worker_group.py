@@ -14,20 +14,22 @@ test with a coordinator process on SQLite and worker processes; ``kill`` is then
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, ClassVar, Final, TypeVar
 
 from ..assign.placement import WorkerTraits
+from ..checks import check_name
 from ..client.admin import Admin
-from ..errors import GroupError, TransportError
+from ..embedding import worker_names
+from ..errors import ConfigError, GroupError, TransportError
 from ..group.connect.settings import GroupSettings
 from ..protocol.messages.describe import DescribedGroup
 from ..protocol.units import Unit
 from .faults import Fault
 from .history import History
-from .plugins import Assignors, ConnectorSpec, Listeners, configuration
+from .plugins import Assignors, ConnectorSpec, Listeners, check_spec, configuration
 
 T = TypeVar("T")
 
@@ -53,16 +55,34 @@ class GroupPlan:
     settings: GroupSettings = field(default_factory=GroupSettings)
     group_id: str = "test"
 
+    def __post_init__(self) -> None:
+        """Check the arguments of ``worker_group``.
+
+        Raises:
+            ConfigError: an argument cannot be used: its name, its value, and what is allowed.
+        """
+        worker_names(self.workers)
+        for name, traits in self.workers.items() if isinstance(self.workers, Mapping) else ():
+            if not isinstance(traits, WorkerTraits):
+                raise ConfigError(f"workers: {name}", traits, "WorkerTraits(...)")
+        if not isinstance(self.connectors, Mapping):
+            raise ConfigError("connectors", self.connectors, 'by name: {"numbers": 6}')
+        for name, spec in self.connectors.items():
+            check_spec(f"connectors: {name}", spec)
+        for field_name, plugins in (("assignors", self.assignors), ("listeners", self.listeners)):
+            if isinstance(plugins, str) or not isinstance(plugins, Sequence):
+                raise ConfigError(field_name, plugins, "a list of names, classes or instances")
+
     @property
     def names(self) -> list[str]:
         """The names of the first workers."""
-        if isinstance(self.workers, int):
-            return [f"worker-{number}" for number in range(1, self.workers + 1)]
-        return list(self.workers)
+        return worker_names(self.workers)
 
 
 class WorkerGroup(ABC):
     """A coordinator and its workers.
+
+    A method that takes the name of a worker raises ``ConfigError`` if no such worker runs; the error lists the names.
 
     Attributes:
         plan: what the group consists of.
@@ -79,6 +99,7 @@ class WorkerGroup(ABC):
         self.history = History(lambda: self.now)
         self._traits = dict(plan.workers) if isinstance(plan.workers, Mapping) else {}
         self._alive: dict[str, bool] = {}  # name to whether it can reach the coordinator
+        self._known: dict[str, None] = {}  # all workers that were ever started
 
     @property
     def faults_occurred(self) -> Sequence[Fault] | None:
@@ -154,7 +175,12 @@ class WorkerGroup(ABC):
         return self.history.owners(name for name, reached in self._alive.items() if reached)
 
     def running(self, name: str) -> list[str]:
-        """The units that a worker runs, sorted."""
+        """The units that a worker runs, sorted; none if it was stopped or killed.
+
+        Raises:
+            ConfigError: no worker of this name was ever started.
+        """
+        self._check_worker(name, self._known)
         return self.history.running(name)
 
     @property
@@ -198,11 +224,16 @@ class WorkerGroup(ABC):
         name = name or self._next_name()
         if traits is not None:
             self._traits[name] = traits
+        check_name("worker", name)
+        if name in self._alive:
+            raise ConfigError("worker", name, f"a name that no running worker has: {', '.join(self._alive)}")
         self._start_worker(name, self._traits.get(name, WorkerTraits()))
+        self._known[name] = None
         return name
 
     def add_connector(self, name: str, spec: ConnectorSpec) -> None:
         """Create a connector, or change its configuration."""
+        check_spec(f"connector {name}", spec)
         config, classes = configuration(spec)
         self._add_classes(classes)
         self._call(self._operator().put_connector(self.plan.group_id, name, config))
@@ -243,6 +274,7 @@ class WorkerGroup(ABC):
             self._kill_coordinator()
             self._start_coordinator()
             return
+        self._check_worker(name, self._known)
         if name in self._alive:
             self.kill(name)
         self.add_worker(name)
@@ -275,6 +307,11 @@ class WorkerGroup(ABC):
 
     @abstractmethod
     def _kill_coordinator(self) -> None: ...
+
+    def _check_worker(self, name: str, allowed: Iterable[str]) -> None:
+        names = list(allowed)
+        if name not in names:
+            raise ConfigError("worker", name, ", ".join(names) or "no worker runs")
 
     def _operator(self) -> Admin:
         admin = self._admin(retry_for_s=10)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from connectgroup import ConnectAssignment, ConnectAssignor, ConnectGroup, ConnectMemberAssignment
 from connectgroup.assign.placement import WorkerTraits
 from connectgroup.connector import Config, Connector, Task, TaskContext
+from connectgroup.errors import ConfigError
 from connectgroup.group.connect.settings import GroupSettings
 from connectgroup.listener import WorkerRebalanceListener
 from connectgroup.protocol.units import Units
-from connectgroup.testing import StartGroup
+from connectgroup.testing import StartGroup, seeds
 
 both = pytest.mark.parametrize("real", [False, pytest.param(True, marks=pytest.mark.processes)])
 QUICK = GroupSettings(session_timeout_ms=3_000, heartbeat_interval_ms=1_000)
@@ -188,3 +191,47 @@ def test_workers_have_traits_also_after_a_restart(worker_group: StartGroup, real
     assert [(entry.name, entry.value) for entry in found["a"].labels] == [("gpu", "true")]
     assert (found["a"].rack, found["a"].capacity, found["a"].host) == ("r1", 4, "h1")
     assert {name: member.rack for name, member in found.items()} == {"a": "r1", "b": "", "c": "r2"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"workers": -2}, "workers: got '-2'; allowed: a whole number from 0 to "),
+        ({"workers": "alice"}, "workers: got 'alice'; allowed: a whole number from 0 to "),
+        ({"workers": {"a": 4}}, "workers: a: got '4'; allowed: WorkerTraits(...)"),
+        (
+            {"connectors": {"a": "idle"}},
+            "connectors: a: got 'idle'; allowed: a number of idle tasks, at least 1, or a ",
+        ),
+        ({"connectors": ["a"]}, "connectors: got "),
+        ({"connectors": {"a": -1}}, "connectors: a: got '-1'; allowed: a number of idle tasks"),
+        ({"assignors": "balanced"}, "assignors: got 'balanced'; allowed: a list of names, classes or instances"),
+        ({"listeners": First}, "listeners: got "),
+    ],
+)
+@pytest.mark.parametrize("real", [False, True])
+def test_argument_that_cannot_be_used_is_named(
+    worker_group: StartGroup, arguments: dict[str, Any], message: str, real: bool
+) -> None:
+    with pytest.raises(ConfigError, match="^" + re.escape(message)):
+        worker_group(**arguments, real=real)
+
+
+@both
+def test_unknown_name_of_a_worker_is_named_with_those_that_run(worker_group: StartGroup, real: bool) -> None:
+    group = worker_group(["a", "b"], real=real)
+    methods: list[Callable[[str], object]] = [group.stop, group.pause, group.resume, group.partition, group.heal]
+    for method in [*methods, group.restart, group.running]:
+        with pytest.raises(ConfigError, match=r"^worker: got 'worker-9'; allowed: a, b$"):
+            method("worker-9")
+    with pytest.raises(ConfigError, match=r"^worker: got 'worker-9'; allowed: a, b, coordinator$"):
+        group.kill("worker-9")
+    with pytest.raises(ConfigError, match=r"^worker: got 'a'; allowed: a name that no running worker has: a, b$"):
+        group.add_worker("a")
+    assert group.workers == ["a", "b"]
+
+
+@pytest.mark.parametrize("count", ["x", 0, True, len])
+def test_number_of_seeds_is_checked(count: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^seeds: got .*; allowed: a whole number from 1 to "):
+        seeds(count)
