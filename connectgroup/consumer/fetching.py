@@ -147,6 +147,17 @@ class Fetcher:
             raise FetchError(f"{what}: {printable(error.args[0].str(), limit=200)}") from error
 
 
+class _DebugLogger(logging.LoggerAdapter[logging.Logger]):
+    """Logs all messages of librdkafka at level DEBUG.
+
+    librdkafka logs each failed connection attempt, several a second, as an error. ``GroupClient`` logs the same failure
+    once.
+    """
+
+    def log(self, level: int, msg: object, *args: Any, **kwargs: Any) -> None:
+        super().log(logging.DEBUG, msg, *args, **kwargs)
+
+
 def make_consumer(settings: ConsumerSettings) -> Consumer:
     """Create librdkafka's consumer, with all group features disabled."""
     ours: dict[str, Any] = {
@@ -163,7 +174,7 @@ def make_consumer(settings: ConsumerSettings) -> Consumer:
     # Reading resumes within this time after a broker has restarted.
     defaults = {"reconnect.backoff.max.ms": 1_000}
     try:
-        return Consumer({**defaults, **settings.fetch, **ours}, logger=logger)
+        return Consumer({**defaults, **settings.fetch, **ours}, logger=_DebugLogger(logger))
     except (KafkaException, TypeError, ValueError) as error:
         said = error.args[0].str() if isinstance(error, KafkaException) else error
         raise ConfigError(

@@ -99,17 +99,17 @@ class ProxyServer:
             topics: the topics for consumer groups; those of the broker if null.
 
         Raises:
-            ConfigError: the log's URL or the broker's address is invalid.
+            ConfigError: the log's URL or the broker's address is invalid, or confluent-kafka is not installed.
             ConfigError, PluginError: the assignor does not exist or cannot be created.
         """
         self.config = config
+        if topics is None and config.topics_from is None:
+            topics = BrokerTopics(config.broker, setting="--broker")
         self.coordinator = Coordinator(
             log_from_url(config.log_url),
             config.group_settings(server_assignors([config.assignor])),
             classic_settings=config.classic_settings(),
-            consumers=ConsumerGroups(
-                topics or BrokerTopics(config.topics_from or config.broker), config.consumer_settings()
-            ),
+            consumers=ConsumerGroups(topics or BrokerTopics(str(config.topics_from)), config.consumer_settings()),
         )
         self.broker = Broker(*config.broker_address)
         self._server = _Server(self.coordinator, self.broker, config)

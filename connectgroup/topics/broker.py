@@ -30,7 +30,12 @@ class BrokerTopics:
     """
 
     def __init__(
-        self, bootstrap: str, *, interval_s: float = INTERVAL_S, read: Callable[[], Topics] | None = None
+        self,
+        bootstrap: str,
+        *,
+        interval_s: float = INTERVAL_S,
+        read: Callable[[], Topics] | None = None,
+        setting: str = "topics_from",
     ) -> None:
         """Create a source; ``start`` reads the topics.
 
@@ -38,19 +43,21 @@ class BrokerTopics:
             bootstrap: ``host:port`` of a broker.
             interval_s: interval between two reads, in seconds.
             read: reads all topics; called in a thread. By default confluent-kafka's admin client does.
+            setting: where the address was set, for errors.
 
         Raises:
             ConfigError: confluent-kafka is not installed.
         """
         self.bootstrap, self._interval_s = bootstrap, interval_s
-        self._read = read or _reader(bootstrap)
+        self._setting = setting
+        self._read = read or _reader(bootstrap, setting)
         self._watch: asyncio.Task[None] | None = None
 
     async def start(self, on_change: Callable[[Topics], None]) -> None:
         try:
             topics = await off_loop("topics", self._read)
         except Exception as error:
-            raise ConfigError("topics_from", self.bootstrap, f"a reachable Kafka broker ({error})") from error
+            raise ConfigError(self._setting, self.bootstrap, f"a reachable Kafka broker ({error})") from error
         on_change(topics)
         self._watch = asyncio.get_running_loop().create_task(self._run(topics, on_change))
 
@@ -79,12 +86,12 @@ class BrokerTopics:
                 on_change(topics)
 
 
-def _reader(bootstrap: str) -> Callable[[], Topics]:
+def _reader(bootstrap: str, setting: str) -> Callable[[], Topics]:
     try:
         from confluent_kafka.admin import AdminClient
     except ImportError as error:
         allowed = "a broker, with the extra 'kafka' installed (pip install 'connectgroup[kafka]')"
-        raise ConfigError("topics_from", bootstrap, allowed) from error
+        raise ConfigError(setting, bootstrap, allowed) from error
     # librdkafka writes connection errors to stderr itself; they are logged once by the source.
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0, "client.id": "connectgroup-topics"})
     return partial(read_topics, admin)

@@ -20,6 +20,8 @@ pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installe
 from connectgroup.consumer import GroupConsumer
 from connectgroup.consumer.connection import BrokerConnection
 from connectgroup.consumer.errors import BrokerError, Code, error_name
+from connectgroup.consumer.fetching import make_consumer
+from connectgroup.consumer.settings import ConsumerSettings
 from connectgroup.wire.kafka_messages import MetadataRequest
 
 NOWHERE = "127.0.0.1:9"
@@ -187,3 +189,13 @@ async def test_consumer_reports_a_missing_broker_and_retries(
         async with GroupConsumer(NOWHERE, group="g", topics=["t"]) as consumer:
             assert await consumer.poll(0.5) == []
     assert "group g: 127.0.0.1:9: FindCoordinatorRequest: Connection refused; trying again" in caplog.messages
+
+
+def test_connection_errors_of_librdkafka_are_logged_at_debug(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, logger="connectgroup.consumer"):
+        consumer = make_consumer(ConsumerSettings(bootstrap=NOWHERE, group="g", topics=("t",)))
+        while not caplog.records:
+            consumer.poll(0.1)
+        consumer.close()
+    assert "Connection refused" in caplog.text
+    assert {record.levelno for record in caplog.records} == {logging.DEBUG}

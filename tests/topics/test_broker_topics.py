@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Mapping
 
 import pytest
 
+from connectgroup.config.proxy import ProxyConfig
 from connectgroup.errors import ConfigError
 from connectgroup.protocol.records.consumer import TopicMetadata
+from connectgroup.proxy.server import ProxyServer
 from connectgroup.topics.broker import BrokerTopics
 
 pytestmark = pytest.mark.asyncio
@@ -67,3 +70,14 @@ async def test_broker_that_cannot_be_reached_at_the_start_is_an_error() -> None:
     with pytest.raises(ConfigError, match=r"topics_from: got 'broker:9092'; allowed: a reachable Kafka broker \(no"):
         await source.start(lambda topics: None)
     await source.close()
+
+
+async def test_error_without_confluent_kafka_names_setting_and_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "confluent_kafka.admin", None)
+    needed = r"a broker, with the extra 'kafka' installed \(pip install 'connectgroup\[kafka\]'\)"
+    with pytest.raises(ConfigError, match=f"^topics_from: got 'broker:9092'; allowed: {needed}$"):
+        BrokerTopics("broker:9092")
+    with pytest.raises(ConfigError, match=f"^--broker: got 'broker:9092'; allowed: {needed}$"):
+        ProxyServer(ProxyConfig(broker="broker:9092"))
+    with pytest.raises(ConfigError, match=f"^topics_from: got 'other:9092'; allowed: {needed}$"):
+        ProxyServer(ProxyConfig(broker="broker:9092", topics_from="other:9092"))
