@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import tempfile
-from collections.abc import Collection, Coroutine, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,9 +17,11 @@ from ..connector import Connector
 from ..coordinator.own_assignors import server_assignors
 from ..coordinator.runtime import Coordinator
 from ..log.memory import MemoryLog, MemoryStorage
+from ..masking import masked_text
 from ..member.state_machine import MemberSettings
+from ..protocol.messages.describe import DescribedGroup
 from ..protocol.records.base import Kind, Tombstone
-from ..protocol.records.connect import Record
+from ..protocol.records.connect import ComputationRecord, Record
 from ..telemetry import metrics
 from ..transport.local import LocalClient
 from ..worker.loop import Worker
@@ -37,7 +39,7 @@ OPERATOR = "operator"
 
 
 class _ObservedLog(MemoryLog):
-    """A memory log that reports removed members, and whose appends may be slow."""
+    """A memory log that reports removed members and failed computations, and whose appends may be slow."""
 
     def __init__(self, group: VirtualGroup) -> None:
         super().__init__(group.storage)
@@ -49,6 +51,8 @@ class _ObservedLog(MemoryLog):
         for record in records:
             if isinstance(record, Tombstone) and record.key.kind is Kind.MEMBER:
                 self._group.history.fenced(record.key.name)
+            elif isinstance(record, ComputationRecord):
+                self._group.report_computation(record)
 
 
 @dataclass(eq=False)
@@ -84,6 +88,7 @@ class VirtualGroup(WorkerGroup):
         self._coordinators: list[tuple[Coordinator, Node]] = []
         self._classes: dict[str, type[Connector]] = {}
         self._sequence = 0
+        self._failures_in_a_row, self._failures, self._last_failure = 0, 0, ""
         self._cleanup = ExitStack()
         self._dice = random.getstate()
         random.seed(f"group {seed}")
@@ -141,6 +146,19 @@ class VirtualGroup(WorkerGroup):
         self._coordinators.append((coordinator, node))
         self._network.coordinator = coordinator, node
         self.history.note("the coordinator starts")
+
+    def report_computation(self, record: ComputationRecord) -> None:
+        """The coordinator has written a computation, with the number of failures since the last target assignment."""
+        if record.failures > self._failures_in_a_row:
+            self._failures += record.failures - self._failures_in_a_row
+            self._last_failure = masked_text(record.error)
+            self.history.note(f"computation for epoch {record.epoch} failed: {self._last_failure}")
+        self._failures_in_a_row = record.failures
+
+    def _computations(self, group: DescribedGroup) -> Iterator[str]:
+        yield from super()._computations(group)
+        if self._failures:
+            yield f"failed computations: {self._failures}; the last: {self._last_failure}"
 
     def _wall_clock_ms(self) -> int:
         return 1_700_000_000_000 + int(self.loop.time() * 1000)

@@ -14,7 +14,7 @@ test with a coordinator process on SQLite and worker processes; ``kill`` is then
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, ClassVar, Final, TypeVar
@@ -197,7 +197,7 @@ class WorkerGroup(ABC):
         group = self.describe()
         lines = ["no coordinator responds"]
         if group is not None:
-            lines = [f"group {group.state} at epoch {group.group_epoch}"]
+            lines = [f"group {group.state} at epoch {group.group_epoch}", *self._computations(group)]
             lines += [f"member {each.member_id}: {each.state} at epoch {each.member_epoch}" for each in group.members]
             lines += [
                 " ".join([f"{Unit(each.connector, unit.task)}:", unit.state, unit.member_id, unit.message]).rstrip()
@@ -206,6 +206,13 @@ class WorkerGroup(ABC):
             ]
         lines += [f"{name} runs {', '.join(self.running(name)) or 'nothing'}" for name in self._alive]
         return "\n".join([f"at {self.now:.3f} s:", *lines, "events:", self.history.story()])
+
+    def _computations(self, group: DescribedGroup) -> Iterator[str]:
+        """Who computed the target assignment: the coordinator does after failures of the members' assignors."""
+        computed = [rebalance for rebalance in group.rebalances if rebalance.computed_by]
+        if computed:
+            last = computed[-1]
+            yield f"target assignment of epoch {last.epoch}: computed by {last.computed_by}, assignor {last.assignor}"
 
     # ----------------------------------------------------------------------------------------------
     # Changes

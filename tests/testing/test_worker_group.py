@@ -156,6 +156,28 @@ def test_assignor_that_never_returns_is_replaced(worker_group: StartGroup) -> No
     assert 30 <= waited < 31  # the assignor's timeout; after three failures the coordinator assigns
 
 
+def test_story_says_who_computed_and_how_often_assignors_failed(worker_group: StartGroup) -> None:
+    """The group is stable although its assignor always raises: the coordinator computes after three failures."""
+
+    class Raises(First):
+        def assign(self, group: ConnectGroup) -> ConnectAssignment:
+            raise ValueError("no idea")
+
+    group = worker_group(2, connectors={"numbers": 2}, assignors=[Raises])
+    group.wait_until_stable(within=400)
+    story = group.story()
+    assert re.search(r"^target assignment of epoch \d+: computed by coordinator, assignor \w+$", story, re.MULTILINE), (
+        story
+    )
+    [failures] = re.findall(r"^failed computations: (\d+); the last: .*first.*$", story, re.MULTILINE)
+    assert int(failures) >= 2
+    assert story.count("failed: ") == int(failures)
+    works = worker_group(2, connectors={"numbers": 2}, assignors=[First])
+    works.wait_until_stable()
+    assert re.search(r"computed by worker-\d, assignor first$", works.story(), re.MULTILINE)
+    assert "failed computations" not in works.story()
+
+
 def test_listener_of_a_killed_worker_is_not_called(worker_group: StartGroup) -> None:
     told: list[tuple[str, Units]] = []
 
