@@ -23,6 +23,9 @@ SEED = "connectgroup_seed"
 MAX_SHRUNK = 3
 """Failures of one pytest run that are shrunk."""
 
+REQUIRES = "contract_requires"
+"""The attribute of a contract that names what a class of its tests must define."""
+
 MAX_SEEDS = 1_000_000
 """Each seed is a test that pytest collects."""
 
@@ -58,6 +61,22 @@ def pytest_configure(config: pytest.Config) -> None:
         parse_ids(faults)
     except ConfigError as error:
         raise pytest.UsageError(str(error)) from error
+
+
+def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, name: str, obj: object) -> None:
+    """Reject a class of tests that inherits a contract and does not define what the contract is about."""
+    # Not ``istestclass``: pytest skips a class with abstract methods in silence.
+    if not isinstance(obj, type) or not collector.classnamefilter(name):
+        return
+    contract = next((base for base in obj.__mro__ if REQUIRES in vars(base)), None)
+    if contract is None or contract is obj:
+        return
+    required: tuple[str, ...] = vars(contract)[REQUIRES]
+    missing = [each for each in required if getattr(obj, each, None) is getattr(contract, each, None)]
+    if missing:
+        raise pytest.Collector.CollectError(
+            f"{name}: {', '.join(missing)}: missing; a class of {contract.__name__} defines {', '.join(required)}"
+        )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -237,3 +238,27 @@ def test_wrong_plugin_fails_with_a_readable_message(report: str, contract: str, 
 
 def test_plugin_without_a_mistake_passes(report: str) -> None:
     assert "TestGood" not in report
+
+
+INCOMPLETE = {
+    "AssignorContract": ("even = False", "assignor"),
+    "ListenerContract": ("pass", "listener"),
+    "ConnectorContract": ("config = {}", "connector"),
+    "LogContract": ("pass", "make_log"),
+    "TransportContract": ("pass", "serving"),
+    "SinkContract": ("def make_sink(self, place): ...", "read"),
+    "SourceContract": ("pass", "make_source, write"),
+}
+"""Bodies of classes of tests, and what they do not define."""
+
+
+def test_class_that_does_not_define_what_its_contract_needs_is_one_readable_error(tmp_path: Path) -> None:
+    for contract, (body, _) in INCOMPLETE.items():
+        text = f"from connectgroup.testing import {contract}\n\nclass TestMine({contract}):\n    {body}\n"
+        (tmp_path / f"test_{contract}.py").write_text(text, encoding="utf-8")
+    words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q"]
+    said = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False).stdout
+    for contract, (_, missing) in INCOMPLETE.items():
+        message = f"TestMine: {missing}: missing; a class of {contract} defines "
+        assert re.search(rf"^_+ ERROR collecting test_{contract}.py _+\n{message}.*$", said, re.MULTILINE), said
+    assert f"{len(INCOMPLETE)} errors" in said

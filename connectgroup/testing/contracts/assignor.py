@@ -39,6 +39,7 @@ class AssignorContract(Promises[Any, Any, Any]):
             claimed twice (KIP-792).
     """
 
+    contract_requires: ClassVar[tuple[str, ...]] = ("assignor",)
     assignor: Callable[[], Assignor[Any, Any, Any]]
     fewest: ClassVar[bool] = True
     strict: ClassVar[bool] = False

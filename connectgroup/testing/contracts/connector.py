@@ -76,6 +76,7 @@ class ConnectorContract:
         limit_s: seconds of real time in which a call must return; a start that does the work itself never returns.
     """
 
+    contract_requires: ClassVar[tuple[str, ...]] = ("connector",)
     connector: type[Connector]
     config: ClassVar[Config] = {}
     rejected: ClassVar[Sequence[Mapping[str, str | None]]] = ()

@@ -13,6 +13,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Iterable
+from typing import ClassVar
 
 import pytest
 
@@ -32,6 +33,7 @@ class ListenerContract:
         listener: the class, as its entry point names it, or a function without arguments that creates one.
     """
 
+    contract_requires: ClassVar[tuple[str, ...]] = ("listener",)
     listener: Callable[[], WorkerRebalanceListener]
 
     def units_of(self, listener: WorkerRebalanceListener) -> Iterable[Unit] | None:

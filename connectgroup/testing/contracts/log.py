@@ -12,6 +12,7 @@ import random
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -135,6 +136,8 @@ ONE_OF_EACH: tuple[Record, ...] = (
 
 class LogContract:
     """The contract of ``log.base.Log``. Each test opens its own logs below ``place``, a separate directory."""
+
+    contract_requires: ClassVar[tuple[str, ...]] = ("make_log",)
 
     def make_log(self, place: Path, *, max_batch_bytes: int = MAX_BATCH_BYTES) -> Log:
         """A log that is not open. The same ``place`` means the same stored records."""

@@ -44,6 +44,7 @@ def every(slice_name: str) -> bool:
 class SinkContract(ABC):
     """What a pipeline relies on: offsets with the rows, fencing, replay, and that a claim ends earlier owners."""
 
+    contract_requires: ClassVar[tuple[str, ...]] = ("make_sink", "read")
     columns: ClassVar[Columns] = from_ddl("a INT, b STRING")
 
     @abstractmethod

@@ -32,6 +32,7 @@ class SourceContract(ABC):
         number: the column with the number of each row.
     """
 
+    contract_requires: ClassVar[tuple[str, ...]] = ("make_source", "write")
     number: ClassVar[str] = "a"
 
     @abstractmethod

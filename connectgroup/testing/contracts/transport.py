@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import ClassVar
 
 import pytest
 
@@ -113,6 +114,8 @@ async def closing(client: Client) -> AsyncIterator[Client]:
 
 class TransportContract:
     """The contract of ``transport.base.Client``."""
+
+    contract_requires: ClassVar[tuple[str, ...]] = ("serving",)
 
     def serving(self, handler: ScriptedHandler) -> AbstractAsyncContextManager[Callable[[], Client]]:
         """Serve the handler; yield a function that creates a client of it."""
