@@ -65,6 +65,7 @@ def test_settings_of_a_member_are_checked(changes: dict[str, object], message: s
         (lambda: WorkerSettings(call_timeout_s=-1), "call_timeout_s: got '-1'; allowed: a number from 0 to 3600"),
         (lambda: TcpClient("127.0.0.1", "x"), "port: got 'x'; allowed: a whole number from 1 to 65535"),  # type: ignore[arg-type]
         (lambda: TcpClient("127.0.0.1", 0), "port: got '0'; allowed: a whole number from 1 to 65535"),
+        (lambda: TcpClient("127.0.0.1", 70_000), "port: got '70000'; allowed: a whole number from 1 to 65535"),
         (lambda: TcpClient("", 1), "host: got ''; allowed: a host name or an IP address"),
     ],
 )
