@@ -117,6 +117,19 @@ class SpanNode:
             yield from child._lines(indent + "  ")
 
 
+class _Rebalances(list[SpanNode]):
+    """A list that explains an index that it does not have."""
+
+    def __getitem__(self, index: Any) -> Any:
+        try:
+            return super().__getitem__(index)
+        except IndexError:
+            ended = f"{len(self)} rebalances have ended so far"
+            raise AssertionError(
+                f"spans: no rebalance {index}: {ended}; wait_until_stable waits for the last"
+            ) from None
+
+
 def _checked(name: str) -> str:
     if name not in NAMES:
         raise ConfigError("name of a span", name, ", ".join(NAMES))
@@ -164,7 +177,8 @@ class Spans:
 
     def rebalances(self, group: str | None = None) -> list[SpanNode]:
         """The rebalances that have ended, oldest first; spans of their workers may not have ended."""
-        return [node for node in self.roots("rebalance") if node.is_ended and group in (None, node.attributes[GROUP])]
+        ended = [node for node in self.roots("rebalance") if node.is_ended]
+        return _Rebalances(node for node in ended if group in (None, node.attributes[GROUP]))
 
     def assert_no_orphans(self) -> None:
         """Assert that every span has a recorded parent or is one of ``ROOTS``."""

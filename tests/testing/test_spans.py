@@ -253,6 +253,13 @@ def test_unknown_name_of_a_span_is_rejected(worker_group: StartGroup, spans: Spa
             ask()
 
 
+def test_missing_rebalance_is_explained(worker_group: StartGroup, spans: Spans) -> None:
+    worker_group(1)
+    assert spans.rebalances() == []
+    with pytest.raises(AssertionError, match="no rebalance -1: 0 rebalances have ended so far"):
+        spans.rebalances()[-1]
+
+
 @pytest.mark.processes
 def test_spans_of_real_processes_are_refused_with_the_reason(worker_group: StartGroup, spans: Spans) -> None:
     group = worker_group(1, real=True)
