@@ -123,7 +123,7 @@ def test_every_command_has_its_documented_effect(address: str, idle: Path, tmp_p
         wait("the end of the connector", lambda: state() == [], worker.output)
         worker.signal(signal.SIGTERM)
         assert worker.ended() == 0, worker.output()
-    assert re.fullmatch(head + rf"{GROUP} +Empty +\d+ +0\n", done("groups", "list", *at))
+    assert re.fullmatch(head + rf"{GROUP} +connect +Empty +\d+ +0\n", done("groups", "list", *at))
 
 
 def test_coordinator_stopped_by_a_signal_keeps_its_groups(
