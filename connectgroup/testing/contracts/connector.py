@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-import pytest
 from pydantic import BaseModel
 
 from ...connector import Config, Connector, PartitionOffset, Task, TaskContext
@@ -82,6 +81,13 @@ class ConnectorContract:
     rejected: ClassVar[Sequence[Mapping[str, str | None]]] = ()
     runs_tasks: ClassVar[bool] = True
     limit_s: ClassVar[float] = 60.0
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        """Leave out the tests that start tasks if they cannot run."""
+        super().__init_subclass__(**more)
+        if not cls.runs_tasks:
+            for name in ("test_tasks_start_and_stop_and_start_again", "test_task_that_was_not_started_can_be_stopped"):
+                setattr(cls, name, None)
 
     def make(self, config: Config | None = None) -> Connector:
         """A new connector, as a worker creates one."""
@@ -178,7 +184,6 @@ class ConnectorContract:
 
     def test_tasks_start_and_stop_and_start_again(self, tmp_path: Path) -> None:
         """Also on another worker, at a later owner epoch; after a stop, a task reports nothing more."""
-        self._needs_tasks()
         configs = self._task_configs(self.make(), 2)
         for epoch in (1, 2):
             tasks = [self._start(number, config, epoch, tmp_path) for number, config in enumerate(configs)]
@@ -191,7 +196,6 @@ class ConnectorContract:
 
     def test_task_that_was_not_started_can_be_stopped(self, tmp_path: Path) -> None:
         """A worker stops a task whose start has failed."""
-        self._needs_tasks()
         config = self._task_configs(self.make(), 1)[0]
         name, task, reports = self._create(0, config, 1, tmp_path)
         self._stop(f"{name}, not started,", task, reports)
@@ -201,10 +205,6 @@ class ConnectorContract:
         given = dict(config)
         self._create(0, given, 1, tmp_path)
         assert given == config, f"task() changed the task's configuration to {given}"
-
-    def _needs_tasks(self) -> None:
-        if not self.runs_tasks:
-            pytest.skip("runs_tasks is false")
 
     def _create(self, number: int, config: Config, epoch: int, folder: Path) -> tuple[str, Task, Reports]:
         unit, reports = Unit("mine", number), Reports()

@@ -60,6 +60,7 @@ ASSIGNING: tuple[Fault, ...] = (
     *at("connectgroup.group.connect.install:install", "group/test_trailing_target.py",
         C("an Install is fenced by its member epoch (S13)",
           "...",
+          "from connectgroup.errors import FencedMemberEpoch\n"
           "current = group.current(request.member_id)\n"
           "if request.member_id in group.members"
           " and request.member_epoch not in (current.epoch, current.previous_epoch):\n"
