@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import importlib
 import re
 from collections import Counter
@@ -39,7 +40,32 @@ def test_each_fault_applies_once_and_compiles() -> None:
         else:
             if text == plain[fault.path]:
                 problems.append(f"{fault.target}: {fault.name}: changes nothing")
+            if missing := undefined(text):
+                # It would end in NameError, which any test detects.
+                problems.append(f"{fault.target}: {fault.name}: the file does not define {', '.join(missing)}")
     assert not problems, "\n".join(problems)
+
+
+def undefined(source: str) -> list[str]:
+    """The names that a module uses and nowhere defines."""
+    tree = ast.parse(source)
+    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    defined = {node.id for node in names if not isinstance(node.ctx, ast.Load)} | {
+        *vars(builtins),
+        "__file__",
+        "__package__",
+    }
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                defined.add(node.name)
+            case ast.arg():
+                defined.add(node.arg)
+            case ast.alias():
+                defined.add((node.asname or node.name).partition(".")[0])
+            case ast.ExceptHandler() | ast.MatchAs() | ast.MatchStar() if node.name:
+                defined.add(node.name)
+    return sorted({node.id for node in names if isinstance(node.ctx, ast.Load)} - defined)
 
 
 def test_each_fault_is_unique_and_has_a_detector() -> None:

@@ -115,8 +115,8 @@ ASSIGNING: tuple[Fault, ...] = (
           "...", "home = home * 0 + UNASSIGNED\n...", simulator="S19"),
         C("the assignor's result depends on the number of its calls",
           "return X",
-          "share_out.__dict__['calls'] = share_out.__dict__.get('calls', -1) + 1\n"
-          "return (X + share_out.__dict__['calls']) % members",
+          "share_units.__dict__['calls'] = share_units.__dict__.get('calls', -1) + 1\n"
+          "return (X + share_units.__dict__['calls']) % members",
           nth=-1, simulator="S18 S19 L1 L2")),
     *at("connectgroup.assignors.cooperative_sticky:CooperativeStickyAssignor.assign",
         "consumer/test_classic_group.py",
