@@ -9,6 +9,7 @@ import random
 import struct
 import tracemalloc
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 import pytest
@@ -162,8 +163,11 @@ def test_frame_with_a_count_of_two_thousand_million_allocates_nothing(end: str) 
     try:
         for api in wire.APIS.values():
             for version in api.versions:
+                decode = whole_frame(end, api.key, version)
+                with suppress(WireError):
+                    decode(b"")  # a codec is compiled when it is first used
                 for length in LENGTHS:
-                    peak = peak_memory(whole_frame(end, api.key, version), length, WireError)
+                    peak = peak_memory(decode, length, WireError)
                     assert peak < 20_000, f"{api.name} v{version}: {len(length)} bytes made it hold {peak}"
     finally:
         tracemalloc.stop()
