@@ -60,8 +60,8 @@ def measured(folder: Path) -> dict[str, Any]:
         **kept,
         "PYTHONPATH": str(ROOT),
         "COVERAGE_FILE": str(folder / "data"),
-        # A few inputs cover the lines; the other 199,000 are for ``tests/wire/test_fuzz.py`` itself.
-        "FUZZ_INPUTS": "300",
+        # A few inputs cover the lines; the other 198,000 are for ``tests/wire/test_fuzz.py`` itself.
+        "FUZZ_INPUTS": "2000",
     }
     coverage = (sys.executable, "-m", "coverage")
     sources = ",".join(f"connectgroup.{package}" for package in PACKAGES)
