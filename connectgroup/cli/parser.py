@@ -204,24 +204,20 @@ def build_parser() -> argparse.ArgumentParser:
     add_coordinator(listing)
     add_json(listing)
     listing.set_defaults(run=list_workers)
-    restart = workers.add_parser("restart", help="restart a worker; its tasks are kept for it (--rebalance-delay-ms)")
-    restart.add_argument("name", help="the worker's name, or its group instance id")
-    add_group(restart)
-    restart.add_argument("--no-wait", action="store_true", help="do not wait until the worker runs its tasks again")
-    restart.add_argument(
-        "--timeout", type=count, default=60, metavar="SECONDS", help="maximum time to wait for the worker (60)"
-    )
-    add_coordinator(restart)
-    restart.set_defaults(run=restart_worker)
-    drain = workers.add_parser("drain", help="move a worker's tasks to other workers, then stop it")
-    drain.add_argument("name", help="the worker's name, or its group instance id")
-    add_group(drain)
-    drain.add_argument("--no-wait", action="store_true", help="do not wait until the worker has left")
-    drain.add_argument(
-        "--timeout", type=count, default=60, metavar="SECONDS", help="maximum time to wait for the worker (60)"
-    )
-    add_coordinator(drain)
-    drain.set_defaults(run=drain_worker)
+    for verb, run, help_, until in (
+        ("restart", restart_worker, "restart a worker; its tasks are kept for it (--rebalance-delay-ms)",
+         "runs its tasks again"),
+        ("drain", drain_worker, "move a worker's tasks to other workers, then stop it", "has left"),
+    ):  # fmt: skip
+        action = workers.add_parser(verb, help=help_)
+        action.add_argument("name", help="the worker's name, or its group instance id")
+        add_group(action)
+        action.add_argument("--no-wait", action="store_true", help=f"do not wait until the worker {until}")
+        action.add_argument(
+            "--timeout", type=count, default=60, metavar="SECONDS", help="maximum time to wait for the worker (60)"
+        )
+        add_coordinator(action)
+        action.set_defaults(run=run)
 
     add_connectors(commands)
     add_plugins(commands)

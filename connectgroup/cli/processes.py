@@ -21,6 +21,7 @@ from .arguments import secrets_of
 if TYPE_CHECKING:
     from ..client.admin import Admin
     from ..config.coordinator import CoordinatorConfig
+    from ..coordinator.server import GroupServer
     from ..rest.events import Rates
 
 logger = logging.getLogger(__name__)
@@ -237,14 +238,23 @@ async def serve_coordinator(options: argparse.Namespace) -> int:
     from ..coordinator.server import CoordinatorServer
 
     config = _coordinator_config(options)
-    server = CoordinatorServer(config)
+    return await _serve_groups(options, CoordinatorServer(config), "coordinator at {}", config.max_connections)
+
+
+async def _serve_groups(options: argparse.Namespace, server: GroupServer, line: str, connections: int) -> int:
+    """Serve until a signal arrives.
+
+    Args:
+        line: printed once the port is open, with the address.
+        connections: how many sockets the server may need.
+    """
     if options.log is None:
         _make_directory("--data", options.data)
-    _allow_open_files(config.max_connections)
+    _allow_open_files(connections)
     stopping = _stop_event()
     async with _metrics_server(options.metrics_port) as metrics_url:
         await server.start()
-        print(f"coordinator at {server.address}", flush=True)
+        print(line.format(server.address), flush=True)
         if metrics_url:
             print(f"metrics at {metrics_url}", flush=True)
         try:
@@ -261,21 +271,9 @@ async def serve_proxy(options: argparse.Namespace) -> int:
 
     names = ("broker", "advertised_host", "advertised_port", "initial_rebalance_delay_ms", "min_session_timeout_ms")
     config = checked(ProxyConfig, _coordinator_values(options) | {name: getattr(options, name) for name in names})
-    proxy = ProxyServer(config)
-    if options.log is None:
-        _make_directory("--data", options.data)
-    _allow_open_files(2 * config.max_connections)
-    stopping = _stop_event()
-    async with _metrics_server(options.metrics_port) as metrics_url:
-        await proxy.start()
-        print(f"proxy at {proxy.address} for broker {config.broker}", flush=True)
-        if metrics_url:
-            print(f"metrics at {metrics_url}", flush=True)
-        try:
-            await stopping.wait()
-        finally:
-            await proxy.close()
-    return 0
+    # Each connection of a client has one of its own to the broker.
+    line = f"proxy at {{}} for broker {config.broker}"
+    return await _serve_groups(options, ProxyServer(config), line, 2 * config.max_connections)
 
 
 async def serve_worker(options: argparse.Namespace) -> int:

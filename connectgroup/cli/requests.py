@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
+from ..client.conditions import shown
 from ..errors import ConfigError, ConnectGroupError, GroupIdNotFound, TransportError
 from ..protocol.units import printable
 
@@ -39,7 +40,7 @@ async def check_group(admin: Admin, options: argparse.Namespace) -> None:
     """
     names = [group.group_id for group in await admin.list_groups()]
     if names and options.group not in names and not options.new_group:
-        raise ConfigError("--group", options.group, f"{_shown(names)}; --new-group creates another group")
+        raise ConfigError("--group", options.group, f"{shown(names)}; --new-group creates another group")
 
 
 async def _no_such_group(options: argparse.Namespace) -> GroupIdNotFound:
@@ -50,8 +51,4 @@ async def _no_such_group(options: argparse.Namespace) -> GroupIdNotFound:
     with suppress(ConnectGroupError):
         async with Admin.connect(options.coordinator.split(","), client_id="cli", retry_for_s=RETRY_FOR_S) as admin:
             names = [group.group_id for group in await admin.list_groups()]
-    return GroupIdNotFound(f"no such group {printable(options.group)!r}; groups here: {_shown(names) or 'none'}")
-
-
-def _shown(names: list[str]) -> str:
-    return ", ".join(map(printable, names[:20])) + (", ..." if len(names) > 20 else "")
+    return GroupIdNotFound(f"no such group {printable(options.group)!r}; groups here: {shown(names)}")

@@ -7,6 +7,7 @@ import asyncio
 import sys
 
 from ..client.admin import POLL_S
+from ..client.conditions import find_member
 from ..errors import TimedOut
 from ..protocol.messages.common import each_unit
 from ..rest.views import group_description
@@ -63,10 +64,10 @@ async def drain_worker(options: argparse.Namespace) -> int:
         give_up_at, last = loop.time() + options.timeout, -1
         while True:
             group = await admin.describe(options.group, connectors=())
-            members = [each for each in group.members if options.name in (each.member_id, each.instance_id)]
-            if not members:
+            member = find_member(group, options.name)
+            if member is None:
                 break
-            left = sum(1 for _ in each_unit(members[0].assigned))
+            left = sum(1 for _ in each_unit(member.assigned))
             if left != last:
                 print(f"worker {options.name}: {left} units to move", file=sys.stderr, flush=True)
                 last = left

@@ -56,7 +56,7 @@ from ..protocol.units import CONNECTOR, printable
 from ..transport.base import Client
 from ..transport.local import LocalClient
 from ..transport.tcp_client import TcpClient
-from .conditions import is_absent, runs_all, shown
+from .conditions import find_member, runs_all, shown
 
 POLL_S: Final = 0.1
 """Interval between two descriptions while a method waits for a state of the group."""
@@ -401,7 +401,7 @@ class Admin:
             )
         except TimedOut as error:
             group = await self.describe(group_id, connectors=())
-            if not is_absent(group, member_id):
+            if find_member(group, member_id) is not None:
                 raise
             raise TimedOut(f"{error}; workers of this group: {shown([m.member_id for m in group.members])}") from error
 

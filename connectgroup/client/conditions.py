@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from ..protocol.messages.describe import DescribedGroup
+from ..protocol.messages.describe import DescribedGroup, DescribedMember
 from ..protocol.units import printable
 
 MAX_NAMES = 20
@@ -17,16 +17,16 @@ def runs_all(group: DescribedGroup, member_id: str) -> bool:
     Args:
         member_id: its member id, or its group instance id.
     """
-    member = next((each for each in group.members if member_id in (each.member_id, each.instance_id)), None)
+    member = find_member(group, member_id)
     if member is None or member.state in ("RESTARTING", "AWAY") or group.state == "Assigning":
         return False
     units = [unit for each in group.connectors for unit in each.units if unit.member_id == member.member_id]
     return member.assigned == member.target and not any(unit.state == "STARTING" for unit in units)
 
 
-def is_absent(group: DescribedGroup, member_id: str) -> bool:
-    """Whether no member has this member id or group instance id."""
-    return not any(member_id in (each.member_id, each.instance_id) for each in group.members)
+def find_member(group: DescribedGroup, member_id: str) -> DescribedMember | None:
+    """The member with this member id or group instance id."""
+    return next((each for each in group.members if member_id in (each.member_id, each.instance_id)), None)
 
 
 def no_unit_starts(group: DescribedGroup, members: Container[str]) -> bool:

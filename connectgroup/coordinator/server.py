@@ -12,36 +12,17 @@ from .own_assignors import server_assignors
 from .runtime import Coordinator
 
 
-class CoordinatorServer:
-    """Serves groups on one TCP port until it is closed."""
+class GroupServer:
+    """A coordinator and its TCP port, from ``start`` to ``close``."""
 
-    def __init__(self, config: CoordinatorConfig) -> None:
-        """Create a server; ``start`` opens the log and the port.
-
-        Raises:
-            ConfigError: the log's URL is invalid, or ``topics_from`` needs a package that is not installed.
-            ConfigError, PluginError: the assignor does not exist or cannot be created.
-        """
-        self.config = config
-        log = log_from_url(config.log_url)
-        topics = BrokerTopics(config.topics_from) if config.topics_from is not None else None
-        self.coordinator = Coordinator(
-            log,
-            config.group_settings(server_assignors([config.assignor])),
-            consumers=ConsumerGroups(topics, config.consumer_settings()),
-        )
-        limits = Limits(
-            max_connections=config.max_connections, max_connections_per_address=config.max_connections_per_address
-        )
-        # There is no authentication yet.
-        self._server = TcpServer(
-            self.coordinator, host=config.host, port=config.port, limits=limits, loopback_only=True
-        )
+    def __init__(self, coordinator: Coordinator, server: TcpServer, host: str) -> None:
+        """``host``: as configured, for ``address``."""
+        self.coordinator, self._server, self._host = coordinator, server, host
 
     @property
     def address(self) -> str:
-        """The ``host:port`` to configure in workers."""
-        return f"{self.config.host}:{self._server.port}"
+        """The ``host:port`` to configure in workers and clients."""
+        return f"{self._host}:{self._server.port}"
 
     async def start(self) -> None:
         """Open the log, then the port.
@@ -62,3 +43,29 @@ class CoordinatorServer:
             await self.coordinator.close()
         finally:
             await self._server.close()
+
+
+class CoordinatorServer(GroupServer):
+    """Serves groups on one TCP port until it is closed."""
+
+    def __init__(self, config: CoordinatorConfig) -> None:
+        """Create a server; ``start`` opens the log and the port.
+
+        Raises:
+            ConfigError: the log's URL is invalid, or ``topics_from`` needs a package that is not installed.
+            ConfigError, PluginError: the assignor does not exist or cannot be created.
+        """
+        self.config = config
+        log = log_from_url(config.log_url)
+        topics = BrokerTopics(config.topics_from) if config.topics_from is not None else None
+        coordinator = Coordinator(
+            log,
+            config.group_settings(server_assignors([config.assignor])),
+            consumers=ConsumerGroups(topics, config.consumer_settings()),
+        )
+        limits = Limits(
+            max_connections=config.max_connections, max_connections_per_address=config.max_connections_per_address
+        )
+        # There is no authentication yet.
+        server = TcpServer(coordinator, host=config.host, port=config.port, limits=limits, loopback_only=True)
+        super().__init__(coordinator, server, config.host)

@@ -12,6 +12,7 @@ from ..config.proxy import ProxyConfig
 from ..coordinator.consumer_groups import ConsumerGroups
 from ..coordinator.own_assignors import server_assignors
 from ..coordinator.runtime import Coordinator
+from ..coordinator.server import GroupServer
 from ..log.registry import log_from_url
 from ..protocol.messages.api import Handler, Response
 from ..protocol.messages.cluster import ApiVersionsRequest, FindCoordinatorRequest, FindCoordinatorResponse
@@ -89,7 +90,7 @@ class _Server(TcpServer):
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-class ProxyServer:
+class ProxyServer(GroupServer):
     """A coordinator and a proxy on one TCP port."""
 
     def __init__(self, config: ProxyConfig, *, topics: TopicSource | None = None) -> None:
@@ -105,37 +106,16 @@ class ProxyServer:
         self.config = config
         if topics is None and config.topics_from is None:
             topics = BrokerTopics(config.broker, setting="--broker")
-        self.coordinator = Coordinator(
+        coordinator = Coordinator(
             log_from_url(config.log_url),
             config.group_settings(server_assignors([config.assignor])),
             classic_settings=config.classic_settings(),
             consumers=ConsumerGroups(topics or BrokerTopics(str(config.topics_from)), config.consumer_settings()),
         )
         self.broker = Broker(*config.broker_address)
-        self._server = _Server(self.coordinator, self.broker, config)
-
-    @property
-    def address(self) -> str:
-        """The ``host:port`` to configure as bootstrap servers of clients."""
-        return f"{self.config.host}:{self._server.port}"
+        super().__init__(coordinator, _Server(coordinator, self.broker, config), config.host)
 
     async def start(self) -> None:
-        """Reach the broker, open the log, then the port.
-
-        Raises:
-            ConfigError, LogError, TransportError: each a one-line message: what failed, where, what is allowed.
-        """
+        """Reach the broker, open the log, then the port; raises as ``GroupServer.start``."""
         await self.broker.ask()
-        await self.coordinator.start()
-        try:
-            await self._server.start()
-        except BaseException:
-            await self.coordinator.close()
-            raise
-
-    async def close(self) -> None:
-        """Reject parked requests, release the log, close the port."""
-        try:
-            await self.coordinator.close()
-        finally:
-            await self._server.close()
+        await super().start()

@@ -24,6 +24,10 @@ SPARK_OPTIONS: Final = "SPARK_SUBMIT_OPTS"
 """Environment variable with further options of the Java that Spark starts."""
 
 
+QUIET: Final = ("-Xlog:cds=off", "-Xlog:cds*=off")
+"""No messages about archives: a session starts all the same."""
+
+
 def archive_options(java: Path) -> list[str]:
     """The options with which this Java uses its archive; none if there is no archive."""
     top = _archive(java)
@@ -36,8 +40,7 @@ def archive_options(java: Path) -> list[str]:
         return []
     base = _base(java)
     files = [top] if base is None else [base, top]
-    # Without a message if the archive does not fit: the session starts all the same.
-    return [f'"-XX:SharedArchiveFile={":".join(map(str, files))}"', "-Xshare:auto", "-Xlog:cds=off", "-Xlog:cds*=off"]
+    return [f'"-XX:SharedArchiveFile={":".join(map(str, files))}"', "-Xshare:auto", *QUIET]
 
 
 @contextmanager
@@ -52,7 +55,7 @@ def recording(java: Path) -> Iterator[Path]:
         top.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=top.parent) as folder:
             new = Path(folder, top.name)
-            options = [f'"-XX:ArchiveClassesAtExit={new}"', "-Xlog:cds=off", "-Xlog:cds*=off"]
+            options = [f'"-XX:ArchiveClassesAtExit={new}"', *QUIET]
             base = _base(java)
             if base is not None:
                 _write_base(java, base)
