@@ -1,6 +1,5 @@
 """A member of a classic consumer group, the protocol before KIP-848: JoinGroup, SyncGroup, a leader that assigns.
 
-    embedded         the data that members exchange: Subscription and Assignment as bytes
     choice           which rebalance protocol and which assignors a member offers (KIP-429)
     rounds           one rebalance, from the view of a member and of its leader
     validation       ownership of partitions, and partitions that must not be assigned yet (KIP-792)

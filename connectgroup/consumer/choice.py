@@ -17,8 +17,9 @@ from collections.abc import Sequence
 from ..assign.api import PartitionAssignor, RebalanceProtocol
 from ..assign.convert import assignor_info
 from ..errors import ConfigError, PluginError, WireError
+from ..protocol.messages.embedded import Subscription
 from ..protocol.units import Partitions, printable
-from .embedded import Subscription, encode_subscription
+from ..wire.embedded import encode_subscription
 
 
 def choose_protocol(assignors: Sequence[PartitionAssignor]) -> RebalanceProtocol:

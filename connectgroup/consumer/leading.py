@@ -21,8 +21,8 @@ from ..errors import PluginError
 from ..protocol.messages.classic import JoinedMember, MemberShare
 from ..protocol.units import TopicPartition, printable
 from ..threads import off_loop
+from ..wire.embedded import decode_subscription
 from .client import GroupClient
-from .embedded import decode_subscription
 from .errors import error_name
 from .rounds import Joined, assignments_to_send, group_input, validate_result
 

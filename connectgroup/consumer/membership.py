@@ -36,10 +36,11 @@ from ..protocol.messages.classic import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from ..protocol.messages.embedded import Assignment
 from ..protocol.units import printable
+from ..wire.embedded import decode_assignment
 from .choice import assignor_named
 from .client import REQUEST_TIMEOUT_S, GroupClient
-from .embedded import Assignment, decode_assignment
 from .errors import MEMBERSHIP_LOST, BrokerError, Code, error_name
 from .leading import lead
 from .metrics import ConsumerMetrics

@@ -25,9 +25,10 @@ from dataclasses import dataclass, replace
 from ..assign.api import PartitionAssignment, PartitionAssignor, PartitionGroup, RebalanceProtocol
 from ..assign.members import PartitionMember, TopicSpec
 from ..errors import PluginError
+from ..protocol.messages.embedded import Assignment, Subscription
 from ..protocol.units import Partitions, printable
+from ..wire.embedded import encode_assignment
 from .choice import protocols_of
-from .embedded import Assignment, Subscription, encode_assignment
 from .validation import assigned_too_early
 
 NOTHING: Partitions = frozenset()

@@ -24,7 +24,6 @@ from connectgroup.assignors.cooperative_sticky import CooperativeStickyAssignor
 from connectgroup.assignors.range import RangeAssignor
 from connectgroup.assignors.roundrobin import RoundRobinAssignor
 from connectgroup.consumer.choice import assignor_named, choose_leader, choose_protocol, join_offers
-from connectgroup.consumer.embedded import HIGHEST_VERSION, decode_assignment, decode_subscription, encode_subscription
 from connectgroup.consumer.rounds import (
     AfterSync,
     Joined,
@@ -35,6 +34,7 @@ from connectgroup.consumer.rounds import (
     validate_result,
 )
 from connectgroup.protocol.units import Partitions
+from connectgroup.wire.embedded import HIGHEST_VERSION, decode_assignment, decode_subscription, encode_subscription
 
 from .assignors import Reversed
 

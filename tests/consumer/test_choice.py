@@ -11,8 +11,9 @@ from connectgroup.assignors.range import RangeAssignor
 from connectgroup.assignors.roundrobin import RoundRobinAssignor
 from connectgroup.assignors.sticky import StickyAssignor
 from connectgroup.consumer.choice import assignor_named, choose_leader, choose_protocol, join_offers, protocols_of
-from connectgroup.consumer.embedded import Subscription, decode_subscription
 from connectgroup.errors import ConfigError, PluginError, WireError
+from connectgroup.protocol.messages.embedded import Subscription
+from connectgroup.wire.embedded import decode_subscription
 from tests.assignors.partition_tables import partitions
 
 from .assignors import COOPERATIVE, EAGER, Careful, Hasty, Odd, Planned

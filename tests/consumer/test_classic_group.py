@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from connectgroup.consumer.embedded import HIGHEST_VERSION
+from connectgroup.wire.embedded import HIGHEST_VERSION
 
 from .assignors import COOPERATIVE, EAGER
 from .classic_group import ClassicGroup, Phase, Process

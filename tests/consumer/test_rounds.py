@@ -13,7 +13,6 @@ from connectgroup.assign.ownership import claimants
 from connectgroup.assign.sandbox import run_assignor
 from connectgroup.assignors.cooperative_sticky import CooperativeStickyAssignor
 from connectgroup.assignors.range import RangeAssignor
-from connectgroup.consumer.embedded import Subscription, decode_assignment
 from connectgroup.consumer.rounds import (
     AfterSync,
     BeforeJoining,
@@ -25,7 +24,9 @@ from connectgroup.consumer.rounds import (
     validate_result,
 )
 from connectgroup.errors import PluginError, WireError
+from connectgroup.protocol.messages.embedded import Subscription
 from connectgroup.protocol.units import TopicPartition
+from connectgroup.wire.embedded import decode_assignment
 from tests.assignors import partition_tables as tables
 from tests.assignors.partition_inputs import input_groups
 from tests.assignors.partition_tables import partitions, table

@@ -12,17 +12,16 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 
-from connectgroup.consumer.embedded import (
+from connectgroup.errors import WireError
+from connectgroup.protocol.messages.embedded import Assignment, Subscription
+from connectgroup.protocol.units import Partitions, TopicPartition
+from connectgroup.wire.embedded import (
     HIGHEST_VERSION,
-    Assignment,
-    Subscription,
     decode_assignment,
     decode_subscription,
     encode_assignment,
     encode_subscription,
 )
-from connectgroup.errors import WireError
-from connectgroup.protocol.units import Partitions, TopicPartition
 from tests.fuzzing import INPUTS, attack, cut_after, enlarged, one_line, peak_memory
 
 VERSIONS = range(HIGHEST_VERSION + 1)

@@ -27,22 +27,19 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import groupby, repeat
 from operator import attrgetter
 from typing import Final, TypeVar
 
 from ..errors import WireError
+from ..protocol.messages.embedded import UNKNOWN_GENERATION, Assignment, Subscription
 from ..protocol.units import Partitions, TopicPartition
-from ..wire.primitives import Fault, bad_count, bad_length, classic_string, read_classic_string
+from .primitives import Fault, bad_count, bad_length, classic_string, read_classic_string
 
 T = TypeVar("T")
 
 HIGHEST_VERSION: Final = 3
 """The default version for writing both."""
-
-UNKNOWN_GENERATION: Final = -1
-"""Generation of a member without an assignment, or of one too old to send it; older than any other (KIP-792)."""
 
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
@@ -64,38 +61,6 @@ _SMALLEST_STRING: Final = 2
 _SMALLEST_INT32: Final = 4
 _SMALLEST_TOPIC: Final = 6
 """Minimum bytes per element, which bounds the declared length of an array: here a name and a count."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subscription:
-    """The topics a member subscribes to, and the partitions it owns.
-
-    Attributes:
-        topics: names of the topics from which it may be assigned partitions.
-        user_data: assignor user data; None is null, which differs from empty bytes.
-        owned: partitions it owns while it joins; empty if it revoked everything first (EAGER). From version 1.
-        generation: of the rebalance that assigned ``owned``. From version 2.
-        rack: the member's rack, None if it has none; an empty name is the same as none. From version 3.
-    """
-
-    topics: frozenset[str]
-    user_data: bytes | None = None
-    owned: Partitions = frozenset()
-    generation: int = UNKNOWN_GENERATION
-    rack: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment:
-    """The assignment that the leader sends to a member.
-
-    Attributes:
-        partitions: the complete assignment, not a difference.
-        user_data: assignor user data; None is null.
-    """
-
-    partitions: Partitions = frozenset()
-    user_data: bytes | None = None
 
 
 def encode_subscription(subscription: Subscription, version: int = HIGHEST_VERSION) -> bytes:
