@@ -23,7 +23,7 @@ $(VENV)/installed: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "make: Python 3.11 or later is needed, found '$(PYTHON)'; allowed: make PYTHON=<path of one>"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[spark,kafka,postgres,rest,dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[all,dev]'
 	@touch $@
 
 install: $(VENV)/installed

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..protocol.units import name_violation, printable
+from .completion import with_groups
 
 if TYPE_CHECKING:
     from ..config.secrets import Secrets
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 def add_group(parser: argparse.ArgumentParser) -> None:
     """Add ``--group``."""
-    parser.add_argument("--group", type=name, default="workers", help="group id (workers)")
+    with_groups(parser.add_argument("--group", type=name, default="workers", help="group id (workers)"))
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

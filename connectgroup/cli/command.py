@@ -12,6 +12,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from ..errors import ConnectGroupError, PluginError
+from .completion import complete
 from .parser import arranged, build_parser
 
 OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
@@ -23,7 +24,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     0: success; 1: an error while the command ran; 2: rejected; 130: interrupted (Ctrl-C); 141: the reader of standard
     output has closed the pipe.
     """
-    options = build_parser().parse_args(arranged(sys.argv[1:] if arguments is None else arguments))
+    parser = build_parser()
+    if arguments is None:
+        complete(parser)
+    options = parser.parse_args(arranged(sys.argv[1:] if arguments is None else arguments))
     options.own_process = arguments is None
     logging.basicConfig(
         level=logging.DEBUG if options.verbose else logging.INFO,

@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from .arguments import add_coordinator, add_group, add_json, add_secrets, add_wait, number, path
+from .completion import with_connectors, with_plugins
 from .connectors import (
     connector_offsets,
     connector_status,
@@ -51,30 +52,32 @@ def add_connectors(commands: Commands) -> None:
         if name != "update":
             action.add_argument("--new-group", action="store_true", help="create the group if there are only others")
     patch = add("patch", "change some settings of a connector", patch_connector, waits=True)
-    patch.add_argument("name")
+    with_connectors(patch.add_argument("name"))
     patch.add_argument("settings", nargs="*", metavar="SETTING=VALUE")
     patch.add_argument("--remove", action="append", default=[], metavar="SETTING", help="remove a setting")
-    add("status", "show the state of a connector and of its tasks", connector_status).add_argument("name")
+    status = add("status", "show the state of a connector and of its tasks", connector_status)
+    with_connectors(status.add_argument("name"))
     add("validate", "print all errors of a connector's file", validate_connector).add_argument("file", type=path)
-    add("topics", "list the Kafka topics of a connector", connector_topics).add_argument("name")
+    topics = add("topics", "list the Kafka topics of a connector", connector_topics)
+    with_connectors(topics.add_argument("name"))
     delete = add("delete", "delete a connector and its tasks", delete_connectors)
     add_wait(delete, "wait until its tasks have stopped")
-    delete.add_argument("name")
+    with_connectors(delete.add_argument("name"))
     for name, help_ in (
         ("pause", "stop the tasks of a connector; the connector itself keeps running"),
         ("resume", "run a paused or stopped connector"),
         ("stop", "stop a connector and its tasks"),
     ):
-        add(name, help_, set_target_state, waits=True).add_argument("name")
+        with_connectors(add(name, help_, set_target_state, waits=True).add_argument("name"))
     again = add("restart", "restart a connector, its tasks, or one task", restart_connector, waits=True)
-    again.add_argument("name")
+    with_connectors(again.add_argument("name"))
     again.add_argument("--include-tasks", action="store_true", help="restart the tasks as well")
     again.add_argument("--only-failed", action="store_true", help="restart only what has failed")
     again.add_argument("--task", type=number, metavar="N", help="restart only this task")
     offsets = add(
         "offsets", "show the committed offsets of a connector; change them if it is stopped", connector_offsets
     )
-    offsets.add_argument("name")
+    with_connectors(offsets.add_argument("name"))
     add_secrets(offsets)
     change = offsets.add_mutually_exclusive_group()
     change.add_argument("--reset", action="store_true", help="forget all offsets of a stopped connector")
@@ -91,7 +94,7 @@ def add_plugins(commands: Commands) -> None:
     listing = actions.add_parser("list", help="list the installed plug-ins")
     listing.set_defaults(run=list_plugins)
     describe = actions.add_parser("describe", help="describe the settings of a connector class")
-    describe.add_argument("name", help="the connector class")
+    with_plugins(describe.add_argument("name", help="the connector class"), "connectors")
     describe.add_argument(
         "--with",
         dest="settings",

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from .. import __version__
 from ..protocol.records.connect import HISTORY
 from .arguments import add_coordinator, add_group, add_json, add_secrets, count, name, number, path
+from .completion import SHELLS, print_completion, with_groups, with_plugins, with_workers
 from .connector_options import add_connectors, add_plugins
 from .groups import (
     delete_groups,
@@ -155,7 +156,7 @@ def build_parser() -> argparse.ArgumentParser:
     for command in (describe, forget):
         add_json(command)
     for command, function in ((describe, describe_groups), (explain, explain_groups), (forget, delete_groups)):
-        command.add_argument("group")
+        with_groups(command.add_argument("group"))
         add_coordinator(command)
         command.set_defaults(run=function)
     explain.add_argument(
@@ -168,13 +169,16 @@ def build_parser() -> argparse.ArgumentParser:
     add_json(explain)
 
     planning = groups.add_parser("plan", help="show what a change would move; nothing is changed")
-    planning.add_argument("group")
+    with_groups(planning.add_argument("group"))
     changes = planning.add_mutually_exclusive_group()
-    changes.add_argument("--drain", metavar="WORKER", help="the tasks of this worker move to others")
+    drained = changes.add_argument("--drain", metavar="WORKER", help="the tasks of this worker move to others")
     changes.add_argument("--add-workers", type=count, metavar="N", help="this many workers join")
-    changes.add_argument("--remove", metavar="WORKER", help="this worker stops and leaves")
+    removed = changes.add_argument("--remove", metavar="WORKER", help="this worker stops and leaves")
     changes.add_argument("--connector", type=path, metavar="FILE", help="create or change this connector")
-    planning.add_argument("--assignor", metavar="NAME", help="all workers list this assignor from now on")
+    other = planning.add_argument("--assignor", metavar="NAME", help="all workers list this assignor from now on")
+    with_workers(drained)
+    with_workers(removed)
+    with_plugins(other, "assignors")
     add_json(planning)
     add_coordinator(planning)
     planning.set_defaults(run=plan_groups)
@@ -210,7 +214,7 @@ def build_parser() -> argparse.ArgumentParser:
         ("drain", drain_worker, "move a worker's tasks to other workers, then stop it", "has left"),
     ):  # fmt: skip
         action = workers.add_parser(verb, help=help_)
-        action.add_argument("name", help="the worker's name, or its group instance id")
+        with_workers(action.add_argument("name", help="the worker's name, or its group instance id"))
         add_group(action)
         action.add_argument("--no-wait", action="store_true", help=f"do not wait until the worker {until}")
         action.add_argument(
@@ -221,6 +225,10 @@ def build_parser() -> argparse.ArgumentParser:
 
     add_connectors(commands)
     add_plugins(commands)
+
+    completion = commands.add_parser("completion", help="print the script that completes this command in a shell")
+    completion.add_argument("shell", choices=SHELLS)
+    completion.set_defaults(run=print_completion)
     return parser
 
 
@@ -298,7 +306,7 @@ def _add_server(parser: argparse.ArgumentParser) -> None:
 def _add_assigning(parser: argparse.ArgumentParser, assignor_help: str) -> None:
     """Add the options that select the assignor, and the rebalance timeout."""
     assignors = parser.add_mutually_exclusive_group()
-    assignors.add_argument("--assignor", action="append", help=assignor_help)
+    with_plugins(assignors.add_argument("--assignor", action="append", help=assignor_help), "assignors")
     assignors.add_argument("--no-assignor", action="store_true", help="list no assignor: the coordinator assigns")
     assignors.add_argument(
         "--server-assignor", metavar="NAME", help="list no assignor and request this server-side assignor"

@@ -19,12 +19,12 @@ RETRY_FOR_S: Final = 2.0
 
 
 @asynccontextmanager
-async def connected(options: argparse.Namespace) -> AsyncIterator[Admin]:
+async def connected(options: argparse.Namespace, *, retry_for_s: float = RETRY_FOR_S) -> AsyncIterator[Admin]:
     """Yield an admin client of the coordinators that ``--coordinator`` names."""
     from ..client.admin import Admin
 
     try:
-        async with Admin.connect(options.coordinator.split(","), client_id="cli", retry_for_s=RETRY_FOR_S) as admin:
+        async with Admin.connect(options.coordinator.split(","), client_id="cli", retry_for_s=retry_for_s) as admin:
             yield admin
     except GroupIdNotFound as error:
         raise await _no_such_group(options) from error

@@ -64,8 +64,6 @@ def read_unchecked(path: Path) -> ConnectorFile:
     if isinstance(content.get("config"), dict):
         content = {**content, "config": {key: _text(value) for key, value in content["config"].items()}}
     connector = checked(ConnectorFile, content, where=f"{path}: ")
-    if violation := path_name_violation(connector.name):
-        raise ConfigError(f"{path}: name", connector.name, violation)
     for key, value in connector.config.items():
         if HIDDEN in value:
             raise ConfigError(f"{path}: config.{printable(key)}", HIDDEN, "the value that a listing has masked")
@@ -73,11 +71,6 @@ def read_unchecked(path: Path) -> ConnectorFile:
     if name != connector.name:
         raise ConfigError(f"{path}: config.name", name, f"{printable(connector.name)}, the name of the connector")
     return connector
-
-
-def path_name_violation(name: str) -> str:
-    """What is allowed instead of a connector's name that cannot be part of a URL's path; empty if it can."""
-    return "a name without / and \\" if "/" in name or "\\" in name else ""
 
 
 def read_json(path: Path, *, form: str = '{"offsets": [...]}') -> Any:

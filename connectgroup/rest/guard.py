@@ -64,8 +64,8 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        # As in Kafka Connect, a trailing slash makes no difference.
-        path, headers = scope["path"].rstrip("/") or "/", Headers(scope=scope)
+        # As in Kafka Connect, a trailing slash makes no difference. The path stays encoded: ``operations.Segment``.
+        path, headers = scope["raw_path"].decode("latin-1").rstrip("/") or "/", Headers(scope=scope)
         rejection = self._over_limit(scope) or self._foreign(headers)
         user = None
         if rejection is None and self._users is not None and not self._is_public(scope["method"], path):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
+from urllib.parse import quote, unquote
 
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -32,6 +35,21 @@ def listing(element: Schema) -> Schema:
 def mapping(element: Schema) -> Schema:
     """An object with any keys."""
     return {"type": "object", "additionalProperties": element}
+
+
+class Segment(Convertor[str]):
+    """A path parameter. It is decoded after the path is split at slashes: ``%2F`` belongs to a name."""
+
+    regex = "[^/]+"
+
+    def convert(self, value: str) -> str:
+        return unquote(value)
+
+    def to_string(self, value: str) -> str:
+        return quote(value, safe="")
+
+
+register_url_convertor("segment", Segment())
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,4 +83,4 @@ class Operation:
 
     def route(self) -> Route:
         """The route of the application."""
-        return Route(self.path, self.handler, methods=[self.method])
+        return Route(re.sub(r"{(\w+)}", r"{\1:segment}", self.path), self.handler, methods=[self.method])

@@ -197,7 +197,7 @@ async def test_errors_are_one_line(command: Command, idle: Path, words: tuple[st
 @pytest.mark.parametrize(
     ("name", "setting", "message"),
     [
-        ("a/b", "1", "name: got 'a/b'; allowed: a name without / and \\"),
+        ("..", "1", "name: got '..'; allowed: printable characters, no blanks at the ends, not '.' or '..'"),
         ("a", "soon", "config.stop.ms: got 'soon'; allowed: a whole number of milliseconds"),
     ],
 )

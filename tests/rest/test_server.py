@@ -10,6 +10,7 @@ import ssl
 import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -162,6 +163,17 @@ async def test_unknown_paths_and_methods_have_connects_error_body(api: Api) -> N
 async def test_a_trailing_slash_makes_no_difference(api: Api) -> None:
     assert await api("GET", "/connectors/", 200) == []
     await api("PUT", "/connectors/c/config/", 201, IDLE)
+
+
+@pytest.mark.parametrize("name", ["a/b", "/", "a/", "a%2Fb", "100 %", "what?", "é#1", "a;b=c", "a+b"])
+async def test_every_character_of_a_name_can_be_sent_encoded(api: Api, name: str) -> None:
+    path = f"/connectors/{quote(name, safe='')}"
+    created = await api.http.post("/connectors", json={"name": name, "config": IDLE})
+    assert (created.status_code, created.headers["Location"]) == (201, path)
+    assert (await api("GET", f"{path}/status", 200))["name"] == name
+    assert (await api("PUT", f"{path}/config", 200, IDLE))["name"] == name
+    await api("DELETE", f"{path}/", 204)
+    assert await api("GET", "/connectors", 200) == []
 
 
 # ---- bodies

@@ -10,7 +10,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from ...config import connector_validation
-from ...config.connector_file import path_name_violation
 from ...errors import ConnectorNotFound, GroupIdNotFound
 from ...protocol.messages.common import config_of
 from ...protocol.messages.describe import DescribedConnector, DescribedUnit
@@ -210,11 +209,8 @@ async def _checked(request: Request, name: str, config: Mapping[str, str]) -> di
     """The configuration to write, which includes the name, as in Kafka Connect.
 
     Raises:
-        RestError: 400: the name cannot be part of a path, or differs from that in the configuration; or the
-            configuration is invalid.
+        RestError: 400: the name differs from that in the configuration, or the configuration is invalid.
     """
-    if violation := path_name_violation(name):
-        raise RestError(400, f"name: got {printable(name)!r}; allowed: {violation}")
     if config.get("name", name) != name:
         raise RestError(
             400,
