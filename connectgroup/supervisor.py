@@ -34,6 +34,7 @@ from .protocol.messages.describe import DescribedGroup
 from .protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from .protocol.units import LEAVE_EPOCH
 from .worker.restart import RESTART_EXIT_CODE
+from .worker.settings import PROCESS_ID_VARIABLE, new_process_id
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +55,7 @@ class WorkerProcess:
 
     Attributes:
         name: the member id; kept across restarts.
+        process_id: identifies the current process to the coordinator; the leave for a dead process contains it.
         rows: rows made durable by the current process.
         rows_before: rows made durable by earlier processes of this worker.
         rows_per_s: rows that the current process makes durable per second, by connector.
@@ -65,6 +67,7 @@ class WorkerProcess:
 
     name: str
     process: asyncio.subprocess.Process | None = None
+    process_id: int = -1
     rows: int = 0
     rows_before: int = 0
     rows_per_s: Mapping[str, float] = field(default_factory=dict)
@@ -247,6 +250,7 @@ class Supervisor:
 
     async def _start(self, worker: WorkerProcess) -> None:
         worker.started_s = asyncio.get_running_loop().time()
+        worker.process_id = new_process_id()
         worker.process = await asyncio.create_subprocess_exec(
             sys.executable,
             # -P: modules of the current directory must not shadow those of the standard library or of plug-ins.
@@ -258,6 +262,7 @@ class Supervisor:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, PROCESS_ID_VARIABLE: str(worker.process_id)},
             # A separate process group: Ctrl-C in a terminal signals only the supervisor, which then stops the workers.
             start_new_session=True,
         )
@@ -287,7 +292,7 @@ class Supervisor:
         restarts = code == RESTART_EXIT_CODE and worker.wanted and not self._closing
         if not restarts:
             # A restarting worker has already left the group; a second leave would end the delay of its units.
-            await self._leave_for_dead_worker(worker.name, code)
+            await self._leave_for_dead_worker(worker, code)
         await asyncio.gather(*worker.lines, return_exceptions=True)
         worker.rows_before, worker.rows, worker.units = worker.rows_before + worker.rows, 0, 0
         worker.rows_per_s = {}
@@ -322,9 +327,18 @@ class Supervisor:
                 worker.deaths += 1
                 logger.error("%s cannot be started: %s", worker.name, error)
 
-    async def _leave_for_dead_worker(self, name: str, code: int) -> None:
-        """Send a leave on behalf of the worker. If it has already left, the error UNKNOWN_MEMBER_ID is ignored."""
-        request = HeartbeatRequest(group_id=self.group, member_id=name, member_epoch=LEAVE_EPOCH, cause=ending(code))
+    async def _leave_for_dead_worker(self, worker: WorkerProcess, code: int) -> None:
+        """Send a leave on behalf of the dead process, so that the next one may join under the same name at once.
+
+        If it has already left, the error UNKNOWN_MEMBER_ID is ignored.
+        """
+        request = HeartbeatRequest(
+            group_id=self.group,
+            member_id=worker.name,
+            member_epoch=LEAVE_EPOCH,
+            cause=ending(code),
+            process_id=worker.process_id,
+        )
 
         def to_be_repeated(response: Response) -> bool:
             return isinstance(response, HeartbeatResponse) and from_code(response.error_code, None).retriable

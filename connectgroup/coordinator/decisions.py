@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ..errors import ComputeAssignment, GroupError, InconsistentGroupProtocol, InvalidRequest, PolicyViolation
+from ..errors import GroupError, InconsistentGroupProtocol, InvalidRequest, PolicyViolation
 from ..fault_points import fault_point
 from ..group.kernel.outcome import Outcome
 from ..group.kernel.timers import SetTimer, TimerKey, TimerKind
@@ -49,7 +49,8 @@ class Decisions:
                 command.late = True
                 turn.responses.append((command, command.error_response(stale)))
                 return None
-        replaced = self._parking.replaced_by(command)
+        # A request of another process than the member's is about to be rejected: it must not end a parked heartbeat.
+        replaced = self._parking.replaced_by(command) if group.is_from_its_process(command.traits) else None
         if replaced is not None:
             turn.responses.append(replaced)
         return group
@@ -121,8 +122,8 @@ class Decisions:
             command.traits = request = replace(request, sender=outcome.sender)
         response = outcome.response
         error_code = getattr(response, "error_code", 0)
-        if not repeated and error_code != InvalidRequest.code:
-            self._dedup.record(request, rejected=error_code not in (0, ComputeAssignment.code))
+        if not repeated and error_code != InvalidRequest.code and group.is_from_its_process(request):
+            self._dedup.record(request)
         # A request that is parked without a response has none that could be sent at once.
         at_once = outcome.parks and fault_point("a parked heartbeat is answered at once") and response is not None
         if outcome.parks and request.sender and not at_once and (response is None or request.max_wait_ms > 0):

@@ -15,7 +15,7 @@ from ..errors import (
     LogError,
 )
 from ..group.kernel.outcome import Outcome
-from ..group.registry import GroupType, Registry
+from ..group.registry import GroupType, Registry, RequestTraits
 from ..log.base import Log, LogFenced
 from ..protocol.records.connect import GroupRecord, Record
 from ..protocol.units import printable
@@ -40,6 +40,10 @@ class Loaded:
     group_type: GroupType
     state: Any
     removes: tuple[Record, ...] = ()
+
+    def is_from_its_process(self, request: RequestTraits) -> bool:
+        """Whether the request was sent by the process that its member belongs to; true if the sender is no member."""
+        return self.state.process_of(request.sender) in (-1, request.process_id)
 
 
 class Groups:
@@ -81,10 +85,17 @@ class Groups:
             return self.refused[group_id]
         return loading_error(group_id) if group_id in self.loading else None
 
-    def is_member(self, group_id: str, sender: str) -> bool:
-        """Whether a group in memory has the sender as a member."""
+    def is_member(self, group_id: str, sender: str, process_id: int) -> bool:
+        """Whether a group in memory has the sender as a member, and the member belongs to this process."""
         group = self.loaded.get(group_id)
-        return group is not None and sender in group.state.members
+        return (
+            group is not None and sender in group.state.members and group.state.process_of(sender) in (-1, process_id)
+        )
+
+    def is_from_its_process(self, request: RequestTraits) -> bool:
+        """See ``Loaded``; true for a group that is not in memory."""
+        group = self.loaded.get(request.group_id)
+        return group is None or group.is_from_its_process(request)
 
     async def load_all(self) -> None:
         """Load every group of the log.

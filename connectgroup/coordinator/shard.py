@@ -256,8 +256,11 @@ class Shard:
     # ---- arrival
 
     def _record_arrival(self, request: RequestTraits) -> None:
-        """Re-arm the timer of the sender when a request arrives: it may be queued behind a slow append (F11)."""
-        if request.renews is not None and not self.dedup.is_copy(request):
+        """Re-arm the timer of the sender when a request arrives: it may be queued behind a slow append (F11).
+
+        A request of another process than the member's would keep a dead member in the group.
+        """
+        if request.renews is not None and not self.dedup.is_copy(request) and self.groups.is_from_its_process(request):
             self.timers.renew(request.renews)
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

@@ -45,8 +45,7 @@ class RequestTraits:
             sender is parked in a group; a later request of the sender completes it. Empty: the request is not parked.
             A request with a sender that fails because of the coordinator gets a retriable error.
         sequence: the sender's monotonic request number; -1: the request is not deduplicated.
-        process_id: identifies the sender's process; -1: none. Once another process has sent as this sender, requests
-            of the earlier process are rejected.
+        process_id: identifies the sender's process; -1: none. Sequences are numbers of one process.
         max_wait_ms: how long the request may be parked with a response.
         renews: the timer that the arrival of the request re-arms if it is armed; ``None``: no timer.
         creates_group: the request may create the group.
@@ -74,6 +73,9 @@ class GroupState(Protocol):
     @property
     def members(self) -> Container[str]:
         """The senders of requests that are members."""
+
+    def process_of(self, sender: str) -> int:
+        """The process that the member belongs to; -1: any process may send as the member."""
 
     @property
     def members_to_wake(self) -> set[str]:

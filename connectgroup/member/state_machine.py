@@ -110,16 +110,23 @@ class Member:
         owned: every unit that this worker may be running, with owner epochs: grows when an assignment is accepted,
             before any unit starts, and shrinks when a stop is complete.
         revoking: units whose stop has been requested and is not complete.
+        process_id: identifies this process; sent with every request (PD-15).
     """
 
     def __init__(
-        self, settings: MemberSettings, assignors: Sequence[AssignorInfo] = (), *, first_sequence: int = 0
+        self,
+        settings: MemberSettings,
+        assignors: Sequence[AssignorInfo] = (),
+        *,
+        first_sequence: int = 0,
+        process_id: int = -1,
     ) -> None:
         """Create a worker that has not joined yet.
 
         Args:
             assignors: in order of preference; empty means that the group uses a server-side assignor.
-            first_sequence: higher than any sequence that this member id has used before; also identifies the process.
+            first_sequence: the sequence before that of the first heartbeat.
+            process_id: identifies this process; random. -1: none.
         """
         self.settings = settings
         self.assignors = tuple(assignors)
@@ -130,7 +137,8 @@ class Member:
         self.session_timeout_ms = 0
         self.heartbeat_interval_ms = 0
         self.coordinator_epoch = -1
-        self._sequence = self._process_id = first_sequence
+        self._sequence = first_sequence
+        self.process_id = process_id
         self._outstanding: _Outstanding | None = None
         self._full = True
         self._acknowledge = False
@@ -206,7 +214,7 @@ class Member:
                 group_id=settings.group_id,
                 member_id=settings.member_id,
                 sequence=self._sequence,
-                process_id=self._process_id,
+                process_id=self.process_id,
             )
             if self._leaves_temporarily:
                 return replace(leave, member_epoch=STATIC_LEAVE_EPOCH, instance_id=settings.instance_id)
@@ -226,7 +234,7 @@ class Member:
                 owned=grouped(self.owned),
                 max_wait_ms=0 if self._full or more_statuses else settings.max_wait_ms,
                 sequence=self._sequence,
-                process_id=self._process_id,
+                process_id=self.process_id,
                 statuses=statuses,
                 draining=self.draining,
                 labels=tuple(ConfigEntry(name=name, value=value) for name, value in settings.traits.labels),
@@ -242,7 +250,7 @@ class Member:
                 owned=grouped(self.owned) if self._acknowledge else None,
                 max_wait_ms=0 if more_statuses else settings.max_wait_ms,
                 sequence=self._sequence,
-                process_id=self._process_id,
+                process_id=self.process_id,
                 statuses=statuses,
             )
         self._full = self._acknowledge = False

@@ -205,7 +205,7 @@ class VirtualGroup(WorkerGroup):
             Connections(heartbeats=links[0], control=links[1]),
             assignors=make_assignors(self.plan.assignors),
             listeners=[GuardedListener(listener, node) for listener in make_listeners(self.plan.listeners)],
-            times=WorkerSettings(first_sequence=self._sequence),
+            times=WorkerSettings(first_sequence=self._sequence, process_id=self._sequence),
         )
         runner = TaskRunner(
             name,

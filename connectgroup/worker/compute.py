@@ -71,7 +71,12 @@ class Computations:
         """Prepare, run the assignor, Install. A failure is reported to the group, or the coordinator retries."""
         group_id, member_id = self._member.settings.group_id, self._member.settings.member_id
         try:
-            prepare = PrepareRequest(group_id=group_id, member_id=member_id, member_epoch=action.member_epoch)
+            prepare = PrepareRequest(
+                group_id=group_id,
+                member_id=member_id,
+                member_epoch=action.member_epoch,
+                process_id=self._member.process_id,
+            )
             prepared = await in_span("prepare", self._requests.send(prepare), self._traced())
             assert isinstance(prepared, PrepareResponse)
             self._notify()
@@ -80,6 +85,7 @@ class Computations:
                 member_id=member_id,
                 member_epoch=action.member_epoch,
                 group_epoch=prepared.group_epoch,
+                process_id=self._member.process_id,
             )
             traced = {**self._traced(), EPOCH: prepared.group_epoch, ASSIGNOR: prepared.assignor_name}
             began_s = time.monotonic()

@@ -37,7 +37,7 @@ from .heartbeat import Heartbeats
 from .perform import Performer
 from .publish import ControlRequests
 from .runner import Runner
-from .settings import FIRST_INTERVAL_MS, STOP_SHARE, Connections, WorkerSettings
+from .settings import FIRST_INTERVAL_MS, STOP_SHARE, Connections, WorkerSettings, new_process_id
 
 logger = logging.getLogger(__name__)
 
@@ -78,9 +78,13 @@ class Worker:
         check_runner(runner)
         self._control = connections.control
         self._times = times or WorkerSettings()
-        first = self._times.first_sequence
-        sequence = time.time_ns() // 1000 if first is None else first
-        self.member = Member(settings, [assignor_info(each) for each in assignors], first_sequence=sequence)
+        first, process = self._times.first_sequence, self._times.process_id
+        self.member = Member(
+            settings,
+            [assignor_info(each) for each in assignors],
+            first_sequence=time.time_ns() // 1000 if first is None else first,
+            process_id=new_process_id() if process is None else process,
+        )
         self._performer = Performer(
             self.member,
             runner=runner,

@@ -35,7 +35,7 @@ from .garbage import collect_all_again, short_collections
 from .loop import Worker
 from .runner import RunnerSettings, TaskRunner
 from .scratch import Scratch
-from .settings import Connections
+from .settings import PROCESS_ID_VARIABLE, Connections, WorkerSettings
 from .signals import handle_signals
 
 logger = logging.getLogger(__name__)
@@ -72,6 +72,7 @@ async def run_worker(config: WorkerConfig, *, supervised: bool = False) -> bool:
         Connections(heartbeats=heartbeats, control=control),
         assignors=assignors,
         listeners=[load_listener(name) for name in config.listeners],
+        times=WorkerSettings(process_id=_process_id() if supervised else None),
     )
     scratch = Scratch(config.scratch, config.name)
     runner = TaskRunner(
@@ -107,6 +108,12 @@ async def run_worker(config: WorkerConfig, *, supervised: bool = False) -> bool:
         await heartbeats.close()
         await control.close()
         scratch.remove()
+
+
+def _process_id() -> int | None:
+    """The process id that the supervisor has set; its child processes do not inherit it."""
+    text = os.environ.pop(PROCESS_ID_VARIABLE, "")
+    return int(text) if text.isascii() and text.isdigit() else None
 
 
 async def _unless_stopped(worker: Worker, work: Coroutine[Any, Any, None]) -> bool:

@@ -78,6 +78,11 @@ class ControlRequests:
         )
         settings = self._member.settings
         answer = await self.send(
-            UpdateConnectorsRequest(group_id=settings.group_id, member_id=settings.member_id, changes=(change,))
+            UpdateConnectorsRequest(
+                group_id=settings.group_id,
+                member_id=settings.member_id,
+                changes=(change,),
+                process_id=self._member.process_id,
+            )
         )
         assert isinstance(answer, UpdateConnectorsResponse)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ class Connections(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
-    """Timeouts and back-offs of a worker, in seconds, and its first sequence.
+    """Timeouts and back-offs of a worker, in seconds; its first sequence and its process id.
 
     Attributes:
         call_timeout_s: request timeout, in addition to the time a heartbeat is parked.
@@ -31,6 +32,7 @@ class WorkerSettings:
         lose_timeout_s: how long lost units may take to stop before the worker rejoins. Units that still run after it
             can no longer write, because their fencing token is stale. ``None``: the rebalance timeout.
         first_sequence: see ``Member``; ``None``: taken from the wall clock.
+        process_id: see ``Member``; ``None``: drawn at random.
 
     Raises:
         ConfigError: a time is out of its range.
@@ -43,6 +45,7 @@ class WorkerSettings:
     status_wait_s: float = 0.05
     lose_timeout_s: float | None = None
     first_sequence: int | None = None
+    process_id: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("call_timeout_s", "assignor_timeout_s", "retry_initial_s", "retry_max_s", "status_wait_s"):
@@ -55,8 +58,16 @@ class WorkerSettings:
         return rebalance_timeout_ms / 1000 if self.lose_timeout_s is None else self.lose_timeout_s
 
 
+def new_process_id() -> int:
+    """Draw a process id: 63 random bits, so that two processes never have the same."""
+    return secrets.randbits(63)
+
+
 FIRST_INTERVAL_MS = 3_000
 """The heartbeat interval of a worker until the coordinator has sent one."""
+
+PROCESS_ID_VARIABLE = "CONNECTGROUP_PROCESS_ID"
+"""Environment variable with which a supervisor sets the process id of a worker, whose death it reports."""
 
 STOP_SHARE = 0.875
 """Fraction of the rebalance timeout that stops and callbacks may take when a worker ends; the leave takes the rest."""

@@ -75,6 +75,9 @@ class Toy:
     def exists(self) -> bool:
         return self.epoch > 0 or bool(self.members)
 
+    def process_of(self, sender: str) -> int:
+        return -1
+
 
 class ToyType:
     """What both types have in common."""

@@ -81,7 +81,9 @@ async def test_moves_are_drawn_when_a_worker_is_killed(browser: Browser) -> None
         before = await tab.page.locator(".epoch").count()
         client.is_cut = True
         # What a supervisor reports when a process has died.
-        death = HeartbeatRequest(group_id=GROUP, member_id="victim", member_epoch=-1)
+        death = HeartbeatRequest(
+            group_id=GROUP, member_id="victim", member_epoch=-1, process_id=victim.member.process_id
+        )
         await group.coordinator.handle(death, client_host="test")
         await tab.shows("#worker-area svg.moves .amount")
         await tab.screenshot("move")

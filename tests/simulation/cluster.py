@@ -84,6 +84,7 @@ class WorkerNode(Node):
                 assignor_timeout_s=ASSIGNOR_TIMEOUT_S,
                 lose_timeout_s=1.5 * cluster.rebalance_s,
                 first_sequence=cluster.next_sequence(),
+                process_id=cluster.next_process_id(),
             ),
         )
         connector = type("SimulatedConnector", (SimulatedConnector,), {"node": self})
@@ -245,7 +246,7 @@ class Cluster:
         self.clock_ms = 1_700_000_000_000
         self.source_ends_s: float | None = None
         self.parts: dict[str, int] = {}
-        self._sequence = 0
+        self._sequence = self._processes = 0
         self._lives = 0
         self.operator = Operator(self, GROUP)
         self._operator_client = SimulatedClient(self.network, self.operator, "control")
@@ -288,6 +289,11 @@ class Cluster:
         """The first heartbeat sequence of a new process: above all earlier ones, like a clock."""
         self._sequence += 1_000_000
         return self._sequence
+
+    def next_process_id(self) -> int:
+        """The process id of a new process; not in the order of the starts, as random ones."""
+        self._processes += 1
+        return self._processes * 7_919 % 104_729
 
     def wall_clock_ms(self) -> int:
         """The coordinator's wall clock; faults make it jump."""

@@ -177,7 +177,7 @@ def scale_workers(schedule: FaultSchedule, step_s: float) -> bool:
 
 
 def twin(schedule: FaultSchedule, member: str, seconds: float) -> bool:
-    """A second process with the identity of a live worker (F33); the newer process counts."""
+    """A second process with the identity of a live worker (F33): it joins when the first one is gone (PD-15)."""
     node, before = node_of(schedule, member), schedule.cluster.twins.get(member)
     if node is None or (before is not None and not before.dead):
         return False

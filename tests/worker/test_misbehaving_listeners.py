@@ -253,6 +253,8 @@ async def test_listener_that_raises_does_not_stop_the_next_listener(tmp_path: Pa
         if event == "on_revoked":
             world.start("b")
         elif event == "on_lost":
-            leave = HeartbeatRequest(group_id=GROUP, member_id="a", member_epoch=-1)
+            leave = HeartbeatRequest(
+                group_id=GROUP, member_id="a", member_epoch=-1, process_id=a.worker.member.process_id
+            )
             await world.coordinator.handle(leave, client_host="operator")
         await world.until(lambda: world.count(f"a {event} "))

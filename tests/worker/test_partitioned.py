@@ -84,7 +84,13 @@ async def test_worker_removed_by_the_coordinator_rejoins(tmp_path: Path) -> None
         world.start("b")
         await world.settled()
         world.zombies.add("a")
-        leave_request = HeartbeatRequest(group_id="workers", member_id="a", member_epoch=-1, cause="was reaped")
+        leave_request = HeartbeatRequest(
+            group_id="workers",
+            member_id="a",
+            member_epoch=-1,
+            cause="was reaped",
+            process_id=a.worker.member.process_id,
+        )
         await world.coordinator.handle(leave_request, client_host="supervisor")
         await world.until(lambda: world.count("a on_lost"), within=4)
         world.zombies.clear()

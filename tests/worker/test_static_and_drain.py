@@ -102,7 +102,13 @@ async def test_st_05_process_whose_instance_id_was_taken_over_ends(tmp_path: Pat
         first = world.start("b1", instance_id="b")
         await world.settled()
         first.cut()
-        temporarily_left = HeartbeatRequest(group_id=GROUP, member_id="b1", member_epoch=-2, instance_id="b")
+        temporarily_left = HeartbeatRequest(
+            group_id=GROUP,
+            member_id="b1",
+            member_epoch=-2,
+            instance_id="b",
+            process_id=first.worker.member.process_id,
+        )
         await world.coordinator.handle(temporarily_left, client_host="a supervisor that was wrong")
         world.zombies.add("b1")
         world.start("b2", instance_id="b")

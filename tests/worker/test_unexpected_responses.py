@@ -128,7 +128,7 @@ async def test_fenced_worker_rejoins_after_everything_has_stopped(tmp_path: Path
         a = world.start("a")
         await world.settled()
         world.hook["a stop c-0"] = world.slow(4)
-        leave = HeartbeatRequest(group_id=GROUP, member_id="a", member_epoch=-1)
+        leave = HeartbeatRequest(group_id=GROUP, member_id="a", member_epoch=-1, process_id=a.worker.member.process_id)
         lost = world.now
         await world.coordinator.handle(leave, client_host="operator")
         await world.until(lambda: a.worker.lost)

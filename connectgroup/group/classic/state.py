@@ -52,6 +52,10 @@ class ClassicGroup:
     members_to_wake: set[str] = field(default_factory=set)
     offsets: Offsets = field(default_factory=Offsets)
 
+    def process_of(self, sender: str) -> int:
+        """Unknown: clients of the classic protocol send no process id."""
+        return -1
+
     def apply(self, record: Record) -> None:
         """Apply one record of the log."""
         self.offsets.apply(record)

@@ -40,6 +40,7 @@ from .. import sizes
 from ..kernel.outcome import Outcome
 from . import validate
 from .overlay import Overlay
+from .process import check_process
 from .settings import GroupSettings
 from .state import Group, runnable_units
 
@@ -63,8 +64,11 @@ def update_connectors(
 
     Raises:
         InvalidRequest: the request violates a rule that depends on the request alone.
+        FencedInstanceId: the member that sends the request belongs to another process.
     """
     validate.update_connectors(request)
+    if request.member_id is not None:
+        check_process(group, request.member_id, request.process_id)
     overlay = Overlay(group, now_ms)
     epoch = group.epoch + 1
     changes: list[_Change] = []

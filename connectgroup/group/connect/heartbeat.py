@@ -39,6 +39,7 @@ from .computation import ensure_computation
 from .leave import leave, remove_member
 from .members import store_member, store_statuses
 from .overlay import Overlay
+from .process import check_join, check_process
 from .settings import GroupSettings
 from .state import Group
 
@@ -279,6 +280,7 @@ def _join(
 ) -> tuple[Timer, ...]:
     """ "Creates the member should the member epoch be zero." A member that rejoins reports that it runs no units."""
     group, member_id = overlay.group, request.member_id
+    check_join(group, member_id, request.process_id, settings)
     known, former = group.members.get(member_id), former_static_member(group, member_id, request.instance_id)
     timers: tuple[Timer, ...] = ()
     if former is not None:
@@ -311,6 +313,7 @@ def _join(
         if known is None
         else known.restart_requested and not group.current(member_id).temporarily_left,
         drain_requested=known is not None and known.drain_requested and not request.draining,
+        process_id=request.process_id,
     )
     waiting = delay.delays_for(overlay, member)
     temporarily = f"{member_id} came back" if waiting else ""
@@ -380,6 +383,7 @@ def _admit(group: Group, request: HeartbeatRequest) -> str | None:
     check_instance_id(group, request.member_id, request.instance_id)
     if request.member_id not in group.members:
         raise UnknownMemberId(f"MemberId: got {printable(request.member_id)!r}; the group has no such member")
+    check_process(group, request.member_id, request.process_id)
     current = group.current(request.member_id)
     if current.temporarily_left:
         # A late copy of a request sent before the member left: it must not cost the member its reserved units.

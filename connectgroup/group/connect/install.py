@@ -33,6 +33,7 @@ from ..kernel.outcome import Outcome
 from ..kernel.selection import select_assignor
 from . import validate
 from .overlay import Overlay
+from .process import check_process
 from .settings import GroupSettings, ServerAssignment
 from .state import Group
 from .target import (
@@ -55,6 +56,7 @@ def _chosen(group: Group, member_id: str) -> ComputationRecord:
 def prepare(group: Group, request: PrepareRequest, now_ms: int, settings: GroupSettings) -> Outcome[PrepareResponse]:
     """Send the chosen member the input of its assignor, as ``kernel.install.prepare``."""
     validate.prepare(request)
+    check_process(group, request.member_id, request.process_id)
     overlay = Overlay(group, now_ms)
     assignor, timers = rules.prepare(overlay, request.member_id, request.member_epoch)
     return Outcome(response=group_state(overlay, assignor, settings), records=tuple(overlay.records), timers=timers)
@@ -71,7 +73,7 @@ def install(group: Group, request: InstallRequest, now_ms: int, settings: GroupS
 
     Raises:
         StaleGroupEpoch: the assignment was prepared for another group epoch.
-        GroupIdNotFound, UnknownMemberId: as for Prepare.
+        GroupIdNotFound, UnknownMemberId, FencedInstanceId: as for Prepare.
 
     The response to an invalid assignment is INVALID_ASSIGNMENT with the first violation, or STALE_GROUP_EPOCH if the
     group has changed since (CN-05). These are not exceptions, because they write records: the failure, or that the
@@ -79,6 +81,7 @@ def install(group: Group, request: InstallRequest, now_ms: int, settings: GroupS
     """
     validate.install(request)
     rules.check_member(group, request.member_id)
+    check_process(group, request.member_id, request.process_id)
     if _is_repeat(group, request):
         return Outcome(response=InstallResponse())
     if request.group_epoch != _prepared_epoch(group, request.member_id):

@@ -17,6 +17,7 @@ from ..kernel.timers import Timer
 from . import delay, static
 from .computation import ensure_computation
 from .overlay import Overlay
+from .process import check_process
 from .settings import GroupSettings
 from .state import Group
 
@@ -24,7 +25,8 @@ from .state import Group
 def leave(group: Group, request: HeartbeatRequest, now_ms: int, settings: GroupSettings) -> Outcome[HeartbeatResponse]:
     """Process a leave.
 
-    Epoch -1: the member leaves permanently, or another process that knows of its death reports it (PD-11).
+    Epoch -1: the member leaves permanently, or another process that knows of its death reports it, with the process id
+    of the dead process (PD-11).
     Epoch -2: a static member leaves temporarily (ST-01).
     Epoch -1 with ``returns``: the worker restarts and joins again under the same member id, so its units are delayed
     for it as for a lost worker.
@@ -34,6 +36,7 @@ def leave(group: Group, request: HeartbeatRequest, now_ms: int, settings: GroupS
     check_instance_id(group, request.member_id, request.instance_id)
     if request.member_id not in group.members:
         raise UnknownMemberId(f"MemberId: got {printable(request.member_id)!r}; the group has no such member")
+    check_process(group, request.member_id, request.process_id)
     overlay = Overlay(group, now_ms)
     if request.member_epoch == STATIC_LEAVE_EPOCH:
         timers: tuple[Timer, ...] = ()

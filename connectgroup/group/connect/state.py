@@ -114,6 +114,11 @@ class Group:
         """The member's current assignment; empty for a member without a record."""
         return self.currents.get(member_id, NOTHING)
 
+    def process_of(self, sender: str) -> int:
+        """The process that joined as the member; -1 if unknown."""
+        member = self.members.get(sender)
+        return -1 if member is None else member.process_id
+
     def target(self, member_id: str) -> Target:
         """The member's target assignment."""
         return self.targets.get(member_id, NO_TARGET)

@@ -82,6 +82,10 @@ class ConsumerGroup:
         """Whether a record created this group."""
         return self.epoch > 0
 
+    def process_of(self, sender: str) -> int:
+        """Unknown: Kafka's consumers send no process id."""
+        return -1
+
     @property
     def state_name(self) -> str:
         """The state of the group as ConsumerGroupDescribe has it."""

@@ -15,11 +15,16 @@ from .common import ConfigEntry, ConnectorTasks
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrepareRequest:
-    """Sent by the member chosen to compute: request the state of the group (ConnectGroupPrepareAssignment)."""
+    """Sent by the member chosen to compute: request the state of the group (ConnectGroupPrepareAssignment).
+
+    Attributes:
+        process_id: *(tagged)* see ``HeartbeatRequest``.
+    """
 
     group_id: str
     member_id: str
     member_epoch: int
+    process_id: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +165,7 @@ class InstallRequest:
         message: *(tagged)* the error as text; without an error, the assignor's remark on its result for operators.
         delayed: *(tagged)* units left out on purpose; needs ``delay_ms``.
         delay_ms: *(tagged)* request another computation after this delay; 0 is never.
+        process_id: *(tagged)* see ``HeartbeatRequest``.
     """
 
     group_id: str
@@ -171,6 +177,7 @@ class InstallRequest:
     message: str = ""
     delayed: tuple[ConnectorTasks, ...] = ()
     delay_ms: int = 0
+    process_id: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

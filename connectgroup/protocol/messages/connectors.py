@@ -77,11 +77,13 @@ class UpdateConnectorsRequest:
         group_id: the worker group; created if it does not exist.
         member_id: the member that sends the request; null for an operator.
         changes: applied atomically, in order.
+        process_id: *(tagged)* the process of the member that sends the request; see ``HeartbeatRequest``.
     """
 
     group_id: str
     member_id: str | None = None
     changes: tuple[ConnectorChange, ...] = ()
+    process_id: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

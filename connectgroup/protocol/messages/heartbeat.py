@@ -57,8 +57,8 @@ class HeartbeatRequest:
         host: *(tagged)* the machine that the worker runs on, which workers may share; empty if not set.
         returns: *(tagged)* with epoch -1: the worker restarts and joins again under the same member id, so its units
             are delayed for it as for a lost worker (scheduled rebalance delay).
-        process_id: *(tagged)* identifies the process among all that ever had this member id. Once another process has
-            joined as this member, a heartbeat of the earlier process gets FENCED_INSTANCE_ID (PD-15). -1: none.
+        process_id: *(tagged)* the process that sends the request: a number drawn at random at its start. A member
+            belongs to the process that joined; requests of any other process change nothing (PD-15). -1: none.
     """
 
     group_id: str

@@ -98,6 +98,7 @@ class MemberRecord:
             ConsumerGroupMemberMetadataValue: GroupEpoch, ClientId).
         restart_requested: *(tagged)* an operator has requested that the worker restart; the member has not left yet.
         drain_requested: *(tagged)* an operator has requested that the worker drain; the member does not drain yet.
+        process_id: *(tagged)* the process that joined as the member; -1 if unknown (PD-15).
     """
 
     group_id: str
@@ -116,6 +117,7 @@ class MemberRecord:
     joined_epoch: int = 0
     restart_requested: bool = False
     drain_requested: bool = False
+    process_id: int = -1
 
     @property
     def has_request(self) -> bool:

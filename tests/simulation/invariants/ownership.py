@@ -44,8 +44,7 @@ class RevokedBeforeReassigned(Invariant):
     ids = "S3"
 
     def on_change(self, change: Change) -> None:
-        # Two processes with one id may each send for the other; there only the sink fences one of them (X1).
-        if change.anew or not change.gone or self.cluster.has_twin(change.member_id):
+        if change.anew or not change.gone:
             return
         for node in self.watch.nodes_of(change.member_id):
             owned = node.worker.member.owned
@@ -54,7 +53,7 @@ class RevokedBeforeReassigned(Invariant):
                 self.broken(f"{sorted(kept)} is free while {node.name} owns or runs it")
 
     def on_started(self, node: WorkerNode, unit: Unit, epoch: int) -> None:
-        if (unit, epoch) in self.watch.void or self.cluster.has_twin(node.member_id):
+        if (unit, epoch) in self.watch.void:
             return
         holder = self.durable.holders.get(unit)
         if holder != (node.member_id, epoch):
@@ -75,12 +74,7 @@ class NoUnitRunsTwice(Invariant):
         others = [
             (other, earlier)
             for other, earlier in self._runs.get(unit, ())
-            if other is not node
-            and not other.dead
-            and earlier in other.running
-            and earlier not in void
-            # Two processes with one id are one member, and each may send for the other: the sink fences one of them.
-            and not self.cluster.has_twin(other.member_id)
+            if other is not node and not other.dead and earlier in other.running and earlier not in void
         ]
         if others and grant not in void:
             self.broken(f"{node.name} starts {unit} at {epoch}, and {others[0][0].name} runs it at {others[0][1][1]}")

@@ -47,7 +47,7 @@ class RequestsAreIdempotent(Invariant):
         if not isinstance(request, HeartbeatRequest):
             return
         member_id = request.member_id
-        if sent.code == FENCED and not self.cluster.has_twin(member_id):
+        if sent.code == FENCED:
             self.broken(f"{member_id} was fenced: {sent.response.error_message}")
         if not sent.copy and sent.code in (0, COMPUTE):
             key = (sent.peer.log.epoch, member_id)

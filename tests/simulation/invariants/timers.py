@@ -30,7 +30,7 @@ class TimersRunTheirTime(Invariant):
     def __init__(self, watch: Watch) -> None:
         super().__init__(watch)
         self._set: WeakKeyDictionary[Group, dict[TimerKey, tuple[float, float]]] = WeakKeyDictionary()
-        self._heard: WeakKeyDictionary[Group, dict[str, HeartbeatRequest]] = WeakKeyDictionary()
+        self._heard: WeakKeyDictionary[Group, dict[tuple[str, int], HeartbeatRequest]] = WeakKeyDictionary()
 
     def on_step(self, group: Group, what: GroupInput, outcome: Outcome[Response | None], now_ms: int) -> None:
         now_s, timers = self.cluster.loop.now, self._set.setdefault(group, {})
@@ -42,10 +42,11 @@ class TimersRunTheirTime(Invariant):
                 self.broken(f"the {what.kind} timer of {member} acts {now_s - set_s:.3f} s after it was set")
         elif isinstance(what, HeartbeatRequest):
             # A parked heartbeat that is decided again does not prove again that the member is alive. Two coordinators
-            # may each have a copy of the group, and each its own last heartbeat of the member.
-            heard = self._heard.setdefault(group, {})
-            parked = heard.get(what.member_id) is what
-            heard[what.member_id] = what
+            # may each have a copy of the group, and each its own last heartbeat of the member. Another process may try
+            # to join as the member meanwhile (PD-15).
+            heard, sender = self._heard.setdefault(group, {}), (what.member_id, what.process_id)
+            parked = heard.get(sender) is what
+            heard[sender] = what
         for timer in outcome.timers:
             if not (parked and timer.key.kind is TimerKind.SESSION and isinstance(timer, SetTimer)):
                 whole_s = timer.after_ms / 1000 if isinstance(timer, SetTimer) else float("inf")
