@@ -27,9 +27,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .errors import BrokerError as BrokerError, CommitRefused as CommitRefused
-    from .fetching import FetchError as FetchError, Record as Record
+    from .fetching import FetchError as FetchError
     from .group_consumer import GroupConsumer as GroupConsumer
     from .listener import ConsumerRebalanceListener as ConsumerRebalanceListener
+    from .records import Record as Record
 
 _MODULE_OF = {
     "BrokerError": "errors",
@@ -37,7 +38,7 @@ _MODULE_OF = {
     "ConsumerRebalanceListener": "listener",
     "FetchError": "fetching",
     "GroupConsumer": "group_consumer",
-    "Record": "fetching",
+    "Record": "records",
 }
 
 __all__ = sorted(_MODULE_OF)

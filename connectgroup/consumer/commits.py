@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Mapping
 
@@ -45,9 +46,13 @@ class Commits:
         """The next automatic commit is due in one interval from now."""
         self._due = time.monotonic() + (self._settings.auto_commit_interval_ms or 0) / 1000
 
+    def due_at(self) -> float:
+        """When an automatic commit is due, by ``time.monotonic``."""
+        return math.inf if self._settings.auto_commit_interval_ms is None else self._due
+
     def is_due(self) -> bool:
         """Whether an automatic commit should start now; not during a rebalance, and not beside another one."""
-        if self._settings.auto_commit_interval_ms is None or self._membership.round is not None:
+        if self._settings.auto_commit_interval_ms is None or self._membership.is_rebalancing:
             return False
         return (self._running is None or self._running.done()) and time.monotonic() >= self._due
 

@@ -1,4 +1,4 @@
-"""The meaning of a broker's error codes for a member of a classic group, and the exceptions raised to its user.
+"""The meaning of a broker's error codes for a member of a group, and the exceptions raised to its user.
 
     ConnectGroupError
     ├── BrokerError           a request was rejected and must not be retried: which, why, and how to resolve it
@@ -13,9 +13,11 @@ Source: Kafka's ``Errors``; KIP-345, KIP-394.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 
-from ..errors import ConnectGroupError
+from ..errors import ConfigError, ConnectGroupError
 from ..protocol.units import printable
 
 
@@ -40,12 +42,22 @@ class Code(IntEnum):
     TOPIC_AUTHORIZATION_FAILED = 29
     GROUP_AUTHORIZATION_FAILED = 30
     CLUSTER_AUTHORIZATION_FAILED = 31
+    UNSUPPORTED_SASL_MECHANISM = 33
     UNSUPPORTED_VERSION = 35
+    INVALID_REQUEST = 42
+    SASL_AUTHENTICATION_FAILED = 58
+    GROUP_ID_NOT_FOUND = 69
     MEMBER_ID_REQUIRED = 79
     GROUP_MAX_SIZE_REACHED = 81
     FENCED_INSTANCE_ID = 82
     UNSTABLE_OFFSET_COMMIT = 88
+    UNKNOWN_TOPIC_ID = 100
+    FENCED_MEMBER_EPOCH = 110
     UNRELEASED_INSTANCE_ID = 111
+    UNSUPPORTED_ASSIGNOR = 112
+    STALE_MEMBER_EPOCH = 113
+    INVALID_REGULAR_EXPRESSION = 128
+    COMPUTE_ASSIGNMENT = 20480
 
 
 COORDINATOR_MOVED = frozenset({Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR})
@@ -54,8 +66,19 @@ COORDINATOR_MOVED = frozenset({Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINA
 ASK_AGAIN = COORDINATOR_MOVED | {Code.COORDINATOR_LOAD_IN_PROGRESS, Code.REQUEST_TIMED_OUT}
 """The same request may be retried."""
 
-MEMBERSHIP_LOST = frozenset({Code.ILLEGAL_GENERATION, Code.UNKNOWN_MEMBER_ID, Code.FENCED_INSTANCE_ID})
+MEMBERSHIP_LOST = frozenset(
+    {
+        Code.ILLEGAL_GENERATION,
+        Code.UNKNOWN_MEMBER_ID,
+        Code.FENCED_INSTANCE_ID,
+        Code.FENCED_MEMBER_EPOCH,
+        Code.GROUP_ID_NOT_FOUND,
+    }
+)
 """The sender is no longer a member of the current generation: its partitions may belong to another member."""
+
+GENERATION_PASSED = frozenset({Code.REBALANCE_IN_PROGRESS, Code.STALE_MEMBER_EPOCH})
+"""A commit came with the generation or member epoch before the current one."""
 
 _ADVICE = {
     Code.INCONSISTENT_GROUP_PROTOCOL: "the members of this group have no assignor in common with this one, "
@@ -71,11 +94,24 @@ _ADVICE = {
 }
 
 
+@contextmanager
+def with_extra() -> Iterator[None]:
+    """Around an import of confluent-kafka: name the extra to install if it is missing.
+
+    Raises:
+        ConfigError: confluent-kafka is not installed.
+    """
+    try:
+        yield
+    except ImportError as missing:
+        raise ConfigError("confluent-kafka", "not installed", "pip install 'connectgroup[kafka]'") from missing
+
+
 class BrokerError(ConnectGroupError):
     """A broker rejected a request, and a retry does not help. ``code`` is Kafka's error code, None if absent."""
 
-    def __init__(self, what: str, code: int | None = None) -> None:
-        super().__init__(what if code is None else f"{what}: {error_name(code)}")
+    def __init__(self, what: str, code: int | None = None, more: str = "") -> None:
+        super().__init__((what if code is None else f"{what}: {error_name(code)}") + more)
         self.code = code
 
 

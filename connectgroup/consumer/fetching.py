@@ -1,8 +1,8 @@
 """Fetch records from a cluster, through confluent-kafka; group membership is not handled here.
 
-librdkafka is assigned partitions and offsets explicitly and never subscribes. All calls to it are made in a single
-thread that belongs to this consumer: calls may block, they never overlap, and a partition that is dropped during a read
-is dropped after that read has ended.
+librdkafka is assigned partitions and offsets explicitly and never subscribes. All calls to it that may block are made
+in a single thread that belongs to this consumer: they never overlap, and a partition that is dropped during a read is
+dropped after that read has ended.
 """
 
 from __future__ import annotations
@@ -11,17 +11,16 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ..errors import ConfigError, ConnectGroupError
 from ..protocol.units import Partitions, TopicPartition, printable
+from .errors import with_extra
+from .records import Run, runs_of
 from .settings import ConsumerSettings
 
-try:
+with with_extra():
     from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition as Theirs
-except ImportError as missing:
-    raise ConfigError("confluent-kafka", "not installed", "pip install 'connectgroup[kafka]'") from missing
 
 T = TypeVar("T")
 
@@ -42,35 +41,6 @@ class FetchError(ConnectGroupError):
     """Records cannot be read; names the partition and the reason."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
-    """One record.
-
-    Attributes:
-        topic: its topic.
-        partition: its partition.
-        offset: its offset in the partition.
-        timestamp_ms: since 1970, -1 if it has none.
-        key: null if it has none.
-        value: null if it is a tombstone.
-        headers: in order; names may repeat.
-        leader_epoch: of the leader that wrote it, -1 unknown.
-    """
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp_ms: int
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...] = ()
-    leader_epoch: int = -1
-
-    @property
-    def topic_partition(self) -> TopicPartition:
-        return TopicPartition(self.topic, self.partition)
-
-
 class Fetcher:
     """Reads its assigned partitions.
 
@@ -82,6 +52,7 @@ class Fetcher:
         self._reset = settings.auto_offset_reset
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"fetching for {settings.group}")
         self._consumer = make_consumer(settings)
+        self._calls = 0  # in progress or queued, in the thread
 
     async def start_position(self, partition: TopicPartition) -> int | None:
         """Return the start offset of a partition without a committed offset; null if it is not available at present.
@@ -117,23 +88,40 @@ class Fetcher:
             listed = [_theirs(partition) for partition in sorted(partitions)]
             await self._call("dropping partitions", lambda: self._consumer.incremental_unassign(listed))
 
-    async def fetch(self, limit: int, timeout_s: float) -> list[Record]:
-        """Return up to ``limit`` records, none if none arrive within ``timeout_s``; in order within a partition.
+    def fetch(self, limit: int, timeout_s: float) -> asyncio.Future[list[Run]]:
+        """Start a read of up to ``limit`` records, none if none arrive within ``timeout_s``.
+
+        Raises, from the future:
+            FetchError: the brokers reject reads of a partition.
+        """
+
+        def read() -> list[Run]:
+            try:
+                first = self._consumer.poll(timeout_s)
+            except KafkaException as error:
+                raise _fetch_error("reading", error) from error
+            if first is None:
+                return []
+            # consume() blocks until it has as many as requested; with timeout 0 it returns what has arrived.
+            return self._arrived(limit - 1, first)
+
+        return self._submit(read)
+
+    def fetched(self, limit: int) -> list[Run]:
+        """Return up to ``limit`` records that have arrived, without waiting; none while another call is in progress.
+
+        librdkafka fetches in threads of its own, so most records can be taken without a change of threads.
 
         Raises:
             FetchError: the brokers reject reads of a partition.
         """
+        return [] if self._calls else self._arrived(limit)
 
-        def read() -> list[Record]:
-            first = self._consumer.poll(timeout_s)
-            if first is None:
-                return []
-            # consume() blocks until it has as many as requested; with timeout 0 it returns what has arrived already.
-            return [
-                record for message in (first, *self._consumer.consume(limit - 1, 0)) for record in _records(message)
-            ]
-
-        return await self._call("reading", read)
+    def _arrived(self, limit: int, *first: Message) -> list[Run]:
+        try:
+            return runs_of(_without_errors([*first, *self._consumer.consume(limit, 0)]))
+        except KafkaException as error:
+            raise _fetch_error("reading", error) from error
 
     async def close(self) -> None:
         """Disconnect from the cluster."""
@@ -142,9 +130,23 @@ class Fetcher:
 
     async def _call(self, what: str, call: Callable[[], T]) -> T:
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+            return await self._submit(call)
         except KafkaException as error:
-            raise FetchError(f"{what}: {printable(error.args[0].str(), limit=200)}") from error
+            raise _fetch_error(what, error) from error
+
+    def _submit(self, call: Callable[[], T]) -> asyncio.Future[T]:
+        """Run in the thread of this consumer; starts now, and not only when the caller next waits."""
+        self._calls += 1
+        running = asyncio.get_running_loop().run_in_executor(self._thread, call)
+        running.add_done_callback(self._ended)
+        return running
+
+    def _ended(self, _: asyncio.Future[Any]) -> None:
+        self._calls -= 1
+
+
+def _fetch_error(what: str, error: KafkaException) -> FetchError:
+    return FetchError(f"{what}: {printable(error.args[0].str(), limit=200)}")
 
 
 class _DebugLogger(logging.LoggerAdapter[logging.Logger]):
@@ -186,31 +188,23 @@ def _theirs(partition: TopicPartition, offset: int | None = None) -> Any:
     return Theirs(*partition) if offset is None else Theirs(*partition, offset)
 
 
-def _records(message: Message) -> list[Record]:
-    """The record, or none if the message is a transient error from which librdkafka recovers by itself."""
-    error = message.error()
-    if error is not None:
-        where = f"{message.topic()}-{message.partition()}" if message.topic() else "the cluster"
-        if error.code() in REFUSALS or error.fatal():
-            raise FetchError(f"{where}: {printable(error.str(), limit=200)}")
-        logger.warning("%s: %s", where, printable(error.str(), limit=200))
-        return []
-    kind, timestamp_ms = message.timestamp()
-    epoch = message.leader_epoch()
-    headers: Any = message.headers() or ()
-    return [
-        Record(
-            topic=message.topic() or "",
-            partition=message.partition() or 0,
-            offset=message.offset() or 0,
-            timestamp_ms=timestamp_ms if kind else -1,
-            key=_bytes(message.key()),
-            value=_bytes(message.value()),
-            headers=tuple((name, _bytes(value)) for name, value in headers),
-            leader_epoch=-1 if epoch is None else epoch,
-        )
-    ]
+def _without_errors(messages: list[Message]) -> list[Message]:
+    """The messages that are records; the others are errors, and logged.
+
+    Raises:
+        FetchError: an error from which librdkafka does not recover by itself.
+    """
+    if not any(map(Message.error, messages)):
+        return messages
+    for message in messages:
+        if (error := message.error()) is not None:
+            _check(message, error)
+    return [message for message in messages if message.error() is None]
 
 
-def _bytes(value: str | bytes | None) -> bytes | None:
-    return value.encode() if isinstance(value, str) else value
+def _check(message: Message, error: KafkaError) -> None:
+    """Raise an error from which librdkafka does not recover by itself; log the others."""
+    where = f"{message.topic()}-{message.partition()}" if message.topic() else "the cluster"
+    if error.code() in REFUSALS or error.fatal():
+        raise FetchError(f"{where}: {printable(error.str(), limit=200)}")
+    logger.warning("%s: %s", where, printable(error.str(), limit=200))

@@ -31,27 +31,28 @@ from types import TracebackType
 from typing import Literal
 
 from ..assign.api import PartitionAssignor
-from ..assign.members import PartitionMemberAssignment
 from ..config.base import checked
 from ..errors import ConfigError
 from ..protocol.units import Partitions, TopicPartition
-from .callbacks import Event, loaded, notify_listener, notify_plugin_assignor
-from .choice import choose_protocol, join_offers
+from .callbacks import loaded
+from .classic import ClassicMembership
 from .client import GroupClient
 from .commits import Commits
 from .errors import CommitRefused
-from .fetching import Record
 from .listener import ConsumerRebalanceListener
-from .membership import Membership, Round
+from .membership import Membership
 from .offsets import Position
-from .reading import MAX_FETCHED, Reading
-from .rounds import after_sync, before_joining
+from .ownership import Ownership
+from .reading import MAX_RECORDS, Reading
+from .records import Record
 from .settings import ConsumerSettings
+from .work import ClassicWork, GroupWork
 
 logger = logging.getLogger(__name__)
 
-NOTHING: Partitions = frozenset()
 RETRY_S = 0.1
+YIELD_S = 0.05
+"""How long an ``async for`` returns fetched records before other tasks, such as heartbeats, get their turn."""
 
 
 class GroupConsumer:
@@ -122,17 +123,14 @@ class GroupConsumer:
             },
         )
         self._assignors = loaded(assignors)
-        self._protocol = choose_protocol(self._assignors)
-        self._listener = listener
-        self._subscribed = frozenset(self._settings.topics)
         self._client = GroupClient(bootstrap, group, client_id)
         self._reading = Reading(self._settings, self._client)
-        self._membership = Membership(self._client, self._settings, self._assignors)
+        membership = ClassicMembership(self._client, self._settings, self._assignors)
+        self._membership: Membership = membership
         self._commits = Commits(self._client, self._settings, self._membership, self._reading)
+        self._ownership = Ownership(self._membership, self._reading, self._commits, listener)
+        self._work: GroupWork = ClassicWork(self._settings, self._assignors, membership, self._ownership)
 
-        self._owned = NOTHING
-        self._taken_over = -1  # generation of the last applied assignment
-        self._ended: Round | None = None
         self._background: list[asyncio.Task[None]] = []
         self._group_work: asyncio.Task[None] | None = None
         self._polling = False
@@ -140,7 +138,7 @@ class GroupConsumer:
 
     # ------------------------------------------------------------------------------------------ records
 
-    async def poll(self, timeout_s: float = 1.0, *, max_records: int = MAX_FETCHED) -> list[Record]:
+    async def poll(self, timeout_s: float = 1.0, *, max_records: int = MAX_RECORDS) -> list[Record]:
         """Return the next records, in order within a partition; none if none arrive in time. Performs group work too.
 
         Records returned before count as processed.
@@ -175,7 +173,7 @@ class GroupConsumer:
                 left_s = give_up - time.monotonic()
                 if left_s <= 0:
                     return []
-                if self._owned != self._reading.positions.keys():
+                if not self._ownership.is_read():
                     left_s = min(left_s, RETRY_S)  # a start position was not available
                 await self._reading.wait(self._membership.changed, left_s)
         finally:
@@ -184,9 +182,20 @@ class GroupConsumer:
 
     async def __aiter__(self) -> AsyncIterator[Record]:
         """Iterate over records until the consumer is closed. Raises as ``poll`` does."""
+        membership, next_record, monotonic = self._membership, self._reading.next_record, time.monotonic
         while not self._closed:
             for record in await self.poll(1.0, max_records=1):
                 yield record
+            # Most records are here already. They are returned without the work of ``poll`` as long as there is none.
+            until = self._no_work_until()
+            while not membership.changed.is_set() and (now := monotonic()) < until and not self._polling:
+                membership.polled_at = now
+                following = next_record()
+                if following is None:
+                    break
+                yield following
+            else:
+                await asyncio.sleep(0)
 
     async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
         """Commit this consumer's positions to the group. Returns when they are stored.
@@ -201,24 +210,24 @@ class GroupConsumer:
             TransportError: no response; the offsets may have been stored.
         """
         if offsets is None:
-            await self._commits.commit(self._reading.uncommitted(), self._owned)
+            await self._commits.commit(self._reading.uncommitted(), self._ownership.owned)
             return
         for partition, offset in offsets.items():
-            if partition not in self._owned:
+            if partition not in self._ownership.owned:
                 raise CommitRefused(
                     f"commit of {partition}: got a partition this consumer does not have; allowed: its own"
                 )
             if not isinstance(offset, int) or offset < 0:
                 raise ConfigError(f"offset of {partition}", offset, "an integer of 0 or more")
         positions = {TopicPartition(*partition): Position(offset) for partition, offset in offsets.items()}
-        await self._commits.commit(positions, self._owned)
+        await self._commits.commit(positions, self._ownership.owned)
 
     # ------------------------------------------------------------------------------------------ state
 
     @property
     def assignment(self) -> Partitions:
         """The partitions that this consumer owns."""
-        return self._owned
+        return self._ownership.owned
 
     @property
     def member_id(self) -> str:
@@ -228,17 +237,17 @@ class GroupConsumer:
     @property
     def generation(self) -> int:
         """The generation of the current assignment, -1 outside the group."""
-        return self._taken_over if self._membership.in_group else -1
+        return self._ownership.applied if self._membership.in_group else -1
 
     @property
     def is_leader(self) -> bool:
         """Whether this member computed the current assignment."""
-        return self._membership.in_group and self._ended is not None and self._ended.leader
+        return self._work.is_leader
 
     @property
     def assignor(self) -> str | None:
         """The name of the assignor that the group used last."""
-        return self._ended.assignor.name if self._ended is not None else None
+        return self._work.assignor
 
     # ------------------------------------------------------------------------------------------ start and close
 
@@ -276,13 +285,10 @@ class GroupConsumer:
             if membership.lease_is_over():
                 membership.lose("no response from the coordinator for session_timeout_ms", forget_id=False)
             if membership.in_group:
-                await self._revoke(self._owned)
+                await self._ownership.revoke(self._ownership.owned)
             else:
-                await self._lose_partitions(self._owned)
-            if membership.round is not None:
-                # Not earlier: a commit may have to wait for the new generation.
-                membership.round.cancel()
-                await asyncio.wait({membership.round})
+                await self._ownership.lose(self._ownership.owned)
+            await self._work.cancel()  # not earlier: a commit may have to wait for the new generation
             if leave:
                 await membership.leave("the consumer is closed")
         finally:
@@ -322,127 +328,34 @@ class GroupConsumer:
             membership.changed.is_set()
             or self._reading.callback_error is not None
             or membership.lease_is_over()
-            or (membership.round is None and bool(membership.rejoin))
+            or self._work.is_due()
             or membership.fatal is not None
-            or self._owned != self._reading.positions.keys()
+            or not self._ownership.is_read()
             or self._commits.is_due()
             or any(task.done() for task in self._background)
         )
 
+    def _no_work_until(self) -> float:
+        """When ``poll`` has work to do, if nothing else happens; 0 if it has some now. By ``time.monotonic``."""
+        if self._group_work is not None or self._closed or self._has_work_to_do():
+            return 0.0
+        return min(self._membership.lease_end(), self._commits.due_at(), time.monotonic() + YIELD_S)
+
     async def _do_group_work(self) -> None:
         membership = self._membership
-        while True:
+        has_work = True
+        while has_work:
             if membership.lease_is_over():
                 membership.lose("no response from the coordinator for session_timeout_ms", forget_id=False)
-            if membership.round is not None and membership.round.done():
-                task, membership.round = membership.round, None
-                await self._end_round(task)
-            elif membership.round is None and not membership.in_group and self._owned:
-                logger.warning("group %s: lost: %s", self._settings.group, membership.lost_because)
-                await self._lose_partitions(self._owned)
-            elif membership.fatal is not None:
-                raise membership.fatal
-            elif membership.round is None and membership.rejoin:
-                await self._begin_round()
-            else:
-                break
+            has_work = await self._work.step()
         membership.changed.clear()
         self._raise_callback_error()
         for task in self._background:
             if task.done():
                 task.result()  # a bug: without heartbeats the membership cannot be trusted
         if self._commits.is_due():
-            self._commits.start(self._owned)
-        if new := self._owned - self._reading.positions.keys():
-            await self._reading.begin(new)
-
-    async def _begin_round(self) -> None:
-        """Revoke the partitions that must be revoked before a JoinGroup, then join concurrently with reading."""
-        membership = self._membership
-        before = before_joining(
-            self._protocol, owned=self._owned, subscribed=self._subscribed, in_group=membership.in_group
-        )
-        await self._lose_partitions(before.lost)
-        await self._revoke(before.revoked)
-        if self._owned and not membership.in_group:
-            return  # membership was lost while a callback ran: the remaining partitions are lost too
-        membership.begin_round(self._offers)
-
-    def _offers(self) -> tuple[tuple[str, bytes], ...]:
-        return join_offers(
-            self._assignors,
-            subscribed=self._subscribed,
-            owned=self._owned,
-            generation=self._taken_over if self._membership.in_group else -1,
-            rack=self._settings.rack,
-        )
-
-    async def _end_round(self, task: asyncio.Task[Round | None]) -> None:
-        """Apply the result of a rebalance."""
-        membership = self._membership
-        try:
-            ended = task.result()
-        except Exception:
-            membership.request_rejoin("the last rebalance failed")
-            raise
-        if ended is None or not membership.in_group or membership.generation != ended.generation:
-            return
-        self._ended, self._taken_over = ended, ended.generation
-        step = after_sync(owned=self._owned, assigned=ended.share.partitions, subscribed=self._subscribed)
-        await self._revoke(step.revoked)
-        if not membership.in_group:
-            return
-        await notify_plugin_assignor(
-            ended.assignor,
-            PartitionMemberAssignment(
-                member_id=self.member_id,
-                version=ended.assignor.maximum_version,
-                metadata=ended.share.user_data or b"",
-                partitions=step.holds,
-                group_id=self._settings.group,
-                epoch=ended.generation,
-                instance_id=self._settings.instance,
-            ),
-        )
-        self._owned = step.holds
-        await self._notify("on_assigned", step.added)
-        if step.rejoin:
-            membership.request_rejoin("revoked partitions that other members need")
-        if ended.failure is not None:
-            # Another member's assignor may succeed. This member must not lead again, so it leaves.
-            await self._revoke(self._owned)
-            await membership.leave(str(ended.failure))
-            membership.fatal = ended.failure
-
-    async def _revoke(self, partitions: Partitions) -> None:
-        """Stop reading, commit, call the listener, and only then release the partitions."""
-        if not partitions:
-            return
-        await self._reading.stop(partitions)
-        await self._commits.before_revocation(self._owned)
-        await self._notify("on_revoked" if self._membership.in_group else "on_lost", partitions)
-        self._release(partitions)
-
-    async def _lose_partitions(self, partitions: Partitions) -> None:
-        """Stop reading partitions that may already belong to another member."""
-        if not partitions:
-            return
-        await self._reading.stop(partitions)
-        await self._notify("on_lost", partitions)
-        self._release(partitions)
-
-    def _release(self, partitions: Partitions) -> None:
-        self._owned -= partitions
-        self._reading.forget(partitions)
-
-    # ------------------------------------------------------------------------------------------ callbacks
-
-    async def _notify(self, event: Event, partitions: Partitions) -> None:
-        """Call the listener; an exception is stored and raised at the end of ``poll``."""
-        if self._listener is not None and partitions:
-            metrics = self._membership.metrics
-            failure = await notify_listener(self._listener, event, partitions, self._taken_over, metrics)
-            self._reading.callback_error = self._reading.callback_error or failure
+            self._commits.start(self._ownership.owned)
+        await self._ownership.begin_reading()
 
     def _raise_callback_error(self) -> None:
         callback_error, self._reading.callback_error = self._reading.callback_error, None

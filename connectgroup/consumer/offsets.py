@@ -6,7 +6,6 @@ one is rejected.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection, Iterable, Mapping
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -23,7 +22,7 @@ from ..protocol.messages.offsets import (
 )
 from ..protocol.units import TopicPartition
 from .client import REQUEST_TIMEOUT_S, GroupClient
-from .errors import MEMBERSHIP_LOST, BrokerError, Code, CommitRefused
+from .errors import GENERATION_PASSED, MEMBERSHIP_LOST, BrokerError, Code, CommitRefused
 from .membership import Membership
 
 
@@ -94,14 +93,10 @@ async def commit(
         if not refused:
             break
         partition, code = min(refused.items())
-        if code not in MEMBERSHIP_LOST and code != Code.REBALANCE_IN_PROGRESS:
+        if code not in MEMBERSHIP_LOST | GENERATION_PASSED:
             raise BrokerError(f"commit of {partition}", code)
-        if membership.round is not None and not membership.round.done():
-            # The commit carried the old generation while the new one begins, or came before its leader has assigned.
-            # Partitions that are still owned are owned in the new generation too.
-            await asyncio.wait({membership.round})
-            if membership.in_group:
-                continue
+        if await membership.next_generation(code, generation):
+            continue
         if code in MEMBERSHIP_LOST and (membership.member_id, membership.generation) == (member_id, generation):
             membership.refused(code, "OffsetCommit")
         raise CommitRefused(f"commit to group {settings.group!r}", code)

@@ -10,27 +10,37 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Sequence
+from typing import Any
 
 from ..errors import ConnectGroupError, TransportError
 from ..protocol.units import Partitions, TopicPartition
 from .client import GroupClient
-from .fetching import Fetcher, Record
+from .errors import with_extra
+from .fetching import Fetcher
 from .offsets import Position, committed
+from .records import Record, Run, record_of, records_of
 from .settings import ConsumerSettings
+
+with with_extra():
+    from confluent_kafka import Message
 
 logger = logging.getLogger(__name__)
 
 FETCH_SLICE_S = 0.1
 """Maximum time that one read blocks its thread, and hence the maximum wait of a rebalance for it."""
 
-MAX_FETCHED = 500
+MAX_RECORDS = 250
+"""Default maximum of records that one ``poll`` returns, and of those that are taken from librdkafka at a time.
+
+Python's garbage collector runs when 700 more objects exist than at its last run, and a record is two objects. In a
+large program, a collection for every few hundred records takes as long as reading them.
+"""
 
 
 class Reading:
     """The partitions that are read.
 
     Attributes:
-        positions: position of each partition that is read.
         committed: last known committed positions of them.
         callback_error: an error from reading, to be raised by the next ``poll``.
     """
@@ -38,12 +48,23 @@ class Reading:
     def __init__(self, settings: ConsumerSettings, client: GroupClient) -> None:
         self._settings, self._client = settings, client
         self._fetcher = Fetcher(settings)
-        self.positions: dict[TopicPartition, Position] = {}
+        self._positions: dict[TopicPartition, Position] = {}
         self.committed: dict[TopicPartition, Position] = {}
         self.callback_error: ConnectGroupError | None = None
-        self._fetch: asyncio.Task[list[Record]] | None = None
-        self._buffer: deque[Record] = deque()
-        self._last: Sequence[Record] = ()
+        self._fetch: asyncio.Future[list[Run]] | None = None
+        self._buffer: deque[Run] = deque()
+        self._taken = 0  # records of the first run in the buffer that were returned already
+        self._last: Sequence[Run] = ()
+        self._single: Message | None = None  # returned last, by ``next_record``
+        self._is_counted = True  # whether the position of ``_single`` is in ``_positions``
+
+    @property
+    def positions(self) -> dict[TopicPartition, Position]:
+        """The position of each partition that is read."""
+        if not self._is_counted and self._single is not None:
+            self._positions[_place(self._single)] = _after(self._single)
+        self._is_counted = True
+        return self._positions
 
     # ------------------------------------------------------------------------------------------ partitions
 
@@ -64,7 +85,7 @@ class Reading:
             if offset is not None:
                 found[partition] = Position(offset)
         await self._fetcher.take({partition: position.offset for partition, position in found.items()})
-        self.positions |= found
+        self.positions.update(found)
 
     async def stop(self, partitions: Partitions) -> None:
         """Stop reading, and drop fetched records; positions are kept so that they can be committed."""
@@ -72,7 +93,12 @@ class Reading:
         if self._fetch is not None:
             await asyncio.wait({self._fetch})
             self._take_fetched()
-        self._buffer = deque(record for record in self._buffer if record.topic_partition not in partitions)
+        if self._buffer and self._taken:
+            # A record in the first run that was returned already is returned no more.
+            first = self._buffer[0]
+            self._buffer[0] = Run(first.partition, first.messages[self._taken :])
+            self._taken = 0
+        self._buffer = deque(run for run in self._buffer if run.partition not in partitions)
 
     def forget(self, partitions: Partitions) -> None:
         """Discard the positions of these partitions."""
@@ -90,21 +116,57 @@ class Reading:
 
     def hand_out(self, limit: int) -> list[Record]:
         """Return up to ``limit`` fetched records; they count as read."""
-        records = [self._buffer.popleft() for _ in range(min(limit, len(self._buffer)))]
-        for record in records:
-            self.positions[record.topic_partition] = Position(record.offset + 1, record.leader_epoch)
-        self._last = records
+        positions, last, records = self.positions, list[Run](), list[Record]()
+        if not self._buffer:
+            self._take_arrived()
+        while self._buffer and limit > 0:
+            partition, messages = self._buffer[0]
+            end = min(self._taken + limit, len(messages))
+            part = messages[self._taken : end]
+            limit -= len(part)
+            self._taken = end
+            if end == len(messages):
+                self._buffer.popleft()
+                self._taken = 0
+            records += records_of(part)
+            positions[partition] = _after(part[-1])
+            last.append(Run(partition, part))
+        self._last, self._single = last, None
         return records
+
+    def next_record(self) -> Record | None:
+        """Return the next fetched record, if there is one; it counts as read, and the one before it as processed.
+
+        Its position is computed when ``positions`` is read next: not for each record.
+        """
+        if not self._buffer:
+            self._take_arrived()
+            if not self._buffer:
+                return None
+        if not self._taken:
+            _ = self.positions  # count the last record of the run before
+        messages = self._buffer[0].messages
+        message = messages[self._taken]
+        self._taken += 1
+        if self._taken == len(messages):
+            self._buffer.popleft()
+            self._taken = 0
+        self._last, self._single, self._is_counted = (), message, False
+        return record_of(message)
 
     def settle(self) -> None:
         """Mark the records returned last as processed."""
-        self._last = ()
+        _ = self.positions
+        self._last, self._single = (), None
 
     def return_unprocessed(self) -> None:
         """The records returned last were not processed: reset their positions, so that they do not count as read."""
-        for record in reversed(self._last):
-            if record.topic_partition in self.positions:
-                self.positions[record.topic_partition] = Position(record.offset)
+        positions, single = self.positions, self._single
+        if single is not None and _place(single) in positions:
+            positions[_place(single)] = Position(_offset(single))
+        for partition, messages in reversed(self._last):
+            if partition in positions:
+                positions[partition] = Position(_offset(messages[0]))
 
     def uncommitted(self) -> dict[TopicPartition, Position]:
         """The positions that differ from the committed ones."""
@@ -112,15 +174,24 @@ class Reading:
 
     async def wait(self, wake: asyncio.Event, timeout_s: float) -> None:
         """Wait until records have arrived, the event is set, or the timeout has elapsed."""
-        if self._fetch is None and self.positions:
-            self._fetch = asyncio.create_task(self._fetcher.fetch(MAX_FETCHED, FETCH_SLICE_S), name="fetch")
+        if self._fetch is None and self._positions:
+            self._fetch = self._fetcher.fetch(MAX_RECORDS, FETCH_SLICE_S)
         waking = asyncio.create_task(wake.wait(), name="wake")
-        waited: set[asyncio.Task[object]] = {waking, *((self._fetch,) if self._fetch else ())}
+        waited: set[asyncio.Future[Any]] = {waking, *((self._fetch,) if self._fetch else ())}
         try:
             await asyncio.wait(waited, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
             waking.cancel()
         self._take_fetched()
+
+    def _take_arrived(self) -> None:
+        """Move the records that have arrived to the buffer. An error is raised by the next ``poll``."""
+        self._take_fetched()
+        if self._fetch is None and not self._buffer and self._positions and self.callback_error is None:
+            try:
+                self._buffer += self._fetcher.fetched(MAX_RECORDS)
+            except ConnectGroupError as error:
+                self.callback_error = error
 
     def _take_fetched(self) -> None:
         if self._fetch is not None and self._fetch.done():
@@ -129,3 +200,17 @@ class Reading:
                 self.callback_error = self.callback_error or error
             else:
                 self._buffer += fetch.result()
+
+
+def _place(message: Message) -> TopicPartition:
+    return TopicPartition(message.topic() or "", message.partition() or 0)
+
+
+def _offset(message: Message) -> int:
+    return message.offset() or 0
+
+
+def _after(message: Message) -> Position:
+    """The position after a record."""
+    epoch = message.leader_epoch()
+    return Position(_offset(message) + 1, -1 if epoch is None else epoch)

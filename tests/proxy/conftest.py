@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.consumer.fixtures import NewGroup as NewGroup, broker as broker
+
 if TYPE_CHECKING:
     from tests.consumer.broker import Broker
-    from tests.consumer.members import BrokerGroup
 
     from .running import Proxy
-
-NewGroup = Callable[..., "AbstractContextManager[BrokerGroup]"]
-
-
-@pytest.fixture(scope="package")
-def broker() -> Iterator[Broker]:
-    """A Kafka broker. If none can run here, tests that use it are skipped with the reason, which CI forbids."""
-    pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")
-    from tests.consumer.broker import Unavailable, running_broker
-
-    with ExitStack() as stack:
-        try:
-            running = stack.enter_context(running_broker())
-        except Unavailable as missing:
-            pytest.skip(str(missing))
-        yield running
 
 
 @pytest.fixture(scope="package")

@@ -1,0 +1,334 @@
+"""The membership of one consumer in a classic group: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
+
+A round is one rebalance from JoinGroup to SyncGroup. It runs as a task concurrently with the consumer, so that reading
+continues under the COOPERATIVE protocol.
+
+Source: Kafka's ``AbstractCoordinator`` and ``ConsumerCoordinator``; KIP-62, KIP-345, KIP-394, KIP-792, KIP-800,
+KIP-814.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..assign.api import PartitionAssignor
+from ..assign.members import TopicSpec
+from ..errors import ConnectGroupError, PluginError, TransportError
+from ..protocol.messages.classic import (
+    GroupHeartbeatRequest,
+    GroupHeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeavingMember,
+    OfferedProtocol,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from ..protocol.messages.embedded import Assignment
+from ..wire.embedded import decode_assignment
+from .choice import assignor_named
+from .client import REQUEST_TIMEOUT_S, GroupClient
+from .errors import Code
+from .leading import lead
+from .membership import LEAVE_TIMEOUT_S, Membership
+from .settings import ConsumerSettings
+
+logger = logging.getLogger(__name__)
+
+PROTOCOL_TYPE = "consumer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """A rebalance that is complete for this member.
+
+    Attributes:
+        generation: of the rebalance.
+        assignor: the assignor that was used.
+        leader: whether this member computed the assignment.
+        share: the member's assignment.
+        failure: of the assignor, if this member led and the assignor failed.
+    """
+
+    generation: int
+    assignor: PartitionAssignor
+    leader: bool
+    share: Assignment
+    failure: PluginError | None
+
+
+class ClassicMembership(Membership):
+    """This member's state at the coordinator of a classic group.
+
+    Attributes:
+        round: the rebalance in progress, until the consumer has applied its result.
+        subscribed: the topics that the member subscribes to.
+    """
+
+    def __init__(self, client: GroupClient, settings: ConsumerSettings, assignors: Sequence[PartitionAssignor]) -> None:
+        super().__init__(client, settings)
+        self._assignors = assignors
+        self.round: asyncio.Task[Round | None] | None = None
+        self.subscribed = frozenset(settings.topics)
+        self._watched: tuple[frozenset[str], tuple[TopicSpec, ...]] | None = None
+
+    @property
+    def is_rebalancing(self) -> bool:
+        return self.round is not None
+
+    async def next_generation(self, code: int, generation: int) -> bool:
+        if self.round is None or self.round.done():
+            return False
+        # The commit carried the old generation while the new one begins, or came before its leader has assigned.
+        # Partitions that are still owned are owned in the new generation too.
+        await asyncio.wait({self.round})
+        return self.in_group
+
+    # ------------------------------------------------------------------------------------------ join
+
+    def begin_round(self, offers: Callable[[], tuple[tuple[str, bytes], ...]]) -> None:
+        """Start a rebalance in the background."""
+        self.round = asyncio.create_task(self._measured(self._join(offers)), name="rebalance")
+
+    def take_round(self) -> Round | None:
+        """Return the result of the rebalance that is complete. Raises what ended it."""
+        assert self.round is not None
+        task, self.round = self.round, None
+        return task.result()
+
+    async def cancel_round(self) -> None:
+        """Abort the rebalance in progress, if any."""
+        if self.round is not None:
+            self.round.cancel()
+            await asyncio.wait({self.round})
+
+    async def _measured(self, joining: Coroutine[Any, Any, Round | None]) -> Round | None:
+        began_s = time.monotonic()
+        try:
+            ended = await joining
+        except Exception:
+            self.metrics.on_rebalance(began_s, failed=True)
+            raise
+        self.metrics.on_rebalance(began_s, failed=ended is None)
+        return ended
+
+    async def _join(self, offers: Callable[[], tuple[tuple[str, bytes], ...]]) -> Round | None:
+        """Run one rebalance; retry until it is complete or the membership has ended.
+
+        Args:
+            offers: returns the protocols for JoinGroup: assignor names and subscriptions.
+
+        Returns:
+            Null if the membership was lost: the member's partitions must be released before the next attempt.
+
+        Raises:
+            ConnectGroupError: the member cannot join the group at all.
+        """
+        self._joining = True
+        try:
+            reason = ""
+            while True:
+                reason, self.rejoin = self.rejoin or reason, ""
+                joined = await self._join_group(offers(), reason)
+                if joined is None:
+                    return None
+                try:
+                    ended = await self._sync_group(joined)
+                except TransportError as error:
+                    logger.warning("group %s: %s; joining again", self.settings.group, error)
+                    continue
+                if ended is not None or not self.in_group:
+                    return ended
+        finally:
+            self._joining = False
+            self.changed.set()
+
+    async def _join_group(self, offers: tuple[tuple[str, bytes], ...], reason: str) -> JoinGroupResponse | None:
+        settings = self.settings
+        while True:
+            request = JoinGroupRequest(
+                group_id=settings.group,
+                session_timeout_ms=settings.session_timeout_ms,
+                rebalance_timeout_ms=settings.max_poll_interval_ms,
+                member_id=self.member_id,
+                group_instance_id=settings.instance,
+                protocol_type=PROTOCOL_TYPE,
+                protocols=self._protocols(offers),
+                reason=reason[:255],
+            )
+            # The response is sent when the slowest member has joined: the coordinator's limit for that, and a margin.
+            longest_s = max(REQUEST_TIMEOUT_S, settings.max_poll_interval_ms / 1000 + 5)
+            began_s = time.monotonic()
+            try:
+                response: JoinGroupResponse = await self._client.send_to_coordinator(request, timeout_s=longest_s)
+            except TransportError as error:
+                logger.warning("group %s: %s; trying again", settings.group, error)
+                continue
+            match response.error_code:
+                case Code.NONE:
+                    self.metrics.on_joined(began_s)
+                    self.member_id, self.generation = response.member_id, response.generation_id
+                    self.in_group, self.lost_because = True, ""
+                    self._heard_at = time.monotonic()
+                    return response
+                case Code.MEMBER_ID_REQUIRED:
+                    self.member_id = response.member_id
+                case Code.REBALANCE_IN_PROGRESS | Code.UNRELEASED_INSTANCE_ID:
+                    await asyncio.sleep(0.1)
+                case Code.UNKNOWN_MEMBER_ID | Code.ILLEGAL_GENERATION if not self.in_group:
+                    self.member_id = ""  # not in the group, nothing to lose: the next attempt joins as a new member
+                case code:
+                    self.refused(code, "JoinGroup")
+                    return None
+
+    def _protocols(self, offers: tuple[tuple[str, bytes], ...]) -> tuple[OfferedProtocol, ...]:
+        """The assignors with their highest versions, which connectgroup's coordinator reads and Kafka's skips."""
+        return tuple(
+            OfferedProtocol(
+                name=name,
+                metadata=metadata,
+                assignor_version=assignor_named(self._assignors, name).maximum_version,
+            )
+            for name, metadata in offers
+        )
+
+    async def _sync_group(self, joined: JoinGroupResponse) -> Round | None:
+        """Return null to join again: membership was lost, or another rebalance has begun."""
+        settings = self.settings
+        assignor = assignor_named(self._assignors, joined.protocol_name or "")
+        leader = joined.leader == joined.member_id
+        led = None
+        self._watched = None
+        if leader:
+            self._joining = False  # heartbeats continue while the leader computes
+            try:
+                # The coordinator removes a leader that sends nothing for the whole interval.
+                timeout_s = settings.max_poll_interval_ms / 2000
+                led = await lead(
+                    self._client,
+                    assignor,
+                    joined.members,
+                    as_before=joined.skip_assignment,
+                    timeout_s=timeout_s,
+                )
+            finally:
+                self._joining = True
+            if not self.in_group:
+                return None
+            self._watched = (led.names, led.topics)
+        request = SyncGroupRequest(
+            group_id=settings.group,
+            generation_id=joined.generation_id,
+            member_id=joined.member_id,
+            group_instance_id=settings.instance,
+            protocol_type=PROTOCOL_TYPE,
+            protocol_name=joined.protocol_name,
+            assignments=led.shares if led is not None else (),
+        )
+        longest_s = max(REQUEST_TIMEOUT_S, settings.max_poll_interval_ms / 1000 + 5)
+        began_s = time.monotonic()
+        response: SyncGroupResponse = await self._client.send_to_coordinator(request, timeout_s=longest_s)
+        match response.error_code:
+            case Code.NONE:
+                self.metrics.on_synced(began_s)
+                self._heard_at = time.monotonic()
+                return Round(
+                    generation=joined.generation_id,
+                    assignor=assignor,
+                    leader=leader,
+                    share=decode_assignment(response.assignment),
+                    failure=led.failure if led is not None else None,
+                )
+            case Code.REBALANCE_IN_PROGRESS:
+                logger.debug("group %s: another rebalance has begun", settings.group)
+            case code:
+                self.refused(code, "SyncGroup")
+        return None
+
+    # ------------------------------------------------------------------------------------------ heartbeats
+
+    async def _beat_forever(self) -> None:
+        settings = self.settings
+        while True:
+            await asyncio.sleep(settings.heartbeat_interval_ms / 1000)
+            if self._joining or not self.in_group:
+                continue
+            if self.has_stopped_polling():
+                await self.leave(f"no poll for more than max_poll_interval_ms ({settings.max_poll_interval_ms})")
+                continue
+            try:
+                await self._beat()
+            except ConnectGroupError as error:
+                logger.warning("group %s: heartbeat: %s", settings.group, error)
+
+    async def _beat(self) -> None:
+        settings, sent_at = self.settings, time.monotonic()
+        request = GroupHeartbeatRequest(
+            group_id=settings.group,
+            generation_id=self.generation,
+            member_id=self.member_id,
+            group_instance_id=settings.instance,
+        )
+        session_s = settings.session_timeout_ms / 1000
+        self.metrics.on_heartbeat_sent()
+        response: GroupHeartbeatResponse = await self._client.send_to_coordinator(
+            request, timeout_s=session_s, each_s=session_s / 3
+        )
+        self.metrics.on_heartbeat(sent_at)
+        if (request.generation_id, request.member_id) != (self.generation, self.member_id):
+            return  # a rebalance completed meanwhile: the response is stale
+        match response.error_code:
+            case Code.NONE:
+                self._heard_at = max(self._heard_at, sent_at)
+            case Code.REBALANCE_IN_PROGRESS:
+                self._heard_at = max(self._heard_at, sent_at)
+                if not self._joining:
+                    self.request_rejoin("the group is rebalancing")
+            case code:
+                self.refused(code, "Heartbeat")
+
+    async def watch_topics(self) -> None:
+        """On the leader: rejoin when topics or partitions have been added or removed."""
+        while True:
+            await asyncio.sleep(self.settings.metadata_max_age_ms / 1000)
+            watched = self._watched
+            if watched is None or not self.in_group or self._joining:
+                continue
+            names, before = watched
+            try:
+                now = (await self._client.topics(names)).there
+            except ConnectGroupError as error:
+                logger.warning("group %s: topics: %s", self.settings.group, error)
+                continue
+            if watched is self._watched and sorted(now, key=_name) != sorted(before, key=_name):
+                self.request_rejoin("topics or partitions have changed")
+
+    def lose(self, why: str, *, forget_id: bool) -> None:
+        super().lose(why, forget_id=forget_id)
+        self._watched = None
+
+    # ------------------------------------------------------------------------------------------ leave
+
+    async def leave(self, reason: str) -> None:
+        member_id, was_in = self.member_id, self.in_group
+        self.lose(reason, forget_id=True)
+        if not was_in:
+            return
+        leaving = LeavingMember(member_id=member_id, group_instance_id=self.settings.instance, reason=reason[:255])
+        request = LeaveGroupRequest(group_id=self.settings.group, members=(leaving,))
+        try:
+            await self._client.send_to_coordinator(request, timeout_s=LEAVE_TIMEOUT_S)
+        except ConnectGroupError as error:
+            logger.warning(
+                "group %s: could not notify the coordinator that %s leaves: %s", self.settings.group, member_id, error
+            )
+
+
+def _name(topic: TopicSpec) -> str:
+    return topic.name

@@ -1,0 +1,141 @@
+"""The group work of a consumer: what it does between two records so that the group's rebalances proceed."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from ..assign.api import PartitionAssignor
+from .callbacks import notify_plugin_assignor
+from .choice import choose_protocol, join_offers
+from .classic import ClassicMembership, Round
+from .ownership import Ownership
+from .rounds import after_sync, before_joining
+from .settings import ConsumerSettings
+
+logger = logging.getLogger(__name__)
+
+
+class GroupWork(ABC):
+    """The work of one consumer under one protocol."""
+
+    @property
+    @abstractmethod
+    def is_leader(self) -> bool:
+        """Whether this member computed the current assignment."""
+
+    @property
+    @abstractmethod
+    def assignor(self) -> str | None:
+        """The name of the assignor that the group used last, as far as the member knows it."""
+
+    @abstractmethod
+    def is_due(self) -> bool:
+        """Whether ``step`` has something to do."""
+
+    @abstractmethod
+    async def step(self) -> bool:
+        """Perform the next step; return whether there was one.
+
+        Raises:
+            ConnectGroupError: the consumer cannot continue.
+        """
+
+    @abstractmethod
+    async def cancel(self) -> None:
+        """Abort what runs in the background."""
+
+
+class ClassicWork(GroupWork):
+    """JoinGroup after the necessary revocations, and the assignment that follows."""
+
+    def __init__(
+        self,
+        settings: ConsumerSettings,
+        assignors: Sequence[PartitionAssignor],
+        membership: ClassicMembership,
+        ownership: Ownership,
+    ) -> None:
+        self._settings, self._assignors = settings, assignors
+        self._membership, self._ownership = membership, ownership
+        self._protocol = choose_protocol(assignors)
+        self._ended: Round | None = None
+
+    @property
+    def is_leader(self) -> bool:
+        return self._membership.in_group and self._ended is not None and self._ended.leader
+
+    @property
+    def assignor(self) -> str | None:
+        return self._ended.assignor.name if self._ended is not None else None
+
+    def is_due(self) -> bool:
+        return self._membership.round is None and bool(self._membership.rejoin)
+
+    async def step(self) -> bool:
+        membership, ownership = self._membership, self._ownership
+        if membership.round is not None and membership.round.done():
+            await self._end_round()
+        elif membership.round is None and not membership.in_group and ownership.owned:
+            logger.warning("group %s: lost: %s", self._settings.group, membership.lost_because)
+            await ownership.lose(ownership.owned)
+        elif membership.fatal is not None:
+            raise membership.fatal
+        elif self.is_due():
+            await self._begin_round()
+        else:
+            return False
+        return True
+
+    async def cancel(self) -> None:
+        await self._membership.cancel_round()
+
+    async def _begin_round(self) -> None:
+        """Revoke the partitions that must be revoked before a JoinGroup, then join concurrently with reading."""
+        membership, ownership = self._membership, self._ownership
+        before = before_joining(
+            self._protocol, owned=ownership.owned, subscribed=membership.subscribed, in_group=membership.in_group
+        )
+        await ownership.lose(before.lost)
+        await ownership.revoke(before.revoked)
+        if ownership.owned and not membership.in_group:
+            return  # membership was lost while a callback ran: the remaining partitions are lost too
+        membership.begin_round(self._offers)
+
+    def _offers(self) -> tuple[tuple[str, bytes], ...]:
+        return join_offers(
+            self._assignors,
+            subscribed=self._membership.subscribed,
+            owned=self._ownership.owned,
+            generation=self._ownership.applied if self._membership.in_group else -1,
+            rack=self._settings.rack,
+        )
+
+    async def _end_round(self) -> None:
+        """Apply the result of a rebalance."""
+        membership, ownership = self._membership, self._ownership
+        try:
+            ended = membership.take_round()
+        except Exception:
+            membership.request_rejoin("the last rebalance failed")
+            raise
+        if ended is None or not membership.in_group or membership.generation != ended.generation:
+            return
+        self._ended, ownership.applied = ended, ended.generation
+        step = after_sync(owned=ownership.owned, assigned=ended.share.partitions, subscribed=membership.subscribed)
+        await ownership.revoke(step.revoked)
+        if not membership.in_group:
+            return
+        version, metadata = ended.assignor.maximum_version, ended.share.user_data or b""
+        await notify_plugin_assignor(
+            ended.assignor, ownership.share(version=version, metadata=metadata, partitions=step.holds)
+        )
+        await ownership.hold(step.holds)
+        if step.rejoin:
+            membership.request_rejoin("revoked partitions that other members need")
+        if ended.failure is not None:
+            # Another member's assignor may succeed. This member must not lead again, so it leaves.
+            await ownership.revoke(ownership.owned)
+            await membership.leave(str(ended.failure))
+            membership.fatal = ended.failure
