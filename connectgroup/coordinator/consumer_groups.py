@@ -10,6 +10,7 @@ from ..assign.api import PartitionAssignor
 from ..assign.convert import consumers_for_install, partition_group_from_prepare
 from ..assign.sandbox import run_assignor
 from ..errors import PluginError
+from ..group.classic.settings import ClassicSettings
 from ..group.consumer.group_type import ConsumerGroupType
 from ..group.consumer.settings import ConsumerServerAssignment, ConsumerServerAssignor, ConsumerSettings
 from ..group.consumer.subscription import TopicsChanged
@@ -17,6 +18,7 @@ from ..plugins import load_partition_assignor
 from ..protocol.messages.consumer import ConsumerPrepareResponse
 from ..topics import regex
 from ..topics.base import Topics, TopicSource
+from ..wire import embedded
 from .shard import Shard
 
 SERVER_ASSIGNORS = {"uniform": "uniform", "range": "server-range"}
@@ -51,12 +53,19 @@ class ConsumerGroups:
         group_type: their rules.
     """
 
-    def __init__(self, topics: TopicSource | None = None, settings: ConsumerSettings | None = None) -> None:
+    def __init__(
+        self,
+        topics: TopicSource | None = None,
+        settings: ConsumerSettings | None = None,
+        *,
+        classic: ClassicSettings | None = None,
+    ) -> None:
         """Create them.
 
         Args:
             topics: the topics of the cluster; if null, consumers cannot join.
             settings: for all consumer groups. Without server-side assignors: those of Kafka.
+            classic: the settings of classic groups, for members of the classic protocol; the defaults if null.
         """
         settings = settings or ConsumerSettings()
         if topics is not None and not settings.server_assignors:
@@ -66,6 +75,8 @@ class ConsumerGroups:
             replace(settings, regex_violation=regex.violation),
             new_id=lambda: str(uuid.uuid4()),
             match_topics=regex.matching,
+            embedded=embedded,
+            classic=classic,
         )
 
     async def start(self, shard: Shard) -> None:

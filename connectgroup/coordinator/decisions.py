@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +11,8 @@ from ..errors import GroupError, InconsistentGroupProtocol, InvalidRequest, Poli
 from ..fault_points import fault_point
 from ..group.kernel.outcome import Outcome
 from ..group.kernel.timers import SetTimer, TimerKey, TimerKind
-from ..group.registry import GroupType, Registry, Replaceable
+from ..group.registry import Converting, GroupType, Registry, Replaceable
+from ..protocol.messages.api import Response
 from ..protocol.messages.describe import DescribeRequest
 from ..protocol.units import printable
 from .command import Command, Describe, loading_error
@@ -18,6 +21,8 @@ from .loading import Groups, Loaded
 from .parking import Parking
 from .timers import Timers
 from .turn import Turn
+
+logger = logging.getLogger(__name__)
 
 
 class Decisions:
@@ -71,10 +76,16 @@ class Decisions:
                 return PolicyViolation(f"this coordinator has all of its {self._max_groups} groups")
             # A deleted group keeps its state for its own type only.
             return group if group is not None and _handles(group.group_type, command) else self._new(command)
-        if _handles(group.group_type, command):
+        if _handles_now(group, command):
             return group
-        if command.traits.creates_group and (replacement := self._replacement(group, command)) is not None:
-            return replacement
+        if command.traits.creates_group:
+            try:
+                replacement = self._replacement(group, command)
+            except GroupError as error:
+                logger.warning("no conversion: %s", error)
+                return error
+            if replacement is not None:
+                return replacement
         return InconsistentGroupProtocol(
             f"group {printable(group_id)} is of type {group.group_type.name!r}, which does not handle this request"
         )
@@ -84,11 +95,15 @@ class Decisions:
         return Loaded(group_type, group_type.new(command.group_id))
 
     def _replacement(self, group: Loaded, command: Command) -> Loaded | None:
-        """The group that replaces an empty one of another type, with its committed offsets (GT-01)."""
+        """The group that replaces one of another type: an empty one (GT-01), or one that is converted (MG-01).
+
+        Raises:
+            GroupError: a group with members cannot be converted.
+        """
         retired = group.group_type.retire(group.state) if isinstance(group.group_type, Replaceable) else None
-        if retired is None:
-            return None
         new = self._new(command)
+        if retired is None:
+            return _converted(group, new.group_type)
         for record in retired.kept:
             new.group_type.apply(new.state, record)
         return replace(new, removes=retired.removed)
@@ -107,15 +122,17 @@ class Decisions:
             turn.responses.append((command, _described(command, command.what.request, group, self._groups.clock_ms())))
             return
         outcome = group.group_type.step(group.state, command.what, self._groups.clock_ms(), command.client)
-        if group.state.exists:
-            self._groups.loaded[request.group_id] = replace(group, removes=()) if group.removes else group
+        replaces = bool(group.removes)
+        if group.state.exists and (outcome.records or not replaces):
+            self._groups.loaded[request.group_id] = self._kept(group, outcome)
         if outcome.records:
             turn.records += (*group.removes, *outcome.records)
             turn.written.add(request.group_id)
+            turn.timers += group.timers
+            self._respond(request.group_id, group.parked_responses, turn)
         turn.effects += outcome.effects
         self._add_timers(outcome, repeated, turn)
-        for sender, reply in outcome.parked_responses.items():
-            turn.responses += [(parked, reply) for parked in self._parking.take(request.group_id, (sender,))]
+        self._respond(request.group_id, outcome.parked_responses, turn)
         if command.response is None:
             return
         if outcome.sender:
@@ -132,6 +149,19 @@ class Decisions:
         else:
             turn.responses.append((command, response))
 
+    def _kept(self, group: Loaded, outcome: Outcome[Any]) -> Loaded:
+        """The group after a step, which may have converted it into a group of another type."""
+        if outcome.converted is None:
+            return Loaded(group.group_type, group.state) if group.removes else group
+        group_type = self._registry.get(outcome.converted.group_type)
+        assert group_type is not None
+        return Loaded(group_type, outcome.converted.state)
+
+    def _respond(self, group_id: str, replies: Mapping[str, Response], turn: Turn) -> None:
+        """Respond to parked requests."""
+        for sender, reply in replies.items():
+            turn.responses += [(parked, reply) for parked in self._parking.take(group_id, (sender,))]
+
     def _add_timers(self, outcome: Outcome[Any], repeated: bool, turn: Turn) -> None:
         # A parked request re-arms the session timer on arrival, not each time it is decided again.
         timers = [
@@ -145,6 +175,28 @@ class Decisions:
         # append fails, the group is reloaded, and ``on_load`` arms its timers.
         for timer in timers:
             self._timers.expired.pop(timer.key.identity, None)
+
+
+def _converted(group: Loaded, new_type: GroupType) -> Loaded | None:
+    """The group of another type that a group with members becomes, or ``None``: the type converts no groups."""
+    if not isinstance(new_type, Converting):
+        return None
+    converted = new_type.convert(group.group_type.name, group.state)
+    return Loaded(
+        new_type,
+        converted.state,
+        removes=converted.records,
+        timers=converted.timers,
+        parked_responses=converted.parked_responses,
+    )
+
+
+def _handles_now(group: Loaded, command: Command) -> bool:
+    """Whether the group's type handles the command; some requests only while the group has members."""
+    group_type = group.group_type
+    if isinstance(group_type, Converting) and type(command.what) in group_type.member_request_types:
+        return bool(group.state.members)
+    return _handles(group_type, command)
 
 
 def _handles(group_type: GroupType, command: Command) -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import (
@@ -15,8 +15,10 @@ from ..errors import (
     LogError,
 )
 from ..group.kernel.outcome import Outcome
+from ..group.kernel.timers import Timer
 from ..group.registry import GroupType, Registry, RequestTraits
 from ..log.base import Log, LogFenced
+from ..protocol.messages.api import Response
 from ..protocol.records.connect import GroupRecord, Record
 from ..protocol.units import printable
 from .command import loading_error
@@ -34,12 +36,16 @@ class Loaded:
     """A group in memory: its type and its state.
 
     Attributes:
-        removes: the records that remove the group of another type that it replaces; written when it is created.
+        removes: the records that remove the group of another type that it replaces; written with the first records of
+            this group. Until then the former group stays.
+        timers, parked_responses: of the conversion of a group with members (``registry.Converted``).
     """
 
     group_type: GroupType
     state: Any
     removes: tuple[Record, ...] = ()
+    timers: tuple[Timer, ...] = ()
+    parked_responses: Mapping[str, Response] = field(default_factory=dict)
 
     def is_from_its_process(self, request: RequestTraits) -> bool:
         """Whether the request was sent by the process that its member belongs to; true if the sender is no member."""

@@ -17,7 +17,7 @@ from ..protocol.messages.describe import DescribedGroup, DescribeRequest
 from ..protocol.records.connect import Record
 from .kernel.effects import Compute
 from .kernel.outcome import Outcome
-from .kernel.timers import SetTimer
+from .kernel.timers import SetTimer, Timer
 
 
 class Client(NamedTuple):
@@ -178,6 +178,44 @@ class Retired:
 
     removed: tuple[Record, ...] = ()
     kept: tuple[Record, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Converted:
+    """A group with members that has become a group of another type.
+
+    Attributes:
+        group_type: the name of its type now.
+        state: its state now, with ``records`` applied.
+        records: the records that remove the former group's state and create the new one.
+        timers, parked_responses: as in ``Outcome``.
+    """
+
+    group_type: str
+    state: Any
+    records: tuple[Record, ...]
+    timers: tuple[Timer, ...] = ()
+    parked_responses: Mapping[str, Response] = field(default_factory=dict)
+
+
+@runtime_checkable
+class Converting(Protocol):
+    """A group type into which groups of other types are converted when a member joins (KIP-848, "Migration").
+
+    Such a group has members of both protocols. It handles ``member_request_types`` while it has members; without
+    members, it may be replaced by a group of the other type.
+    """
+
+    @property
+    def member_request_types(self) -> tuple[type, ...]:
+        """The classes of the requests that members of the other protocol send."""
+
+    def convert(self, group_type: str, group: Any) -> Converted:
+        """Convert a group with members, of the type with this name.
+
+        Raises:
+            GroupError: it cannot be converted; the request that joins is rejected with this error.
+        """
 
 
 @runtime_checkable

@@ -110,7 +110,11 @@ class ProxyServer(GroupServer):
             log_from_url(config.log_url),
             config.group_settings(server_assignors([config.assignor])),
             classic_settings=config.classic_settings(),
-            consumers=ConsumerGroups(topics or BrokerTopics(str(config.topics_from)), config.consumer_settings()),
+            consumers=ConsumerGroups(
+                topics or BrokerTopics(str(config.topics_from)),
+                config.consumer_settings(),
+                classic=config.classic_settings(),
+            ),
         )
         self.broker = Broker(*config.broker_address)
         super().__init__(coordinator, _Server(coordinator, self.broker, config), config.host)

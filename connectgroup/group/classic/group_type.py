@@ -17,14 +17,9 @@ from ...errors import (
 from ...protocol.messages.api import Response
 from ...protocol.messages.classic import (
     GroupHeartbeatRequest,
-    GroupHeartbeatResponse,
     JoinGroupRequest,
-    JoinGroupResponse,
     LeaveGroupRequest,
-    LeaveGroupResponse,
-    LeftMember,
     SyncGroupRequest,
-    SyncGroupResponse,
 )
 from ...protocol.messages.describe import (
     DeletedGroup,
@@ -47,7 +42,8 @@ from ..registry import Client, GroupNumbers, Input, RequestTraits, Retired
 from .join import join
 from .offsets import commit, fetch
 from .rebalance import drop_pending, expire_rebalance, is_current, remove_and_rebalance
-from .settings import ClassicSettings
+from .refusals import refused
+from .settings import JOIN_WAIT_MS, ClassicSettings
 from .state import ClassicGroup
 from .step import GROUP_TYPE, Step, rebalance_key, session_key
 from .sync import heartbeat, leave, sync
@@ -88,7 +84,9 @@ class ClassicGroupType:
         """
         match request:
             case JoinGroupRequest(group_id=group_id, member_id=member_id):
-                return RequestTraits(group_id=group_id, sender=member_id, creates_group=not member_id)
+                return RequestTraits(
+                    group_id=group_id, sender=member_id, max_wait_ms=JOIN_WAIT_MS, creates_group=not member_id
+                )
             case SyncGroupRequest(group_id=group_id, member_id=member_id):
                 return RequestTraits(group_id=group_id, sender=member_id)
             case DeleteRequest(group_ids=(group_id,)):
@@ -193,18 +191,6 @@ class ClassicGroupType:
         """The response with the error, as Kafka's clients know it."""
         code = _code(request, error)
         match request:
-            case JoinGroupRequest():
-                return JoinGroupResponse(error_code=code, member_id=request.member_id)
-            case SyncGroupRequest():
-                return SyncGroupResponse(error_code=code)
-            case LeaveGroupRequest(members=members) if members and code == UnknownMemberId.code:
-                left = tuple(
-                    LeftMember(member_id=each.member_id, group_instance_id=each.group_instance_id, error_code=code)
-                    for each in members
-                )
-                return LeaveGroupResponse(error_code=0, members=left)
-            case LeaveGroupRequest():
-                return LeaveGroupResponse(error_code=code)
             case OffsetCommitRequest():
                 return refused_commit(request, error)
             case OffsetFetchRequest():
@@ -213,7 +199,7 @@ class ClassicGroupType:
                 deleted = DeletedGroup(group_id=group_id, error_code=error.code, error_message=str(error))
                 return DeleteResponse(results=(deleted,))
             case _:
-                return GroupHeartbeatResponse(error_code=code)
+                return refused(request, code)
 
     def run_assignor(self, effect: Compute) -> Any:
         """Never called: the members of a classic group assign."""

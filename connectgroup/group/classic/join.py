@@ -130,6 +130,7 @@ def _updated(member: ClassicMemberRecord, request: JoinGroupRequest) -> ClassicM
         protocols=request.protocols,
         session_timeout_ms=request.session_timeout_ms,
         rebalance_timeout_ms=timeout_ms if timeout_ms >= 0 else request.session_timeout_ms,
+        former_epoch=-1,
     )
 
 

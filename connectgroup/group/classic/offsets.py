@@ -26,7 +26,7 @@ def commit(step: Step, request: OffsetCommitRequest) -> Outcome[Response | None]
         step.create()
     else:
         _check_member(step, request)
-        if generation != group.generation:
+        if not group.is_generation_of(request.member_id, generation):
             raise IllegalGeneration(f"generation {generation}; the group is at {group.generation}")
         if group.state is ClassicState.COMPLETING_REBALANCE:
             raise RebalanceInProgress("the leader has not assigned yet")

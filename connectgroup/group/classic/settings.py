@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+JOIN_WAIT_MS = 1_000
+"""How long JoinGroup waits in a consumer group for the target assignment that it causes."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassicSettings:

@@ -96,6 +96,15 @@ class ClassicGroup:
         """The member id of a group instance id."""
         return next((each.member_id for each in self.members.values() if each.instance_id == instance_id), None)
 
+    def is_generation_of(self, member_id: str, generation: int) -> bool:
+        """Whether a member may send this generation: that of the group, or its former epoch until it joins again."""
+        if generation == self.generation:
+            return True
+        member = self.members.get(member_id)
+        if member is None or self.state is not ClassicState.PREPARING_REBALANCE:
+            return False
+        return generation == member.former_epoch >= 0
+
     def common_protocols(self) -> set[str]:
         """The assignors that all members support."""
         offered = [{protocol.name for protocol in member.protocols} for member in self.members.values()]

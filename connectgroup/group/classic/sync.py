@@ -117,7 +117,7 @@ def _sender_error(group: ClassicGroup, request: SyncGroupRequest | GroupHeartbea
     code = member_error(group, request.member_id, request.group_instance_id)
     if code in (UnknownMemberId.code, FencedInstanceId.code):
         return code
-    return 0 if request.generation_id == group.generation else IllegalGeneration.code
+    return 0 if group.is_generation_of(request.member_id, request.generation_id) else IllegalGeneration.code
 
 
 def _protocol_error(group: ClassicGroup, request: SyncGroupRequest) -> int:

@@ -20,8 +20,9 @@ from ..registry import GroupNumbers
 from .settings import ConsumerSettings
 from .state import ConsumerGroup
 
+CLASSIC_PROTOCOL = 0
 CONSUMER_PROTOCOL = 1
-"""``MemberType`` of a member that uses the consumer protocol."""
+"""``MemberType`` of a member that uses this protocol."""
 
 
 def describe_consumer(group: ConsumerGroup, settings: ConsumerSettings) -> DescribedConsumerGroup:
@@ -44,7 +45,7 @@ def describe_consumer(group: ConsumerGroup, settings: ConsumerSettings) -> Descr
                 subscribed_topic_regex=member.subscribed_topic_regex or None,
                 assignment=_shown(group, group.current(member_id).assigned),
                 target_assignment=_shown(group, group.target(member_id).partitions),
-                member_type=CONSUMER_PROTOCOL,
+                member_type=CLASSIC_PROTOCOL if member.uses_classic_protocol else CONSUMER_PROTOCOL,
             )
             for member_id, member in sorted(group.members.items())
         ),

@@ -14,6 +14,13 @@ from ...errors import (
     UnsupportedVersion,
 )
 from ...protocol.messages.api import Response
+from ...protocol.messages.classic import (
+    GroupHeartbeatRequest,
+    GroupRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    SyncGroupRequest,
+)
 from ...protocol.messages.consumer import (
     ConsumerDescribeRequest,
     ConsumerDescribeResponse,
@@ -27,27 +34,33 @@ from ...protocol.messages.consumer import (
 )
 from ...protocol.messages.describe import DeletedGroup, DeleteRequest, DeleteResponse, DescribedGroup, DescribeRequest
 from ...protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
-from ...protocol.records.base import MemberState
+from ...protocol.records.base import Kind, MemberState, Tombstone
 from ...protocol.records.connect import Record
 from ...protocol.records.consumer import CONSUMER, TopicMetadata
 from ...protocol.units import JOIN_EPOCH, printable
+from ..classic.refusals import refused
+from ..classic.settings import ClassicSettings
+from ..classic.step import GROUP_TYPE as CLASSIC
 from ..kernel import deadlines
 from ..kernel.computation import under_way
 from ..kernel.effects import Compute, Computed, Match, Matched, Repeat
 from ..kernel.outcome import Outcome
 from ..kernel.timers import Timer, TimerKey, TimerKind
 from ..offsets.rules import refused_commit, refused_fetch
-from ..registry import Client, GroupNumbers, Input, RequestTraits, Retired
-from . import offsets, validate
+from ..registry import Client, Converted, GroupNumbers, Input, RequestTraits, Retired
+from . import classic_members, offsets, validate
+from .classic_members import ClassicRules, session_timer
 from .computation import compute_timed_out, effects_of, ensure_computation
+from .convert import from_classic, to_classic
 from .delete import delete, remains
 from .describe import describe, describe_consumer, measure
 from .draft import Draft
+from .embedded import EmbeddedFormat, NoFormat
 from .heartbeat import heartbeat
 from .install import install, install_computed, prepare
 from .leave import leave, rebalance_timed_out, session_timed_out
 from .settings import COMPUTE_WAIT_MS, ConsumerServerAssignment, ConsumerSettings
-from .state import ConsumerGroup
+from .state import Awaited, ConsumerGroup
 from .subscription import TopicsChanged, refresh, resolve
 
 
@@ -73,6 +86,16 @@ class ConsumerGroupType:
         OffsetCommitRequest,
         OffsetFetchRequest,
         DeleteRequest,
+        JoinGroupRequest,
+        SyncGroupRequest,
+        GroupHeartbeatRequest,
+        LeaveGroupRequest,
+    )
+    member_request_types: tuple[type, ...] = (
+        JoinGroupRequest,
+        SyncGroupRequest,
+        GroupHeartbeatRequest,
+        LeaveGroupRequest,
     )
 
     def __init__(
@@ -81,6 +104,8 @@ class ConsumerGroupType:
         *,
         new_id: Callable[[], str],
         match_topics: Callable[[str, tuple[str, ...]], frozenset[str]] = match_no_topic,
+        embedded: EmbeddedFormat | None = None,
+        classic: ClassicSettings | None = None,
     ) -> None:
         """Create the type.
 
@@ -88,10 +113,13 @@ class ConsumerGroupType:
             settings: for all groups of this type.
             new_id: returns a member id that no other call returns, also in another process.
             match_topics: returns the names that match a regular expression; called in a thread.
+            embedded: the bytes that members of the classic protocol exchange; if null, none can be in a group.
+            classic: the settings of classic groups; the defaults if null.
         """
         self.settings = settings
         self.topics: Mapping[str, TopicMetadata] | None = None
         self._new_id, self._match_topics = new_id, match_topics
+        self._classic = ClassicRules(settings, classic or ClassicSettings(), embedded or NoFormat(), new_id)
 
     def new(self, group_id: str) -> ConsumerGroup:
         return ConsumerGroup(group_id)
@@ -139,8 +167,45 @@ class ConsumerGroupType:
             records = (*records, *draft.records)
         if not records:
             return outcome
+        if self._has_classic_members_only(group, records):
+            converted = to_classic(self._classic, group, now_ms)
+            for record in converted.records:
+                group.apply(record)
+            return replace(
+                outcome,
+                records=(*records, *converted.records),
+                timers=(*timers, *converted.timers),
+                converted=converted,
+            )
         effects = (*outcome.effects, *effects_of(self._draft(group, now_ms), records))
         return replace(outcome, records=records, timers=timers, effects=tuple(dict.fromkeys(effects)))
+
+    def _has_classic_members_only(self, group: ConsumerGroup, records: tuple[Record, ...]) -> bool:
+        """Whether the last member of the consumer protocol has been removed, and members of the other remain."""
+        return (
+            any(isinstance(each, Tombstone) and each.key.kind is Kind.CONSUMER_MEMBER for each in records)
+            and self.settings.migration_policy.downgrades
+            and 0 < len(group.members) <= self.settings.max_classic_members
+            and all(member.uses_classic_protocol for member in group.members.values())
+        )
+
+    def convert(self, group_type: str, group: Any) -> Converted:
+        """Convert a classic group with members into a consumer group.
+
+        Raises:
+            InconsistentGroupProtocol, UnsupportedVersion: it cannot be converted.
+        """
+        if group_type != CLASSIC:
+            raise InconsistentGroupProtocol(f"group {printable(group.group_id)} is of type {group_type!r}")
+        return from_classic(self._classic, group, self._known_topics())
+
+    def _known_topics(self) -> Mapping[str, TopicMetadata]:
+        if self.topics is None:
+            raise UnsupportedVersion(
+                "this coordinator does not know the cluster's topics: start it with --topics-from HOST:PORT, "
+                "or set group.protocol=classic"
+            )
+        return self.topics
 
     def _draft(self, group: ConsumerGroup, now_ms: int) -> Draft:
         return Draft(group, now_ms, self.topics if self.topics is not None else group.topics)
@@ -150,6 +215,14 @@ class ConsumerGroupType:
         match what:
             case ConsumerHeartbeatRequest():
                 return self._heartbeat(draft, what, client)
+            case JoinGroupRequest():
+                return classic_members.join(self._classic, draft, what, client)
+            case SyncGroupRequest():
+                return classic_members.sync(self._classic, draft, what)
+            case GroupHeartbeatRequest():
+                return classic_members.heartbeat(self._classic, draft, what)
+            case LeaveGroupRequest():
+                return classic_members.leave(self._classic, draft, what)
             case ConsumerDescribeRequest():
                 return Outcome(response=ConsumerDescribeResponse(groups=(self._described(draft.group),)))
             case ConsumerPrepareRequest():
@@ -174,11 +247,7 @@ class ConsumerGroupType:
         return Outcome(response=None, records=tuple(draft.records), timers=timers)
 
     def _heartbeat(self, draft: Draft, request: ConsumerHeartbeatRequest, client: Client) -> Outcome[Any]:
-        if self.topics is None:
-            raise UnsupportedVersion(
-                "this coordinator does not know the cluster's topics: start it with --topics-from HOST:PORT, "
-                "or set group.protocol=classic"
-            )
+        self._known_topics()
         validate.heartbeat(request, self.settings)
         if request.member_epoch < JOIN_EPOCH:
             return leave(draft, request, self.settings)
@@ -219,9 +288,9 @@ class ConsumerGroupType:
         """
         timers: list[Timer] = []
         for member_id, member in sorted(group.members.items()):
-            timers.append(deadlines.session(group.group_id, member_id, self.settings))
+            timers.append(session_timer(group.group_id, member, self.settings))
             current = group.current(member_id)
-            if current.state == MemberState.UNREVOKED:
+            if current.state == MemberState.UNREVOKED and not member.uses_classic_protocol:
                 timers.append(deadlines.rebalance(group.group_id, member_id, current, member.rebalance_timeout_ms))
         if group.epoch > group.target_epoch and group.members:
             computing = under_way(group)
@@ -250,6 +319,8 @@ class ConsumerGroupType:
 
     def error_response(self, request: Any, error: GroupError) -> Response:
         """The response of the request's own type that carries the error."""
+        if isinstance(request, GroupRequest):
+            return refused(request, error.code)
         if isinstance(error, InconsistentGroupProtocol):
             # Kafka's clients then describe the group as one of the classic type.
             error = GroupIdNotFound(str(error))
@@ -292,6 +363,7 @@ def _belongs_to(group: ConsumerGroup, key: TimerKey) -> int:
         case TimerKind.COMPUTE:
             return deadlines.computation(group)
         case TimerKind.REBALANCE:
-            return deadlines.revocation(group.current(key.member_id))
+            awaited = group.awaited.get(key.member_id, Awaited.NOTHING)
+            return awaited or deadlines.revocation(group.current(key.member_id))
         case _:
             return 0

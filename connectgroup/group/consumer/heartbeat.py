@@ -58,7 +58,7 @@ def heartbeat(
     else:
         _admit(draft, request)
         member = group.members[member_id]
-        _store(draft, _updated(member, request), settings, before=member)
+        store(draft, _updated(member, request), settings, before=member)
     timers += ensure_computation(draft, settings)
     timers += (deadlines.session(group.group_id, member_id, settings),)
 
@@ -101,7 +101,7 @@ def _join(
 ) -> tuple[Timer, ...]:
     """Create or update the member. A member that joins again owns no partitions (KAFKA-19233)."""
     group, member_id = draft.group, request.member_id
-    known, former = group.members.get(member_id), former_static_member(group, member_id, request.instance_id)
+    known, former = group.members.get(member_id), _former(draft, member_id, request.instance_id)
     if known is None and former is None and len(group.members) >= settings.max_members:
         raise GroupMaxSizeReached(
             f"{printable(member_id)} cannot join: the group has all of its {settings.max_members} members"
@@ -126,12 +126,27 @@ def _join(
         server_assignor=request.server_assignor,
         assignors=request.client_assignors or (),
     )
-    _store(draft, joined, settings, before=before)
+    store(draft, joined, settings, before=before)
     computing = under_way(draft)
     if known is not None and computing is not None and computing.member_id == member_id and computing.prepared:
         # The member's former process may have sent Prepare and be gone: the new one is asked to compute.
         draft.write(replace(computing, prepared=False))
     return timers
+
+
+def _former(draft: Draft, member_id: str, instance_id: str | None) -> ConsumerMemberRecord | None:
+    """The static member that the joining member replaces, or ``None``.
+
+    A static member of the classic protocol sends no LeaveGroup when its process stops, so it need not have left.
+
+    Raises:
+        UnreleasedInstanceId: a static member of the consumer protocol has not left.
+    """
+    group = draft.group
+    static_member = group.members.get(group.instances.get(instance_id or "", ""))
+    if static_member is not None and static_member.uses_classic_protocol and static_member.member_id != member_id:
+        return static_member
+    return former_static_member(group, member_id, instance_id)
 
 
 def _admit(draft: Draft, request: ConsumerHeartbeatRequest) -> None:
@@ -146,6 +161,8 @@ def _admit(draft: Draft, request: ConsumerHeartbeatRequest) -> None:
     check_instance_id(group, member_id, request.instance_id)
     if member_id not in group.members:
         raise UnknownMemberId(f"MemberId: got {printable(member_id)!r}; the group has no such member")
+    if group.members[member_id].uses_classic_protocol:
+        raise UnknownMemberId(f"MemberId: {printable(member_id)!r} uses the classic protocol")
     current = group.current(member_id)
     if current.temporarily_left:
         raise UnknownMemberId(f"MemberId: {printable(member_id)!r} has left temporarily; join with epoch 0")
@@ -182,7 +199,7 @@ def _updated(member: ConsumerMemberRecord, request: ConsumerHeartbeatRequest) ->
     return member
 
 
-def _store(
+def store(
     draft: Draft, member: ConsumerMemberRecord, settings: ConsumerSettings, *, before: ConsumerMemberRecord | None
 ) -> None:
     """Store a member; advance the group epoch if the target assignment depends on the change.
@@ -224,7 +241,8 @@ def _step(
     # A member at its previous epoch has not received the last response. A late copy of its report may arrive after it
     # has started the partitions in that response, so the report acknowledges nothing: the response is repeated.
     repeats = not joins and request.member_epoch != before.epoch
-    after = before if repeats or draft.is_settled(member_id) else _reconciled(draft, request, before)
+    owned = None if request.owned is None else frozenset(each_partition(request.owned))
+    after = before if repeats or draft.is_settled(member_id) else reconciled(draft, member_id, before, owned)
     if after is not before:
         # The previous epoch is the one that the member has sent, so lost responses in a row never fence it (S16).
         after = replace(after, previous_epoch=request.member_epoch)
@@ -238,7 +256,7 @@ def _step(
     assert member is not None
     changed = after.assigned.keys() != before.assigned.keys()
     # The response with the assignment may have been lost, and not each client repeats all fields then.
-    differs = request.owned is not None and set(each_partition(request.owned)) != after.assigned.keys()
+    differs = owned is not None and owned != after.assigned.keys()
     told = after.epoch != before.epoch and bool(member.assignors)
     response = _response(draft, member, settings, after, with_assignment=full or changed or differs or repeats or told)
     computing = under_way(draft)
@@ -254,23 +272,38 @@ def _step(
     )
 
 
-def _reconciled(
-    draft: Draft, request: ConsumerHeartbeatRequest, before: Current[TopicPartition]
+def reconciled(
+    draft: Draft, member_id: str, before: Current[TopicPartition], owned: Partitions | None
 ) -> Current[TopicPartition]:
-    member_id = request.member_id
+    """The current assignment of a member after one step towards its target assignment.
+
+    Args:
+        before: its current assignment.
+        owned: the partitions that the member reports; ``None``: it reports none and acknowledges nothing.
+    """
     member = draft.member(member_id)
     assert member is not None
     # A subscription that was dropped revokes without a new target assignment (CA-17, CA-18, KAFKA-19431).
-    names = draft.subscribed(member)
-    topic_ids = {draft.topics[name].topic_id for name in names if name in draft.topics}
-    wanted = frozenset(each for each in draft.target(member_id).partitions if each.topic in topic_ids)
+    wanted = subscribed_target(draft, member)
+    topic_ids = subscribed_topic_ids(draft, member)
     runnable = {each: 0 for each in (*before.assigned, *wanted) if each.topic in topic_ids}
     return reconcile(
         before,
         Target(units=wanted, epoch=draft.target_epoch, runnable=runnable),
-        owned=None if request.owned is None else frozenset(each_partition(request.owned)),
+        owned=owned,
         is_free=lambda partition: draft.owner(partition) in (None, member_id),
     )
+
+
+def subscribed_topic_ids(draft: Draft, member: ConsumerMemberRecord) -> set[str]:
+    """The existing topics that a member subscribes to, by id."""
+    return {draft.topics[name].topic_id for name in draft.subscribed(member) if name in draft.topics}
+
+
+def subscribed_target(draft: Draft, member: ConsumerMemberRecord) -> Partitions:
+    """A member's target assignment without the topics that it does not subscribe to any more."""
+    topic_ids = subscribed_topic_ids(draft, member)
+    return frozenset(each for each in draft.target(member.member_id).partitions if each.topic in topic_ids)
 
 
 def _response(

@@ -31,6 +31,8 @@ def leave(
     check_instance_id(group, member_id, request.instance_id)
     if member_id not in group.members:
         raise UnknownMemberId(f"MemberId: got {printable(member_id)!r}; the group has no such member")
+    if group.members[member_id].uses_classic_protocol:
+        raise UnknownMemberId(f"MemberId: {printable(member_id)!r} uses the classic protocol")
     timers: tuple[Timer, ...] = ()
     if request.member_epoch != STATIC_LEAVE_EPOCH:
         timers = remove_member(draft, member_id, settings)
@@ -51,11 +53,26 @@ def leave(
 
 
 def remove_member(draft: Draft, member_id: str, settings: ConsumerSettings) -> tuple[Timer, ...]:
-    """Remove a member: advance the group epoch, then write its tombstones."""
+    """Remove a member: advance the group epoch, then write its tombstones.
+
+    If only members of the classic protocol remain, the group becomes a classic group (``convert.to_classic``). Its
+    epoch does not advance then: it is the generation, which these members send.
+    """
+    if leaves_classic_members_only(draft, member_id, settings):
+        draft.forget_member(member_id)
+        return deadlines.cancel_member(draft.group.group_id, member_id)
     draft.bump()
     draft.forget_member(member_id)
     refresh(draft)
     return (*deadlines.cancel_member(draft.group.group_id, member_id), *ensure_computation(draft, settings))
+
+
+def leaves_classic_members_only(draft: Draft, without: str, settings: ConsumerSettings) -> bool:
+    """Whether the group becomes a classic group when a member is removed (MG-07 to MG-09)."""
+    if not settings.migration_policy.downgrades:
+        return False
+    others = [member for member in draft.members() if member.member_id != without]
+    return 0 < len(others) <= settings.max_classic_members and all(member.uses_classic_protocol for member in others)
 
 
 def session_timed_out(draft: Draft, member_id: str, settings: ConsumerSettings) -> Outcome[None]:
@@ -66,6 +83,8 @@ def session_timed_out(draft: Draft, member_id: str, settings: ConsumerSettings) 
 
 def rebalance_timed_out(draft: Draft, member_id: str, settings: ConsumerSettings) -> Outcome[None]:
     """The member did not acknowledge a revocation within its rebalance timeout (TO-02)."""
+    member = draft.group.members.get(member_id)
     unrevoked = draft.group.current(member_id).state == MemberState.UNREVOKED
-    timers = remove_member(draft, member_id, settings) if member_id in draft.group.members and unrevoked else ()
+    is_late = member is not None and (unrevoked or member.uses_classic_protocol)
+    timers = remove_member(draft, member_id, settings) if is_late else ()
     return Outcome(response=None, records=tuple(draft.records), timers=timers)

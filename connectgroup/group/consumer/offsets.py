@@ -5,7 +5,7 @@ Source: KIP-848, "OffsetCommit API" and "OffsetFetch API"; KIP-1251; Kafka's ``C
 
 from __future__ import annotations
 
-from ...errors import StaleMemberEpoch, UnknownMemberId
+from ...errors import IllegalGeneration, StaleMemberEpoch, UnknownMemberId
 from ...protocol.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -26,6 +26,7 @@ def commit(group: ConsumerGroup, request: OffsetCommitRequest, now_ms: int) -> O
 
     Raises:
         UnknownMemberId: the sender is not a member, and the group has members.
+        IllegalGeneration: the generation of a member that uses the classic protocol is later than its epoch.
         StaleMemberEpoch: the member epoch is later than that of the member.
     """
     epoch = request.generation_id_or_member_epoch
@@ -34,10 +35,10 @@ def commit(group: ConsumerGroup, request: OffsetCommitRequest, now_ms: int) -> O
         return Outcome(response=response, records=records)
     _check_member(group, request.member_id)
     current = group.current(request.member_id)
+    is_classic = group.members[request.member_id].uses_classic_protocol
     if epoch > current.epoch:
-        raise StaleMemberEpoch(
-            f"{printable(request.member_id)} sent epoch {epoch}, the group has it at {current.epoch}"
-        )
+        error = IllegalGeneration if is_classic else StaleMemberEpoch
+        raise error(f"{printable(request.member_id)} sent epoch {epoch}, the group has it at {current.epoch}")
     held = current.held
 
     def check(topic: str, partition: int) -> int:
@@ -45,7 +46,9 @@ def commit(group: ConsumerGroup, request: OffsetCommitRequest, now_ms: int) -> O
             return 0
         metadata = group.topics.get(topic)
         assigned = held.get(TopicPartition(metadata.topic_id, partition)) if metadata is not None else None
-        return 0 if assigned is not None and 0 <= assigned <= epoch else StaleMemberEpoch.code
+        if assigned is not None and 0 <= assigned <= epoch:
+            return 0
+        return IllegalGeneration.code if is_classic else StaleMemberEpoch.code
 
     response, records = rules.commit(request, check, now_ms)
     return Outcome(response=response, records=records)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from ...protocol.messages.consumer import ConsumerPrepareResponse, InstalledConsumer
 
@@ -29,6 +30,30 @@ def no_regex(pattern: str) -> str:
     return "no regular expression: this coordinator has no library for them (install the extra 'kafka')"
 
 
+class MigrationPolicy(StrEnum):
+    """Which groups with members are converted (``group.consumer.migration.policy``); empty groups always are."""
+
+    BIDIRECTIONAL = "bidirectional"
+    UPGRADE = "upgrade"
+    DOWNGRADE = "downgrade"
+    DISABLED = "disabled"
+
+    @property
+    def converts(self) -> bool:
+        """Whether a group may have members of both protocols."""
+        return self is not MigrationPolicy.DISABLED
+
+    @property
+    def upgrades(self) -> bool:
+        """Whether a classic group becomes a consumer group when a member of the consumer protocol joins."""
+        return self in (MigrationPolicy.BIDIRECTIONAL, MigrationPolicy.UPGRADE)
+
+    @property
+    def downgrades(self) -> bool:
+        """Whether a consumer group becomes a classic group when its last member of the consumer protocol leaves."""
+        return self in (MigrationPolicy.BIDIRECTIONAL, MigrationPolicy.DOWNGRADE)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerSettings:
     """Limits and times, in milliseconds; the defaults are those of Kafka's broker (``group.consumer.*``).
@@ -45,6 +70,8 @@ class ConsumerSettings:
         max_members: maximum number of members in a group.
         max_partitions: maximum number of partitions that a group may be subscribed to.
         assignment_interval_ms: minimum time between two computations (``group.consumer.assignment.interval.ms``).
+        max_classic_members: maximum number of members of a group that becomes a classic group.
+        migration_policy: which groups with members are converted.
         regex_violation: returns what is allowed instead of a regular expression, or an empty string if it is valid.
     """
 
@@ -58,6 +85,8 @@ class ConsumerSettings:
     max_members: int = 1_000
     max_partitions: int = 200_000
     assignment_interval_ms: int = 0
+    max_classic_members: int = 1_000
+    migration_policy: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL
     regex_violation: Callable[[str], str] = no_regex
 
     def waiting_interval_ms(self, members: int) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import IntEnum
 
 from ...protocol.messages.consumer import each_partition
 from ...protocol.records.base import Key, Kind, MemberState, Tombstone
@@ -41,6 +42,14 @@ class Target:
 NO_TARGET = Target()
 
 
+class Awaited(IntEnum):
+    """A request that a member of the classic protocol must send."""
+
+    NOTHING = 0
+    JOIN = 1
+    SYNC = 2
+
+
 class ConsumerGroup:
     """State of one consumer group. Any code may read it; only ``apply`` changes it.
 
@@ -49,6 +58,8 @@ class ConsumerGroup:
         regexes: the topics that match each regular expression. A regular expression that is not resolved yet is absent.
         holders: the owner of each partition.
         behind: the members that have not reached the target assignment.
+        awaited: the request that a member of the classic protocol must send before its rebalance timeout. Not in the
+            log: after a load, the next Heartbeat of the member tells it to join again.
         members_to_wake: members that may have a new response since the runtime last cleared this set.
     """
 
@@ -75,6 +86,7 @@ class ConsumerGroup:
         self.holders: Holders[TopicPartition] = Holders()
         self.wanted_by: dict[TopicPartition, str] = {}
         self.behind: set[str] = set()
+        self.awaited: dict[str, Awaited] = {}
         self.members_to_wake: set[str] = set()
 
     @property
@@ -182,6 +194,7 @@ class ConsumerGroup:
                 if not self.current(key.name).held:
                     self.currents.pop(key.name, None)
                 self.behind.discard(key.name)
+                self.awaited.pop(key.name, None)
                 self.members_to_wake.add(key.name)
             case Kind.CONSUMER_TARGET_MEMBER:
                 self._forget_wanted(key.name)

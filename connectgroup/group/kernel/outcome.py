@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from ...protocol.messages.api import Response
 from ...protocol.records.connect import Record
@@ -12,6 +12,15 @@ from .effects import Effect
 from .timers import Timer
 
 R = TypeVar("R", bound=Response | None, covariant=True)
+
+
+class ConvertedGroup(Protocol):
+    """What a runtime reads of a ``registry.Converted``."""
+
+    @property
+    def group_type(self) -> str: ...
+    @property
+    def state(self) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +36,8 @@ class Outcome(Generic[R]):
         parked_responses: responses to parked requests, by the sender of each (``registry.RequestTraits.sender``); sent
             once ``records`` are durable. A sender without a parked request is ignored.
         effects: performed once the records are durable.
+        converted: the group is of another type now, with this state (``registry.Converted``); ``records`` and
+            ``timers`` include those of the conversion.
         sender: the sender under which the request is parked, if ``RequestTraits.sender`` is empty: the step chose it.
     """
 
@@ -36,4 +47,5 @@ class Outcome(Generic[R]):
     parks: bool = False
     parked_responses: Mapping[str, Response] = field(default_factory=dict)
     effects: tuple[Effect, ...] = ()
+    converted: ConvertedGroup | None = None
     sender: str = ""

@@ -57,6 +57,8 @@ class ClassicMemberRecord:
         number: counts the members in the order in which they joined.
         protocols: the assignors that the member supports, in order of preference, with its metadata.
         assignment: its assignment in the current generation; opaque.
+        former_epoch: *(tagged)* the member's epoch when a consumer group became this group, if that is not the
+            generation: the member sends it until it joins again. -1: the member is at the generation.
     """
 
     group_id: str
@@ -69,6 +71,7 @@ class ClassicMemberRecord:
     rebalance_timeout_ms: int = 0
     protocols: tuple[OfferedProtocol, ...] = ()
     assignment: bytes = b""
+    former_epoch: int = -1
 
     @property
     def key(self) -> Key:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from ..messages.classic import OfferedProtocol
 from ..messages.common import AssignorInfo
 from ..messages.consumer import TopicPartitions
 from ..units import TopicPartition
@@ -30,6 +31,9 @@ class ConsumerMemberRecord:
         joined_epoch: the group epoch at which the member joined.
         subscribed_topic_names: the subscribed topics by name, sorted.
         subscribed_topic_regex: the subscribed topics by regular expression; empty: none.
+        classic_protocols: *(tagged)* what the member sent with its latest JoinGroup, if it uses the classic protocol;
+            empty: it uses the consumer protocol.
+        classic_session_timeout_ms: *(tagged)* the session timeout of a member that uses the classic protocol.
     """
 
     group_id: str
@@ -44,10 +48,17 @@ class ConsumerMemberRecord:
     subscribed_topic_regex: str = ""
     server_assignor: str | None = None
     assignors: tuple[AssignorInfo, ...] = ()
+    classic_protocols: tuple[OfferedProtocol, ...] = ()
+    classic_session_timeout_ms: int = 0
 
     @property
     def key(self) -> Key:
         return Key(Kind.CONSUMER_MEMBER, self.group_id, self.member_id)
+
+    @property
+    def uses_classic_protocol(self) -> bool:
+        """Whether the member sends JoinGroup, SyncGroup and Heartbeat (KIP-848, "Migration")."""
+        return bool(self.classic_protocols)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

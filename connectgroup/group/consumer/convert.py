@@ -1,0 +1,240 @@
+"""Conversion of groups with members: a classic group becomes a consumer group, and back.
+
+A classic group is converted when the first member of the consumer protocol joins. Its members stay members with their
+subscriptions and assignments, and the group epoch starts at the generation. A consumer group is converted when its last
+member of the consumer protocol leaves or expires, and members of the classic protocol remain. The generation is then
+the group epoch, and these members join again. A conversion is one batch of records, with the change that causes it.
+
+Source: KIP-848, "Migration"; Kafka's ``ConsumerGroup.fromClassicGroup`` and ``ClassicGroup.fromConsumerGroup``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...errors import InconsistentGroupProtocol, RebalanceInProgress, WireError
+from ...protocol.messages.api import Response
+from ...protocol.messages.classic import JoinGroupResponse, SyncGroupResponse
+from ...protocol.messages.consumer import by_topic
+from ...protocol.messages.embedded import Assignment
+from ...protocol.records.base import Key, Kind, MemberState, Tombstone
+from ...protocol.records.classic import ClassicGroupRecord, ClassicMemberRecord, ClassicState
+from ...protocol.records.connect import GroupRecord, Record, TargetRecord
+from ...protocol.records.consumer import (
+    CONSUMER,
+    ConsumerCurrentRecord,
+    ConsumerMemberRecord,
+    ConsumerTargetMemberRecord,
+    ConsumerTopicsRecord,
+    TopicMetadata,
+    stored,
+)
+from ...protocol.units import Partitions, TopicPartition, printable
+from ..classic.state import ClassicGroup
+from ..classic.step import GROUP_TYPE as CLASSIC, rebalance_key, session_key
+from ..kernel import deadlines
+from ..kernel.timers import CancelTimer, SetTimer, Timer, TimerKey, TimerKind
+from ..registry import Converted
+from .classic_members import ClassicRules, session_timer
+from .delete import remains
+from .draft import Topics
+from .embedded import PROTOCOL_TYPE, subscription_of, with_ids, with_names
+from .state import ConsumerGroup
+
+NO_EPOCH = -1
+
+# --------------------------------------------------------------------------------------------------
+# Classic to consumer
+
+
+def from_classic(rules: ClassicRules, former: ClassicGroup, cluster: Topics) -> Converted:
+    """The consumer group that replaces a classic group with members (MG-01).
+
+    Args:
+        rules: the settings of both types.
+        former: the classic group.
+        cluster: all topics.
+
+    Raises:
+        InconsistentGroupProtocol: it cannot be converted (MG-05, MG-06).
+    """
+    _check_convertible(rules, former)
+    members = {member.member_id: _consumer_member(rules, former, member) for member in former.members.values()}
+    names = {name for member in members.values() for name in member.subscribed_topic_names}
+    topics = {name: cluster[name] for name in sorted(names) if name in cluster}
+    group_id, epoch = former.group_id, former.generation
+    assigned = {member_id: _assigned(rules, former, member_id, topics) for member_id in members}
+    _check_single_owner(former, assigned)
+    records: list[Record] = [
+        *(Tombstone(Key(Kind.CLASSIC_MEMBER, group_id, member_id)) for member_id in former.members),
+        Tombstone(Key(Kind.CLASSIC_GROUP, group_id)),
+        *members.values(),
+        ConsumerTopicsRecord(group_id=group_id, topics=tuple(topics.values())),
+        GroupRecord(group_id=group_id, epoch=epoch, group_type=CONSUMER, created_ms=former.created_ms),
+        *(
+            ConsumerTargetMemberRecord(group_id=group_id, member_id=member_id, topic_partitions=by_topic(partitions))
+            for member_id, partitions in assigned.items()
+        ),
+        TargetRecord(group_id=group_id, epoch=epoch),
+        *_currents(rules, former, assigned, topics),
+    ]
+    group = ConsumerGroup(group_id)
+    for record in (*former.offsets.records(), *records):
+        group.apply(record)
+    timers: list[Timer] = [CancelTimer(rebalance_key(former).identity)]
+    timers += [CancelTimer(session_key(former, member_id)) for member_id in sorted(former.pending)]
+    timers += [session_timer(group_id, member, rules.settings) for member in members.values()]
+    # Members that wait for the next generation, or for the leader, join the consumer group now (MG-03).
+    code = RebalanceInProgress.code
+    replies: dict[str, Response] = {
+        **{each: JoinGroupResponse(error_code=code, member_id=each) for each in sorted(former.joining)},
+        **{each: SyncGroupResponse(error_code=code) for each in sorted(former.syncing)},
+    }
+    return Converted(
+        group_type=CONSUMER, state=group, records=tuple(records), timers=tuple(timers), parked_responses=replies
+    )
+
+
+def _check_convertible(rules: ClassicRules, former: ClassicGroup) -> None:
+    name = printable(former.group_id)
+    if not rules.settings.migration_policy.upgrades:
+        policy = rules.settings.migration_policy.value
+        raise InconsistentGroupProtocol(
+            f"group {name} is of type 'classic' and has members; migration_policy is {policy!r}, so stop them first"
+        )
+    if former.record.protocol_type != PROTOCOL_TYPE:
+        got = printable(former.record.protocol_type)
+        raise InconsistentGroupProtocol(f"group {name} has members of protocol type {got!r}; allowed: 'consumer'")
+    if len(former.members) > rules.settings.max_members:
+        raise InconsistentGroupProtocol(
+            f"group {name} has {len(former.members)} members; a consumer group has at most {rules.settings.max_members}"
+        )
+
+
+def _consumer_member(rules: ClassicRules, former: ClassicGroup, member: ClassicMemberRecord) -> ConsumerMemberRecord:
+    subscription = subscription_of(rules.embedded, member.member_id, member.protocols)
+    return ConsumerMemberRecord(
+        group_id=former.group_id,
+        member_id=member.member_id,
+        joined_epoch=former.generation,
+        instance_id=member.instance_id,
+        rack_id=subscription.rack,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        subscribed_topic_names=tuple(sorted(subscription.topics)),
+        classic_protocols=member.protocols,
+        classic_session_timeout_ms=member.session_timeout_ms,
+    )
+
+
+def _assigned(
+    rules: ClassicRules, former: ClassicGroup, member_id: str, topics: dict[str, TopicMetadata]
+) -> Partitions:
+    """The partitions that a member's last SyncGroup response assigned to it (MG-04, MG-05)."""
+    data = former.members[member_id].assignment
+    if not data:
+        return frozenset()
+    where = f"group {printable(former.group_id)}: the assignment of member {printable(member_id)}"
+    try:
+        assignment = rules.embedded.decode_assignment(data)
+    except WireError as error:
+        raise InconsistentGroupProtocol(f"{where} cannot be read: {error}") from error
+    if assignment.user_data:
+        raise InconsistentGroupProtocol(f"{where} has user data of a custom assignor, which the coordinator cannot run")
+    return with_ids(assignment.partitions, topics)
+
+
+def _check_single_owner(former: ClassicGroup, assigned: dict[str, Partitions]) -> None:
+    owners: dict[TopicPartition, str] = {}
+    for member_id, partitions in assigned.items():
+        for partition in partitions:
+            other = owners.setdefault(partition, member_id)
+            if other != member_id:
+                raise InconsistentGroupProtocol(
+                    f"group {printable(former.group_id)}: partition {partition.partition} of a topic is assigned to "
+                    f"{printable(other)} and to {printable(member_id)}"
+                )
+
+
+def _currents(
+    rules: ClassicRules, former: ClassicGroup, assigned: dict[str, Partitions], topics: dict[str, TopicMetadata]
+) -> Iterator[ConsumerCurrentRecord]:
+    """The current assignments.
+
+    A cooperative member may still run partitions that it owned when it sent JoinGroup and that the leader took away: it
+    joins again once it has revoked them. Until then they are pending revocations, or another member would run them too.
+    """
+    taken = set().union(*assigned.values())
+    for member_id, partitions in assigned.items():
+        claimed = subscription_of(rules.embedded, member_id, former.members[member_id].protocols).owned
+        pending = with_ids(claimed, topics) - taken
+        taken |= pending
+        yield ConsumerCurrentRecord(
+            group_id=former.group_id,
+            member_id=member_id,
+            epoch=former.generation,
+            previous_epoch=former.generation,
+            state=MemberState.UNREVOKED if pending else MemberState.STABLE,
+            assigned=stored(dict.fromkeys(partitions, former.generation)),
+            pending=stored(dict.fromkeys(pending, former.generation)),
+        )
+
+
+# --------------------------------------------------------------------------------------------------
+# Consumer to classic
+
+
+def to_classic(rules: ClassicRules, former: ConsumerGroup, now_ms: int) -> Converted:
+    """The classic group that replaces a consumer group with members of the classic protocol only (MG-07).
+
+    It is preparing a rebalance. The stored assignments are what the members may still run: if the group is converted
+    again before they have joined, no other member gets these partitions.
+    """
+    group_id = former.group_id
+    records: list[Record] = [
+        *(
+            Tombstone(Key(kind, group_id, member_id))
+            for member_id in sorted(former.members)
+            for kind in (Kind.CONSUMER_CURRENT, Kind.CONSUMER_TARGET_MEMBER, Kind.CONSUMER_MEMBER)
+        ),
+        *remains(former),
+        GroupRecord(group_id=group_id, epoch=former.epoch, group_type=CLASSIC, created_ms=former.created_ms),
+    ]
+    ids = sorted(former.members, key=lambda member_id: (former.members[member_id].joined_epoch, member_id))
+    members = [_classic_member(rules, former, member_id, number) for number, member_id in enumerate(ids)]
+    group = ClassicGroup(group_id)
+    for record in (*former.offsets.records(), *records, *members):
+        group.apply(record)
+    head = ClassicGroupRecord(
+        group_id=group_id,
+        state=ClassicState.PREPARING_REBALANCE,
+        protocol_type=PROTOCOL_TYPE,
+        protocol_name=group.selected_protocol(),
+        leader=ids[0],
+        since_ms=now_ms,
+    )
+    group.apply(head)
+    timers: list[Timer] = [CancelTimer(TimerKey(TimerKind.COMPUTE, group_id))]
+    timers += [deadlines.cancel_rebalance(group_id, member_id) for member_id in ids]
+    timers += [SetTimer(session_key(group, each.member_id), each.session_timeout_ms) for each in members]
+    timers.append(SetTimer(rebalance_key(group), group.rebalance_timeout_ms))
+    return Converted(group_type=CLASSIC, state=group, records=(*records, head, *members), timers=tuple(timers))
+
+
+def _classic_member(rules: ClassicRules, former: ConsumerGroup, member_id: str, number: int) -> ClassicMemberRecord:
+    member, current = former.members[member_id], former.current(member_id)
+    held = Assignment(partitions=with_names(current.held, former.topic_names))
+    return ClassicMemberRecord(
+        group_id=former.group_id,
+        member_id=member_id,
+        number=number,
+        instance_id=member.instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        session_timeout_ms=member.classic_session_timeout_ms,
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        protocols=member.classic_protocols,
+        assignment=rules.embedded.encode_assignment(held),
+        former_epoch=current.epoch if current.epoch != former.epoch else NO_EPOCH,
+    )

@@ -1,0 +1,173 @@
+"""Conversion of groups with members on a coordinator: parked requests, offsets, a restart, a log that fails."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from connectgroup.errors import IllegalGeneration, RebalanceInProgress
+from connectgroup.log.memory import MemoryLog, MemoryStorage
+from connectgroup.protocol.messages.classic import (
+    GroupHeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    MemberShare,
+    OfferedProtocol,
+    SyncGroupRequest,
+)
+from connectgroup.protocol.messages.consumer import ConsumerDescribeRequest, ConsumerDescribeResponse, each_partition
+from connectgroup.protocol.messages.embedded import Assignment, Subscription
+from connectgroup.protocol.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    PartitionCommit,
+    TopicCommit,
+)
+from connectgroup.protocol.units import TopicPartition
+from connectgroup.topics.static import StaticTopics
+from connectgroup.wire import embedded
+
+from .builders import FaultyLog, tick
+from .test_consumer_groups import ask, beat, join, offsets_of, serving, type_of
+
+pytestmark = pytest.mark.asyncio
+
+SUBSCRIPTION = embedded.encode_subscription(Subscription(topics=frozenset({"foo"})))
+
+
+async def send(coordinator: Any, request: Any) -> Any:
+    return await coordinator.handle(request, client_host="h", client_id="c")
+
+
+async def classic_join(coordinator: Any, member_id: str = "") -> JoinGroupResponse:
+    request = JoinGroupRequest(
+        group_id="g",
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=60_000,
+        member_id=member_id,
+        protocol_type="consumer",
+        protocols=(OfferedProtocol(name="range", metadata=SUBSCRIPTION),),
+    )
+    response = await send(coordinator, request)
+    assert isinstance(response, JoinGroupResponse)
+    return response
+
+
+async def sync(coordinator: Any, member_id: str, generation: int, *assigned: int) -> set[int]:
+    data = embedded.encode_assignment(
+        Assignment(partitions=frozenset(TopicPartition("foo", each) for each in assigned))
+    )
+    share = MemberShare(member_id=member_id, assignment=data)
+    response = await send(
+        coordinator,
+        SyncGroupRequest(group_id="g", member_id=member_id, generation_id=generation, assignments=(share,)),
+    )
+    assert response.error_code == 0
+    return {each.partition for each in embedded.decode_assignment(response.assignment).partitions}
+
+
+async def heartbeat(coordinator: Any, member_id: str, generation: int) -> int:
+    request = GroupHeartbeatRequest(group_id="g", member_id=member_id, generation_id=generation)
+    code: int = (await send(coordinator, request)).error_code
+    return code
+
+
+async def commit(coordinator: Any, member_id: str, generation: int) -> int:
+    partition = PartitionCommit(partition_index=0, committed_offset=generation, committed_metadata="")
+    response = await send(
+        coordinator,
+        OffsetCommitRequest(
+            group_id="g",
+            member_id=member_id,
+            generation_id_or_member_epoch=generation,
+            topics=(TopicCommit(name="foo", partitions=(partition,)),),
+        ),
+    )
+    assert isinstance(response, OffsetCommitResponse)
+    return response.topics[0].partitions[0].error_code
+
+
+async def stable(coordinator: Any) -> tuple[str, int]:
+    """A classic group with one member that has all partitions; its member id and generation."""
+    joined = await classic_join(coordinator)
+    assert await sync(coordinator, joined.member_id, joined.generation_id, 0, 1, 2, 3) == {0, 1, 2, 3}
+    assert await commit(coordinator, joined.member_id, joined.generation_id) == 0
+    return joined.member_id, joined.generation_id
+
+
+async def test_group_is_converted_and_back_and_a_new_coordinator_finds_the_same() -> None:
+    """MG-01, MG-07: its members, epochs and offsets."""
+    storage = MemoryStorage()
+    async with serving(StaticTopics({"foo": 4}), MemoryLog(storage)) as coordinator:
+        first, generation = await stable(coordinator)
+        assert (await ask(coordinator, join("new", "foo"))).member_epoch == generation + 1
+        assert (await type_of(coordinator), await offsets_of(coordinator)) == ("consumer", {0: generation})
+        assert await commit(coordinator, first, generation) == 0, "its generation is its member epoch"
+        assert await commit(coordinator, first, generation + 1) == IllegalGeneration.code
+    async with serving(StaticTopics({"foo": 4}), MemoryLog(storage)) as coordinator:
+        assert await heartbeat(coordinator, first, generation) == RebalanceInProgress.code
+        joined = await classic_join(coordinator, first)
+        assert joined.generation_id == generation + 1
+        kept = await sync(coordinator, first, joined.generation_id)
+        given = (await ask(coordinator, beat("new", generation + 1))).assignment
+        assert given is not None
+        assert {each.partition for each in each_partition(given.topic_partitions)} == {0, 1, 2, 3} - kept
+        described = await send(coordinator, ConsumerDescribeRequest(group_ids=("g",)))
+        assert isinstance(described, ConsumerDescribeResponse)
+        assert {each.member_id: each.member_type for each in described.groups[0].members} == {first: 0, "new": 1}
+        await ask(coordinator, beat("new", -1))
+        assert (await type_of(coordinator), await offsets_of(coordinator)) == ("classic", {0: generation})
+    async with serving(StaticTopics({"foo": 4}), MemoryLog(storage)) as coordinator:
+        assert await heartbeat(coordinator, first, joined.generation_id) == RebalanceInProgress.code
+        again = await classic_join(coordinator, first)
+        assert (again.leader, again.generation_id) == (first, joined.generation_id + 1)
+
+
+async def test_join_waits_for_the_target_assignment_that_it_causes() -> None:
+    async with serving(StaticTopics({"foo": 4})) as coordinator:
+        first, generation = await stable(coordinator)
+        await ask(coordinator, join("new", "foo"))
+        await ask(coordinator, beat("new", -1))
+        assert await heartbeat(coordinator, first, generation) == RebalanceInProgress.code
+        await ask(coordinator, join("new", "foo"))
+        joined = await classic_join(coordinator, first)
+        assert len(await sync(coordinator, first, joined.generation_id)) == 2
+
+
+async def test_failed_conversion_leaves_the_group_as_it_was() -> None:
+    """MG-02: one append has the conversion and the join."""
+    log = FaultyLog()
+    async with serving(StaticTopics({"foo": 4}), log) as coordinator:
+        first, generation = await stable(coordinator)
+        log.faults.append("before")
+        await coordinator.handle(join("new", "foo"), client_host="h")
+        await tick()
+        assert await type_of(coordinator) == "classic"
+        assert await heartbeat(coordinator, first, generation) == 0
+
+
+async def test_rejected_join_converts_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """MG-06: neither does a group that cannot be converted, which is logged."""
+    async with serving(StaticTopics({"foo": 4})) as coordinator:
+        first, generation = await stable(coordinator)
+        response = await coordinator.handle(join("new", "foo", server_assignor="unknown"), client_host="h")
+        assert response.error_code == 112  # type: ignore[union-attr]
+        assert await type_of(coordinator) == "classic"
+        assert await heartbeat(coordinator, first, generation) == 0
+        other = JoinGroupRequest(
+            group_id="other",
+            session_timeout_ms=10_000,
+            rebalance_timeout_ms=60_000,
+            member_id="",
+            protocol_type="connect",
+            protocols=(OfferedProtocol(name="compatible", metadata=b""),),
+        )
+        await send(coordinator, other)
+        refused = await coordinator.handle(
+            replace(join("new", "foo"), group_id="other"),
+            client_host="h",
+        )
+        assert refused.error_code == 69  # type: ignore[union-attr]
+        assert "'connect'" in caplog.text

@@ -1,0 +1,1 @@
+"""Groups that are converted between the types ``classic`` and ``consumer``."""
