@@ -11,11 +11,12 @@ SEEDS ?= 100
 JOBS ?= 3
 
 help:
-	@echo "make test [JOBS=3]   install everything into $(VENV), check style, types and import rules, run all tests"
+	@echo "make test [JOBS=3]   install everything into $(VENV), run all tests, and check style, types and import rules beside them"
+	@echo "make lint   style, types and import rules alone"
 	@echo "make demo   three workers share real Spark tasks; one is killed, one is added; every row is counted"
 	@echo "make bench  time rebalances of 300 idle tasks over TCP, the assignors, the REST API, and tracing"
 	@echo "make simulate SEEDS=100 [SEED=n]   the whole group under faults, in one thread, in virtual time"
-	@echo "make soak   an hour of that, a quarter of it beside the reference model"
+	@echo "make soak   an hour of that, a quarter of it beside the reference model; then the tests with generated inputs, ten times as many"
 	@echo "make mutants [MUTANTS=--all]   plant faults in the code, one at a time; the tests must find every one"
 
 # The stamp is newer than pyproject.toml exactly when the environment has what it asks for.
@@ -39,7 +40,8 @@ lint: install
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-test: lint $(VENV)/prepared
+# tests/test_lint.py is make lint.
+test: $(VENV)/prepared
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
 
 demo: $(VENV)/prepared
@@ -57,6 +59,7 @@ simulate: install
 soak: install
 	$(BIN)/python -m tests.simulation --minutes 45
 	$(BIN)/python -m tests.model --minutes 15 --seed 10001
+	TEST_VOLUME=soak $(BIN)/python -m pytest -m generated -n 2 --dist loadgroup --timeout 7200
 
 mutants: install
 	$(BIN)/python -m tests.mutation $(MUTANTS)

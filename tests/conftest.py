@@ -38,18 +38,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if " at 0x" in item.nodeid:
             raise pytest.UsageError(f"{item.nodeid}: got an address in the id; allowed: the same id in every process")
+        module = vars(getattr(item, "module", object))
+        if not {"volume", "attack", "INPUTS"}.isdisjoint(module):
+            item.add_marker("generated")
     if not getattr(config.option, "loadgroup", False):
         return
     ordered = []
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
         group = next((group for fixture, group in SHARED.items() if fixture in fixtures), "")
-        if not group and "processes" in item.keywords:
-            group = "processes"
         if group:
             item.add_marker(pytest.mark.xdist_group(group))
-        rank = 0 if "first" in item.keywords else 1 if group == "processes" else 2 if group else 3
-        ordered.append((4 if rank == 3 and "long" not in item.keywords else rank, item))
+        long = "long" in item.keywords or "processes" in item.keywords
+        rank = 0 if "first" in item.keywords else 1 if group == "processes" else 2 if group else 3 if long else 4
+        ordered.append((rank, item))
     items[:] = [item for _, item in sorted(ordered, key=itemgetter(0))]
 
 

@@ -1,7 +1,7 @@
 """Almost valid bytes: valid inputs with bits flipped, lengths enlarged, and parts cut out, doubled or swapped.
 
-``FUZZ_INPUTS`` sets the number of inputs per decoder: 200,000 by default where CI=true, else 20,000. ``FUZZ_SEED`` sets
-the seed. A failure prints the seed and the input.
+``FUZZ_INPUTS`` sets the number of inputs per decoder; the default is in ``INPUTS``. ``FUZZ_SEED`` sets the seed. A
+failure prints the seed and the input.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-INPUTS: Final = int(os.environ.get("FUZZ_INPUTS") or (200_000 if os.environ.get("CI") == "true" else 20_000))
+from tests.volume import volume
+
+INPUTS: Final = int(os.environ.get("FUZZ_INPUTS") or volume(4_000, 200_000))
 SEED: Final = int(os.environ.get("FUZZ_SEED") or 1)
 
 

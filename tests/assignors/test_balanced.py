@@ -12,6 +12,7 @@ from connectgroup.assign.api import ConnectGroup
 from connectgroup.assignors.balanced import BalancedAssignor
 from connectgroup.protocol.units import NO_UNITS, Units
 from connectgroup.testing import AssignorContract
+from tests.volume import volume
 
 from .flow import best_spread
 from .tables import counts, group, result, units
@@ -138,7 +139,7 @@ def test_result_does_not_depend_on_the_order_of_members(order: tuple[int, ...]) 
 # Properties
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=volume(50, 200), deadline=None)
 @given(
     st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 20)),
     st.dictionaries(st.sampled_from("uvwxyz"), st.integers(0, 20)),

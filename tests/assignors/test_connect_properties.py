@@ -1,13 +1,11 @@
 """Properties of every built-in assignor of connectors and tasks, for any input; scenarios J, S18, S19.
 
 ``run_assignor`` validates every result: no violation, and complete. Each assignor's contract class checks, in two
-processes, that results do not depend on the hash seed. ASSIGNOR_CASES is the number of random cases in which moves are
-counted (1,000, or 10,000 under CI, unless set).
+processes, that results do not depend on the hash seed. Moves are counted in ``CASES`` random cases.
 """
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from random import Random
 
@@ -22,13 +20,14 @@ from connectgroup.assignors.incremental_cooperative import IncrementalCooperativ
 from connectgroup.assignors.weighted import WeightedAssignor
 from connectgroup.plugins import available, load_assignor
 from connectgroup.protocol.units import Units
+from tests.volume import volume
 
 from .connect_inputs import case, input_groups, last, moves, owning
 from .tables import counts
 
 KINDS: list[type[ConnectAssignor]] = [BalancedAssignor, IncrementalCooperativeAssignor, WeightedAssignor]
 ALL = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-CASES = int(os.environ.get("ASSIGNOR_CASES", "4000" if os.environ.get("CI") == "true" else "1000"))
+CASES = volume(400, 4_000)
 
 
 def settled(kind: type[ConnectAssignor], input_group: ConnectGroup) -> dict[str, Units]:
@@ -43,7 +42,7 @@ def test_every_assignor_is_found_by_its_name(kind: type[ConnectAssignor]) -> Non
 
 
 @ALL
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=volume(37, 150), deadline=None)
 @given(input_group=input_groups())
 def test_every_unit_is_assigned_and_counts_are_even(kind: type[ConnectAssignor], input_group: ConnectGroup) -> None:
     after = settled(kind, input_group)
@@ -52,7 +51,7 @@ def test_every_unit_is_assigned_and_counts_are_even(kind: type[ConnectAssignor],
 
 
 @ALL
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=volume(37, 150), deadline=None)
 @given(input_group=input_groups())
 def test_delayed_unit_is_assigned_to_no_member(kind: type[ConnectAssignor], input_group: ConnectGroup) -> None:
     result = run_assignor(kind(), input_group)
@@ -61,7 +60,7 @@ def test_delayed_unit_is_assigned_to_no_member(kind: type[ConnectAssignor], inpu
 
 
 @ALL
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=volume(25, 100), deadline=None)
 @given(input_group=input_groups())
 def test_own_result_is_stable(kind: type[ConnectAssignor], input_group: ConnectGroup) -> None:
     after = settled(kind, input_group)
@@ -69,7 +68,7 @@ def test_own_result_is_stable(kind: type[ConnectAssignor], input_group: ConnectG
 
 
 @ALL
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=volume(25, 100), deadline=None)
 @given(input_group=input_groups(), random=st.randoms(use_true_random=False))
 def test_order_of_the_input_has_no_effect(
     kind: type[ConnectAssignor], input_group: ConnectGroup, random: Random

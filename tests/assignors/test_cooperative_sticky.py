@@ -11,6 +11,7 @@ from connectgroup.assign.ownership import claimants
 from connectgroup.assignors.cooperative_sticky import CooperativeStickyAssignor
 from connectgroup.assignors.sticky import StickyAssignor
 from connectgroup.testing import AssignorContract
+from tests.volume import volume
 
 from .partition_inputs import input_groups
 from .partition_tables import input_group, movable, partitions, settled, shares, table, validated
@@ -60,7 +61,7 @@ def test_partition_owned_by_an_unsubscribed_member_is_withheld() -> None:
     assert settled(CooperativeStickyAssignor(), group) == table(c1="t2{0}", c2="t{0,1}")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=volume(50, 200), deadline=None)
 @given(input_groups())
 def test_owned_partitions_are_withheld_and_two_rounds_settle(group: PartitionGroup) -> None:
     """After the first round, members revoke what they lost."""

@@ -15,6 +15,7 @@ from connectgroup.assign.ownership import claimants, validate_subscription
 from connectgroup.assign.sandbox import run_assignor
 from connectgroup.errors import PluginError
 from connectgroup.protocol.units import TopicPartition
+from tests.volume import volume
 
 from .partition_inputs import input_groups
 from .partition_tables import input_group, partitions
@@ -47,7 +48,7 @@ def test_generations_are_unknown_by_default() -> None:
     assert input_group({}, {"c1": ""}).members[0].generation == -1
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=volume(50, 200), deadline=None)
 @given(input_groups())
 def test_columns_equal_the_objects(group: PartitionGroup) -> None:
     columns = group.columns()

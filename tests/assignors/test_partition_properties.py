@@ -1,12 +1,10 @@
 """Properties of every built-in partition assignor, for any input; scenarios J.
 
-``run_assignor`` validates every result. ASSIGNOR_CASES is the number of random cases in which moves are compared with
-the optimum: 1,000 unless set, 10,000 where CI=true.
+``run_assignor`` validates every result. In ``CASES`` random cases moves are compared with the optimum.
 """
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from dataclasses import replace
 from functools import cache
@@ -26,6 +24,7 @@ from connectgroup.assignors.uniform import UniformAssignor
 from connectgroup.plugins import available, load_partition_assignor
 from connectgroup.protocol.units import Partitions, TopicPartition
 from connectgroup.testing.contracts.partition_assignor import PartitionAssignorContract
+from tests.volume import volume
 
 from .flow import best_balance
 from .partition_inputs import input_groups
@@ -41,7 +40,7 @@ KINDS: list[type[PartitionAssignor]] = [
 ]
 ALL = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 BALANCED = pytest.mark.parametrize("kind", KINDS[3:], ids=lambda kind: kind.name)
-CASES = int(os.environ.get("ASSIGNOR_CASES") or (4_000 if os.environ.get("CI") == "true" else 1_000))
+CASES = volume(400, 4_000)
 
 
 @ALL
@@ -64,7 +63,7 @@ def test_uh_08_own_result_is_stable_in_any_order_of_the_input(
 
 
 @ALL
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=volume(25, 100), deadline=None)
 @given(group=input_groups())
 def test_own_result_is_stable(kind: type[PartitionAssignor], group: PartitionGroup) -> None:
     first = settled(kind(), group)
@@ -73,7 +72,7 @@ def test_own_result_is_stable(kind: type[PartitionAssignor], group: PartitionGro
 
 
 @ALL
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=volume(25, 100), deadline=None)
 @given(group=input_groups(), random=st.randoms(use_true_random=False))
 def test_order_of_the_input_has_no_effect(kind: type[PartitionAssignor], group: PartitionGroup, random: Random) -> None:
     contract = PartitionAssignorContract()
@@ -81,7 +80,7 @@ def test_order_of_the_input_has_no_effect(kind: type[PartitionAssignor], group: 
 
 
 @BALANCED
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=volume(25, 100), deadline=None)
 @given(group=input_groups())
 def test_no_partition_could_move_to_a_member_with_two_fewer(
     kind: type[PartitionAssignor], group: PartitionGroup
@@ -90,7 +89,7 @@ def test_no_partition_could_move_to_a_member_with_two_fewer(
 
 
 @pytest.mark.parametrize("kind", KINDS[2:], ids=lambda kind: kind.name)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=volume(25, 100), deadline=None)
 @given(group=input_groups(alike=True))
 def test_counts_are_within_one_for_equal_subscriptions(kind: type[PartitionAssignor], group: PartitionGroup) -> None:
     counts = [len(its) for its in settled(kind(), group).values()]
@@ -98,7 +97,7 @@ def test_counts_are_within_one_for_equal_subscriptions(kind: type[PartitionAssig
 
 
 @pytest.mark.parametrize("kind", KINDS[:2], ids=lambda kind: kind.name)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=volume(25, 100), deadline=None)
 @given(group=input_groups())
 def test_ranges_are_contiguous_and_alike_for_topics_of_one_size_and_audience(
     kind: type[PartitionAssignor], group: PartitionGroup

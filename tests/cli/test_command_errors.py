@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ..integration.processes import Program, marked, run_command
+from ..integration.processes import Program, call_command, marked
 from .connector_files import connector_file
 
 LINES = {
@@ -263,7 +263,7 @@ def placeholders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str,
 def test_error_is_one_line_and_exit_code_2(placeholders: dict[str, str], what: str) -> None:
     """The setting, the value, what is allowed; never a traceback or a usage text."""
     arguments, line = LINES[what]
-    done = run_command(*(word.format(**placeholders) for word in arguments))
+    done = call_command(*(word.format(**placeholders) for word in arguments))
     assert done.code == 2, done
     assert done.out == ""
     for name, value in placeholders.items():

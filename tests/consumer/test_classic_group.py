@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from connectgroup.wire.embedded import HIGHEST_VERSION
+from tests.volume import volume
 
 from .assignors import COOPERATIVE, EAGER
 from .classic_group import ClassicGroup, Phase, Process
@@ -207,7 +208,7 @@ def happens(world: ClassicGroup, event: str, number: int, choice: int, configura
             world.expire(process)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=volume(100, 400), deadline=None)
 @given(st.sampled_from(ALWAYS_COMPATIBLE), st.integers(1, 4), st.integers(0, 1 << 16), events)
 def test_random_runs_have_one_owner_per_partition_and_few_rebalances(
     configurations: Sequence[Sequence[str]], size: int, seed: int, events: Sequence[tuple[str, int, int]]

@@ -30,6 +30,7 @@ from connectgroup.wire.embedded import decode_assignment
 from tests.assignors import partition_tables as tables
 from tests.assignors.partition_inputs import input_groups
 from tests.assignors.partition_tables import partitions, table
+from tests.volume import volume
 
 from .assignors import COOPERATIVE, EAGER, Careful, Hasty, Planned, Reversed
 
@@ -185,7 +186,7 @@ def test_assignment_that_cannot_be_encoded_is_named() -> None:
         assignments_to_send(group, run_assignor(RangeAssignor(), group))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=volume(50, 200), deadline=None)
 @given(input_groups(), st.sampled_from([RangeAssignor, CooperativeStickyAssignor, Reversed]))
 def test_owned_partitions_are_withheld_and_none_is_forgotten(group: PartitionGroup, make: type) -> None:
     """For any assignor: by the owners' claims of the latest generation."""

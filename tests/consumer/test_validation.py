@@ -21,6 +21,7 @@ from connectgroup.consumer.validation import (
 from connectgroup.protocol.units import TopicPartition
 from tests.assignors.partition_inputs import input_groups
 from tests.assignors.partition_tables import input_group, partitions
+from tests.volume import volume
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -98,7 +99,7 @@ def test_assignment_of_an_unknown_member_is_checked_against_the_owners() -> None
     )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=volume(50, 200), deadline=None)
 @given(input_groups(), st.data())
 def test_every_partition_owned_by_another_member_is_found(group: PartitionGroup, data: st.DataObject) -> None:
     """Only doubtful partitions are examined closely; examining all of them gives the same result."""

@@ -1,7 +1,7 @@
 """A group started by the commands a user types: a coordinator, workers, and a connector ``naps`` with idle tasks.
 
-Every part is a process of its own. The tasks log their starts and stops; ``runs``, ``starts`` and ``stops`` come from
-this log, not from the group's description.
+The coordinator and each worker are processes of their own. The tasks log their starts and stops; ``runs``, ``starts``
+and ``stops`` come from this log, not from the group's description.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Self
 
 from benchmarks.task_log import TaskLog
 
-from .processes import Finished, Program, run_command
+from .processes import Finished, Program, call_command
 
 GROUP = "sleepers"
 CONNECTOR = "naps"
@@ -60,9 +60,9 @@ class CommandGroup:
         return Program("worker", "--group", GROUP, *named, *scratch, "--coordinator", self.address, *options)
 
     def run(self, what: str, action: str, *arguments: str | Path | int) -> Finished:
-        """Run ``connectgroup WHAT ACTION``, for this group."""
+        """Run ``connectgroup WHAT ACTION``, for this group, in this process."""
         group = (GROUP,) if what == "groups" else ("--group", GROUP)
-        return run_command(what, action, *group, "--coordinator", self.address, *arguments)
+        return call_command(what, action, *group, "--coordinator", self.address, *arguments)
 
     def put(self, name: str, tasks: int, **config: str) -> None:
         """Create or change a connector of idle tasks; the command must succeed."""

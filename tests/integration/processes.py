@@ -6,7 +6,10 @@ children. So a leftover process is found even if its parent has ended.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import io
+import logging
 import os
 import signal
 import subprocess
@@ -14,9 +17,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
+
+from connectgroup.cli.command import main
 
 MARK = "CONNECTGROUP_TEST_MARK"
 PATIENCE_S = 90.0
@@ -51,6 +58,35 @@ def run_command(*arguments: str | Path | int, environment: Mapping[str, str] | N
         check=False,
     )
     return Finished(code=done.returncode, out=done.stdout, err=done.stderr)
+
+
+def call_command(*arguments: str | Path | int) -> Finished:
+    """Run one command in this process, which saves the start of Python; ``err`` has its log messages too.
+
+    For commands that a test repeats. If this thread runs an event loop, the loop waits while the command runs.
+    """
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    out, err = io.StringIO(), io.StringIO()
+
+    def call() -> int:
+        try:
+            return main([str(argument) for argument in arguments])
+        except SystemExit as ended:  # argparse
+            return int(ended.code or 0)
+
+    root.handlers.clear()  # the command sets up its own, as in a new process
+    try:
+        with redirect_stdout(out), redirect_stderr(err):
+            if asyncio._get_running_loop() is None:
+                code = call()  # in the main thread, because a coordinator or worker handles signals
+            else:
+                with ThreadPoolExecutor(1) as thread:
+                    code = thread.submit(call).result()
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
+    return Finished(code=code, out=out.getvalue(), err=err.getvalue())
 
 
 class Program:

@@ -13,13 +13,15 @@ from functools import partial
 
 import pytest
 
+from tests.volume import volume
+
 from .cluster import LocalGroup
 from .processes import START_PATIENCE_S, family
 from .scene import SINKS, Scenario
 
 pytestmark = pytest.mark.processes
 
-ROUNDS = int(os.environ.get("CONNECTGROUP_ROUNDS") or (9 if os.environ.get("CI") == "true" else 4))
+ROUNDS = int(os.environ.get("CONNECTGROUP_ROUNDS") or volume(3, 9, 100))
 SEED = int(os.environ.get("CONNECTGROUP_SEED", "1"))
 WITNESSED = {"connector.class": "witnessed-pipeline", "sink.busy.timeout.ms": "60000"}
 
@@ -136,7 +138,7 @@ def test_worker_stopped_by_sigterm_hands_over_its_tasks(cluster: LocalGroup, sce
 def test_no_row_is_lost_or_duplicated_over_many_rounds(cluster: LocalGroup, scene: Scenario) -> None:
     """In each round one worker is paused, killed or stopped at a random moment.
 
-    ``CONNECTGROUP_ROUNDS`` sets the number of rounds (9 where CI=true, else 4), ``CONNECTGROUP_SEED`` the victims.
+    ``CONNECTGROUP_ROUNDS`` sets the number of rounds, ``CONNECTGROUP_SEED`` the victims.
     """
     chance = random.Random(SEED)
     cluster.have_workers(3)

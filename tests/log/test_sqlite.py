@@ -16,6 +16,7 @@ from connectgroup.log.sqlite.log import SqliteLog
 from connectgroup.log.sqlite.store import Store
 from connectgroup.testing.contracts.log import LogContract, contents, member, opened
 from tests.no_threads import NoThreads
+from tests.volume import volume
 
 from .sqlite_helpers import parts_in, run_process, start_appending
 
@@ -28,7 +29,7 @@ class TestSqliteLog(LogContract):
 # ------------------------------------------------------------------------------------------- crashes
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(volume(1, 3)))
 def test_killed_process_loses_no_acknowledged_batch_and_leaves_no_partial_one(tmp_path: Path, seed: int) -> None:
     """D3, F6-F8: a real process, killed 10 times on one file, which is being compacted at the same time."""
     generator = random.Random(seed)

@@ -6,7 +6,6 @@ A difference is an error in one of the two; the sources decide in which. The mod
 from __future__ import annotations
 
 import ast
-import os
 from pathlib import Path
 from random import Random
 
@@ -18,17 +17,15 @@ from tests.mutation.fault import Fault
 from tests.mutation.faults import FAULTS, named
 from tests.simulation.run import run_seed
 from tests.simulation.suite import show
+from tests.volume import volume
 
 from .__main__ import main
 from .driver import Act, Driver
 from .replay import Finding, Replay
 from .simulated import DecidedAsTheModelDecides, with_model
 
-MORE = 2 if os.environ.get("CI") == "true" else 1
-"""Factor for the number of runs. ``make soak`` runs many more."""
-
-SEEDS = range(501, 531 + 30 * (MORE - 1))
-"""Other seeds than those of tests.simulation."""
+SEEDS = range(501, 501 + volume(10, 60, 60))
+"""Other seeds than those of tests.simulation. ``make soak`` runs more of them with ``python -m tests.model``."""
 
 MODEL = ("words", "state", "connectors", "computing", "model")
 SHARED = ("connectgroup.errors", "connectgroup.protocol")
@@ -47,7 +44,7 @@ def test_every_decision_of_a_simulated_cluster_is_that_of_the_model(first: int) 
         assert not result.violations, show(result.violations[0])
 
 
-@settings(max_examples=200 * MORE, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=volume(100, 400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 200), drawn=ACTS)
 def test_any_sequence_of_inputs_is_decided_as_by_the_model(seed: int, drawn: list[Act]) -> None:
     """S1 to S16 hold for the product as far as they hold for the model; responses, state, records, timers are equal."""
@@ -56,7 +53,7 @@ def test_any_sequence_of_inputs_is_decided_as_by_the_model(seed: int, drawn: lis
     assert not driver.replay.findings, f"seed {seed}: {driver.replay.findings[0]}"
 
 
-@pytest.mark.parametrize("first", range(0, 200 * MORE, 100))
+@pytest.mark.parametrize("first", range(0, volume(100, 400), 100))
 def test_long_sequences_reach_states_that_short_ones_do_not(first: int) -> None:
     """Delays, rounds and rejoins take many steps to coincide."""
     for seed in range(first, first + 100):
@@ -64,7 +61,7 @@ def test_long_sequences_reach_states_that_short_ones_do_not(first: int) -> None:
         assert finding is None, f"seed {seed}: {finding}"
 
 
-@pytest.mark.parametrize("seed", range(16 * MORE))
+@pytest.mark.parametrize("seed", range(volume(8, 32)))
 def test_random_run_with_slow_workers_is_decided_as_by_the_model(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The random runs of tests.group, with correct workers only."""
     replay = Replay()

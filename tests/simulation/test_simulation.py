@@ -14,6 +14,7 @@ import pytest
 
 from tests.mutation.fault import Fault
 from tests.mutation.faults import FAULTS, named
+from tests.volume import volume
 
 from . import invariants
 from .command import AGAIN, differing, shrunk
@@ -25,9 +26,8 @@ from .setting import Plan
 from .suite import KINDS, Suite, show
 
 ROOT = Path(__file__).parents[2]
-CI = os.environ.get("CI") == "true"
-SEEDS = 1_000 if CI else 40
-SEEDS_TWICE = AGAIN if CI else 5
+SEEDS = volume(40, 1_000, 40)  # the soak runs the simulator by itself
+SEEDS_TWICE = volume(5, AGAIN, 200)
 
 
 @pytest.mark.first

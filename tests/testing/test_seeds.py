@@ -16,6 +16,7 @@ from connectgroup.testing.faults import Faults, format_ids, parse_ids
 from connectgroup.testing.shrinking import shrink
 from connectgroup.testing.virtual_group import VirtualGroup
 from connectgroup.testing.worker_group import GroupPlan
+from tests.volume import volume
 
 FAILS_UNDER_SOME_SEEDS = """
 from connectgroup.testing import seeds
@@ -202,7 +203,7 @@ def test_faults_need_a_seed(tmp_path: Path) -> None:
     assert "--faults: needs --seed" in run_pytest(tmp_path, "--faults=none")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=volume(50, 200), deadline=None)
 @given(st.integers(1, 60), st.data())
 def test_shrinking_finds_exactly_the_needed_items(count: int, data: st.DataObject) -> None:
     needed = data.draw(st.sets(st.integers(0, count - 1), max_size=5))

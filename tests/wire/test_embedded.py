@@ -23,6 +23,7 @@ from connectgroup.wire.embedded import (
     encode_subscription,
 )
 from tests.fuzzing import INPUTS, attack, cut_after, enlarged, one_line, peak_memory
+from tests.volume import volume
 
 VERSIONS = range(HIGHEST_VERSION + 1)
 
@@ -267,7 +268,7 @@ def kio(name: str, version: int) -> tuple[Callable[[Any, Any], None], Any]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=volume(20, 50))
 @given(subscription=subscriptions)
 def test_kio_writes_the_same_subscription(version: int, subscription: Subscription) -> None:
     write, module = kio("consumer_protocol_subscription", version)
@@ -284,7 +285,7 @@ def test_kio_writes_the_same_subscription(version: int, subscription: Subscripti
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=volume(20, 50))
 @given(assignment=assignments)
 def test_kio_writes_the_same_assignment(version: int, assignment: Assignment) -> None:
     write, module = kio("consumer_protocol_assignment", version)

@@ -18,6 +18,7 @@ from connectgroup import wire
 from connectgroup.errors import WireError
 from connectgroup.protocol.records.base import Kind
 from tests.fuzzing import INPUTS, LENGTHS, SEED, attack, cut_after, enlarged, inputs_each, mutated, peak_memory
+from tests.volume import volume
 
 from .every_message import CASES, Case, random_value
 
@@ -124,6 +125,9 @@ def test_any_stream_makes_frames_or_a_wire_error() -> None:
 
 # ------------------------------------------------------------------------------------------- memory
 
+MEMORY_INPUTS: Final = volume(200, 3_000)
+"""Inputs of a message, drawn from all, whose memory is measured."""
+
 MOST_HELD: Final = 5_000, 80
 """Limit of memory while a message is read: a constant, and bytes per input byte. An empty string takes 16."""
 
@@ -135,7 +139,7 @@ def test_length_is_checked_against_the_input_before_any_allocation(case: Case) -
     base, each = MOST_HELD
     tracemalloc.start()
     try:
-        for data in random.Random(SEED).sample(inputs, min(3000, len(inputs))):
+        for data in random.Random(SEED).sample(inputs, min(MEMORY_INPUTS, len(inputs))):
             peak = peak_memory(lambda data: case.codec.decode(data, 0), data, WireError)
             assert peak <= base + each * len(data), f"{len(data)} bytes made it hold {peak}: {data.hex()}"
     finally:
@@ -148,7 +152,7 @@ def test_message_with_a_count_of_two_thousand_million_is_rejected_cheaply(case: 
     inputs = cut_after(case.codec.encode(made(case, 1)[0]))
     tracemalloc.start()
     try:
-        for data in random.Random(SEED).sample(inputs, min(2000, len(inputs))):
+        for data in random.Random(SEED).sample(inputs, min(MEMORY_INPUTS, len(inputs))):
             peak = peak_memory(lambda data: case.codec.decode(data, 0), data, WireError)
             # The memory of the fields read before, and a traceback; none for the claimed elements.
             assert peak <= 10_000 + 80 * len(data), f"{len(data)} bytes made it hold {peak}: {data.hex()}"

@@ -5,17 +5,19 @@ from __future__ import annotations
 import random
 import struct
 import tracemalloc
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from connectgroup.errors import WireError
 from connectgroup.wire.kafka_apis import BROKER_APIS, BrokerApi, decode_kafka_response
 from tests.fuzzing import LENGTHS, SEED, attack, cut_after, enlarged, inputs_each, peak_memory
+from tests.volume import volume
 
 from .every_message import random_value
 from .test_kafka_oracle import CASES, Spoken
 
+MEMORY_INPUTS: Final = volume(200, 3_000)
 ANSWERS = [
     (api, case) for api in BROKER_APIS.values() for case in CASES if case.definition.name == f"{api.name}Response"
 ]
@@ -51,7 +53,7 @@ def test_length_in_a_broker_response_is_checked_before_any_allocation(api: Broke
     inputs = [whole[:5] + length for length in LENGTHS] + enlarged(whole) + cut_after(whole)
     tracemalloc.start()
     try:
-        for data in random.Random(SEED).sample(inputs, min(3000, len(inputs))):
+        for data in random.Random(SEED).sample(inputs, min(MEMORY_INPUTS, len(inputs))):
             peak = peak_memory(
                 lambda data: decode_kafka_response(data, to=api.request_class, version=case.version), data, WireError
             )

@@ -22,10 +22,11 @@ from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, Heartbeat
 from connectgroup.protocol.records.base import Kind, Tombstone
 from connectgroup.wire import record_codec
 from connectgroup.wire.definition import load
+from tests.volume import volume
 
 from .every_message import CASES, UNICODE, Case, messages, random_value
 
-RELAXED = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+RELAXED = settings(max_examples=volume(8, 40), deadline=None, suppress_health_check=list(HealthCheck))
 RECORDS = sorted(record_codec.CLASSES.items())
 
 
