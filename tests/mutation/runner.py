@@ -39,7 +39,7 @@ TIMED_OUT = "+ Timeout +"
 """What pytest-timeout prints when it ends the process."""
 
 OPTIONS = ("-x", "-q", "-p", "no:cacheprovider", "--no-header", "--hypothesis-seed=0")
-ENVIRONMENT = {"FUZZ_INPUTS": "2000", "PYTHONDONTWRITEBYTECODE": "1"}
+ENVIRONMENT = {"TEST_VOLUME": "ci", "FUZZ_INPUTS": "2000", "PYTHONDONTWRITEBYTECODE": "1"}
 """The first few inputs of the fuzz tests kill the same mutants as all of them."""
 
 PATHS = """

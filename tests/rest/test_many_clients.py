@@ -14,12 +14,14 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.volume import volume
+
 from ..integration.commands import GROUP, CommandGroup
 from ..integration.processes import Program, wait
 
 pytestmark = pytest.mark.processes
 
-CLIENTS = 200
+CLIENTS = volume(40, 200, 400)
 WRITES = 3
 
 
