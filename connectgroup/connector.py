@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from .errors import PluginError
 from .protocol.units import Unit
@@ -35,6 +35,9 @@ class Batch:
         read_s: seconds to read and transform the batch.
         commit_s: seconds that the sink took.
         committed: false if the commit failed.
+        read_bytes: bytes read from the source; null if it is not known.
+        written_bytes: bytes of the records as they were passed to the sink (a pipeline: in Arrow's format); null if it
+            is not known.
     """
 
     read: int | None
@@ -43,10 +46,31 @@ class Batch:
     read_s: float
     commit_s: float
     committed: bool = True
+    read_bytes: int | None = None
+    written_bytes: int | None = None
 
 
-def _ignore(_: Batch) -> None:
-    """The default of ``TaskContext.batch``."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lag:
+    """What a task has not read yet; null: not known.
+
+    Attributes:
+        records: records behind the end of the source.
+        bytes: bytes that are not read yet.
+        files: files that are not read, or not read to their end.
+    """
+
+    records: int | None = None
+    bytes: int | None = None
+    files: int | None = None
+
+
+def _ignore(_: object) -> None:
+    """The default of ``TaskContext.batch`` and ``TaskContext.lag``."""
+
+
+def _ignore_poll() -> None:
+    """The default of ``TaskContext.polled``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +88,9 @@ class TaskContext:
         failed: the task calls it at most once, from any thread, when it can no longer continue. The worker logs the
             error as one line and restarts the task after a back-off, under the same owner epoch.
         batch: the task may call it with each batch, from any thread, for the metrics of sources and sinks.
+        polled: the task may call it from any thread when a poll of its source is complete, with or without records: the
+            time of its last activity. See ``Task.reports_polls``.
+        lag: the task may call it from any thread, every few seconds, with what it has not read yet.
     """
 
     unit: Unit
@@ -74,6 +101,8 @@ class TaskContext:
     failed: Callable[[BaseException], None]
     incarnation: int = 0
     batch: Callable[[Batch], None] = _ignore
+    polled: Callable[[], None] = _ignore_poll
+    lag: Callable[[Lag], None] = _ignore
 
     @property
     def fencing_token(self) -> int:
@@ -104,7 +133,15 @@ class PartitionOffset:
 
 
 class Task(ABC):
-    """One task of a connector, while one worker owns it."""
+    """One task of a connector, while one worker owns it.
+
+    Attributes:
+        reports_polls: whether the task calls ``TaskContext.polled``. If so, its state is STARTING until the first call,
+            or until its first rows are durable (``TaskContext.progress``); otherwise it is RUNNING when ``start`` has
+            returned.
+    """
+
+    reports_polls: ClassVar[bool] = False
 
     @abstractmethod
     def start(self) -> None:

@@ -6,13 +6,16 @@ import argparse
 
 from ..errors import ConfigError, ConnectGroupError, ConnectorNotFound, InvalidRequest
 from ..protocol.messages.common import config_of
-from ..protocol.messages.describe import DescribedConnector
+from ..protocol.messages.describe import DescribedConnector, DescribedUnit
 from ..protocol.records.connect import TargetState
 from ..protocol.units import CONNECTOR, Unit, printable
 from .arguments import secrets_of
-from .render import print_json, print_table
+from .render import lag_text, print_json, print_table, rate_text, time_text
 from .requests import check_group, connected
 from .waiting import wait_for, wait_until_ended
+
+MEASURED = ("ROWS", "ROWS/S", "LAG", "LAST RECORD", "LAST POLL")
+"""The columns of ``connectors status`` with the numbers that workers report."""
 
 STATES = {"resume": TargetState.RUNNING, "pause": TargetState.PAUSED, "stop": TargetState.STOPPED}
 
@@ -108,10 +111,16 @@ async def connector_status(options: argparse.Namespace) -> int:
         print_json(connector_status(connector))
         return 0
     print(f"connector {printable(connector.connector)}: {connector.target_state}, version {connector.version}")
+    # Tasks of connectors without records have no numbers: then the columns are left out.
+    measured = any(unit.numbers is not None for unit in connector.units)
     print_table(
-        ("UNIT", "STATE", "WORKER", "OWNER EPOCH"),
+        ("UNIT", "STATE", "WORKER", "OWNER EPOCH", *(MEASURED if measured else ())),
         [
-            (Unit(connector.connector, unit.task), unit.state, unit.member_id or "-", max(unit.owner_epoch, 0) or "-")
+            (
+                *(Unit(connector.connector, unit.task), unit.state, unit.member_id or "-"),
+                max(unit.owner_epoch, 0) or "-",
+                *(_numbers(unit) if measured else ()),
+            )
             for unit in connector.units
         ],
     )
@@ -119,6 +128,14 @@ async def connector_status(options: argparse.Namespace) -> int:
         if unit.message:
             print(f"{Unit(connector.connector, unit.task)}: {unit.message}")
     return 0
+
+
+def _numbers(unit: DescribedUnit) -> tuple[object, ...]:
+    numbers = unit.numbers
+    if numbers is None:
+        return ("-",) * len(MEASURED)
+    times = time_text(numbers.last_record_ms) or "-", time_text(numbers.last_poll_ms) or "-"
+    return numbers.records_written, rate_text(numbers), lag_text(numbers) or "-", *times
 
 
 async def validate_connector(options: argparse.Namespace) -> int:

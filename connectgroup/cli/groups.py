@@ -10,11 +10,11 @@ from dataclasses import asdict
 
 from ..errors import NO_VALUE, ConfigError, from_code
 from ..protocol.messages.common import each_unit
-from ..protocol.messages.describe import DescribedGroup, DescribedMember
+from ..protocol.messages.describe import DescribedGroup, DescribedMember, DescribedUnit
 from ..protocol.records.connect import GROUP_TYPE
 from ..protocol.units import Unit, show
 from ..rest.views import group_description, group_summary
-from .render import print_json, print_table
+from .render import lag_text, print_json, print_table, rate_text, time_text
 from .requests import connected
 
 
@@ -92,9 +92,21 @@ def _description(group: DescribedGroup) -> Iterable[str]:
             where = f"on {unit.member_id} since epoch {unit.owner_epoch}" if unit.member_id else ""
             if unit.member_id in away:
                 where = f"for instance {away[unit.member_id]}"
-            yield f"  {Unit(connector.connector, unit.task)}: {unit.state} {where}".rstrip()
+            yield f"  {Unit(connector.connector, unit.task)}: {unit.state} {where}{_measured(unit)}".rstrip()
             if unit.message:
                 yield f"    {unit.message}"
+
+
+def _measured(unit: DescribedUnit) -> str:
+    """Format the numbers that the worker of a task has reported; empty if there are none."""
+    numbers = unit.numbers
+    if numbers is None:
+        return ""
+    lag, last = lag_text(numbers), time_text(numbers.last_record_ms)
+    return (
+        f", {rate_text(numbers)} rows/s, {numbers.records_written:,} rows"
+        f"{f', lag {lag}' if lag else ''}{f', last record {last}' if last else ''}"
+    )
 
 
 def _state(member: DescribedMember) -> str:

@@ -4,14 +4,49 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
+from ..protocol.messages.progress import UNKNOWN, Progress
 from ..protocol.units import printable
 
 
 def print_json(value: Any) -> None:
     """Print one JSON document."""
     print(json.dumps(value, indent=2))
+
+
+def rate_text(numbers: Progress) -> str:
+    """Format the records that a task makes durable per second."""
+    return f"{numbers.records_per_minute / 60:,.1f}"
+
+
+def lag_text(numbers: Progress) -> str:
+    """Format what a task has not read yet: ``1,200 records``, ``3 files, 2.5 MB``; empty if it is not known."""
+    parts = [
+        f"{count:,} {noun if count == 1 else noun + 's'}"
+        for noun, count in (("record", numbers.records_lag), ("file", numbers.files_left))
+        if count != UNKNOWN
+    ]
+    if numbers.bytes_lag != UNKNOWN:
+        parts.append(bytes_text(numbers.bytes_lag))
+    return ", ".join(parts)
+
+
+def bytes_text(count: float) -> str:
+    """Format a number of bytes in decimal units: ``2.5 MB``."""
+    if count < 1000:
+        return f"{count:.0f} B"
+    for unit in ("kB", "MB", "GB"):
+        count /= 1000
+        if count < 1000:
+            return f"{count:.1f} {unit}"
+    return f"{count / 1000:,.1f} TB"
+
+
+def time_text(at_ms: int) -> str:
+    """Format a time in milliseconds since 1970, in UTC to the second; empty for 0."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if at_ms else ""
 
 
 def print_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -25,6 +25,7 @@ from ..protocol.messages.describe import (
     DescribeRequest,
     DescribeResponse,
 )
+from ..protocol.messages.heartbeat import HeartbeatRequest
 from ..protocol.messages.listing import (
     DeleteGroupsRequest,
     DescribeGroupsRequest,
@@ -36,6 +37,7 @@ from .command import Describe
 from .consumer_groups import ConsumerGroups
 from .listing import CLASSIC, SUMMARY, deleted, in_classic_form, listed
 from .own_assignors import with_own_assignor
+from .progress import ReportedProgress
 from .shard import Shard
 
 
@@ -76,6 +78,7 @@ class Coordinator:
         """
         self._log = log
         self._started = False
+        self._progress = ReportedProgress()
         connect = ConnectGroupType(with_own_assignor(settings))
         classic = ClassicGroupType(classic_settings or ClassicSettings(), new_id=lambda: str(uuid.uuid4()))
         self._consumers = consumers or ConsumerGroups()
@@ -136,6 +139,9 @@ class Coordinator:
             response = await self._describe_consumers(request, client)
         else:
             response = await self._submit(request, client)
+            if isinstance(request, HeartbeatRequest) and request.progress and response.error_code == 0:
+                loaded = self.shard.groups.loaded.get(request.group_id)
+                self._progress.record(loaded.state if loaded is not None else None, request)
         # Workers ignore responses of a lower coordinator epoch (D5).
         if not hasattr(response, "coordinator_epoch"):
             answered: Response = response  # of Kafka's own protocol
@@ -163,7 +169,7 @@ class Coordinator:
         described: DescribedGroup = await self.shard.intake.submit(
             Describe(request), RequestTraits(group_id=group_id), refused
         )
-        return described
+        return self._progress.add_to(described)
 
     async def _fetch_offsets(self, request: OffsetFetchRequest, client: Client) -> OffsetFetchResponse:
         responses = [await self._submit(replace(request, groups=(each,)), client) for each in request.groups]
@@ -175,5 +181,7 @@ class Coordinator:
         return ConsumerDescribeResponse(groups=tuple(group for response in responses for group in response.groups))
 
     async def _delete(self, request: DeleteRequest, client: Client) -> DeleteResponse:
+        for name in request.group_ids:
+            self._progress.forget(name)
         responses = [await self._submit(DeleteRequest(group_ids=(name,)), client) for name in request.group_ids]
         return DeleteResponse(results=tuple(result for response in responses for result in response.results))

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from ..connector import Lag
 from ..errors import NO_VALUE, UNKNOWN_SETTING, ConfigError
 from ..protocol.units import printable
 from .columns import Columns
@@ -130,6 +131,25 @@ class Source(ABC):
     def ranges(self, start: Mapping[str, int], end: Mapping[str, int]) -> Sequence[Range]:
         """Return the ranges of a batch between two offsets, sorted by slice; slices without a change are omitted."""
         return list(ranges_between(start, end))
+
+    def lag(self, positions: Mapping[str, int]) -> Lag | None:
+        """Return what this task has not read yet after these positions; null if that cannot be determined cheaply.
+
+        Called about every 10 s in a thread of its own, on the object that ``create`` returned, while the query of
+        ``stream`` runs; never two calls at once. It may block, but must not count without a limit: a task spends at
+        most a fiftieth of its time in it.
+
+        Args:
+            positions: the committed position of each known slice of this task; a missing slice is at position 0.
+
+        Raises:
+            SourceError: the source cannot be read now. The lag is measured again later.
+        """
+        return None
+
+    def size_of(self, ranges: Sequence[Range]) -> int | None:
+        """Return the bytes in these ranges; null if positions are not bytes."""
+        return None
 
 
 MAX_POSITION: Final = (1 << 63) - 1

@@ -5,8 +5,9 @@
 | ``error`` | why the group cannot be described; the other rows are then the last known ones |
 | ``group`` | id, state, epochs, assignor |
 | ``worker/W`` | state, epoch, capacity, number of units by state |
-| ``connector/C`` | target state, number of units by state, rows per second |
+| ``connector/C`` | target state, number of units by state, rows per second, lag of all its tasks |
 | ``unit/N/C`` | ``[state, worker, owner epoch]`` of task N of connector C; N is -1 for the connector itself |
+| ``lag/N/C`` | ``[records, bytes, files]`` that task N of connector C has not read yet; null if not known |
 | ``failure/N/C`` | the error message of a failed unit |
 | ``delay/I`` | delayed units, the worker they are kept for, the deadline |
 | ``rebalance/E`` | causes, cost and the longest moves of the rebalance with epoch E |
@@ -17,11 +18,12 @@ Configurations are not part of it, so there are no credentials in it. Times are 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from ..protocol.messages.common import units_of
 from ..protocol.messages.describe import DescribedConnector, DescribedGroup, DescribedMember, DescribedUnit, Rebalance
+from ..protocol.messages.progress import UNKNOWN, Progress
 from ..protocol.units import CONNECTOR, Unit
 
 Table = dict[str, Any]
@@ -45,7 +47,8 @@ def page_table(group: DescribedGroup, now_ms: int, *, before: Table, rates: Mapp
     Args:
         now_ms: wall clock at the description.
         before: the previous table: a deadline keeps its value.
-        rates: rows per second by connector; connectors whose rate is not known are omitted.
+        rates: rows per second by connector, more recent than those that workers have reported; connectors whose rate is
+            not known are omitted.
     """
     counts: dict[str, Counter[str]] = {}
     for connector in group.connectors:
@@ -73,6 +76,8 @@ def page_table(group: DescribedGroup, now_ms: int, *, before: Table, rates: Mapp
         if show_units:
             for unit in connector.units:
                 table[_key("unit", connector, unit)] = [unit.state, unit.member_id, unit.owner_epoch]
+                if unit.numbers is not None and (lag := _lag([unit.numbers])) != NO_LAG:
+                    table[_key("lag", connector, unit)] = lag
     table |= list(_failures(group))[:MAX_FAILURES]
     for number, delay in enumerate(group.delayed):
         key, units = f"delay/{number}", units_of(delay.units)
@@ -107,12 +112,32 @@ def _worker(member: DescribedMember, states: Counter[str]) -> dict[str, Any]:
     }
 
 
+NO_LAG: Final = [None, None, None]
+
+
+def _lag(numbers: Sequence[Progress]) -> list[int | None]:
+    """The lag of tasks: records, bytes and files, each null if no task knows it."""
+    known = [
+        [value for value in values if value != UNKNOWN]
+        for values in (
+            [each.records_lag for each in numbers],
+            [each.bytes_lag for each in numbers],
+            [each.files_left for each in numbers],
+        )
+    ]
+    return [sum(values) if values else None for values in known]
+
+
 def _connector(connector: DescribedConnector, rate: float | None) -> dict[str, Any]:
+    numbers = [unit.numbers for unit in connector.units if unit.numbers is not None]
+    if rate is None and any(each.records_written for each in numbers):
+        rate = sum(each.records_per_minute for each in numbers) / 60
     return {
         "target_state": connector.target_state,
         "state": next((unit.state for unit in connector.units if unit.task == CONNECTOR), ""),
         "tasks": dict(Counter(unit.state for unit in connector.units if unit.task != CONNECTOR)),
         "rows_per_s": None if rate is None else round(rate, 1),
+        "lag": _lag(numbers),
     }
 
 

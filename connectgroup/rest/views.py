@@ -6,11 +6,13 @@ UNASSIGNED there; ``GET /groups/{group}`` shows the state as it is.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any, Final
 
 from ..analysis.explain import rebalance_json
 from ..protocol.messages.common import config_of, each_unit
 from ..protocol.messages.describe import DescribedConnector, DescribedGroup, DescribedMember, DescribedUnit
+from ..protocol.messages.progress import UNKNOWN
 from ..protocol.units import CONNECTOR
 
 CONNECTOR_TYPE: Final = "source"
@@ -65,10 +67,25 @@ def _tasks(connector: DescribedConnector) -> list[DescribedUnit]:
 
 
 def _unit_status(connector: DescribedConnector, unit: DescribedUnit) -> dict[str, Any]:
-    status = {"state": _state(connector, unit), "worker_id": unit.member_id}
+    status: dict[str, Any] = {"state": _state(connector, unit), "worker_id": unit.member_id}
     if unit.message:
         status["trace"] = unit.message
-    return status
+    return {**status, **progress_of(unit)}
+
+
+def progress_of(unit: DescribedUnit) -> dict[str, Any]:
+    """The numbers of a task as a field ``progress``; empty if its worker has not reported any. Unknown ones are null.
+
+    Kafka Connect has no such field.
+    """
+    found = unit.numbers
+    if found is None:
+        return {}
+    numbers = {name: None if value == UNKNOWN else value for name, value in asdict(found).items()}
+    per_minute = numbers.pop("records_per_minute")
+    for name in ("last_record_ms", "last_poll_ms"):
+        numbers[name] = numbers[name] or None
+    return {"progress": {**numbers, "records_per_second": round((per_minute or 0) / 60, 1)}}
 
 
 def _state(connector: DescribedConnector, unit: DescribedUnit) -> str:
@@ -124,6 +141,7 @@ def group_description(group: DescribedGroup) -> dict[str, Any]:
                         "worker": unit.member_id,
                         "owner_epoch": unit.owner_epoch,
                         "message": unit.message,
+                        **progress_of(unit),
                     }
                     for unit in connector.units
                 ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ..errors import ConfigError
@@ -45,3 +46,16 @@ def admin(servers: str, client: Mapping[str, str]) -> AdminClient:
     except ImportError as error:
         raise ConfigError("kafka", error.name, "a worker with connectgroup[kafka] installed") from error
     return AdminClient({"bootstrap.servers": servers, **client}, logger=logging.getLogger(__name__))
+
+
+@lru_cache(maxsize=8)
+def kept_admin(servers: str, client: str) -> AdminClient:
+    """Return the admin client that the tasks of this process share for measurements: each has threads and connections.
+
+    Args:
+        client: the settings of the Kafka client, as ``client_settings`` parses them.
+
+    Raises:
+        ConfigError: see ``client_settings`` and ``admin``.
+    """
+    return admin(servers, client_settings("source.client", client))

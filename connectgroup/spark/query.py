@@ -27,6 +27,7 @@ from ..dataplane.dead_letters import DeadLetter, DeadLetterSink
 from ..dataplane.ownership import Owner, Range
 from ..dataplane.transform import RowTransform
 from .errors import SparkError, root_cause
+from .measuring import Measuring
 from .session import session_is_alive, spark_session
 from .tolerance import apply_tolerantly
 from .transforms.chain import Chain, apply_chain, columns_after
@@ -65,7 +66,12 @@ class Pipeline:
 
 
 class SparkTask(Task):
-    """Reads a source's slices into a sink, exactly once, while this worker owns the task."""
+    """Reads a source's slices into a sink, exactly once, while this worker owns the task.
+
+    The task reports its first poll when the first trigger of the query is complete.
+    """
+
+    reports_polls = True
 
     def __init__(self, context: TaskContext, pipeline: Pipeline) -> None:
         """Store the arguments; nothing is opened before ``start``.
@@ -110,13 +116,16 @@ class SparkTask(Task):
                 .foreachBatch(batches)
                 .start()
             )
+            measuring = Measuring(self._context, source, batches.reached, self._query, self._stopping)
+            threading.Thread(target=measuring.run, name=f"measure {unit}", daemon=True).start()
             watcher = threading.Thread(
                 target=self._watch, args=(self._query, sink, checkpoint), name=f"watch {unit}", daemon=True
             )
             watcher.start()
         except BaseException as error:
             if self._query is not None:
-                # The system had no thread for the watcher (reliability F36): the query's end would go unnoticed.
+                # The system had no thread for the watcher or the measurements (reliability F36): the query's end would
+                # go unnoticed.
                 with contextlib.suppress(Exception):
                     self._query.stop()
                 self._query = None
@@ -164,6 +173,7 @@ class SparkTask(Task):
     def committed(self, rows: int) -> None:
         """Report the rows of a committed batch."""
         self._context.progress(rows)
+        self._context.polled()
 
     def measured(self, batch: Batch) -> None:
         """Report a batch for metrics."""
@@ -185,7 +195,11 @@ class SparkTask(Task):
 
 
 class Batches:
-    """The callback that Spark calls with each batch."""
+    """The callback that Spark calls with each batch.
+
+    Attributes:
+        reached: the committed position of each slice that has been read.
+    """
 
     def __init__(
         self,
@@ -202,6 +216,7 @@ class Batches:
         self._chain = chain
         self._sink = sink
         self._positions, self._checkpoint = started
+        self.reached = dict(self._positions)
         self._task = task
         # Other transforms may drop rows, and to count the rows before them would read the source twice.
         self._keeps_rows = all(isinstance(step.transform, RowTransform) for step in chain)
@@ -220,20 +235,33 @@ class Batches:
                 rows = apply_chain(self._chain, frame).toArrow()
                 commit = partial(self._sink.commit, self._owner, ranges, rows)
             if not self._task.is_stopping:
-                self._commit(commit, rows.num_rows, len(letters), time.monotonic() - began_s)
+                size = self._source.size_of(ranges), rows.nbytes
+                self._commit(commit, (rows.num_rows, len(letters)), size, time.monotonic() - began_s)
+                for each in ranges:
+                    self.reached[each.slice] = each.end
         except BaseException as error:
             self._task.broke(error)
             raise
 
-    def _commit(self, commit: Callable[[], bool], rows: int, dead_letters: int, read_s: float) -> None:
-        """Commit a batch of so many rows and report it, unless it had been committed before."""
+    def _commit(
+        self, commit: Callable[[], bool], counts: tuple[int, int], size: tuple[int | None, int], read_s: float
+    ) -> None:
+        """Commit a batch and report it, unless it had been committed before.
+
+        Args:
+            counts: rows and dead letters.
+            size: bytes read, if known, and bytes of the rows.
+        """
         began_s = time.monotonic()
+        rows, dead_letters = counts
         batch = partial(
             Batch,
             read=rows + dead_letters if self._keeps_rows else None,
             rows=rows,
             dead_letters=dead_letters,
             read_s=read_s,
+            read_bytes=size[0],
+            written_bytes=size[1],
         )
         try:
             written = commit()

@@ -287,6 +287,25 @@ _OUR_WORKER: Final = (
             "Claims and commits of tasks that the sink rejected: a later owner runs the task.",
         ),
     ),
+    *_table(
+        "task",
+        "connectgroup-task-metrics",
+        (
+            "records-lag",
+            "{record}",
+            "Records behind the end of the source, measured about every 10 s; absent if unknown.",
+        ),
+        ("bytes-lag", "By", "Bytes of the source that are not read yet, measured about every 10 s; absent if unknown."),
+        ("files-left", "{file}", "Files that are not read to their end, measured about every 10 s; absent if unknown."),
+        ("read-bytes-total", "By", "Bytes read from the source; absent if unknown."),
+        ("written-bytes-total", "By", "Bytes of the records as they were passed to the sink; absent if unknown."),
+        ("last-record-timestamp", "ms", "When records last became durable, in milliseconds since 1970; absent: never."),
+        (
+            "last-poll-timestamp",
+            "ms",
+            "When a poll of the source was last complete, in milliseconds since 1970, measured about every 10 s.",
+        ),
+    ),
 )
 
 _GROUP: Final = (

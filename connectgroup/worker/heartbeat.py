@@ -10,12 +10,15 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 
 from ..errors import ComputeAssignment, GroupError, TransportError, from_code
 from ..member.actions import Action
 from ..member.assignment import ConvertedAssignment, convert
 from ..member.state_machine import Member
 from ..protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse, TaskStatus
+from ..protocol.messages.progress import TaskProgress
+from ..protocol.units import JOIN_EPOCH
 from ..telemetry.spans import continued
 from ..threads import NoThread, off_loop
 from ..transport.base import Client
@@ -28,12 +31,22 @@ logger = logging.getLogger(__name__)
 MIN_PATIENCE_S = 0.2
 """Minimum request timeout of a heartbeat, however short the remaining lease is."""
 
+PROGRESS_S = 5.0
+"""Minimum interval between two reports of the numbers of tasks. No heartbeat is sent for them."""
+
+MAX_PROGRESS = 1_000
+"""Tasks in one heartbeat: some 90 kB."""
+
 MANY_GRANTS = 1_000
 """An assignment with more grants is converted in a thread: 100,000 grants take half a second."""
 
 
 class Heartbeats:
-    """Sends the heartbeats of one member and passes the resulting actions on."""
+    """Sends the heartbeats of one member and passes the resulting actions on.
+
+    Attributes:
+        take_progress: returns the numbers of at most so many tasks that have changed; see ``MeasuredRunner``.
+    """
 
     def __init__(
         self,
@@ -51,6 +64,8 @@ class Heartbeats:
             metrics: measures the heartbeats.
         """
         self._metrics = metrics
+        self.take_progress: Callable[[int], Sequence[TaskProgress]] = lambda limit: ()
+        self._progress_at_ms = 0
         self._member, self._client, self._times, self._perform = member, client, times, perform
         self._wake = WakeUp()
         self._flush_at: asyncio.TimerHandle | None = None
@@ -85,7 +100,8 @@ class Heartbeats:
                 # The coordinator responds immediately to a heartbeat that cannot be parked. To abandon it for each new
                 # status would keep the worker from ever receiving a response while 10,000 tasks start.
                 self._unanswered = given_up if request.max_wait_ms else None
-                response = await self._client.call(request, timeout_s=self._response_timeout_s(request))
+                sent = self._with_progress(request, sent_ms)
+                response = await self._client.call(sent, timeout_s=self._response_timeout_s(request))
         except TimeoutError:
             if given_up.expired():
                 return
@@ -120,6 +136,16 @@ class Heartbeats:
             left_ms = sent_ms + wait_ms - self.now_ms()
             if left_ms > 0:
                 await self._sleep(left_ms / 1000)
+
+    def _with_progress(self, request: HeartbeatRequest, now_ms: int) -> HeartbeatRequest:
+        """Add the numbers of tasks, if they are due. They are not sent again if this heartbeat is lost."""
+        if request.member_epoch <= JOIN_EPOCH or now_ms < self._progress_at_ms:
+            return request
+        progress = tuple(self.take_progress(MAX_PROGRESS))
+        if not progress:
+            return request
+        self._progress_at_ms = now_ms + round(1000 * PROGRESS_S)
+        return replace(request, progress=progress)
 
     async def _on_refused(self, refused: GroupError, actions: Sequence[Action]) -> None:
         """Back off on repeated identical errors instead of retrying at full speed (KAFKA-20253)."""

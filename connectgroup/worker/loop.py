@@ -36,7 +36,7 @@ from .compute import Computations
 from .heartbeat import Heartbeats
 from .perform import Performer
 from .publish import ControlRequests
-from .runner import Runner
+from .runner import MeasuredRunner, Runner
 from .settings import FIRST_INTERVAL_MS, STOP_SHARE, Connections, WorkerSettings, new_process_id
 
 logger = logging.getLogger(__name__)
@@ -95,6 +95,7 @@ class Worker:
         )
         self._metrics = metrics = self._performer.metrics
         self._heartbeats = Heartbeats(self.member, connections.heartbeats, self._times, self._do, metrics)
+        self._report_progress_of(runner)
         self._requests = ControlRequests(self.member, connections.control, self._times)
         self._computations = Computations(
             self.member, self._requests, assignors, self._times, self._heartbeats.notify, metrics
@@ -170,6 +171,11 @@ class Worker:
         """
         check_runner(runner)
         self._performer.runner = runner
+        self._report_progress_of(runner)
+
+    def _report_progress_of(self, runner: Runner | None) -> None:
+        if isinstance(runner, MeasuredRunner):
+            self._heartbeats.take_progress = runner.take_progress
 
     async def run(self) -> None:
         """Join the group, run the assigned units, and return after ``stop`` when all units have stopped.

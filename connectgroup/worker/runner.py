@@ -15,28 +15,30 @@ import logging
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from ..assign.placement import max_tasks, own_settings
 from ..assign.sandbox import location_of
 from ..checks import check_number, check_text
 from ..config.secrets import NO_SECRETS, Secrets, restored
-from ..connector import Config, Connector, Task, TaskContext
-from ..errors import ConfigError, Fenced, PluginError, StaleMemberEpoch, one_line
+from ..connector import Config, Connector, Task
+from ..errors import ConfigError, Fenced, PluginError, StaleMemberEpoch
 from ..fault_points import fault_point
 from ..member.actions import Grant
 from ..protocol.messages.heartbeat import TaskStatus
+from ..protocol.messages.progress import TaskProgress
 from ..protocol.records.connect import UnitState
 from ..protocol.units import Unit, Units, printable
 from ..threads import deliver, off_loop
 from .batch_spans import BatchSpans
 from .offload import SLICE, Call, CallPool, Inbox, Withdrawn, slices
+from .run import Run, TaskEvents
 from .scratch import new_directory, remove_directory
 from .unit_metrics import RunnerMetrics, UnitMetrics
-from .waiting import WakeUp, backoff_s
+from .waiting import backoff_s
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +81,17 @@ class Runner(Protocol):
         """
 
 
+@runtime_checkable
+class MeasuredRunner(Protocol):
+    """A runner that measures its tasks; optional."""
+
+    def take_progress(self, limit: int) -> Sequence[TaskProgress]:
+        """Return the numbers of at most ``limit`` tasks: those that have changed since they were last returned.
+
+        Called on the event loop every few seconds; must not block.
+        """
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerSettings:
     """Settings of a runner; times in seconds.
@@ -114,39 +127,6 @@ class _Failed(Exception):
     """A run ended with an error, stored in ``__cause__``."""
 
 
-@dataclass(slots=True, eq=False)
-class _Run:
-    """The run of one grant."""
-
-    grant: Grant
-    metrics: UnitMetrics
-    stopping: bool = False
-    wake_up: WakeUp = field(default_factory=WakeUp)
-    """Rung when the run must stop, and when its task has failed."""
-    supervisor: asyncio.Task[None] | None = None
-    start: Call[Task] | None = None
-    """The last start call; withdrawn if it has not begun when the run must stop."""
-    rows: int = 0
-    stop_error: BaseException | None = None
-    secrets: dict[str, str] = field(default_factory=dict)
-
-    def stop(self) -> None:
-        """Request that the run stops."""
-        self.stopping = True
-        self.wake_up.notify()
-
-    async def pause(self, seconds: float | None = None) -> None:
-        """Sleep until the bell rings, at most ``seconds``; return immediately if the run is stopping."""
-        if not self.stopping:
-            self.wake_up.clear()
-            await self.wake_up.wait(seconds)
-
-    async def stopped(self) -> None:
-        """Wait until the run must stop."""
-        while not self.stopping:
-            await self.pause()
-
-
 class TaskRunner:
     """Runs the connectors and tasks of installed connector classes."""
 
@@ -172,13 +152,14 @@ class TaskRunner:
         self._load_class = load_class
         self._publish = publish
         self._report = report
-        self._runs: dict[Unit, _Run] = {}
-        self._ending: dict[Unit, list[_Run]] = {}
+        self._runs: dict[Unit, Run] = {}
+        self._ending: dict[Unit, list[Run]] = {}
         self._classes: dict[str, type[Connector]] = {}
         self._loading: dict[str, tuple[deque[asyncio.Future[type[Connector]]], asyncio.Task[None]]] = {}
         self._starts: list[set[Unit]] = []
         """One set per ``start`` under way: the units that have been stopped since it began."""
-        self._pool, self._failures = CallPool(), Inbox()
+        self._pool, self._events = CallPool(), Inbox()
+        self._measured: dict[Unit, None] = {}
         self.rows = 0
         self.metrics = RunnerMetrics(
             settings.group_id, member_id, lambda: [run.metrics for run in list(self._runs.values())]
@@ -188,6 +169,15 @@ class TaskRunner:
     def running(self) -> Units:
         """The units that are started or being started."""
         return frozenset(self._runs)
+
+    def take_progress(self, limit: int) -> list[TaskProgress]:
+        """Return the numbers of at most ``limit`` tasks: those that have changed since they were last returned."""
+        taken: list[TaskProgress] = []
+        for unit in list(self._measured)[:limit]:
+            del self._measured[unit]
+            if (run := self._runs.get(unit)) is not None:
+                taken.append(run.metrics.progress(run.grant.owner_epoch))
+        return taken
 
     async def start(self, grants: Sequence[Grant]) -> None:
         """See ``Runner.start``. Starts in slices: other callbacks of the event loop run in between, also ``stop``."""
@@ -205,7 +195,7 @@ class TaskRunner:
 
     def _begin(self, grant: Grant) -> None:
         cls, starts = grant.connector_config.get("connector.class", ""), self.metrics.starts_of(grant.unit)
-        run = _Run(grant, UnitMetrics(grant.unit, cls, starts, asyncio.get_running_loop().time))
+        run = Run(grant, UnitMetrics(grant.unit, cls, starts, asyncio.get_running_loop().time))
         # A hanging stop of an earlier grant is stale; the stop of this grant must not wait for it.
         self._ending.pop(grant.unit, None)
         self._runs[grant.unit] = run
@@ -218,7 +208,7 @@ class TaskRunner:
         # Sorted, because the iteration order of a set of names differs between processes, and a run should be
         # repeatable. A bulk stop uses the order of the starts instead: a long sort would block the event loop.
         known = sorted(units) if len(units) <= SLICE else [u for u in {**self._runs, **self._ending} if u in units]
-        ending: deque[_Run] = deque()
+        ending: deque[Run] = deque()
         for some in slices(known):
             for unit in some:
                 run = self._runs.pop(unit, None)
@@ -244,7 +234,7 @@ class TaskRunner:
         if error is not None:
             raise error
 
-    def _ended(self, run: _Run, supervisor: asyncio.Task[None]) -> None:
+    def _ended(self, run: Run, supervisor: asyncio.Task[None]) -> None:
         unit = run.grant.unit
         left = [other for other in self._ending.get(unit, ()) if other is not run]
         if left:
@@ -252,12 +242,12 @@ class TaskRunner:
         else:
             self._ending.pop(unit, None)
         if not supervisor.cancelled() and (error := supervisor.exception()) is not None:
-            logger.error("%s: its supervisor failed: %s", unit, _line_of(run, error), exc_info=error)
+            logger.error("%s: its supervisor failed: %s", unit, run.line_of(error), exc_info=error)
             run.stop_error = error
 
     # ----------------------------------------------------------------------------------------------
 
-    async def _supervise(self, run: _Run) -> None:
+    async def _supervise(self, run: Run) -> None:
         """Run one grant until it must stop; retry failures. The back-off grows while the task writes no rows."""
         first_s, failures = self._settings.retry_initial_s, 0
         while not run.stopping:
@@ -273,7 +263,7 @@ class TaskRunner:
                     self._say(run, UnitState.FAILED, failed.__cause__, retry)
                 await run.pause(wait_s)
 
-    async def _attempt(self, run: _Run) -> None:
+    async def _attempt(self, run: Run) -> None:
         work = self._run_connector if run.grant.unit.is_connector else self._run_task
         run.metrics.on_attempt()
         try:
@@ -315,7 +305,7 @@ class TaskRunner:
                 deliver(found, cls, error)
             await asyncio.sleep(0)
 
-    async def _run_connector(self, run: _Run, cls: type[Connector]) -> None:
+    async def _run_connector(self, run: Run, cls: type[Connector]) -> None:
         """Run a connector: publish its task list to the group whenever its task configurations change."""
         grant = run.grant
         connector = await off_loop(f"make {grant.unit}", self._create, run, cls)
@@ -331,32 +321,17 @@ class TaskRunner:
                 self._say(run, UnitState.RUNNING, None)
             await run.pause(self._settings.refresh_s)
 
-    def _create(self, run: _Run, cls: type[Connector]) -> Connector:
+    def _create(self, run: Run, cls: type[Connector]) -> Connector:
         """Create the connector with its secrets. Blocks."""
         config = self._settings.secrets.resolve(run.grant.connector_config, run.secrets)
         return cls(run.grant.unit.connector, own_settings(config))
 
-    async def _run_task(self, run: _Run, cls: type[Connector]) -> None:
+    async def _run_task(self, run: Run, cls: type[Connector]) -> None:
         """Run a task: start it, wait until it fails or must stop, stop it."""
         loop = asyncio.get_running_loop()
         grant, unit, epoch = run.grant, run.grant.unit, run.grant.owner_epoch
-        failure: BaseException | None = None
+        events = TaskEvents(run, self._events, partial(self._on_rows, unit))
         scratch: Path | None = None
-
-        def keep(error: BaseException) -> None:
-            nonlocal failure
-            if failure is None:
-                failure = error
-                run.wake_up.notify()
-
-        def on_failed(error: BaseException) -> None:
-            # Through a shared inbox: the tasks of one sink fail together.
-            self._failures.put(loop, partial(keep, error))
-
-        def on_progress(rows: int) -> None:
-            run.rows += rows
-            self.rows += rows
-            run.metrics.on_progress(rows)
 
         # Each start and each stop is one thread call: a call costs a fraction of a millisecond, and where a hundred
         # tasks move together these calls add up to their downtime.
@@ -364,16 +339,8 @@ class TaskRunner:
             nonlocal scratch
             connector = self._create(run, cls)
             scratch = new_directory(self._settings.scratch, f"{unit}-{epoch}")
-            context = TaskContext(
-                unit=unit,
-                owner_epoch=epoch,
-                incarnation=grant.incarnation,
-                member_id=self._member_id,
-                scratch=scratch,
-                progress=on_progress,
-                failed=on_failed,
-                batch=BatchSpans(run.metrics.on_batch, grant, self._settings.group_id, self._member_id, loop.time),
-            )
+            on_batch = BatchSpans(run.metrics.on_batch, grant, self._settings.group_id, self._member_id, loop.time)
+            context = events.context(self._member_id, scratch, on_batch)
             task: Task | None = None
             try:
                 task = connector.task(self._settings.secrets.resolve(grant.config, run.secrets), context)
@@ -403,24 +370,32 @@ class TaskRunner:
         except Withdrawn:
             return
         try:
-            self._say(run, UnitState.RUNNING, None)
-            while failure is None and not run.stopping:
+            is_running = False
+            while events.failure is None and not run.stopping:
+                if not is_running and (events.is_active or not task.reports_polls):
+                    is_running = True
+                    self._say(run, UnitState.RUNNING, None)
                 await run.pause()
         finally:
             try:
                 await self._pool.off_loop_with_retry(f"stop {unit}", partial(end, task))
             except Exception as error:
-                logger.error("%s: stop raised: %s", unit, _line_of(run, error))
+                logger.error("%s: stop raised: %s", unit, run.line_of(error))
                 run.stop_error = error
-                keep(error)
-        if failure is not None:
-            raise failure
+                events.keep(error)
+        if events.failure is not None:
+            raise events.failure
 
     # ----------------------------------------------------------------------------------------------
 
-    def _say(self, run: _Run, state: UnitState, error: BaseException | None, retry: str = "") -> None:
+    def _on_rows(self, unit: Unit, rows: int) -> None:
+        """Rows have become durable, or (0) other numbers of a task have changed; called from any thread."""
+        self.rows += rows
+        self._measured[unit] = None
+
+    def _say(self, run: Run, state: UnitState, error: BaseException | None, retry: str = "") -> None:
         run.metrics.on_state(state)
-        message = _line_of(run, error) if error is not None else ""
+        message = run.line_of(error) if error is not None else ""
         if error is not None:
             cls = self._classes.get(run.grant.connector_config.get("connector.class", ""))
             location = error.location if isinstance(error, PluginError) else ""
@@ -449,7 +424,3 @@ def _check_tasks(connector: Connector, configs: list[dict[str, str]], limit: int
                     f"{printable(name)} of type {type(value).__name__}",
                     "strings on both sides",
                 )
-
-
-def _line_of(run: _Run, error: BaseException) -> str:
-    return one_line(error, run.grant.config, run.grant.connector_config, run.secrets)

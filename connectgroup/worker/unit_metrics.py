@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import ClassVar, Final
 
-from ..connector import Batch
+from ..connector import Batch, Lag
+from ..protocol.messages.progress import UNKNOWN, Progress, TaskProgress
 from ..protocol.records.connect import UnitState
 from ..protocol.units import Unit
 from ..telemetry.metric_table import Scope
@@ -36,7 +37,13 @@ class Starts:
 
 
 class Flow:
-    """The records of one task: batches, commits, dead letters."""
+    """The records of one task: batches, commits, dead letters, lag.
+
+    Attributes:
+        lag: as it was last measured; null before that.
+        last_record_ms: when records last became durable, in milliseconds since 1970; 0: never.
+        last_poll_ms: when a poll of the source was last complete; 0: never.
+    """
 
     def __init__(self) -> None:
         self.polled, self.written, self.poll_ms = Window(), Window(), Window()
@@ -44,6 +51,10 @@ class Flow:
         self.batches, self.commit_ms, self.commits = Window(), Window(), Window()
         self.knows_polled = True
         self.dead_letters = self.failed_dead_letters = 0
+        self.read_bytes: int | None = None
+        self.written_bytes: int | None = None
+        self.lag: Lag | None = None
+        self.last_record_ms = self.last_poll_ms = 0
 
     def add(self, batch: Batch, now_s: float) -> None:
         """A batch was committed, or its commit failed."""
@@ -56,6 +67,10 @@ class Flow:
         self.dead_letters += batch.dead_letters
         if batch.committed:
             self.commits.record(1, now_s)
+            if batch.read_bytes is not None:
+                self.read_bytes = (self.read_bytes or 0) + batch.read_bytes
+            if batch.written_bytes is not None:
+                self.written_bytes = (self.written_bytes or 0) + batch.written_bytes
         else:
             self.failed_dead_letters += batch.dead_letters
 
@@ -86,7 +101,34 @@ class Flow:
             "total-record-errors": self.dead_letters,
             "deadletterqueue-produce-requests": self.dead_letters,
             "deadletterqueue-produce-failures": self.failed_dead_letters,
+            "read-bytes-total": self.read_bytes,
+            "written-bytes-total": self.written_bytes,
+            "records-lag": None if self.lag is None else self.lag.records,
+            "bytes-lag": None if self.lag is None else self.lag.bytes,
+            "files-left": None if self.lag is None else self.lag.files,
+            "last-record-timestamp": self.last_record_ms or None,
+            "last-poll-timestamp": self.last_poll_ms or None,
         }
+
+    def progress(self, now_s: float) -> Progress:
+        """The numbers that the worker reports to the coordinator."""
+        lag = self.lag or Lag()
+        return Progress(
+            records_read=int(self.polled.total) if self.knows_polled and self.polled.count else UNKNOWN,
+            records_written=int(self.sent.total),
+            bytes_read=_or_unknown(self.read_bytes),
+            bytes_written=_or_unknown(self.written_bytes),
+            records_per_minute=round(60 * self.sent.rate(now_s)),
+            records_lag=_or_unknown(lag.records),
+            bytes_lag=_or_unknown(lag.bytes),
+            files_left=_or_unknown(lag.files),
+            last_record_ms=self.last_record_ms,
+            last_poll_ms=self.last_poll_ms,
+        )
+
+
+def _or_unknown(number: int | None) -> int:
+    return UNKNOWN if number is None else number
 
 
 _NO_FLOW: Final = Flow()
@@ -94,7 +136,7 @@ _NO_FLOW: Final = Flow()
 
 
 class UnitMetrics:
-    """The metrics of the run of one grant. ``on_progress`` and ``on_batch`` may be called from a thread of the task.
+    """The metrics of the run of one grant. A thread of the task may call the events that a task reports.
 
     Attributes:
         unit: the connector or task.
@@ -133,7 +175,7 @@ class UnitMetrics:
             self._starts.failures += state == UnitState.FAILED
         if state == UnitState.FAILED:
             self._failures += 1
-            self._failed_ms = time.time_ns() // 1_000_000
+            self._failed_ms = _now_ms()
         self._running_s = self._time_running()
         self._changed_s = self._clock()
         self.state = state
@@ -143,10 +185,20 @@ class UnitMetrics:
         now_s, flow = self._clock(), self._own_flow()
         flow.written.record(rows, now_s)
         flow.sent.record(rows, now_s)
+        if rows:
+            flow.last_record_ms = _now_ms()
 
     def on_batch(self, batch: Batch) -> None:
         """A batch was committed, or its commit failed."""
         self._own_flow().add(batch, self._clock())
+
+    def on_poll(self) -> None:
+        """A poll of the source is complete."""
+        self._own_flow().last_poll_ms = _now_ms()
+
+    def on_lag(self, lag: Lag) -> None:
+        """What the task has not read yet has been measured."""
+        self._own_flow().lag = lag
 
     def _own_flow(self) -> Flow:
         if self._flow is _NO_FLOW:
@@ -164,6 +216,13 @@ class UnitMetrics:
     def rows_per_second(self) -> float:
         """Rows that the sink has made durable per second; 0 for a task that has never reported any."""
         return self._flow.sent.rate(self._clock()) if self._flow.sent.total else 0.0
+
+    def progress(self, owner_epoch: int) -> TaskProgress:
+        """The numbers of the task that the worker reports to the coordinator."""
+        numbers = self._flow.progress(self._clock())
+        return TaskProgress(
+            connector=self.unit.connector, task=self.unit.task, owner_epoch=owner_epoch, progress=numbers
+        )
 
     def _time_running(self) -> float:
         """Seconds for which the unit has been running."""
@@ -184,6 +243,10 @@ class UnitMetrics:
             "total-errors-logged": self._failures,
             "last-error-timestamp": self._failed_ms,
         }
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 class _Task(Source):

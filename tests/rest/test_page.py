@@ -17,9 +17,13 @@ from connectgroup.errors import TransportError
 from connectgroup.protocol.messages.api import Request, Response
 from connectgroup.protocol.messages.describe import (
     DelayedUntil,
+    DescribedConnector,
+    DescribedGroup,
+    DescribedUnit,
     Rebalance,
 )
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
+from connectgroup.protocol.messages.progress import Progress
 from tests.coordinator.builders import GROUP, serving
 
 from .browser import Scripted, Tab, new_tab, serving_group, serving_page, showing, troubled_group
@@ -166,6 +170,32 @@ async def test_rows_per_second_are_shown_where_they_are_known(
         await tab.open()
         await tab.shows('.connector[data-connector="orders"] .rate', "1,234.6 rows/s")
         assert await tab.count('.connector[data-connector="archive"] .rate') == 0
+
+
+async def test_lag_is_shown_and_changes(browser: Browser) -> None:
+    group = troubled_group()
+    orders, archive = group.connectors
+
+    def with_lag(numbers: Progress) -> DescribedGroup:
+        units = (orders.units[0], DescribedUnit(task=0, member_id="worker-1", state="RUNNING", progress=(numbers,)))
+        changed = DescribedConnector(connector="orders", target_state="RUNNING", units=units)
+        return DescribedGroup(group_id=GROUP, state="Stable", members=group.members, connectors=(changed, archive))
+
+    coordinator = Scripted(with_lag(Progress(records_lag=1_200)))
+    async with (
+        Admin.local(coordinator) as admin,
+        serving_page(admin) as server,
+        new_tab(browser, server) as tab,
+    ):
+        await tab.open()
+        await tab.shows('.connector[data-connector="orders"] .rate', "lag 1,200 records")
+        assert await tab.count('.connector[data-connector="archive"] .rate:not([hidden])') == 0
+        await tab.page.get_by_role("button", name="Tasks of orders", exact=True).click()
+        await tab.shows('.connector[data-connector="orders"] .units li:nth-child(2)', "lag 1,200 records")
+        numbers = Progress(files_left=1, bytes_lag=2_500_000, records_written=60, records_per_minute=60)
+        coordinator.group = with_lag(numbers)
+        await tab.shows('.connector[data-connector="orders"] .rate', "1 rows/s, lag 1 file, 2.5 MB")
+        await tab.shows('.connector[data-connector="orders"] .units li:nth-child(2)', "lag 1 file, 2.5 MB")
 
 
 async def test_failures_delays_and_rebalances_are_shown(browser: Browser) -> None:

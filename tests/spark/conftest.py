@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from connectgroup.connector import Batch, Task, TaskContext
+from connectgroup.connector import Batch, Lag, Task, TaskContext
 from connectgroup.connectors.pipeline import PipelineConnector
 from connectgroup.protocol.units import Unit
 
@@ -28,6 +28,8 @@ class Run:
     def __init__(self, task: Task, context: TaskContext, rows: list[int], errors: list[BaseException]) -> None:
         self.task, self.context, self.rows, self.errors = task, context, rows, errors
         self.batches: list[Batch] = []
+        self.lags: list[Lag] = []
+        self.polls: list[None] = []
 
     def wait(self, until: Callable[[], bool]) -> None:
         """Wait until the condition holds; fails if the task fails."""
@@ -59,6 +61,8 @@ class Bench:
         rows: list[int] = []
         errors: list[BaseException] = []
         batches: list[Batch] = []
+        lags: list[Lag] = []
+        polls: list[None] = []
         context = TaskContext(
             unit=Unit("flights", task),
             owner_epoch=epoch,
@@ -67,20 +71,25 @@ class Bench:
             progress=rows.append,
             failed=errors.append,
             batch=batches.append,
+            lag=lags.append,
+            polled=lambda: polls.append(None),
         )
         connector = PipelineConnector("flights", self.config(**settings))
         run = Run(connector.task(connector.task_configs(tasks)[task], context), context, rows, errors)
-        run.batches = batches
+        run.batches, run.lags, run.polls = batches, lags, polls
         self.runs.append(run)
         run.task.start()
         return run
 
     def config(self, **settings: str) -> dict[str, str]:
-        config = {
+        files = {
             "source": "files",
             "source.path": str(self.input),
             "source.format": "csv",
             "source.schema": "a INT, b STRING",
+        }
+        config = {
+            **({} if "source" in settings else files),
             "sink": self.sink,
             "sink.path": str(self.output),
             "trigger.ms": "50",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import sqlite3
 import subprocess
 import sys
 import uuid
@@ -11,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from connectgroup.connector import Lag
 from connectgroup.connectors.pipeline import PipelineConnector
 from connectgroup.dataplane.columns import Column, from_ddl
 from connectgroup.dataplane.errors import SourceError
@@ -18,10 +21,13 @@ from connectgroup.dataplane.ownership import Owner, Range
 from connectgroup.dataplane.sink import PositionStore, Sink
 from connectgroup.dataplane.source import Source
 from connectgroup.errors import ConfigError
+from connectgroup.spark import measuring
 from connectgroup.spark.sinks.kafka import KafkaSink, KafkaSinkSettings
 from connectgroup.spark.sources.kafka import KafkaSource, KafkaSourceSettings
 from connectgroup.testing.contracts.sink import SinkContract
 from connectgroup.testing.contracts.source import SourceContract, read
+
+from .conftest import Bench
 
 
 def topic(place: Path) -> str:
@@ -111,6 +117,42 @@ def test_records_have_their_metadata_and_a_value_as_text(kafka: str, spark: None
     values, positions = read(source, {}, "value")
     assert [str(value) for value in values] == ["v"]
     assert positions == {f"{name}-0": 1}
+
+
+def test_records_lag_grows_while_the_sink_is_blocked_and_goes_to_0(
+    kafka: str, table: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measuring, "INTERVAL_S", 0.05)
+    name = f"t{uuid.uuid4().hex}"
+    make_topic(kafka, name, 2)
+
+    def write(numbers: range) -> None:
+        produce(kafka, name, [(n % 2, "k", json.dumps({"a": n})) for n in numbers])
+
+    write(range(4))
+    run = table.start(1, source="kafka", source_bootstrap_servers=kafka, source_topics=name, source_schema="a INT")
+    run.wait(lambda: table.seen() == [*range(4)] and run.lags[-1] == Lag(records=0))
+    with contextlib.closing(sqlite3.connect(table.output, isolation_level=None)) as blocking:
+        blocking.execute("BEGIN IMMEDIATE")
+        for end in (7, 10):
+            write(range(end - 3, end))
+            run.wait(lambda end=end: run.lags[-1] == Lag(records=end - 4))  # type: ignore[misc]
+        assert table.seen() == [*range(4)]
+        blocking.execute("ROLLBACK")
+    run.wait(lambda: run.lags[-1] == Lag(records=0))
+    assert table.seen() == [*range(10)]
+
+
+def test_lag_of_partitions_that_begin_at_the_end_counts_what_came_since(kafka: str) -> None:
+    name = f"t{uuid.uuid4().hex}"
+    make_topic(kafka, name, 2)
+    produce(kafka, name, [(0, "k", "v")] * 3)
+    settings = {"bootstrap.servers": kafka, "topics": name, "starting.offsets": "latest"}
+    source = KafkaSource.create(KafkaSourceSettings.model_validate(settings), task=0, tasks=1)
+    assert source.lag({}) == Lag(records=0)
+    produce(kafka, name, [(0, "k", "v"), (1, "k", "v")])
+    assert source.lag({}) == Lag(records=2)
+    assert source.lag({f"{name}-0": 4}) == Lag(records=1)
 
 
 class TestKafkaSink(SinkContract):

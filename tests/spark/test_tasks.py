@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 import threading
@@ -14,9 +15,11 @@ from connectgroup.connectors.pipeline import PipelineConnector
 from connectgroup.dataplane.errors import BadLine, Fenced, SinkError, SourceError
 from connectgroup.dataplane.ownership import Range
 from connectgroup.errors import ConfigError
+from connectgroup.spark import measuring
 from connectgroup.spark.errors import SparkError
 from connectgroup.spark.query import Batches
 from connectgroup.spark.session import spark_session
+from connectgroup.spark.sources.files import FileSource
 from tests.no_threads import NoThreads
 
 from .conftest import Bench, wait
@@ -355,3 +358,47 @@ def test_task_continues_from_altered_offsets_and_reads_all_rows_again_after_a_re
     bench.write("c.csv", range(3, 6))
     last = bench.start(5)
     last.wait(lambda: bench.seen() == [0, 0, 1, 1, 2, 2, 3, 4, 5])
+
+
+def test_task_measures_its_lag_and_its_polls_while_a_commit_is_blocked(
+    table: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measuring, "INTERVAL_S", 0.05)
+    run = table.start(1)
+    run.wait(lambda: bool(run.polls) and bool(run.lags))
+    assert run.rows == [], "the first poll found nothing"
+    assert (run.lags[-1].bytes, run.lags[-1].files) == (0, 0)
+    with contextlib.closing(sqlite3.connect(table.output, isolation_level=None)) as blocking:
+        blocking.execute("BEGIN IMMEDIATE")
+        table.write("one.csv", range(10))
+        size = (table.input / "one.csv").stat().st_size
+        run.wait(lambda: run.lags[-1].bytes == size)
+        assert run.lags[-1].files == 1
+        table.write("two.csv", range(10, 12))
+        run.wait(lambda: run.lags[-1].files == 2)
+        assert not table.seen()
+        blocking.execute("ROLLBACK")
+    run.wait(lambda: run.lags[-1].files == 0)
+    assert run.lags[-1].bytes == 0
+    assert table.seen() == [*range(12)]
+    read = [batch.read_bytes for batch in run.batches if batch.committed]
+    assert sum(each or 0 for each in read) == sum(each.stat().st_size for each in table.input.iterdir())
+    assert all((batch.written_bytes or 0) > 0 for batch in run.batches)
+
+
+def test_lag_that_cannot_be_measured_does_not_disturb_the_task(
+    table: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls: list[None] = []
+
+    def lag(self: FileSource, positions: object) -> None:
+        calls.append(None)
+        raise SourceError("/in: cannot be listed; allowed: later")
+
+    monkeypatch.setattr(measuring, "INTERVAL_S", 0.05)
+    monkeypatch.setattr(FileSource, "lag", lag)
+    table.write("one.csv", range(10))
+    run = table.start(1)
+    run.wait(lambda: len(calls) > 2 and table.seen() == [*range(10)])
+    warnings = [record.getMessage() for record in caplog.records if "lag" in record.getMessage()]
+    assert warnings == ["flights-0: the lag cannot be measured: /in: cannot be listed; allowed: later"]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from .assignment import DelayedUnits
 from .common import AssignorInfo, ConfigEntry, ConnectorTasks
+from .progress import Progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +82,7 @@ class DescribedUnit:
 
     Attributes:
         config: *(tagged)* the task's configuration, credentials masked, if the request includes task configurations.
+        progress: *(tagged)* the numbers that the owner has reported last: none or one.
     """
 
     task: int
@@ -89,6 +91,12 @@ class DescribedUnit:
     state: str = ""
     message: str = ""
     config: tuple[ConfigEntry, ...] = ()
+    progress: tuple[Progress, ...] = ()
+
+    @property
+    def numbers(self) -> Progress | None:
+        """The numbers that the owner has reported last."""
+        return self.progress[0] if self.progress else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .common import AssignorInfo, ConfigEntry, ConnectorTasks
+from .progress import TaskProgress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +60,8 @@ class HeartbeatRequest:
             are delayed for it as for a lost worker (scheduled rebalance delay).
         process_id: *(tagged)* the process that sends the request: a number drawn at random at its start. A member
             belongs to the process that joined; requests of any other process change nothing (PD-15). -1: none.
+        progress: *(tagged)* the numbers of tasks that have changed, at most every few seconds. The coordinator keeps
+            them in memory; no rule depends on them.
     """
 
     group_id: str
@@ -81,6 +84,7 @@ class HeartbeatRequest:
     host: str = ""
     returns: bool = False
     process_id: int = -1
+    progress: tuple[TaskProgress, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

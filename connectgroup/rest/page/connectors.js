@@ -1,6 +1,6 @@
 // The connectors: state, numbers of tasks by state, rows per second, changes, and on demand the tasks.
 
-import { byId, byName, count, drawBar, element, keyed, MANY, named, setHidden, setText, statesText, sum } from "./dom.js";
+import { byId, byName, bytesText, count, drawBar, element, keyed, MANY, named, setHidden, setText, statesText, sum } from "./dom.js";
 
 const LIST_STEP = 200;
 
@@ -17,6 +17,15 @@ export function drawConnectors(model, actions, until) {
   const hint = byId("connectors-hint");
   setHidden(hint, shown.length > 0 && !(actions.mayChange && !actions.hasConnectorRoutes));
   setText(hint, shown.length ? "This server changes the connectors of another group only." : "No connectors.");
+}
+
+/** What is not read yet, of `[records, bytes, files]`; empty if nothing is known. */
+function lagText([records, bytes, files] = [null, null, null]) {
+  const parts = [];
+  if (records !== null) parts.push(count(records, "record"));
+  if (files !== null) parts.push(count(files, "file"));
+  if (bytes !== null) parts.push(bytesText(bytes));
+  return parts.join(", ");
 }
 
 const CHANGES = [
@@ -57,8 +66,10 @@ function update(row, name, connector, model, actions) {
   const total = sum(connector.tasks);
   setText(row.querySelector(".numbers"), total ? `${count(total, "task")}: ${statesText(connector.tasks)}` : "no tasks");
   const rate = row.querySelector(".rate");
-  setHidden(rate, connector.rows_per_s === null);
-  setText(rate, connector.rows_per_s === null ? "" : `${connector.rows_per_s.toLocaleString("en")} rows/s`);
+  const lag = lagText(connector.lag);
+  const known = [connector.rows_per_s === null ? "" : `${connector.rows_per_s.toLocaleString("en")} rows/s`, lag && `lag ${lag}`];
+  setText(rate, known.filter(Boolean).join(", "));
+  setHidden(rate, !rate.textContent);
   drawBar(row.querySelector(".bar"), connector.tasks, total);
   const redraw = () => drawTasks(row, name, model, actions);
   for (const [action, label, applies] of CHANGES) {
@@ -97,7 +108,8 @@ function drawTasks(row, name, model, actions) {
     (line, unit) => {
       line.firstElementChild.className = `dot ${unit.state}`;
       const hint = unit.worker ? `${unit.state.toLowerCase()} on ${unit.worker}` : unit.state.toLowerCase();
-      setText(line.querySelector(".hint"), hint);
+      const lag = lagText(model.lags.get(`${unit.task}/${name}`));
+      setText(line.querySelector(".hint"), lag ? `${hint}, lag ${lag}` : hint);
       const button = line.lastElementChild;
       setHidden(button, !actions.mayChange || !actions.hasConnectorRoutes || !unit.worker);
       button.onclick = () => actions.restartTask(name, unit.task);

@@ -56,6 +56,16 @@ export function keyed(container, items, keyOf, create, update = () => {}) {
 /** `5 workers`, `1 worker`. */
 export const count = (number, noun) => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
 
+/** Bytes in decimal units: `2.5 MB`. */
+export function bytesText(number) {
+  if (number < 1000) return `${number} B`;
+  for (const unit of ["kB", "MB", "GB"]) {
+    number /= 1000;
+    if (number < 1000) return `${number.toFixed(1)} ${unit}`;
+  }
+  return `${(number / 1000).toFixed(1)} TB`;
+}
+
 /** Milliseconds as text: `120 ms`, `3.4 s`, `2 min 5 s`. */
 export function duration(ms) {
   if (ms < 1000) return `${Math.round(ms)} ms`;

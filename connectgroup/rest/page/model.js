@@ -21,6 +21,7 @@ export class Model {
     this.workers = new Map();
     this.connectors = new Map();
     this.units = new Map(); // key -> {connector, task, state, worker, epoch, lastWorker}
+    this.lags = new Map(); // key as in `units` -> [records, bytes, files]
     this.unitsOfWorker = new Map();
     this.unitsOfConnector = new Map();
     this.failures = new Map();
@@ -68,6 +69,7 @@ export class Model {
     else if (kind === "worker") this.workers.set(id, row), this.dirty.workers.add(id);
     else if (kind === "connector") this.connectors.set(id, row), this.dirty.connectors.add(id);
     else if (kind === "unit") this.setUnit(id, row);
+    else if (kind === "lag") this.lags.set(id, row), this.dirty.connectors.add(split(id)[1]);
     else if (kind === "failure") this.failures.set(id, row);
     else if (kind === "delay") this.delays.set(id, row);
     else if (kind === "rebalance") this.rebalances.set(Number(id), row);
@@ -82,6 +84,7 @@ export class Model {
     else if (kind === "worker") this.workers.delete(id), this.gone.set(id, Date.now() + GONE_MS);
     else if (kind === "connector") this.connectors.delete(id), this.dirty.connectors.add(id);
     else if (kind === "unit") this.removeUnit(id);
+    else if (kind === "lag") this.lags.delete(id), this.dirty.connectors.add(split(id)[1]);
     else if (kind === "failure") this.failures.delete(id);
     else if (kind === "delay") this.removeDelay(id);
     else if (kind === "rebalance") this.rebalances.delete(Number(id));

@@ -6,19 +6,21 @@ A slice is a file; its position is the number of bytes read. ``file_reader`` is 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import Field
 
+from ...connector import Lag
 from ...dataplane.columns import Column, Columns, from_ddl, to_ddl
 from ...dataplane.dead_letters import ERROR_COLUMN
+from ...dataplane.ownership import Range
 from ...dataplane.settings import PluginSettings, require_absolute
 from ...dataplane.source import Source
 from ...errors import NO_VALUE, ConfigError
-from .listing import is_slice_of, list_files
+from .listing import files_left, is_slice_of, list_files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -111,6 +113,12 @@ class FileSource(Source):
         plain = asdict(self) | {"root": str(self.root), "positions": dict(positions)}
         ddl = to_ddl(self.read_columns)
         return session.readStream.format(DATA_SOURCE).schema(ddl).option("plan", json.dumps(plain)).load()
+
+    def lag(self, positions: Mapping[str, int]) -> Lag:
+        return files_left(self.root, positions, self.task, self.tasks)
+
+    def size_of(self, ranges: Sequence[Range]) -> int:
+        return sum(each.end - each.start for each in ranges)
 
     def tolerant(self) -> FileSource:
         return replace(self, is_tolerant=True)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import Field
 
+from ...connector import Lag
 from ...dataplane.columns import Column, Columns, check_names, from_ddl, to_ddl
 from ...dataplane.errors import SourceError
 from ...dataplane.ownership import Range, ranges_between
@@ -23,7 +24,7 @@ from ...dataplane.settings import PluginSettings
 from ...dataplane.source import Source, field_of, position_of
 from ...dataplane.transform import listed
 from ...errors import NO_VALUE, ConfigError
-from ..kafka_client import admin, client_settings
+from ..kafka_client import admin, client_settings, kept_admin
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -90,6 +91,7 @@ class KafkaSource(Source):
         self._settings = settings
         self._task, self._tasks = task, tasks
         self._partitions = partitions
+        self._first_ends: dict[str, int] = {}
         self.columns = _columns(settings)
 
     @classmethod
@@ -177,6 +179,26 @@ class KafkaSource(Source):
     def ranges(self, start: Mapping[str, int], end: Mapping[str, int]) -> Sequence[Range]:
         return list(ranges_between(start, end))
 
+    def lag(self, positions: Mapping[str, int]) -> Lag:
+        """Return the records behind the end of the log: the last stable offset with ``read_committed``.
+
+        Offsets are counted, as for the metric ``records-lag`` of Kafka's consumers: markers of transactions and records
+        that compaction has removed count, too. Partitions without a position are read from ``starting.offsets`` on.
+        """
+        mine = [
+            (topic, n) for topic, count in self._partitions.items() for n in range(count) if self.owns(f"{topic}-{n}")
+        ]
+        ends = offsets_of(self._settings, mine, latest=True)
+        new = [(topic, n) for topic, n in mine if f"{topic}-{n}" not in positions]
+        if self._settings.starting_offsets == "earliest":
+            starts = offsets_of(self._settings, new, latest=False)
+        else:
+            # Spark has noted the end as it was when the query started; this is the first end that was measured since.
+            for topic, n in new:
+                self._first_ends.setdefault(f"{topic}-{n}", ends[f"{topic}-{n}"])
+            starts = self._first_ends
+        return Lag(records=sum(max(0, end - positions.get(name, starts.get(name, end))) for name, end in ends.items()))
+
     def _has_partitions(self) -> bool:
         return any(self.owns(f"{topic}-{n}") for topic, count in self._partitions.items() for n in range(count))
 
@@ -200,6 +222,28 @@ def partitions_of(settings: KafkaSourceSettings) -> dict[str, int]:
         if name not in found or not found[name].partitions:
             raise SourceError(f"Kafka {settings.bootstrap_servers}: topic {name} does not exist; allowed: a topic")
     return {name: len(found[name].partitions) for name in wanted}
+
+
+def offsets_of(settings: KafkaSourceSettings, partitions: Sequence[tuple[str, int]], *, latest: bool) -> dict[str, int]:
+    """Return the end (``latest``) or the beginning of each topic partition, by slice name.
+
+    Raises:
+        SourceError: the cluster does not answer, or a partition does not exist any more.
+    """
+    if not partitions:
+        return {}
+    from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+    from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
+
+    level = IsolationLevel[settings.isolation_level.upper()]
+    spec: Any = OffsetSpec.latest() if latest else OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+    try:
+        client = kept_admin(settings.bootstrap_servers, settings.client)
+        wanted = {TopicPartition(topic, n): spec for topic, n in partitions}
+        found = client.list_offsets(wanted, isolation_level=level, request_timeout=10)
+        return {f"{each.topic}-{each.partition}": result.result(15).offset for each, result in found.items()}
+    except (KafkaException, TimeoutError) as error:
+        raise SourceError(f"Kafka {settings.bootstrap_servers}: {error}; allowed: a cluster that answers") from error
 
 
 def _columns(settings: KafkaSourceSettings) -> Columns:

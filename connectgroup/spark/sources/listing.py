@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from ...connector import Lag
 from ...dataplane.errors import SourceError
 from ...dataplane.ownership import Range
 
@@ -93,6 +94,26 @@ class Planner:
                 " allowed: lines up to source.max.bytes.per.batch"
             )
         return end
+
+
+def files_left(root: Path, positions: Mapping[str, int], task: int, tasks: int) -> Lag:
+    """Return the files of a task that are not read to their end, and the bytes after the positions.
+
+    An unfinished last line counts: it is not read yet.
+
+    Raises:
+        SourceError: the directory cannot be read.
+    """
+    files = left = 0
+    for name in list_files(root):
+        if is_slice_of(name, task, tasks):
+            try:
+                size = (root / name).stat().st_size
+            except OSError:
+                continue  # deleted since the listing, or unreadable: the task itself reports that
+            files += size > positions.get(name, 0)
+            left += max(0, size - positions.get(name, 0))
+    return Lag(bytes=left, files=files)
 
 
 def list_files(root: Path) -> list[str]:

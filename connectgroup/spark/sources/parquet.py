@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import Field
 
+from ...connector import Lag
 from ...dataplane.columns import Column, Columns, check_names, from_ddl, to_arrow
 from ...dataplane.errors import SourceError
 from ...dataplane.ownership import Range
@@ -101,6 +102,20 @@ class ParquetSource(SlicedSource):
                 end[name] = min(rows, position + left)
                 left -= end[name] - position
         return end
+
+    def lag(self, positions: Mapping[str, int]) -> Lag:
+        """Return the files and rows that are not read yet, and the bytes of these files."""
+        files = rows_left = bytes_left = 0
+        for name in _files(self._root):
+            if not self.owns(name):
+                continue
+            try:
+                size, rows = (self._root / name).stat().st_size, self._count(name) - positions.get(name, 0)
+            except (OSError, SourceError):
+                continue  # deleted since the listing, or damaged: the task itself reports that
+            if rows > 0:
+                files, rows_left, bytes_left = files + 1, rows_left + rows, bytes_left + size
+        return Lag(records=rows_left, bytes=bytes_left, files=files)
 
     def read(self, wanted: Range) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa

@@ -19,7 +19,7 @@ from ...dataplane.columns import Column, Columns, check_names, sql_name, to_arro
 from ...dataplane.errors import SinkError, SourceError
 from ...dataplane.ownership import Range
 from ...dataplane.postgres_store import connect, run, told_as, where
-from .table import TableSettings, TableSource
+from .table import MAX_COUNTED, TableSettings, TableSource
 
 if TYPE_CHECKING:
     import psycopg
@@ -99,6 +99,12 @@ class PostgresTableSource(TableSource):
         values = (start, limit, self.settings.slices, number, self.settings.max_rows_per_batch)
         ((last,),) = _run(self._kept(), query, *values)
         return None if last is None else int(last)
+
+    def count_rows(self, number: int, start: int) -> int:
+        query = self.count_query(sql_name(self.settings.incrementing_column), _table(self.settings))
+        with _connected(self.settings) as connection:
+            ((count,),) = _run(connection, query, start, self.settings.slices, number, MAX_COUNTED + 1)
+        return int(count)
 
     def read(self, wanted: Range) -> Iterator[pa.RecordBatch]:
         number = int(wanted.slice.split()[1])

@@ -13,10 +13,11 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import Field
 
+from ...connector import Lag
 from ...dataplane.columns import Column, Columns, check_names, from_ddl, sql_name, to_arrow
 from ...dataplane.errors import SourceError
 from ...dataplane.ownership import Range
@@ -26,6 +27,10 @@ from .sliced import SlicedSource
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+MAX_COUNTED: Final = 100_000
+"""A query for the lag counts at most this many rows; with more, the lag is not known."""
 
 
 class TableSettings(PluginSettings):
@@ -84,6 +89,23 @@ class TableSource(SlicedSource):
     def last_key(self, number: int, start: int, limit: int) -> int | None:
         """Return the last key of a slice's next batch: at least ``start``, at most ``limit``; None without rows."""
 
+    def lag(self, positions: Mapping[str, int]) -> Lag | None:
+        left = 0
+        for number in range(self.task, self.settings.slices, self.tasks):
+            left += self.count_rows(number, positions.get(f"keys {number} of {self.settings.slices}", 0))
+            if left > MAX_COUNTED:
+                return None
+        return Lag(records=left)
+
+    @abstractmethod
+    def count_rows(self, number: int, start: int) -> int:
+        """Return the rows of a slice from this key on; if there are more than ``MAX_COUNTED``, one more than that."""
+
+    def count_query(self, key: str, table: str) -> str:
+        """Return the query for ``count_rows``; its parameters are the start, ``slices``, the number and a count."""
+        condition = f"{key} >= ? AND {key} % ? = ?"
+        return f"SELECT count(*) FROM (SELECT 1 FROM {table} WHERE {condition} LIMIT ?) AS rest"
+
     def last_key_query(self, key: str, table: str) -> str:
         """Return the query for ``last_key``; its parameters are ``_parameters(number, start, limit)`` and a count."""
         condition = f"{key} >= ? AND {key} <= ? AND {key} % ? = ?"
@@ -138,6 +160,10 @@ class SqliteTableSource(TableSource):
     def last_key(self, number: int, start: int, limit: int) -> int | None:
         query = self.last_key_query(sql_name(self.settings.incrementing_column), sql_name(self.settings.table))
         return self._one(query, (start, limit, self.settings.slices, number, self.settings.max_rows_per_batch))
+
+    def count_rows(self, number: int, start: int) -> int:
+        query = self.count_query(sql_name(self.settings.incrementing_column), sql_name(self.settings.table))
+        return self._one(query, (start, self.settings.slices, number, MAX_COUNTED + 1)) or 0
 
     def read(self, wanted: Range) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa

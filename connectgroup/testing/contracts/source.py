@@ -72,6 +72,31 @@ class SourceContract(ABC):
         for source, (_, positions) in zip(sources, parts, strict=True):
             assert all(source.owns(name) for name in positions)
 
+    def test_lag_is_what_follows_the_positions(self, place: Path) -> None:
+        """A source that does not measure its lag returns null."""
+        self.write(place, range(20))
+        source = self.make_source(place)
+        before = source.lag({})
+        _, positions = read(source, {}, self.number)
+        after = self.make_source(place).lag(positions)
+        if before is None or after is None:
+            assert before is after
+            return
+        known = [name for name in ("records", "bytes", "files") if getattr(before, name) is not None]
+        assert known
+        assert all(getattr(before, name) > 0 for name in known)
+        assert {name: getattr(after, name) for name in known} == dict.fromkeys(known, 0)
+        assert before.records in (None, 20)
+        self.write(place, range(20, 30))
+        grown = self.make_source(place).lag(positions)
+        assert grown is not None
+        assert grown.records in (None, 10)
+        assert all(getattr(grown, name) > 0 for name in known)
+        parts = [self.make_source(place, task=task, tasks=2).lag({}) for task in range(2)]
+        whole = self.make_source(place).lag({})
+        for name in known:
+            assert sum(getattr(part, name) for part in parts) == getattr(whole, name)
+
 
 def read(source: Source, positions: Mapping[str, int], number: str) -> tuple[list[int], dict[str, int]]:
     """Read everything that is available after some positions; return the rows' numbers in order, and the new positions.
