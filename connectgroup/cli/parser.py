@@ -266,6 +266,12 @@ def _add_server(parser: argparse.ArgumentParser) -> None:
         help="heartbeat interval of consumer groups (5000)",
     )
     parser.add_argument(
+        "--consumer-migration-policy",
+        choices=("bidirectional", "upgrade", "downgrade", "disabled"),
+        default="bidirectional",
+        help="which groups of consumers change between the classic protocol and KIP-848 while they have members",
+    )
+    parser.add_argument(
         "--fallback-assignor",
         default="balanced",
         metavar="NAME",

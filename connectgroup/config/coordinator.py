@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from ..errors import ConfigError
 from ..group.connect.settings import GroupSettings, ServerAssignorCall
-from ..group.consumer.settings import ConsumerSettings
+from ..group.consumer.settings import ConsumerSettings, MigrationPolicy
 from ..log.registry import log_from_url, sqlite_url
 from ..transport.limits import LOOPBACK, Limits, is_address, is_loopback
 from .base import DEFAULT_PORT, MaybeMilliseconds, Milliseconds, Name, Port, Settings, ShortText, parse_address
@@ -34,6 +34,9 @@ class CoordinatorConfig(Settings):
         consumer_session_timeout_ms: session timeout of consumer groups (``group.consumer.session.timeout.ms``).
         consumer_heartbeat_interval_ms: heartbeat interval of consumer groups
             (``group.consumer.heartbeat.interval.ms``).
+        consumer_migration_policy: which groups of consumers are converted between the classic protocol and KIP-848
+            while they have members: ``bidirectional``, ``upgrade``, ``downgrade`` or ``disabled``
+            (``group.consumer.migration.policy``).
         max_connections: maximum number of open connections. A worker needs two, a command one while it runs: 2,000 are
             enough for 999 workers. Each takes a file descriptor.
         max_connections_per_address: maximum number of connections from one address. All workers of one machine share
@@ -53,6 +56,7 @@ class CoordinatorConfig(Settings):
     topics_from: ShortText | None = None
     consumer_session_timeout_ms: Milliseconds = 45_000
     consumer_heartbeat_interval_ms: Milliseconds = 5_000
+    consumer_migration_policy: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL
     max_connections: Annotated[int, Field(ge=1, le=100_000)] = Limits().max_connections
     max_connections_per_address: Annotated[int, Field(ge=1, le=100_000)] = Limits().max_connections_per_address
 
@@ -92,6 +96,7 @@ class CoordinatorConfig(Settings):
         return ConsumerSettings(
             session_timeout_ms=self.consumer_session_timeout_ms,
             heartbeat_interval_ms=self.consumer_heartbeat_interval_ms,
+            migration_policy=self.consumer_migration_policy,
         )
 
     def group_settings(self, server_assignors: Mapping[str, ServerAssignorCall]) -> GroupSettings:

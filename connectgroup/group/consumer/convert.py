@@ -42,6 +42,8 @@ from .embedded import PROTOCOL_TYPE, subscription_of, with_ids, with_names
 from .state import ConsumerGroup
 
 NO_EPOCH = -1
+KAFKA_ASSIGNORS = ("range", "roundrobin", "sticky", "cooperative-sticky")
+"""Kafka's own assignors: user data in their assignments only repeats what a member owned. librdkafka sends it."""
 
 # --------------------------------------------------------------------------------------------------
 # Classic to consumer
@@ -140,7 +142,7 @@ def _assigned(
         assignment = rules.embedded.decode_assignment(data)
     except WireError as error:
         raise InconsistentGroupProtocol(f"{where} cannot be read: {error}") from error
-    if assignment.user_data:
+    if assignment.user_data and former.record.protocol_name not in KAFKA_ASSIGNORS:
         raise InconsistentGroupProtocol(f"{where} has user data of a custom assignor, which the coordinator cannot run")
     return with_ids(assignment.partitions, topics)
 

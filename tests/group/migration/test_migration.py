@@ -97,7 +97,7 @@ def test_policy_may_forbid_the_conversion_to_a_consumer_group(policy: MigrationP
 def test_group_that_cannot_be_read_is_not_converted() -> None:
     """MG-05, MG-06: user data of a custom assignor, other protocol types, bytes that are no subscription; too large."""
     custom = Driver()
-    custom.stable((0,), user_data=b"state")
+    custom.stable((0,), protocol="custom", user_data=b"state")
     assert "custom assignor" in custom.beat("new", 0).error_message
     connect = Driver()
     connect.join("", protocol_type="connect", protocols=(OfferedProtocol(name="compatible", metadata=b"x"),))
@@ -113,6 +113,13 @@ def test_group_that_cannot_be_read_is_not_converted() -> None:
     assert "is assigned to" in twice.beat("new", 0).error_message
     for driver in (custom, connect, unreadable, large, twice):
         assert driver.type is driver.classic
+
+
+def test_user_data_of_kafkas_assignors_is_no_obstacle() -> None:
+    """MG-05: librdkafka sends a member's own user data back to it."""
+    driver = Driver()
+    driver.stable((0,), protocol="cooperative-sticky", user_data=b"owned")
+    assert driver.beat("new", 0).error_code == 0
 
 
 @pytest.mark.parametrize("protocol", ["range", "cooperative-sticky"])
