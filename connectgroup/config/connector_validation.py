@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import entry_points
 from typing import Any, Final
 
@@ -118,10 +119,16 @@ class Validation:
 
 def list_connector_classes() -> list[dict[str, str]]:
     """Name, type and version of each installed connector class. Nothing is imported."""
-    versions = {
+    versions = class_versions()
+    return [{"class": name, "type": "source", "version": versions[name]} for name in available("connectors")]
+
+
+@cache
+def class_versions() -> Mapping[str, str]:
+    """The version of the distribution of each connector class that was installed at the first call."""
+    return {
         found.name: found.dist.version if found.dist else "" for found in entry_points(group="connectgroup.connectors")
     }
-    return [{"class": name, "type": "source", "version": versions[name]} for name in available("connectors")]
 
 
 def definitions(config: Config) -> tuple[Definition, ...]:

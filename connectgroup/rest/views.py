@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from ..analysis.explain import rebalance_json
+from ..config.connector_validation import class_versions
 from ..protocol.messages.common import config_of, each_unit
 from ..protocol.messages.describe import DescribedConnector, DescribedGroup, DescribedMember, DescribedUnit
 from ..protocol.messages.progress import UNKNOWN
@@ -67,7 +68,9 @@ def _tasks(connector: DescribedConnector) -> list[DescribedUnit]:
 
 
 def _unit_status(connector: DescribedConnector, unit: DescribedUnit) -> dict[str, Any]:
-    status: dict[str, Any] = {"state": _state(connector, unit), "worker_id": unit.member_id}
+    connector_class = config_of(connector.config).get("connector.class", "")
+    version = class_versions().get(connector_class, "")
+    status: dict[str, Any] = {"state": _state(connector, unit), "worker_id": unit.member_id, "version": version}
     if unit.message:
         status["trace"] = unit.message
     return {**status, **progress_of(unit)}

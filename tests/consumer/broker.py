@@ -15,7 +15,7 @@ import socket
 import subprocess
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from confluent_kafka import KafkaException
@@ -72,6 +72,8 @@ DEPENDENCY = """
       <groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version>
       <exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>
     </dependency>"""
+WITH_DEPENDENCIES = """
+    <dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>"""
 PROJECT = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
   <groupId>connectgroup.tests</groupId><artifactId>broker</artifactId><version>1</version><packaging>pom</packaging>
@@ -212,20 +214,43 @@ def fetched_jars() -> Path:
     Raises:
         Unavailable: no ``java``, ``javac`` or ``mvn``, or Maven Central does not respond.
     """
+    _check_commands()
+    wanted = [line.split(":") for line in JARS.split()]
+    return _cached(f"kafka-{KAFKA}", "".join(DEPENDENCY.format(*each) for each in wanted), len(wanted))
+
+
+def fetched_with_dependencies(name: str, jars: Sequence[str]) -> Path:
+    """The directory with these jars and all their dependencies; they are fetched if the cache lacks them.
+
+    Args:
+        name: of the directory in the cache.
+        jars: ``group:artifact:version`` of each.
+
+    Raises:
+        Unavailable: no ``java``, ``javac`` or ``mvn``, or Maven Central does not respond.
+    """
+    _check_commands()
+    return _cached(name, "".join(WITH_DEPENDENCIES.format(*each.split(":")) for each in jars), len(jars))
+
+
+def _check_commands() -> None:
     for command in ("java", "javac", "mvn"):
         if shutil.which(command) is None:
             raise Unavailable(
                 f"a Kafka broker needs {command!r}, which is not installed (a JDK 17 or later, and Maven)"
             )
+
+
+def _cached(name: str, dependencies: str, least: int) -> Path:
+    """The directory of the user's cache with these jars; fetched if it has fewer than ``least``."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "connectgroup"
-    wanted = [line.split(":") for line in JARS.split()]
-    jars = cache / f"kafka-{KAFKA}"
-    if len(list(jars.glob("*.jar"))) == len(wanted):
+    jars = cache / name
+    if len(list(jars.glob("*.jar"))) >= least:
         return jars
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache) as scratch:
         project = Path(scratch) / "pom.xml"
-        project.write_text(PROJECT.format("".join(DEPENDENCY.format(*each) for each in wanted)))
+        project.write_text(PROJECT.format(dependencies))
         fresh = Path(scratch) / "jars"
         _run("mvn", "-q", "-B", "-f", project, "dependency:copy-dependencies", f"-DoutputDirectory={fresh}")
         shutil.rmtree(jars, ignore_errors=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import connectgroup
 from connectgroup import Worker
 
 from .conftest import Api
@@ -30,7 +31,7 @@ async def test_a_connector_is_created_described_and_deleted(api: Api) -> None:
     assert await api("GET", "/connectors/c/config", 200) == config
     assert await api("GET", "/connectors/c/status", 200) == {
         "name": "c",
-        "connector": {"state": "UNASSIGNED", "worker_id": ""},
+        "connector": {"state": "UNASSIGNED", "worker_id": "", "version": connectgroup.__version__},
         "tasks": [],
         "type": "source",
     }
@@ -83,7 +84,8 @@ async def test_a_connector_starts_in_its_initial_state(
 async def test_the_life_of_a_connector_on_a_worker(api: Api, worker: Worker) -> None:
     await api("POST", "/connectors", 201, {"name": "c", "config": IDLE})
     running = await api.until(lambda status: states(status) == ["RUNNING"] * 3, "/connectors/c/status")
-    assert running["tasks"] == [{"id": number, "state": "RUNNING", "worker_id": "w"} for number in (0, 1)]
+    task = {"state": "RUNNING", "worker_id": "w", "version": connectgroup.__version__}
+    assert running["tasks"] == [{"id": number, **task} for number in (0, 1)]
     assert await api("GET", "/connectors/c/tasks/1/status", 200) == running["tasks"][1]
     assert await api("GET", "/connectors/c/tasks", 200) == [
         {"id": {"connector": "c", "task": number}, "config": {"task": str(number)}} for number in (0, 1)
@@ -150,42 +152,43 @@ async def test_a_failed_task_shows_its_error_without_credentials(api: Api, worke
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "body"),
+    ("method", "path", "message"),
     [
-        ("GET", "/connectors/nosuch", None),
-        ("GET", "/connectors/nosuch/config", None),
-        ("GET", "/connectors/nosuch/status", None),
-        ("GET", "/connectors/nosuch/tasks", None),
-        ("GET", "/connectors/nosuch/tasks/0/status", None),
-        ("PATCH", "/connectors/nosuch/config", {}),
-        ("DELETE", "/connectors/nosuch", None),
-        ("PUT", "/connectors/nosuch/pause", None),
-        ("PUT", "/connectors/nosuch/resume", None),
-        ("PUT", "/connectors/nosuch/stop", None),
-        ("POST", "/connectors/nosuch/restart", None),
-        ("POST", "/connectors/nosuch/tasks/0/restart", None),
+        ("GET", "", "Connector nosuch not found"),
+        ("GET", "/config", "Connector nosuch not found"),
+        ("GET", "/status", "No status found for connector nosuch"),
+        ("GET", "/tasks", "Connector nosuch not found"),
+        ("GET", "/tasks/0/status", "No status found for task nosuch-0"),
+        ("GET", "/tasks/{}/status", "No status found for task nosuch-{}"),
+        ("PATCH", "/config", "Connector nosuch not found"),
+        ("DELETE", "", "Connector nosuch not found"),
+        ("PUT", "/pause", "Unknown connector nosuch"),
+        ("PUT", "/resume", "Unknown connector nosuch"),
+        ("PUT", "/stop", "Unknown connector nosuch"),
+        ("POST", "/restart", "Unknown connector: nosuch"),
+        ("POST", "/tasks/0/restart", "Unknown connector: nosuch"),
     ],
 )
 @pytest.mark.parametrize("group_exists", [False, True])
-async def test_an_unknown_connector_is_404(api: Api, method: str, path: str, body: object, group_exists: bool) -> None:
+async def test_an_unknown_connector_is_404_with_connects_message(
+    api: Api, method: str, path: str, message: str, group_exists: bool
+) -> None:
     if group_exists:
         await api("POST", "/connectors", 201, {"name": "c", "config": IDLE})
-    assert "nosuch" in await api(method, path, 404, body)
+    body = {} if method == "PATCH" else None
+    assert await api(method, f"/connectors/nosuch{path}", 404, body) == message
 
 
 @pytest.mark.parametrize("task", ["2", "-1", "x", "00", "9" * 30])
 async def test_an_unknown_task_is_404(api: Api, task: str) -> None:
     await api("POST", "/connectors", 201, {"name": "c", "config": IDLE})
-    for method, path in (
-        ("GET", f"/connectors/c/tasks/{task}/status"),
-        ("POST", f"/connectors/c/tasks/{task}/restart"),
-    ):
-        assert (await api(method, path, 404)).startswith("Unknown task: c-")
+    assert await api("GET", f"/connectors/c/tasks/{task}/status", 404) == f"No status found for task c-{task}"
+    assert await api("POST", f"/connectors/c/tasks/{task}/restart", 404) == f"Unknown task: c-{task}"
 
 
 async def test_a_second_creation_is_409(api: Api) -> None:
     await api("POST", "/connectors", 201, {"name": "c", "config": IDLE})
-    assert "connector c already exists" in await api("POST", "/connectors", 409, {"name": "c", "config": IDLE})
+    assert await api("POST", "/connectors", 409, {"name": "c", "config": IDLE}) == "Connector c already exists"
 
 
 async def test_of_many_concurrent_creations_one_succeeds(api: Api) -> None:

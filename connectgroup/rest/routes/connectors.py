@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final
 from urllib.parse import quote
 
@@ -10,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from ...config import connector_validation
-from ...errors import ConnectorNotFound, GroupIdNotFound
+from ...errors import ConnectorAlreadyExists, ConnectorNotFound, GroupIdNotFound
 from ...protocol.messages.common import config_of
 from ...protocol.messages.describe import DescribedConnector, DescribedUnit
 from ...protocol.records.connect import TargetState
@@ -55,7 +56,10 @@ async def create_connector(request: Request) -> Response:
         raise RestError(400, f"name: got {got}; allowed: the name of the connector, as a string")
     config = await _checked(request, name, config_from(settings, "config"))
     context = request.app.state.context
-    await context.admin.add_connector(context.group_id, name, config, state=_state(body.get("initial_state")))
+    try:
+        await context.admin.add_connector(context.group_id, name, config, state=_state(body.get("initial_state")))
+    except ConnectorAlreadyExists as error:
+        raise ConnectorAlreadyExists(f"Connector {printable(name)} already exists") from error
     info = views.connector_info(await context.admin.describe_connector(context.group_id, name))
     return JSONResponse(info, 201, {"Location": f"/connectors/{quote(name, safe='')}"})
 
@@ -68,7 +72,8 @@ async def get_connector(request: Request) -> Response:
 async def delete_connector(request: Request) -> Response:
     """Delete a connector and its tasks."""
     context = request.app.state.context
-    await context.admin.delete_connector(context.group_id, request.path_params["name"])
+    with _missing(f"Connector {_shown(request)} not found"):
+        await context.admin.delete_connector(context.group_id, request.path_params["name"])
     return Response(status_code=204)
 
 
@@ -100,7 +105,9 @@ async def patch_config(request: Request) -> Response:
 
 async def get_status(request: Request) -> Response:
     """The state of a connector and of its tasks, each with its worker."""
-    return JSONResponse(views.connector_status(await _described(request)))
+    return JSONResponse(
+        views.connector_status(await _described(request, missing=f"No status found for connector {_shown(request)}"))
+    )
 
 
 async def list_tasks(request: Request) -> Response:
@@ -110,8 +117,9 @@ async def list_tasks(request: Request) -> Response:
 
 async def get_task_status(request: Request) -> Response:
     """The state of one task."""
-    connector = await _described(request)
-    return JSONResponse(views.task_status(connector, _task(request, connector)))
+    missing = f"No status found for task {_shown(request)}-{_shown(request, 'task')}"
+    connector = await _described(request, missing=missing)
+    return JSONResponse(views.task_status(connector, _task(request, connector, missing)))
 
 
 async def pause(request: Request) -> Response:
@@ -132,7 +140,8 @@ async def stop(request: Request) -> Response:
 async def restart_connector(request: Request) -> Response:
     """Restart the connector; ``includeTasks``: its tasks too; ``onlyFailed``: only what has failed (KIP-745)."""
     include_tasks, only_failed = flag(request, "includeTasks"), flag(request, "onlyFailed")
-    name, context = (await _described(request)).connector, request.app.state.context
+    name = (await _described(request, missing=f"Unknown connector: {_shown(request)}")).connector
+    context = request.app.state.context
     restarted = await context.admin.restart_connector(
         context.group_id, name, include_tasks=include_tasks, only_failed=only_failed
     )
@@ -148,7 +157,8 @@ async def restart_connector(request: Request) -> Response:
 async def restart_task(request: Request) -> Response:
     """Restart one task."""
     context = request.app.state.context
-    unit = _task(request, await _described(request))
+    connector = await _described(request, missing=f"Unknown connector: {_shown(request)}")
+    unit = _task(request, connector, f"Unknown task: {_shown(request)}-{_shown(request, 'task')}")
     await context.admin.restart_task(context.group_id, request.path_params["name"], unit.task)
     return Response(status_code=204)
 
@@ -156,23 +166,39 @@ async def restart_task(request: Request) -> Response:
 # ----------------------------------------------------------------------------------------------
 
 
-async def _described(request: Request, *, task_configs: bool = False) -> DescribedConnector:
+def _shown(request: Request, parameter: str = "name") -> str:
+    """A parameter of the path, for messages."""
+    return printable(request.path_params[parameter])
+
+
+@contextmanager
+def _missing(message: str) -> Iterator[None]:
+    """Say in Kafka Connect's words that a connector does not exist; they differ from route to route."""
+    try:
+        yield
+    except (ConnectorNotFound, GroupIdNotFound) as error:
+        raise ConnectorNotFound(message) from error
+
+
+async def _described(request: Request, *, task_configs: bool = False, missing: str = "") -> DescribedConnector:
     """The connector that the path names.
+
+    Args:
+        task_configs: whether to describe the configurations of its tasks.
+        missing: the message if there is no such connector; a text that names it by default.
 
     Raises:
         ConnectorNotFound: there is none.
     """
     name, context = request.path_params["name"], request.app.state.context
-    try:
+    with _missing(missing or f"Connector {_shown(request)} not found"):
         described: DescribedConnector = await context.admin.describe_connector(
             context.group_id, name, task_configs=task_configs
         )
-    except (ConnectorNotFound, GroupIdNotFound) as error:
-        raise ConnectorNotFound(f"Connector {printable(name)} not found") from error
     return described
 
 
-def _task(request: Request, connector: DescribedConnector) -> DescribedUnit:
+def _task(request: Request, connector: DescribedConnector, missing: str) -> DescribedUnit:
     """The task that the path names.
 
     Raises:
@@ -182,12 +208,13 @@ def _task(request: Request, connector: DescribedConnector) -> DescribedUnit:
     for unit in connector.units:
         if unit.task != CONNECTOR and str(unit.task) == text:
             return unit
-    raise RestError(404, f"Unknown task: {connector.connector}-{printable(text)}")
+    raise RestError(404, missing)
 
 
 async def _set_state(request: Request, state: TargetState, status: int) -> Response:
     context = request.app.state.context
-    await context.admin.set_state(context.group_id, request.path_params["name"], state)
+    with _missing(f"Unknown connector {_shown(request)}"):
+        await context.admin.set_state(context.group_id, request.path_params["name"], state)
     return Response(status_code=status)
 
 

@@ -27,10 +27,10 @@ async def reset_topics(request: Request) -> Response:
     """Check that the connector exists; nothing is recorded."""
     context, name = request.app.state.context, request.path_params["name"]
     await offsets.require_connector(context.admin, context.group_id, name)
-    return Response(status_code=200)
+    return Response(status_code=202)
 
 
 OPERATIONS: Final = (
     Operation("GET", "/connectors/{name}/topics", get_topics, response=mapping(shape(topics=listing(TEXT)))),
-    Operation("PUT", "/connectors/{name}/topics/reset", reset_topics),
+    Operation("PUT", "/connectors/{name}/topics/reset", reset_topics, statuses=(202,)),
 )
