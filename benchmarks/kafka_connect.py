@@ -67,9 +67,11 @@ def running_connect(bootstrap: str, *, group: str = "connect", more: str = "", h
 
         def serves() -> bool:
             assert process.poll() is None, log.read_text(errors="replace")[-3000:]
-            with contextlib.suppress(urllib.error.URLError, OSError):
-                with urllib.request.urlopen(f"{url}/connectors", timeout=5) as response:
-                    return bool(response.status == 200)
+            with (
+                contextlib.suppress(urllib.error.URLError, OSError),
+                urllib.request.urlopen(f"{url}/connectors", timeout=5) as response,
+            ):
+                return bool(response.status == 200)
             return False
 
         try:

@@ -175,7 +175,7 @@ async def test_an_unknown_connector_is_404_with_connects_message(
 ) -> None:
     if group_exists:
         await api("POST", "/connectors", 201, {"name": "c", "config": IDLE})
-    body = {} if method == "PATCH" else None
+    body: object = {} if method == "PATCH" else None
     assert await api(method, f"/connectors/nosuch{path}", 404, body) == message
 
 
