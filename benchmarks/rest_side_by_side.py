@@ -4,8 +4,9 @@
     python benchmarks/rest_side_by_side.py --all      print the responses that are the same, too
 
 Both run one connector that has two tasks and moves little or nothing. Compared are the status, the names of the fields
-(without ``progress``, which only connectgroup has), and of an error the first sentence of its message. Ids of workers, versions, classes, their types and
-settings are replaced by a word. Needs Java and Maven (Kafka 4.3.1 is fetched from Maven Central once).
+(without ``progress``, which only connectgroup has), and of an error the first sentence of its message. Ids of workers,
+versions, classes, their types and settings are replaced by a word. Needs Java and Maven (Kafka 4.3.1 is fetched from
+Maven Central once).
 """
 
 from __future__ import annotations
