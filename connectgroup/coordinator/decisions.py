@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from ..errors import GroupError, InconsistentGroupProtocol, InvalidRequest, PolicyViolation
 from ..fault_points import fault_point
+from ..group.kernel.effects import Warn
 from ..group.kernel.outcome import Outcome
 from ..group.kernel.timers import SetTimer, TimerKey, TimerKind
 from ..group.registry import Converting, GroupType, Registry, Replaceable
@@ -21,8 +21,6 @@ from .loading import Groups, Loaded
 from .parking import Parking
 from .timers import Timers
 from .turn import Turn
-
-logger = logging.getLogger(__name__)
 
 
 class Decisions:
@@ -41,7 +39,7 @@ class Decisions:
             return None
         if isinstance(command.what, TimerKey) and not self._timers.take_expired(command):
             return None
-        group = self._group_of(command)
+        group = self._group_of(command, turn)
         if isinstance(group, GroupError):
             command.refuse(group)
             return None
@@ -60,7 +58,7 @@ class Decisions:
             turn.responses.append(replaced)
         return group
 
-    def _group_of(self, command: Command) -> Loaded | GroupError | None:
+    def _group_of(self, command: Command, turn: Turn) -> Loaded | GroupError | None:
         """The group of a command, new if the log has no such group; the error of the request; or ``None``: obsolete."""
         group_id = command.group_id
         error = self._groups.error(group_id)
@@ -82,7 +80,9 @@ class Decisions:
             try:
                 replacement = self._replacement(group, command)
             except GroupError as error:
-                logger.warning("no conversion: %s", error)
+                # Once for each epoch: clients repeat their joins.
+                epoch = group.group_type.measure(group.state).epoch
+                turn.effects.append(Warn(group_id=group_id, epoch=epoch, message=f"not converted: {error}"))
                 return error
             if replacement is not None:
                 return replacement

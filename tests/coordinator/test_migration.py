@@ -7,18 +7,21 @@ from typing import Any
 
 import pytest
 
-from connectgroup.errors import IllegalGeneration, RebalanceInProgress
+from connectgroup.errors import IllegalGeneration, InconsistentGroupProtocol, RebalanceInProgress
 from connectgroup.log.memory import MemoryLog, MemoryStorage
 from connectgroup.protocol.messages.classic import (
     GroupHeartbeatRequest,
     JoinGroupRequest,
     JoinGroupResponse,
+    LeaveGroupRequest,
+    LeavingMember,
     MemberShare,
     OfferedProtocol,
     SyncGroupRequest,
 )
 from connectgroup.protocol.messages.consumer import ConsumerDescribeRequest, ConsumerDescribeResponse, each_partition
 from connectgroup.protocol.messages.embedded import Assignment, Subscription
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
 from connectgroup.protocol.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -170,4 +173,30 @@ async def test_rejected_join_converts_nothing(caplog: pytest.LogCaptureFixture) 
             client_host="h",
         )
         assert refused.error_code == 69  # type: ignore[union-attr]
+        await send(coordinator, replace(join("newer", "foo"), group_id="other"))
+        assert caplog.text.count("not converted") == 1, "clients repeat their joins"
         assert "'connect'" in caplog.text
+
+
+async def test_worker_cannot_join_a_group_of_kafka_connect(caplog: pytest.LogCaptureFixture) -> None:
+    """CN-18: until its workers have stopped. Their connectors are in topics that the coordinator does not read."""
+    async with serving(None) as coordinator:
+        kafka_connect = JoinGroupRequest(
+            group_id="g",
+            session_timeout_ms=10_000,
+            rebalance_timeout_ms=60_000,
+            member_id="",
+            protocol_type="connect",
+            protocols=(OfferedProtocol(name="sessioned", metadata=b""),),
+        )
+        member_id = (await send(coordinator, kafka_connect)).member_id
+        worker = HeartbeatRequest(
+            group_id="g", member_id="w", member_epoch=0, rebalance_timeout_ms=60_000, client_assignors=(), owned=()
+        )
+        refused = await send(coordinator, worker)
+        assert refused.error_code == InconsistentGroupProtocol.code
+        assert "stop its members first" in refused.error_message
+        assert "not converted" in caplog.text
+        await send(coordinator, LeaveGroupRequest(group_id="g", members=(LeavingMember(member_id=member_id),)))
+        assert (await send(coordinator, worker)).error_code == 0
+        assert await type_of(coordinator) == "connect"

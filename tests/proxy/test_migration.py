@@ -91,7 +91,7 @@ def test_members_are_upgraded_one_by_one_and_back(quick_group: NewGroup, client:
 def test_killed_member_of_the_new_protocol_converts_the_group_back(quick_group: NewGroup) -> None:
     """Its session expires; the classic members read its partitions."""
     with quick_group("migration killed", partitions=4) as group:
-        old = [group.librdkafka("old", "range"), group.java("older", "range")]
+        old = [group.librdkafka("old", "range"), group.java("older", "range"), group.ours("ours", "range")]
         group.wait_until_balanced(*old)
         new = group.librdkafka("new")
         group.wait_until_balanced(*old, new)

@@ -18,7 +18,6 @@ MAX_LINES = 60
 
 NOT_APPLICABLE = {
     "CN-14": "configurations are part of grants, so there is no offset to wait for",
-    "CN-18": "there are no classic groups",
     "TO-09": "there is no initial rebalance delay",
 }
 """Scenarios without a counterpart in this product."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...errors import GroupError
+from ...errors import GroupError, InconsistentGroupProtocol
 from ...protocol.messages.api import Response
 from ...protocol.messages.assignment import InstallRequest, PrepareRequest
 from ...protocol.messages.common import RestartRequest
@@ -13,10 +13,11 @@ from ...protocol.messages.describe import DeleteRequest, DescribedGroup, Describ
 from ...protocol.messages.heartbeat import HeartbeatRequest
 from ...protocol.records.connect import GROUP_TYPE, Record
 from ...protocol.units import JOIN_EPOCH
+from ..classic.step import GROUP_TYPE as CLASSIC
 from ..kernel.deadlines import session
 from ..kernel.effects import Compute
 from ..kernel.outcome import Outcome
-from ..registry import Client, GroupNumbers, Input, RequestTraits
+from ..registry import Client, Converted, GroupNumbers, Input, RequestTraits
 from . import validate
 from .describe import describe
 from .handle import error_response, on_load, step
@@ -37,6 +38,7 @@ class ConnectGroupType:
         DeleteRequest,
         RestartRequest,
     )
+    member_request_types: tuple[type, ...] = ()
 
     def __init__(self, settings: GroupSettings) -> None:
         """``settings``: for all groups of this type."""
@@ -68,6 +70,21 @@ class ConnectGroupType:
                 return RequestTraits(
                     group_id=request.group_id, creates_group=isinstance(request, UpdateConnectorsRequest)
                 )
+
+    def convert(self, group_type: str, group: Any) -> Converted:
+        """Reject the conversion of a group with members: the coordinator does not have their connectors (CN-18).
+
+        Raises:
+            InconsistentGroupProtocol: always.
+        """
+        if group_type == CLASSIC:
+            what = "their connectors are in topics that this coordinator does not read"
+        else:
+            what = "they are consumers"
+        raise InconsistentGroupProtocol(
+            f"the group has members of another protocol, and {what}: stop its members first, "
+            "or choose another group id for these workers"
+        )
 
     def step(self, group: Group, what: Input, now_ms: int, client: Client) -> Outcome[Response | None]:
         return step(group, what, now_ms, self.settings, client_host=client.host, client_id=client.client_id)
