@@ -84,7 +84,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
                 terminalreporter.write_line(str(text))
 
 
+QUICK_JAVA = "-XX:TieredStopAtLevel=1"
+"""A Spark session of a test lives for seconds: with Java's second compiler, its start and some queries take twice the
+processor time."""
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Load the pytest plug-in also from a checkout that was installed before its entry point was added."""
+    """Start each Spark without Java's second compiler, and load the pytest plug-in also from an older installation."""
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK_JAVA)  # inherited by the processes that a test starts
     if not config.pluginmanager.hasplugin("connectgroup"):
         config.pluginmanager.import_plugin("connectgroup.testing.pytest_plugin")
