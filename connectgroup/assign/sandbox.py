@@ -14,9 +14,10 @@ import inspect
 import threading
 import traceback
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeGuard, TypeVar
 
 from ..errors import PluginError
+from ..masking import masked_text
 from ..protocol.messages.common import MAX_METADATA
 from ..protocol.units import Partitions, TopicPartition, Unit, Units, printable
 from .api import (
@@ -44,6 +45,9 @@ AssignmentT = TypeVar("AssignmentT", bound=Assignment)
 
 ResultT = TypeVar("ResultT")
 
+
+_MAX_TEXT: Final = 2_000
+"""Characters of an exception's text in which credentials are searched for; the rest is dropped."""
 
 _CALLERS = (__name__, "connectgroup.plugins")
 """Modules that call plug-ins; a built-in plug-in has the same top-level package."""
@@ -149,13 +153,13 @@ def location_in(error: BaseException, plugin_module: str) -> str:
 
 
 def describe(error: BaseException) -> str:
-    """Format an exception on one line, even if its ``__str__`` raises: ``ValueError: message``."""
+    """Format an exception on one line, even if its ``__str__`` raises: ``ValueError: message``; credentials masked."""
     try:
         text = str(error)
     except Exception:
         text = "(no description)"
     name = printable(type(error).__name__)
-    return f"{name}: {printable(text, limit=200)}" if text else name
+    return f"{name}: {printable(masked_text(text[:_MAX_TEXT]), limit=200)}" if text else name
 
 
 def _violation(assignor: Assignor[Any, Any, Any], group: Group, result: object) -> str | None:

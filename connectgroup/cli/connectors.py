@@ -149,9 +149,9 @@ async def validate_connector(options: argparse.Namespace) -> int:
         print_json(found.as_json())
     else:
         for error in found.errors:
-            print(error)
+            print(f"{options.file}: {error}")
         if not found.errors:
-            print(f"connector {connector.name}: valid")
+            print(f"{options.file}: connector {connector.name} is valid")
     return 1 if found.errors else 0
 
 

@@ -17,6 +17,7 @@ from typing import Any, Final, cast
 from ..errors import ConnectGroupError
 from ..group.kernel.effects import Compute, Computed, Effect, Match, Matched, PatternMatcher, Repeat, Warn
 from ..group.registry import Registry
+from ..masking import masked_text
 from ..protocol.units import printable
 from ..threads import NoThread, off_loop
 
@@ -117,7 +118,7 @@ class Effects:
             self._deliver(_computed(effect, result=call.result()))
 
     def _fail(self, effect: Compute, error: str) -> None:
-        self._deliver(_computed(effect, error=printable(error, limit=500)))
+        self._deliver(_computed(effect, error=printable(masked_text(error), limit=500)))
 
     def _returned(self, key: Key, call: asyncio.Future[Any]) -> None:
         self._running.pop(key, None)

@@ -13,6 +13,7 @@ from ..assign.api import ConnectAssignor
 from ..assign.convert import assignor_info, group_from_prepare, members_for_install
 from ..assign.sandbox import describe, describe_assignor, run_assignor
 from ..errors import GroupError, InvalidAssignment, PluginError, StaleGroupEpoch, TransportError
+from ..masking import masked_text
 from ..member.actions import Compute
 from ..member.state_machine import Member
 from ..protocol.messages.assignment import InstallRequest, InstallResponse, PrepareRequest, PrepareResponse
@@ -154,7 +155,7 @@ class Computations:
             members=members_for_install(assignment),
             delayed=grouped(assignment.delayed),
             delay_ms=assignment.delay_ms,
-            message=printable(assignment.message, limit=500),
+            message=printable(masked_text(assignment.message), limit=500),
         )
 
     async def watch(self) -> None:
@@ -175,7 +176,7 @@ class Computations:
 
 
 def _failed(install: InstallRequest, message: str, error: int = 1, *, location: str = "") -> InstallRequest:
-    message = printable(message, limit=500)
+    message = printable(masked_text(message), limit=500)
     mark_failed("PluginError")
     logger.error("%s", PluginError(message, location=location).with_location())
     return replace(install, error=error, message=message)

@@ -211,7 +211,7 @@ async def test_error_of_a_file_names_the_file(
 
 
 async def test_validate_prints_all_errors(command: Command, idle: Path) -> None:
-    assert (await command("connectors", "validate", idle)).out == "connector naps: valid\n"
+    assert (await command("connectors", "validate", idle)).out == f"{idle}: connector naps is valid\n"
     bad = idle.with_name("bad.properties")
     bad.write_text("name=bad\nconnector.class=pipeline\nsource=files\nsink=sqlite\nsink.table=1\nsource.format=x\n")
     done = await command("connectors", "validate", bad)
@@ -220,14 +220,16 @@ async def test_validate_prints_all_errors(command: Command, idle: Path) -> None:
         assert setting in done.out
     assert json.loads((await command("connectors", "validate", bad, "--json")).out)["error_count"] > 2
     bad.write_text("name=bad\nconnector.class=pipeline\nsource=filez\n")
-    source, sink = (await command("connectors", "validate", bad)).out.splitlines()
+    lines = (await command("connectors", "validate", bad)).out.splitlines()
+    assert all(line.startswith(f"{bad}: ") for line in lines)
+    source, sink = (line.removeprefix(f"{bad}: ") for line in lines)
     assert source.startswith("source: got 'filez'; allowed: datagen, files, ")
     assert sink == 'Missing required configuration "sink" which has no default value.'
     # Errors of the common settings do not hide those of the class.
     bad.write_text("name=bad\nconnector.class=idle\ntasks.max=0\nstop.ms=x\n")
     done = await command("connectors", "validate", bad)
     assert (done.code, done.err) == (1, "")
-    assert [line.split(":")[0] for line in done.out.splitlines()] == ["tasks.max", "stop.ms"]
+    assert [line.split(": ")[1] for line in done.out.splitlines()] == ["tasks.max", "stop.ms"]
     renamed = bad.with_suffix(".json")
     renamed.write_text('{"name": "bad", "config": {"name": "other", "connector.class": "idle"}}')
     done = await command("connectors", "validate", renamed)

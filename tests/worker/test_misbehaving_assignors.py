@@ -14,12 +14,13 @@ import pytest
 
 from connectgroup.assign.api import ConnectAssignment, ConnectGroup
 from connectgroup.assign.members import ConnectMemberAssignment
+from connectgroup.coordinator.own_assignors import as_server_assignor
 from connectgroup.protocol.messages.api import Request, Response
 from connectgroup.protocol.messages.assignment import InstallRequest, PrepareRequest
 from connectgroup.protocol.units import Unit
 from connectgroup.worker.settings import WorkerSettings
 
-from .builders import Spread, World
+from .builders import Spread, World, settings
 from .errors import Odd, raising
 from .virtual_time import Gate
 
@@ -85,6 +86,36 @@ async def test_exception_of_an_assignor_is_logged_with_file_and_line(
         at = f" (at {__file__}:{raises.__code__.co_firstlineno + 1})"
         assert all(line.endswith(f"assign raised RuntimeError: no assignment{at}") for line in lines)
         assert (await world.describe()).assignor_error.endswith("assign raised RuntimeError: no assignment")
+
+
+LEAK = "cannot read postgresql://user:canary-1@host, password=canary-2"
+LEAKS: dict[str, Callable[[ConnectGroup], Any]] = {
+    "raises": lambda group: (_ for _ in ()).throw(RuntimeError(LEAK)),
+    "error": lambda group: ConnectAssignment(error=5, message=LEAK),
+    "message": lambda group: ConnectAssignment(
+        members=[ConnectMemberAssignment(member_id="a", units=frozenset(group.units))], message=LEAK
+    ),
+}
+
+
+@pytest.mark.parametrize("server_side", [False, True])
+@pytest.mark.parametrize("leak", LEAKS)
+async def test_error_of_an_assignor_is_masked_in_every_log_and_description(
+    tmp_path: Path, leak: str, server_side: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    assignor = Spread()
+    assignor.before = LEAKS[leak]
+    group = settings(server_assignor="spread", server_assignors={"spread": as_server_assignor(assignor)})
+    async with World(tmp_path, group=group if server_side else settings()) as world:
+        await world.add("c", 1)
+        world.start("a", assignors=[] if server_side else [assignor])
+        for _ in range(300):
+            if "cannot read" in (described := await world.describe()).assignor_error:
+                break
+            await asyncio.sleep(0.1)
+        logged = "".join(record.getMessage() for record in caplog.records)
+    assert "cannot read postgresql://[hidden]@host, password=[hidden]" in described.assignor_error
+    assert "canary" not in repr(described) + logged
 
 
 async def test_exception_of_a_task_is_logged_with_file_and_line(

@@ -11,6 +11,7 @@ from ...errors import (
     InvalidAssignment,
     StaleGroupEpoch,
 )
+from ...masking import masked_text
 from ...protocol.messages.assignment import (
     InstallRequest,
     InstallResponse,
@@ -111,7 +112,7 @@ def install(group: Group, request: InstallRequest, now_ms: int, settings: GroupS
             )
     else:
         if request.message:
-            overlay.write(replace(computation, error=printable(request.message, limit=500)))
+            overlay.write(replace(computation, error=printable(masked_text(request.message), limit=500)))
         timers = install_target(overlay, request, assignor, request.member_id, settings, epoch=request.group_epoch)
     return Outcome(response=response, records=tuple(overlay.records), timers=timers)
 
@@ -125,12 +126,12 @@ def install_computed(group: Group, computed: Computed, now_ms: int, settings: Gr
     result, failure, contradicts = _validated(overlay, computed, settings)
     if failure and computed.epoch < group.epoch and not contradicts:
         # The group has changed since, which may be the cause of the failure.
-        timers = choose_again(overlay, settings, replace(computation, error=printable(failure, limit=500)))
+        timers = choose_again(overlay, settings, replace(computation, error=printable(masked_text(failure), limit=500)))
     elif failure:
         timers = fail_on_coordinator(overlay, settings, computation, failure)
     else:
         # The error of an earlier server-side attempt does not apply to this result; those of members still do.
-        error = printable(result.message, limit=500) or (computation.error if computation.failures else "")
+        error = printable(masked_text(result.message), limit=500) or (computation.error if computation.failures else "")
         if error != computation.error:
             overlay.write(replace(computation, error=error))
         timers = install_target(overlay, result, computed.assignor, COORDINATOR, settings, epoch=computed.epoch)

@@ -13,6 +13,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
+from ...masking import masked_text
 from ...protocol.records.connect import ComputationRecord, Record
 from ...protocol.units import printable
 from .deadlines import Computing, compute
@@ -241,7 +242,7 @@ def fail_on_coordinator(
             prepared=False,
             assignor="",
             replaced_members=(),
-            error=printable(error, limit=500),
+            error=printable(masked_text(error), limit=500),
         )
     )
     return (compute(draft.group.group_id, draft, settings.session_timeout_ms),)
@@ -266,6 +267,6 @@ def fail_computation(draft: Draft, settings: ComputationSettings, error: str) ->
             sorted({*computation.failed_members, *computation.replaced_members, computation.member_id} - {""})
         ),
         replaced_members=(),
-        error=printable(error, limit=500),
+        error=printable(masked_text(error), limit=500),
     )
     return choose_again(draft, settings, failed)
