@@ -6,7 +6,9 @@ import asyncio
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,6 +33,11 @@ async def run(*command: str | Path) -> tuple[int, str]:
     return process.returncode, output.decode()
 
 
+def is_in(state: str) -> Callable[[Any], bool]:
+    """Whether the connector of a status is in this state."""
+    return lambda body: body["connector"]["state"] == state
+
+
 async def test_kc_of_kafka_connect_py_manages_connectors(api: Api, worker: Worker) -> None:
     async def kc(*words: str) -> str:
         code, output = await run(Path(sys.executable).with_name("kc"), "--url", api.server.url, *words)
@@ -39,7 +46,7 @@ async def test_kc_of_kafka_connect_py_manages_connectors(api: Api, worker: Worke
 
     await kc("create", "--config-data", json.dumps({"name": "naps", "config": CONFIG}))
     assert "naps" in await kc("list")
-    await api.until(lambda body: body["connector"]["state"] == "RUNNING", "/connectors/naps/status")
+    await api.until(is_in("RUNNING"), "/connectors/naps/status")
     await api.until(lambda body: body["state"] == "RUNNING", "/connectors/naps/tasks/1/status")
     assert "RUNNING" in await kc("task-status", "naps", "1")
     assert "naps" in await kc("list-tasks", "naps")
@@ -49,7 +56,7 @@ async def test_kc_of_kafka_connect_py_manages_connectors(api: Api, worker: Worke
     await kc("validate-config", "idle", "--config-data", json.dumps({**CONFIG, "name": "naps"}))
     for action, state in (("pause", "PAUSED"), ("resume", "RUNNING")):
         await kc(action, "naps")
-        await api.until(lambda body, state=state: body["connector"]["state"] == state, "/connectors/naps/status")
+        await api.until(is_in(state), "/connectors/naps/status")
     await kc("restart", "naps", "--include-tasks")
     await kc("restart-task", "naps", "0")
     await kc("reset-topics", "naps")
