@@ -75,6 +75,7 @@ def build_parser() -> argparse.ArgumentParser:
     rest = commands.add_parser("rest", help="serve the REST API of a group")
     add_coordinator(rest)
     add_group(rest)
+    rest.add_argument("--new-group", action="store_true", help="create the group if there are only others")
     rest.add_argument("--port", type=number, default=DEFAULT_REST_PORT, help=f"port, 0 for any ({DEFAULT_REST_PORT})")
     _add_rest(rest, "--")
     rest.set_defaults(run=serve_rest)

@@ -198,6 +198,8 @@ async def _rest_server(
         "readers": options.rest_readers,
         "connector_classes": tuple(options.rest_connector_classes or ()),
         "requests_per_second": options.rest_requests_per_second,
+        # ``up`` runs the workers of its group, which create it if the first connector does not.
+        "new_group": options.run is not serve_rest or options.new_group,
     }
     async with _http_server(admin, values, rates) as url:
         yield url

@@ -29,6 +29,8 @@ class RestConfig(Settings):
             names of the loopback addresses. Other requests are rejected: they may come from a web page (DNS rebinding).
         connector_classes: the values of ``connector.class`` that clients may use; empty: every installed class.
         requests_per_second: maximum for each client address; further requests get 429.
+        new_group: whether the first connector creates the group if the coordinator serves other worker groups only;
+            otherwise the request is rejected, because the name of the group is rather a typing error.
     """
 
     host: Name = "127.0.0.1"
@@ -41,6 +43,7 @@ class RestConfig(Settings):
     allowed_hosts: tuple[Name, ...] = Field(default=())
     connector_classes: tuple[Name, ...] = ()
     requests_per_second: Annotated[int, Field(ge=1, le=1_000_000)] = 1_000
+    new_group: bool = False
 
     @model_validator(mode="after")
     def _fits_together(self) -> RestConfig:

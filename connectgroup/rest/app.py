@@ -54,6 +54,7 @@ class RestContext:
         commit: the commit there: the version of connectgroup.
         loggers: the loggers of this process.
         connector_classes: the classes that may be used; empty: all that are installed.
+        may_create_group: whether the first connector creates the group although the coordinator serves others.
     """
 
     admin: Admin
@@ -63,6 +64,7 @@ class RestContext:
     commit: str = ""
     loggers: Loggers = field(default_factory=Loggers)
     connector_classes: tuple[str, ...] = ()
+    may_create_group: bool = False
 
 
 def create_app(

@@ -82,6 +82,7 @@ class RestServer:
                 group_id=config.group,
                 commit=version("connectgroup"),
                 connector_classes=config.connector_classes,
+                may_create_group=config.new_group,
             )
         app = create_app(
             context,

@@ -9,8 +9,9 @@ import pytest
 
 import connectgroup
 from connectgroup import Worker
+from tests.coordinator.builders import serving
 
-from .conftest import Api
+from .conftest import Api, rest_server
 
 IDLE = {"connector.class": "idle", "tasks.max": "2"}
 
@@ -37,6 +38,27 @@ async def test_a_connector_is_created_described_and_deleted(api: Api) -> None:
     }
     assert await api("DELETE", "/connectors/c", 204) is None
     assert await api("GET", "/connectors", 200) == []
+
+
+async def test_first_connector_creates_the_group_if_there_is_none(api: Api) -> None:
+    """As Kafka Connect's users expect; a coordinator may serve consumer groups, too."""
+    await api("POST", "/connectors", 201, {"name": "c", "config": IDLE})
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [("POST", "/connectors", {"name": "c", "config": IDLE}), ("PUT", "/connectors/c/config", IDLE)],
+)
+async def test_connector_does_not_create_a_second_group_unless_told_to(method: str, path: str, body: Any) -> None:
+    async with serving() as coordinator:
+        async with rest_server(coordinator, group="first") as first:
+            await first(method, path, 201, body)
+        async with rest_server(coordinator, group="typo") as second:
+            message = await second(method, path, 404, body)
+            assert message.startswith("no such group 'typo'; groups here: first; a worker that joins creates it")
+            assert [group.group_id for group in await second.admin.list_groups()] == ["first"]
+        async with rest_server(coordinator, group="other", new_group=True) as third:
+            await third(method, path, 201, body)
 
 
 async def test_expand_returns_status_and_info_of_each_connector(api: Api) -> None:

@@ -10,11 +10,12 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from ...client.conditions import shown
 from ...config import connector_validation
 from ...errors import ConnectorAlreadyExists, ConnectorNotFound, GroupIdNotFound
 from ...protocol.messages.common import config_of
 from ...protocol.messages.describe import DescribedConnector, DescribedUnit
-from ...protocol.records.connect import TargetState
+from ...protocol.records.connect import GROUP_TYPE, TargetState
 from ...protocol.units import CONNECTOR, printable
 from .. import views
 from ..bodies import config_from, flag, patch_from, read_object
@@ -56,6 +57,7 @@ async def create_connector(request: Request) -> Response:
         raise RestError(400, f"name: got {got}; allowed: the name of the connector, as a string")
     config = await _checked(request, name, config_from(settings, "config"))
     context = request.app.state.context
+    await _check_group(request)
     try:
         await context.admin.add_connector(context.group_id, name, config, state=_state(body.get("initial_state")))
     except ConnectorAlreadyExists as error:
@@ -86,6 +88,7 @@ async def put_config(request: Request) -> Response:
     """Create the connector, or replace its configuration."""
     name, context = request.path_params["name"], request.app.state.context
     config = await _checked(request, name, config_from(await read_object(request), "body"))
+    await _check_group(request)
     result = await context.admin.put_connector(context.group_id, name, config)
     info = views.connector_info(await _described(request))
     headers = {"Location": f"/connectors/{quote(name, safe='')}"} if result.created else None
@@ -196,6 +199,26 @@ async def _described(request: Request, *, task_configs: bool = False, missing: s
             context.group_id, name, task_configs=task_configs
         )
     return described
+
+
+async def _check_group(request: Request) -> None:
+    """Refuse to create a second worker group, unless the server may: its name is rather a typing error.
+
+    Raises:
+        GroupIdNotFound: there are other worker groups, and this server's is not among them.
+    """
+    context = request.app.state.context
+    if context.may_create_group:
+        return
+    try:
+        await context.admin.describe(context.group_id, connectors=(), connectors_only=True)
+    except GroupIdNotFound as error:
+        names = [group.group_id for group in await context.admin.list_groups() if group.group_type == GROUP_TYPE]
+        if names:
+            raise GroupIdNotFound(
+                f"no such group {printable(context.group_id)!r}; groups here: {shown(names)}; a worker that joins"
+                " creates it, and so does a REST server with --new-group"
+            ) from error
 
 
 def _task(request: Request, connector: DescribedConnector, missing: str) -> DescribedUnit:
