@@ -104,7 +104,7 @@ def _check_convertible(rules: ClassicRules, former: ClassicGroup) -> None:
         raise InconsistentGroupProtocol(
             f"group {name} is of type 'classic' and has members; migration_policy is {policy!r}, so stop them first"
         )
-    if former.record.protocol_type != PROTOCOL_TYPE:
+    if former.members and former.record.protocol_type != PROTOCOL_TYPE:
         got = printable(former.record.protocol_type)
         raise InconsistentGroupProtocol(f"group {name} has members of protocol type {got!r}; allowed: 'consumer'")
     if len(former.members) > rules.settings.max_members:
@@ -167,7 +167,7 @@ def _currents(
     A cooperative member may still run partitions that it owned when it sent JoinGroup and that the leader took away: it
     joins again once it has revoked them. Until then they are pending revocations, or another member would run them too.
     """
-    taken = set().union(*assigned.values())
+    taken: set[TopicPartition] = set().union(*assigned.values())
     for member_id, partitions in assigned.items():
         claimed = subscription_of(rules.embedded, member_id, former.members[member_id].protocols).owned
         pending = with_ids(claimed, topics) - taken

@@ -22,8 +22,8 @@ class ClassicClient:
         running: the partitions that it runs now.
     """
 
-    def __init__(self, driver: Driver, name: str, protocol: str) -> None:
-        self.driver, self.name, self.protocol = driver, name, protocol
+    def __init__(self, driver: Driver, name: str, protocol: str, instance: str | None = None) -> None:
+        self.driver, self.name, self.protocol, self.instance = driver, name, protocol, instance
         self.cooperative = protocol == "cooperative-sticky"
         self.running: set[int] = set()
         self.member_id, self.generation = "", -1
@@ -51,11 +51,12 @@ class ClassicClient:
                 self.running = set(self._next)
                 self.phase = "join" if revoked and self.cooperative else "stable"
             case "stable":
-                self._handle(self.driver.heartbeat(self.member_id, self.generation))
+                self._handle(self.driver.heartbeat(self.member_id, self.generation, self.instance))
 
     def leave(self) -> None:
+        """Stop; a static member sends nothing."""
         self.running.clear()
-        if self.member_id:
+        if self.member_id and self.instance is None:
             self.driver.leave(self.member_id)
 
     def _join(self) -> None:
@@ -63,11 +64,15 @@ class ClassicClient:
             self.running.clear()
         if not self.member_id:
             self.running.clear()
-            self.member_id = self.driver.join("", self.protocol, requires_member_id=True).member_id
+            if self.instance is None:
+                self.member_id = self.driver.join("", self.protocol, requires_member_id=True).member_id
         self.driver.answers.pop(self.member_id, None)
-        response = self.driver.join(self.member_id, self.protocol, owned=self.running)
+        response = self.driver.join(self.member_id, self.protocol, owned=self.running, group_instance_id=self.instance)
         self.phase = "joining"
-        if response is not None:
+        if response is None:
+            self.member_id = self.driver.parked_as
+        else:
+            self.member_id = response.member_id or self.member_id
             self._joined(response)
 
     def _joined(self, response: Any) -> None:
@@ -92,7 +97,7 @@ class ClassicClient:
 
     def _sync(self) -> None:
         self.driver.answers.pop(self.member_id, None)
-        response = self.driver.sync(self.member_id, self.generation, self._shares)
+        response = self.driver.sync(self.member_id, self.generation, self._shares, group_instance_id=self.instance)
         self.phase = "syncing"
         if response is not None:
             self._synced(response)
@@ -123,8 +128,8 @@ class ClassicClient:
 class ConsumerClient:
     """A member of the consumer protocol."""
 
-    def __init__(self, driver: Driver, name: str) -> None:
-        self.driver, self.name = driver, name
+    def __init__(self, driver: Driver, name: str, instance: str | None = None) -> None:
+        self.driver, self.name, self.instance = driver, name, instance
         self.running: set[int] = set()
         self.epoch = 0
         self._next: set[int] | None = None
@@ -137,7 +142,7 @@ class ConsumerClient:
         if self._next is not None:
             self.running, self._next = self._next, None
             return
-        response = self.driver.beat(self.name, self.epoch, self.running)
+        response = self.driver.beat(self.name, self.epoch, self.running, instance_id=self.instance)
         if response.error_code != 0:
             self.running.clear()
             self.epoch = 0
@@ -152,6 +157,7 @@ class ConsumerClient:
             self._next = assigned
 
     def leave(self) -> None:
+        """Leave; a static member leaves temporarily."""
         self.running.clear()
         if self.epoch:
-            self.driver.beat(self.name, -1)
+            self.driver.beat(self.name, -1 if self.instance is None else -2, instance_id=self.instance)

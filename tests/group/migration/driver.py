@@ -67,6 +67,7 @@ class Driver:
     Attributes:
         group: its state now.
         answers: the responses to parked requests that later steps have sent, by sender.
+        parked_as: the sender of the last request that was parked.
         records: those of the last input and of its effects.
         delays_computations: computations wait in ``computing`` until ``compute`` is called.
     """
@@ -86,6 +87,7 @@ class Driver:
         self.answers: dict[str, Any] = {}
         self.parked: dict[str, Any] = {}
         self.timers: dict[TimerKey, SetTimer] = {}
+        self.parked_as = ""
         self.delays_computations = False
         self.computing: list[Compute] = []
 
@@ -105,6 +107,7 @@ class Driver:
         sender = outcome.sender or getattr(request, "member_id", "")
         if outcome.parks and outcome.response is None:
             self.parked[sender] = request
+            self.parked_as = sender
             return None
         if outcome.parks and not self.delays_computations:
             outcome = self._step(request, client)
@@ -114,7 +117,7 @@ class Driver:
         joins_new = isinstance(request, ConsumerHeartbeatRequest) and request.member_epoch == 0
         if self.type is self.classic and joins_new and self.group.exists:
             self._before = (self.type, self.group)
-            if self.group.members:
+            if self.type.retire(self.group) is None:
                 converted = self.consumer.convert("classic", self.group)
                 self.type, self.group = self.consumer, converted.state
                 self._take(Outcome(response=None, **_fields(converted)))

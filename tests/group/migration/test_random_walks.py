@@ -20,6 +20,7 @@ class Walk:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.protocol = self.random.choice(["range", "cooperative-sticky"])
+        self.has_static = self.random.random() < 0.5
         self.driver = Driver(partitions=PARTITIONS)
         self.clients: list[ClassicClient | ConsumerClient] = []
         self.count = 0
@@ -33,9 +34,11 @@ class Walk:
                 self.stop(self.random.choice(self.clients))
             case x if x < 0.05 and len(self.clients) > 1:
                 self.kill(self.random.choice(self.clients))
-            case x if x < 0.06 and self.driver.log:
+            case x if x < 0.06 and any(client.instance for client in self.clients):
+                self.replace(self.random.choice([client for client in self.clients if client.instance]))
+            case x if x < 0.07 and self.driver.log:
                 self.driver.restart()
-            case x if x < 0.12:
+            case x if x < 0.13:
                 self.driver.delays_computations = not self.driver.delays_computations
                 if not self.driver.delays_computations:
                     self.driver.compute()
@@ -45,13 +48,20 @@ class Walk:
                 pass
         self.check()
 
-    def start(self, kind: str) -> None:
+    def start(self, kind: str, instance: str | None = None) -> None:
         self.count += 1
         name = f"m{self.count}"
+        if instance is None and self.has_static and self.random.random() < 0.5:
+            instance = f"i{self.count}"
         if kind == "classic":
-            self.clients.append(ClassicClient(self.driver, name, self.protocol))
+            self.clients.append(ClassicClient(self.driver, name, self.protocol, instance))
         else:
-            self.clients.append(ConsumerClient(self.driver, name))
+            self.clients.append(ConsumerClient(self.driver, name, instance))
+
+    def replace(self, client: ClassicClient | ConsumerClient) -> None:
+        """A static member is stopped, and started again with either protocol."""
+        self.stop(client)
+        self.start(self.random.choice(["classic", "consumer"]), client.instance)
 
     def stop(self, client: ClassicClient | ConsumerClient) -> None:
         self.clients.remove(client)
@@ -75,25 +85,28 @@ class Walk:
         """No more changes: every client acts until all partitions run."""
         self.driver.delays_computations = False
         self.driver.compute()
-        for _ in range(40):
-            for client in self.clients:
-                client.act()
-                self.check()
-        expired = [key.member_id for key in self.driver.timers if key.kind is TimerKind.SESSION]
-        for member_id in set(expired) - {client.member_id for client in self.clients}:
-            self.driver.expire(TimerKind.SESSION, member_id)
-        for _ in range(40):
-            for client in self.clients:
-                client.act()
-                self.check()
+        for _ in range(4):
+            for _ in range(30):
+                for client in self.clients:
+                    client.act()
+                    self.check()
+            self.expire_stale()
         assert sorted(partition for client in self.clients for partition in client.running) == list(range(PARTITIONS))
         has_new = any(isinstance(client, ConsumerClient) for client in self.clients)
         assert self.driver.type.name == ("consumer" if has_new else "classic")
 
+    def expire_stale(self) -> None:
+        """The timeouts of members whose process is gone, and that of a rebalance that waits for them."""
+        alive = {client.member_id for client in self.clients}
+        for key in sorted(self.driver.timers):
+            gone = key.kind is TimerKind.SESSION and key.member_id not in alive
+            if key in self.driver.timers and (gone or (key.kind is TimerKind.REBALANCE and not key.member_id)):
+                self.driver.expire(key.kind, key.member_id)
+
 
 @pytest.mark.parametrize("block", range(10))
 def test_random_walk(block: int) -> None:
-    for seed in range(20 * block, 20 * (block + 1)):
+    for seed in range(12 * block, 12 * (block + 1)):
         walk = Walk(seed)
         walk.start("classic")
         for _ in range(250):
