@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ..integration.processes import Program, run_command, wait
+from ..integration.processes import Program, call_command, wait
 from .connector_files import connector_file
 
 GROUP = "sleepers"
@@ -24,7 +24,7 @@ def test_up_uses_the_configured_assignor(tmp_path: Path, options: list[str], com
         at = up.line_with("coordinator at ").removeprefix("coordinator at ").partition(",")[0]
 
         def explained() -> bool:
-            return f"computed by {computed_by}" in run_command("groups", "explain", GROUP, "--coordinator", at).out
+            return f"computed by {computed_by}" in call_command("groups", "explain", GROUP, "--coordinator", at).out
 
         wait("a target assignment", explained, up.output)
 
@@ -32,7 +32,7 @@ def test_up_uses_the_configured_assignor(tmp_path: Path, options: list[str], com
 def test_worker_that_requests_an_unknown_server_assignor_exits(tmp_path: Path) -> None:
     with Program("coordinator", "--port", 0, "--data", tmp_path / "data") as coordinator:
         at = coordinator.line_with("coordinator at ").removeprefix("coordinator at ")
-        done = run_command(
+        done = call_command(
             *("worker", "--group", GROUP, "--coordinator", at, "--scratch", tmp_path / "scratch"),
             *("--server-assignor", "nosuch"),
         )

@@ -17,7 +17,7 @@ import pytest
 from connectgroup.cli import parser
 from connectgroup.cli.command import main
 
-from ..integration.processes import PATIENCE_S, Program, family, run_command, wait
+from ..integration.processes import PATIENCE_S, Program, call_command, family, wait
 from .connector_files import connector_file, idle_connector_file
 
 GROUP = "sleepers"
@@ -45,7 +45,7 @@ def idle(tmp_path: Path) -> Path:
 def test_closed_pipe_of_a_reader_is_no_error(address: str, idle: Path) -> None:
     """``connectgroup groups describe ... | head``."""
     group = ("--group", GROUP, "--coordinator", address)
-    assert run_command("connectors", "put", idle, *group).code == 0
+    assert call_command("connectors", "put", idle, *group).code == 0
     reader, writer = os.pipe()
     os.close(reader)
     arguments = [sys.executable, "-m", "connectgroup", "groups", "describe", GROUP, *group[2:]]
@@ -86,7 +86,7 @@ def test_every_command_has_its_documented_effect(address: str, idle: Path, tmp_p
     group = ("--group", GROUP, *at)
 
     def done(*arguments: str | Path) -> str:
-        finished = run_command(*arguments)
+        finished = call_command(*arguments)
         assert (finished.code, finished.err) == (0, ""), finished
         return finished.out
 
@@ -129,13 +129,13 @@ def test_every_command_has_its_documented_effect(address: str, idle: Path, tmp_p
 def test_coordinator_stopped_by_a_signal_keeps_its_groups(
     coordinator: Program, address: str, idle: Path, tmp_path: Path
 ) -> None:
-    assert run_command("connectors", "put", idle, "--group", GROUP, "--coordinator", address).code == 0
+    assert call_command("connectors", "put", idle, "--group", GROUP, "--coordinator", address).code == 0
     coordinator.signal(signal.SIGTERM)
     assert coordinator.ended() == 0
     assert coordinator.lines == [f"coordinator at {address}"]
     with Program("coordinator", "--port", 0, "--data", tmp_path / "data") as again:
         at = again.line_with("coordinator at ").removeprefix("coordinator at ")
-        assert GROUP in run_command("groups", "list", "--coordinator", at).out
+        assert GROUP in call_command("groups", "list", "--coordinator", at).out
 
 
 def test_up_runs_a_group_and_restarts_a_worker_that_died(idle: Path, tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_up_runs_a_group_and_restarts_a_worker_that_died(idle: Path, tmp_path: P
         at = up.line_with("coordinator at ").removeprefix("coordinator at ").partition(",")[0]
 
         def describe() -> str:
-            return run_command("groups", "describe", GROUP, "--coordinator", at).out
+            return call_command("groups", "describe", GROUP, "--coordinator", at).out
 
         def all_run() -> bool:
             shown = describe()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ..integration.processes import Program, run_command, wait
+from ..integration.processes import Program, call_command, wait
 
 LIMITS = {
     "--max-connections": "the coordinator is at its limit of 2 connections (max_connections)",
@@ -26,9 +26,9 @@ def test_commands_and_workers_report_the_limit_that_is_reached(tmp_path: Path, o
         with contextlib.ExitStack() as opened:
             for _ in range(2):
                 opened.enter_context(socket.create_connection((host, int(port))))
-            listed = run_command("groups", "list", "--coordinator", address)
+            listed = call_command("groups", "list", "--coordinator", address)
             assert (listed.code, listed.err) == (2, f"connectgroup: {LIMITS[option]}\n")
             arguments = ("--name", "w", "--group", "g", "--coordinator", address, "--scratch", tmp_path)
             with Program("worker", *arguments) as worker:
                 worker.line_with(f"heartbeat failed (attempt 1): {LIMITS[option]}")
-        wait("room", lambda: run_command("groups", "list", "--coordinator", address).code == 0, coordinator.output)
+        wait("room", lambda: call_command("groups", "list", "--coordinator", address).code == 0, coordinator.output)

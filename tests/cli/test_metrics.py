@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ..integration.processes import Program, run_command, wait
+from ..integration.processes import Program, call_command, wait
 
 DASHBOARD: Final = Path(__file__).parents[2] / "docs" / "grafana-dashboard.json"
 NAME: Final = re.compile(r"\b(?:kafka_connect|connectgroup|process)_[a-z_]+\b")
@@ -95,7 +95,7 @@ def test_coordinator_and_worker_serve_their_own_metrics(tmp_path: Path) -> None:
 
 
 def test_port_without_room_for_the_workers_is_rejected(tmp_path: Path) -> None:
-    done = run_command("up", "--port", 0, "--data", tmp_path / "data", "--workers", 2, "--metrics-port", 65534)
+    done = call_command("up", "--port", 0, "--data", tmp_path / "data", "--workers", 2, "--metrics-port", 65534)
     assert (done.code, done.out) == (2, "")
     assert done.err == (
         "connectgroup: --metrics-port: got '65534'; allowed: 0 to 65533 for 2 workers, each at a port of its own\n"
@@ -106,6 +106,6 @@ def test_port_without_room_for_the_workers_is_rejected(tmp_path: Path) -> None:
 def test_port_in_use_is_named_before_anything_starts(command: str, tmp_path: Path) -> None:
     with Program("coordinator", "--port", 0, "--data", tmp_path / "data", "--metrics-port", 0) as coordinator:
         port = coordinator.line_with("metrics at ").rpartition(":")[2].removesuffix("/metrics")
-        done = run_command(command, "--port", 0, "--data", tmp_path / "other", "--metrics-port", port)
+        done = call_command(command, "--port", 0, "--data", tmp_path / "other", "--metrics-port", port)
         assert (done.code, done.out) == (2, "")
         assert done.err.endswith(f"127.0.0.1:{port}: cannot listen: Address already in use\n")

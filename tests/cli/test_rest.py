@@ -12,7 +12,7 @@ import pytest
 
 from tests.distribution import make_distribution
 
-from ..integration.processes import Program, run_command, wait
+from ..integration.processes import Program, call_command, wait
 
 
 def call(url: str, method: str = "GET", body: Any = None) -> Any:
@@ -101,10 +101,10 @@ def test_rest_serves_a_group_of_a_coordinator_elsewhere(tmp_path: Path) -> None:
             url = rest.line_with("REST at ").removeprefix("REST at ").partition(",")[0]
             assert call(f"{url}/health")["status"] == "healthy"
             call(f"{url}/connectors/naps/config", "PUT", {"connector.class": "idle"})
-            taken = run_command("rest", "--coordinator", address, "--port", url.rpartition(":")[2])
+            taken = call_command("rest", "--coordinator", address, "--port", url.rpartition(":")[2])
             assert taken.code == 2
             assert taken.err.endswith("cannot listen: Address already in use\n")
-            listed = run_command("connectors", "list", "--json", "--group", "g", "--coordinator", address)
+            listed = call_command("connectors", "list", "--json", "--group", "g", "--coordinator", address)
             assert json.loads(listed.out)[0]["name"] == "naps"
             rest.signal(signal.SIGTERM)
             assert rest.ended() == 0, rest.output()
@@ -115,7 +115,7 @@ def test_rest_serves_a_group_of_a_coordinator_elsewhere(tmp_path: Path) -> None:
 )
 def test_connector_class_that_is_not_installed_is_refused(arguments: list[str], option: str, tmp_path: Path) -> None:
     more = ["--data", str(tmp_path / "data"), "--workers", "1"] if arguments[0] == "up" else []
-    done = run_command(*arguments, "--port", "0", option, "zz", *more)
+    done = call_command(*arguments, "--port", "0", option, "zz", *more)
     assert done.code == 2, done
     assert done.err.splitlines()[-1] == f"connectgroup: {option}: got 'zz'; allowed: idle, pipeline", done
 
@@ -123,6 +123,6 @@ def test_connector_class_that_is_not_installed_is_refused(arguments: list[str], 
 def test_an_address_that_other_machines_reach_is_refused(tmp_path: Path) -> None:
     for arguments in (["rest", "--host", "0.0.0.0"], ["up", "--rest-host", "0.0.0.0", "--rest-port", "0"]):
         more = ["--data", str(tmp_path / "data"), "--workers", "1"] if arguments[0] == "up" else []
-        done = run_command(*arguments, "--port", "0", *more)
+        done = call_command(*arguments, "--port", "0", *more)
         assert done.code == 2, done
         assert "connectgroup: host: got '0.0.0.0'; allowed: a loopback address" in done.err.splitlines()[-1], done

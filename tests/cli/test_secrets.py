@@ -28,7 +28,7 @@ from connectgroup.protocol.records.connect import ConnectorRecord, TaskEntry
 from connectgroup.protocol.units import Unit
 from connectgroup.worker.runner import RunnerSettings, TaskRunner
 
-from ..integration.processes import Program, run_command, wait
+from ..integration.processes import Program, call_command, wait
 
 GROUP = "guarded"
 CANARY = "hunter2-canary"
@@ -73,12 +73,12 @@ def test_commands_and_logs_show_no_credential(tmp_path: Path) -> None:
                     ([CANARY], 2),
                 )
             ):
-                ran = run_command("connectors", "put", file_of(tmp_path / f"{number}.json", config), *group)
+                ran = call_command("connectors", "put", file_of(tmp_path / f"{number}.json", config), *group)
                 assert ran.code == code, ran
                 shown += [ran.out, ran.err]
 
             def runs() -> bool:
-                ran = run_command("groups", "describe", GROUP, "--coordinator", address)
+                ran = call_command("groups", "describe", GROUP, "--coordinator", address)
                 return "orders-0: RUNNING" in ran.out
 
             wait("the task runs", runs, worker.output)
@@ -90,7 +90,7 @@ def test_commands_and_logs_show_no_credential(tmp_path: Path) -> None:
                 ("groups", "explain", GROUP, "--moves", "--coordinator", address),
                 ("groups", "list", "--coordinator", address),
             ):
-                ran = run_command(*arguments)
+                ran = call_command(*arguments)
                 assert ran.code == 0, ran
                 shown += [ran.out, ran.err]
         shown += worker.lines

@@ -24,7 +24,7 @@ from connectgroup.protocol.units import CONNECTOR, Unit
 from connectgroup.supervisor import HERE, Supervisor
 
 from .flow import Pipe
-from .processes import PATIENCE_S, START_PATIENCE_S, run_command, wait
+from .processes import PATIENCE_S, START_PATIENCE_S, call_command, wait
 
 T = TypeVar("T")
 
@@ -214,7 +214,7 @@ class LocalGroup:
 
     def output(self) -> str:
         """The group as shown by the command line, and the last lines of its workers."""
-        shown = [run_command("groups", what, GROUP, "--coordinator", self.address) for what in ("describe", "explain")]
+        shown = [call_command("groups", what, GROUP, "--coordinator", self.address) for what in ("describe", "explain")]
         lines = [f"  {name} | {line}" for name, line in self.log[-40:]]
         return "\n".join([*(f"{done.out}{done.err}" for done in shown), "last lines of the workers:", *lines])
 

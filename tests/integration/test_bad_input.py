@@ -24,7 +24,7 @@ from connectgroup.spark.sources.listing import is_slice_of
 from .cluster import GROUP, LocalGroup
 from .conftest import Background
 from .flow import Pipe
-from .processes import family, run_command
+from .processes import call_command, family
 from .scene import Scenario
 
 pytestmark = pytest.mark.processes
@@ -64,7 +64,7 @@ def test_unknown_connector_class_lists_the_available_ones(
     cluster.put(pipe.name, {**pipe.config, "connector.class": "os.system"})
     error = failed(cluster, pipe, "connector.class: got 'os.system'")
     assert error.endswith("allowed: idle, pipeline, witnessed-pipeline")
-    shown = run_command("groups", "describe", GROUP, "--coordinator", cluster.address)
+    shown = call_command("groups", "describe", GROUP, "--coordinator", cluster.address)
     assert shown.code == 0
     assert f"  {pipe.name}: FAILED on worker-" in shown.out
     assert f"last error: {error}\n" in shown.out
@@ -262,7 +262,7 @@ def test_garbage_on_the_coordinator_port_has_no_effect(
 
 def test_worker_with_an_invalid_setting_does_not_start(cluster: LocalGroup) -> None:
     """Rejected before it joins, in one line."""
-    refused = run_command("worker", "--group", GROUP, "--coordinator", cluster.address, "--assignor", "nosuch")
+    refused = call_command("worker", "--group", GROUP, "--coordinator", cluster.address, "--assignor", "nosuch")
     assert (refused.code, refused.out) == (2, "")
     assert refused.err == "connectgroup: assignor: got 'nosuch'; allowed: balanced, incremental-cooperative, weighted\n"
     assert cluster.members() == set(cluster.alive())

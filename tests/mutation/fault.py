@@ -30,6 +30,7 @@ class Fault:
         new: what replaces it; empty: the statement is removed.
         tests: paths or ids of pytest, separated by blanks; one of these tests must fail.
         simulator: the invariants of ``tests.simulation`` of which one must be violated.
+        seed: a seed that violated one when the fault was last looked at: it is tried first, and saves a minute.
         model: whether ``tests.model`` must find a difference.
     """
 
@@ -40,6 +41,7 @@ class Fault:
     nth: int | None = None
     tests: str = ""
     simulator: str = ""
+    seed: int = 1
     model: bool = False
 
     @cached_property

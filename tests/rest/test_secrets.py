@@ -14,7 +14,7 @@ import pytest
 from connectgroup import Worker
 from connectgroup.config.secrets import Secrets
 from connectgroup.connector import Config, Connector, Task, TaskContext
-from tests.integration.processes import Program, run_command, wait
+from tests.integration.processes import Program, call_command, wait
 
 from .conftest import Api, running_worker
 
@@ -166,7 +166,7 @@ def test_nothing_that_the_processes_write_contains_a_secret(tmp_path: Path, monk
             ("connectors", "list", "--json"),
             ("connectors", "status", "bad"),
         ):
-            done = run_command(*arguments, *at)
+            done = call_command(*arguments, *at)
             shown += [done.out, done.err]
         up.signal(signal.SIGINT)
         up.ended()

@@ -65,7 +65,7 @@ ASSIGNING: tuple[Fault, ...] = (
           "if request.member_id in group.members"
           " and request.member_epoch not in (current.epoch, current.previous_epoch):\n"
           "    raise FencedMemberEpoch('the member epoch has advanced')\n...",
-          simulator="S13", model=True)),
+          simulator="S13", seed=5, model=True)),
     *at("connectgroup.group.connect.install:_is_repeat", "scenes/test_scenes.py",
         C("a repeated Install is an error (CN-08)",
           "...", "return False", simulator="S16", model=True)),

@@ -17,6 +17,7 @@ class C:
     nth: int | None = None
     tests: str = ""
     simulator: str = ""
+    seed: int = 1
     model: bool = False
 
 
@@ -36,6 +37,7 @@ def at(target: str, tests: str, *changes: C) -> tuple[Fault, ...]:
             nth=change.nth,
             tests=" ".join(f"tests/{part}" for part in (change.tests or tests).split()),
             simulator=change.simulator,
+            seed=change.seed,
             model=change.model,
         )
         for change in changes

@@ -97,7 +97,7 @@ GROUP: tuple[Fault, ...] = (
           "A & B & C", "current.held.keys() & C")),
     *at("connectgroup.group.connect.delay:give_back", "group/test_delay.py group/test_rejoin.py",
         C("every return requests a new target (L8)",
-          "...", "overlay.bump('returned')\nreturn ()", simulator="L8")),
+          "...", "overlay.bump('returned')\nreturn ()", simulator="L8", seed=10)),
     *at("connectgroup.group.connect.delay:after_install", "group/test_delay.py group/test_rejoin.py",
         C("an assignor that repeats its delay moves the deadline",
           "min(A, B)", "A")),
