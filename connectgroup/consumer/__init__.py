@@ -1,21 +1,27 @@
-"""A member of a classic consumer group, the protocol before KIP-848: JoinGroup, SyncGroup, a leader that assigns.
+"""A member of a Kafka consumer group: of the classic protocol (JoinGroup, SyncGroup), or of KIP-848's.
 
     choice           which rebalance protocol and which assignors a member offers (KIP-429)
     rounds           one rebalance, from the view of a member and of its leader
     validation       ownership of partitions, and partitions that must not be assigned yet (KIP-792)
 
-These four are pure: no I/O, no clock, only the standard library and the shared types. The modules that turn them into a
-member of a real group:
+These three are pure: no I/O, no clock, only the standard library and the shared types. The modules that turn them into
+a member of a real group:
 
-    group_consumer   GroupConsumer: poll, commit, close, and the listener's callbacks
-    membership       group membership: join, heartbeats, leave
+    group_consumer   GroupConsumer: poll, commit, seek, close
+    protocols        the parts that depend on the protocol
+    membership       what both protocols have in common; ``classic`` and ``epochs`` are the two
+    work             the group work between two records of a classic group; ``epoch_work`` that of KIP-848
+    ownership        owned partitions, and the listener's callbacks
     leading          the leader's work between JoinGroup and SyncGroup
     reading          positions, and fetched records
+    commits          when positions are committed
     offsets          committed offsets of the group: fetch and commit
     fetching         records, through confluent-kafka (the extra ``kafka``)
+    records          Record
     callbacks        calls to the listener and the assignors
     client           broker selection and retries
     connection       one connection, one request at a time
+    problems         problems that last are logged once
 
 The public names are loaded on first use, so that the pure modules can be imported without the rest.
 """

@@ -31,6 +31,7 @@ from ..protocol.messages.classic import (
     SyncGroupResponse,
 )
 from ..protocol.messages.embedded import Assignment
+from ..topics.regex import matching
 from ..wire.embedded import decode_assignment
 from .choice import assignor_named
 from .client import REQUEST_TIMEOUT_S, GroupClient
@@ -168,7 +169,7 @@ class ClassicMembership(Membership):
             try:
                 response: JoinGroupResponse = await self._client.send_to_coordinator(request, timeout_s=longest_s)
             except TransportError as error:
-                logger.warning("group %s: %s; trying again", settings.group, error)
+                logger.debug("group %s: %s; trying again", settings.group, error)
                 continue
             match response.error_code:
                 case Code.NONE:
@@ -265,7 +266,7 @@ class ClassicMembership(Membership):
             try:
                 await self._beat()
             except ConnectGroupError as error:
-                logger.warning("group %s: heartbeat: %s", settings.group, error)
+                logger.debug("group %s: heartbeat: %s", settings.group, error)
 
     async def _beat(self) -> None:
         settings, sent_at = self.settings, time.monotonic()
@@ -293,10 +294,29 @@ class ClassicMembership(Membership):
             case code:
                 self.refused(code, "Heartbeat")
 
+    async def resolve(self) -> None:
+        """Look up the topics that match the pattern, if there is one.
+
+        Raises:
+            TransportError: no broker responded.
+        """
+        if self.settings.pattern is not None:
+            self.subscribed = matching(self.settings.pattern, tuple(await self._client.all_topics()))
+
+    async def _match_again(self) -> None:
+        before = self.subscribed
+        try:
+            await self.resolve()
+        except ConnectGroupError as error:
+            logger.debug("group %s: topics: %s", self.settings.group, error)
+        if self.subscribed != before and self.in_group:
+            self.request_rejoin("other topics match the pattern")
+
     async def watch_topics(self) -> None:
         """On the leader: rejoin when topics or partitions have been added or removed."""
         while True:
             await asyncio.sleep(self.settings.metadata_max_age_ms / 1000)
+            await self._match_again()
             watched = self._watched
             if watched is None or not self.in_group or self._joining:
                 continue
@@ -304,7 +324,7 @@ class ClassicMembership(Membership):
             try:
                 now = (await self._client.topics(names)).there
             except ConnectGroupError as error:
-                logger.warning("group %s: topics: %s", self.settings.group, error)
+                logger.debug("group %s: topics: %s", self.settings.group, error)
                 continue
             if watched is self._watched and sorted(now, key=_name) != sorted(before, key=_name):
                 self.request_rejoin("topics or partitions have changed")
@@ -314,6 +334,10 @@ class ClassicMembership(Membership):
         self._watched = None
 
     # ------------------------------------------------------------------------------------------ leave
+
+    async def end(self, reason: str, *, leave: bool) -> None:
+        if leave:
+            await self.leave(reason)
 
     async def leave(self, reason: str) -> None:
         member_id, was_in = self.member_id, self.in_group

@@ -10,7 +10,6 @@ Source: KIP-62 for the requests sent during a rebalance; Kafka's ``AbstractCoord
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -24,15 +23,18 @@ from ..protocol.units import printable
 from ..wire.kafka_apis import BrokerRequest
 from ..wire.kafka_messages import MetadataRequest, MetadataResponse, TopicMetadata, TopicName
 from .connection import BrokerConnection
-from .errors import ASK_AGAIN, COORDINATOR_MOVED, BrokerError, Code
+from .errors import ASK_AGAIN, COORDINATOR_MOVED, BrokerError, Code, error_name
+from .problems import Problems
 
-Line = Literal["group", "offsets"]
+Line = Literal["group", "offsets", "assignor"]
 
 REQUEST_TIMEOUT_S = 30.0
+COORDINATOR = "coordinator"
+BROKERS = "brokers"
+"""The subjects of problems."""
+
 FIRST_WAIT_S = 0.1
 MAX_WAIT_S = 1.0
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +50,10 @@ class Topics:
     missing: dict[str, int]
 
 
+class _NoBroker(TransportError):
+    """No broker responded; reported already."""
+
+
 class GroupClient:
     """Access to the brokers, for one group.
 
@@ -55,10 +61,16 @@ class GroupClient:
         bootstrap: ``host:port``, several separated by commas; any broker of the cluster.
         group_id: the group.
         client_id: sent to the brokers.
+        coordinator: ``host:port`` of a coordinator that is not one of the brokers; null looks the group's up.
+
+    Attributes:
+        problems: of this consumer.
     """
 
-    def __init__(self, bootstrap: str, group_id: str, client_id: str) -> None:
+    def __init__(self, bootstrap: str, group_id: str, client_id: str, *, coordinator: str | None = None) -> None:
         self._bootstrap = addresses(bootstrap)
+        self._fixed = parse_address("coordinator", coordinator) if coordinator is not None else None
+        self.problems = Problems(group_id)
         self._group_id, self._client_id = group_id, client_id
         self._known: tuple[tuple[str, int], ...] = ()
         self._any: BrokerConnection | None = None
@@ -72,16 +84,48 @@ class GroupClient:
         Raises:
             TransportError: no broker responded.
         """
-        requested = MetadataRequest(
-            topics=tuple(TopicName(name=name) for name in sorted(names)), allow_auto_topic_creation=False
+        topics, racks = await self._metadata(tuple(TopicName(name=name) for name in sorted(names)))
+        missing = {topic.name or "": topic.error_code for topic in topics if topic.error_code != Code.NONE}
+        for name in names:
+            subject = f"topic {printable(name)}"
+            if name in missing:
+                self.problems.met(subject, f"{subject}: {error_name(missing[name])}")
+            else:
+                self.problems.solved(subject)
+        return Topics(
+            there=tuple(_spec(topic, racks) for topic in topics if topic.error_code == Code.NONE), missing=missing
         )
+
+    async def all_topics(self) -> frozenset[str]:
+        """Return the names of all topics but Kafka's own.
+
+        Raises:
+            TransportError: no broker responded.
+        """
+        topics, _ = await self._metadata(None)
+        return frozenset(topic.name for topic in topics if topic.name and not topic.is_internal)
+
+    async def topic_names(self, topic_ids: Collection[str]) -> dict[str, str]:
+        """Return the names of topics by their ids; those that do not exist are omitted.
+
+        Raises:
+            TransportError: no broker responded.
+        """
+        topics, _ = await self._metadata(tuple(TopicName(topic_id=each, name=None) for each in sorted(topic_ids)))
+        return {topic.topic_id: topic.name for topic in topics if topic.name and topic.error_code == Code.NONE}
+
+    async def _metadata(
+        self, topics: tuple[TopicName, ...] | None
+    ) -> tuple[tuple[TopicMetadata, ...], dict[int, str | None]]:
+        """Query topics, and the rack of each broker."""
+        requested = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
         response: MetadataResponse = await self._send_to_any_broker(requested)
         self._known = tuple((broker.host, broker.port) for broker in response.brokers)
-        racks = {broker.node_id: broker.rack for broker in response.brokers}
-        return Topics(
-            there=tuple(_spec(topic, racks) for topic in response.topics if topic.error_code == Code.NONE),
-            missing={topic.name: topic.error_code for topic in response.topics if topic.error_code != Code.NONE},
-        )
+        return response.topics, {broker.node_id: broker.rack for broker in response.brokers}
+
+    async def coordinator_serves(self, request_class: type[BrokerRequest]) -> bool:
+        """Whether the coordinator serves an API. Raises TransportError: it does not respond."""
+        return await (await self._line("group")).serves(request_class, timeout_s=REQUEST_TIMEOUT_S)
 
     async def send_to_coordinator(
         self,
@@ -114,15 +158,17 @@ class GroupClient:
             except TransportError as error:
                 self.forget_coordinator()
                 found = str(error)
+                if not isinstance(error, _NoBroker):
+                    self.problems.met(COORDINATOR, f"{found}; trying again")
             else:
                 passing = ASK_AGAIN.intersection(codes(response))
                 if not passing:
+                    self.problems.solved(COORDINATOR)
                     return response
                 if passing & COORDINATOR_MOVED:
                     self.forget_coordinator()
                 found = f"{connection.address}: {', '.join(sorted(Code(code).name for code in passing))}"
-            if found != problem:
-                logger.warning("group %s: %s; trying again", printable(self._group_id), found)
+                self.problems.met(COORDINATOR, f"{found}; trying again")
             problem = found
             if loop.time() + wait_s >= give_up:
                 raise TransportError(f"{type(request).__name__}: given up after {timeout_s:g} s: {problem}")
@@ -143,7 +189,7 @@ class GroupClient:
         """Return the connection to the coordinator; look the coordinator up if necessary."""
         async with self._finding:
             if self._coordinator is None:
-                self._coordinator = await self._find()
+                self._coordinator = self._fixed or await self._find()
         host, port = self._coordinator
         connection = self._lines.get(line)
         if connection is None or connection.address != f"{host}:{port}":
@@ -169,7 +215,9 @@ class GroupClient:
         problem = "no broker"
         if self._any is not None:
             try:
-                return await self._any.call(request, timeout_s=REQUEST_TIMEOUT_S)
+                response = await self._any.call(request, timeout_s=REQUEST_TIMEOUT_S)
+                self.problems.solved(BROKERS)
+                return response
             except TransportError as error:
                 problem = str(error)
         # Brokers from the cluster's metadata first, then the bootstrap brokers: the former may all be gone.
@@ -183,8 +231,10 @@ class GroupClient:
             if self._any is not None:
                 await self._any.close()
             self._any = connection
+            self.problems.solved(BROKERS)
             return response
-        raise TransportError(problem)
+        self.problems.met(BROKERS, f"{problem}; trying again")
+        raise _NoBroker(problem)
 
 
 def addresses(bootstrap: str) -> tuple[tuple[str, int], ...]:
@@ -207,4 +257,4 @@ def _spec(topic: TopicMetadata, racks: dict[int, str | None]) -> TopicSpec:
         for partition in ordered
     )
     count = ordered[-1].partition_index + 1 if ordered else 0
-    return TopicSpec(name=topic.name, num_partitions=count, racks=places if any(places) else ())
+    return TopicSpec(name=topic.name or "", num_partitions=count, racks=places if any(places) else ())

@@ -54,12 +54,20 @@ class Commits:
         """Whether an automatic commit should start now; not during a rebalance, and not beside another one."""
         if self._settings.auto_commit_interval_ms is None or self._membership.is_rebalancing:
             return False
+        if self._settings.auto_commit_interval_ms == 0:
+            return bool(self._reading.uncommitted())
         return (self._running is None or self._running.done()) and time.monotonic() >= self._due
 
-    def start(self, owned: Partitions) -> None:
-        """Commit concurrently with reading: a coordinator that does not respond must not delay reading."""
+    async def start(self, owned: Partitions) -> None:
+        """Commit concurrently with reading: a coordinator that does not respond must not delay reading.
+
+        With an interval of 0 the commit ends first: no record is returned before the ones before it are committed.
+        """
         self.schedule()
-        self._running = asyncio.create_task(self._commit_or_log(owned), name="commit")
+        if self._settings.auto_commit_interval_ms == 0:
+            await self._commit_or_log(owned)
+        else:
+            self._running = asyncio.create_task(self._commit_or_log(owned), name="commit")
 
     async def before_revocation(self, owned: Partitions) -> None:
         """Commit if automatic commits are enabled; a failure is logged, and the records are read again."""

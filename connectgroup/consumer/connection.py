@@ -25,6 +25,7 @@ from ..wire.kafka_apis import BROKER_APIS, BrokerRequest, decode_kafka_response,
 
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
 CONNECT_TIMEOUT_S: Final = 10.0
+APIS_REQUEST: Final = ApiVersionsRequest(client_software_name="connectgroup", client_software_version="0")
 
 _LENGTH: Final = struct.Struct(">i")
 
@@ -79,6 +80,16 @@ class BrokerConnection:
         except (OSError, EOFError, WireError, UnicodeError, OverflowError) as error:
             raise TransportError(f"{self.address}: {name}: {_error_text(error)}") from error
 
+    async def serves(self, request_class: type[BrokerRequest], *, timeout_s: float) -> bool:
+        """Whether the server serves an API in a version known here; connects if necessary.
+
+        Raises:
+            TransportError: no connection.
+        """
+        if self._streams is None:
+            await self.call(APIS_REQUEST, timeout_s=timeout_s)
+        return request_class in self._versions
+
     async def close(self) -> None:
         """Close the connection; a call in flight fails."""
         self._drop()
@@ -94,10 +105,9 @@ class BrokerConnection:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             with name_lookup_errors(self._host):
                 self._streams = await asyncio.open_connection(self._host, self._port)
-            requested = ApiVersionsRequest(client_software_name="connectgroup", client_software_version="0")
             try:
                 response: ApiVersionsResponse = await self._exchange(
-                    requested, BROKER_APIS[ApiVersionsRequest].versions[-1]
+                    APIS_REQUEST, BROKER_APIS[ApiVersionsRequest].versions[-1]
                 )
             except (EOFError, WireError) as error:
                 hint = "is it a Kafka broker's PLAINTEXT listener? TLS and SASL are not spoken here"

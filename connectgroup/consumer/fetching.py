@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from ..errors import ConfigError, ConnectGroupError
 from ..protocol.units import Partitions, TopicPartition, printable
 from .errors import with_extra
+from .problems import Problems
 from .records import Run, runs_of
 from .settings import ConsumerSettings
 
@@ -48,7 +49,8 @@ class Fetcher:
         ConfigError: confluent-kafka is not installed, or rejects one of ``settings.fetch``.
     """
 
-    def __init__(self, settings: ConsumerSettings) -> None:
+    def __init__(self, settings: ConsumerSettings, problems: Problems) -> None:
+        self._problems = problems
         self._reset = settings.auto_offset_reset
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"fetching for {settings.group}")
         self._consumer = make_consumer(settings)
@@ -63,16 +65,30 @@ class Fetcher:
         if self._reset == "error":
             raise FetchError(f"{partition}: the group has no offset and auto_offset_reset is error")
 
-        def ask() -> int | None:
+        ends = await self._ends(partition)
+        return None if ends is None else ends[self._reset == "latest"]
+
+    async def end(self, partition: TopicPartition) -> int | None:
+        """Return the end offset of a partition: that of the next record to be written. Null if it is not available.
+
+        Raises:
+            FetchError: the principal is not authorized to read the partition.
+        """
+        ends = await self._ends(partition)
+        return None if ends is None else ends[1]
+
+    async def _ends(self, partition: TopicPartition) -> tuple[int, int] | None:
+        def ask() -> tuple[int, int] | None:
             try:
                 low, high = self._consumer.get_watermark_offsets(_theirs(partition), timeout=ANSWER_TIMEOUT_S)
             except KafkaException as error:
                 if error.args[0].code() in REFUSALS:
                     raise
                 # The group may know of a new partition before librdkafka does; this query makes librdkafka refresh.
-                logger.warning("%s: %s; trying again", partition, printable(error.args[0].str(), limit=200))
+                self._problems.met(f"{partition}", f"{partition}: {_text(error.args[0])}; trying again")
                 return None
-            return int(low if self._reset == "earliest" else high)
+            self._problems.solved(f"{partition}")
+            return low, high
 
         return await self._call(f"{partition}: its first and last offset", ask)
 
@@ -119,7 +135,7 @@ class Fetcher:
 
     def _arrived(self, limit: int, *first: Message) -> list[Run]:
         try:
-            return runs_of(_without_errors([*first, *self._consumer.consume(limit, 0)]))
+            return runs_of(_without_errors([*first, *self._consumer.consume(limit, 0)], self._problems))
         except KafkaException as error:
             raise _fetch_error("reading", error) from error
 
@@ -146,7 +162,7 @@ class Fetcher:
 
 
 def _fetch_error(what: str, error: KafkaException) -> FetchError:
-    return FetchError(f"{what}: {printable(error.args[0].str(), limit=200)}")
+    return FetchError(f"{what}: {_text(error.args[0])}")
 
 
 class _DebugLogger(logging.LoggerAdapter[logging.Logger]):
@@ -188,7 +204,7 @@ def _theirs(partition: TopicPartition, offset: int | None = None) -> Any:
     return Theirs(*partition) if offset is None else Theirs(*partition, offset)
 
 
-def _without_errors(messages: list[Message]) -> list[Message]:
+def _without_errors(messages: list[Message], problems: Problems) -> list[Message]:
     """The messages that are records; the others are errors, and logged.
 
     Raises:
@@ -198,13 +214,17 @@ def _without_errors(messages: list[Message]) -> list[Message]:
         return messages
     for message in messages:
         if (error := message.error()) is not None:
-            _check(message, error)
+            _check(message, error, problems)
     return [message for message in messages if message.error() is None]
 
 
-def _check(message: Message, error: KafkaError) -> None:
-    """Raise an error from which librdkafka does not recover by itself; log the others."""
+def _check(message: Message, error: KafkaError, problems: Problems) -> None:
+    """Raise an error from which librdkafka does not recover by itself; log the others once."""
     where = f"{message.topic()}-{message.partition()}" if message.topic() else "the cluster"
     if error.code() in REFUSALS or error.fatal():
-        raise FetchError(f"{where}: {printable(error.str(), limit=200)}")
-    logger.warning("%s: %s", where, printable(error.str(), limit=200))
+        raise FetchError(f"{where}: {_text(error)}")
+    problems.met(f"reading {where}", f"{where}: {_text(error)}")
+
+
+def _text(error: KafkaError) -> str:
+    return printable(error.str(), limit=200)

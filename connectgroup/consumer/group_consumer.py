@@ -1,4 +1,4 @@
-"""A member of a classic Kafka consumer group with assignors written in Python, for existing brokers.
+"""A member of a Kafka consumer group, of the classic or the new protocol, with assignors written in Python.
 
     async with GroupConsumer("127.0.0.1:9092", group="billing", topics=["orders"]) as consumer:
         async for record in consumer:
@@ -11,22 +11,15 @@ is revoked while one of its records is being processed. Heartbeats and the wait 
 consumer that does not call ``poll`` within ``max_poll_interval_ms`` leaves the group.
 
 Delivery is at least once.
-
-    membership   JoinGroup, SyncGroup, Heartbeat, LeaveGroup
-    leading      the leader's work between JoinGroup and SyncGroup
-    fetching     records, through confluent-kafka
-    reading      positions, and fetched records
-    commits      when positions are committed
-    offsets      OffsetCommit, OffsetFetch
-    client       broker selection
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Literal
 
@@ -34,22 +27,18 @@ from ..assign.api import PartitionAssignor
 from ..config.base import checked
 from ..errors import ConfigError
 from ..protocol.units import Partitions, TopicPartition
-from .callbacks import loaded
-from .classic import ClassicMembership
 from .client import GroupClient
 from .commits import Commits
 from .errors import CommitRefused
 from .listener import ConsumerRebalanceListener
-from .membership import Membership
-from .offsets import Position
+from .offsets import Position, committed
 from .ownership import Ownership
+from .protocols import protocol_of
 from .reading import MAX_RECORDS, Reading
 from .records import Record
 from .settings import ConsumerSettings
-from .work import ClassicWork, GroupWork
 
 logger = logging.getLogger(__name__)
-
 RETRY_S = 0.1
 YIELD_S = 0.05
 """How long an ``async for`` returns fetched records before other tasks, such as heartbeats, get their turn."""
@@ -61,22 +50,31 @@ class GroupConsumer:
     Args:
         bootstrap: ``host:port`` of one or more brokers, with commas. PLAINTEXT only: no TLS, no SASL.
         group: the group's name.
-        topics: names, at least one; the consumer waits for topics that do not exist yet.
+        topics: names; the consumer waits for topics that do not exist yet.
+        pattern: instead of ``topics``: a regular expression (RE2) that whole names of topics match.
+        group_protocol: ``classic``, or ``consumer`` for the protocol of KIP-848.
         assignors: the assignors of this member, best first: entry-point names or objects. The group uses one that all
-            its members offer. The rebalance protocol, EAGER or COOPERATIVE, is the highest that all of these support
-            (KIP-429).
+            its members offer. In a classic group, the rebalance protocol, EAGER or COOPERATIVE, is the highest that all
+            of these support (KIP-429); by default ``range`` and ``cooperative-sticky``. In the new protocol they are
+            client-side assignors, which only connectgroup's coordinator supports; by default there are none.
+        server_assignor: in the new protocol: the assignor of the coordinator, ``uniform`` or ``range``; null for its
+            default. It assigns if there are no client-side assignors or the coordinator does not support them.
+        coordinator: ``host:port`` of a connectgroup coordinator that is not behind ``bootstrap``; null looks it up.
         listener: is notified of assigned and revoked partitions.
         instance: ``group.instance.id``, static membership: a static member does not leave the group on close; its
             partitions are kept for it until the session timeout (KIP-345).
         rack: the consumer's rack, for rack-aware assignors and for fetching from the closest replica.
-        session_timeout_ms: time without a heartbeat after which the group removes the member.
-        heartbeat_interval_ms: at most a third of that.
+        session_timeout_ms: time without a heartbeat after which the group removes the member. In the new protocol the
+            coordinator's setting counts; give the same here, because a consumer without a response for that time stops
+            reading.
+        heartbeat_interval_ms: at most a third of that; in the new protocol the coordinator's setting counts.
         max_poll_interval_ms: time without ``poll`` after which the member leaves. A rebalance waits for the member for
             the same time; its assignor may take half of it.
         auto_offset_reset: start position without a committed offset: ``earliest``, ``latest`` or ``error``.
         auto_commit_interval_ms: how often ``poll`` commits the records it returned before, and before each revocation;
-            null disables automatic commits in favor of ``commit``.
-        metadata_max_age_ms: how often the leader checks for new topics and partitions.
+            0 commits in every ``poll``, before it returns more; null disables automatic commits in favor of ``commit``.
+            A process that is killed has read at most one interval, or one ``poll``, that is read again.
+        metadata_max_age_ms: how often topics are queried, for new ones and for new partitions.
         client_id: sent to the brokers.
         fetch: settings of librdkafka for fetching, as ``{"fetch.min.bytes": 1}``.
 
@@ -90,8 +88,12 @@ class GroupConsumer:
         bootstrap: str,
         *,
         group: str,
-        topics: Sequence[str],
-        assignors: Sequence[PartitionAssignor | str] = ("range", "cooperative-sticky"),
+        topics: Sequence[str] = (),
+        pattern: str | None = None,
+        group_protocol: Literal["classic", "consumer"] = "classic",
+        assignors: Sequence[PartitionAssignor | str] | None = None,
+        server_assignor: str | None = None,
+        coordinator: str | None = None,
         listener: ConsumerRebalanceListener | None = None,
         instance: str | None = None,
         rack: str | None = None,
@@ -110,6 +112,10 @@ class GroupConsumer:
                 "bootstrap": bootstrap,
                 "group": group,
                 "topics": topics,
+                "pattern": pattern,
+                "group_protocol": group_protocol,
+                "server_assignor": server_assignor,
+                "coordinator": coordinator,
                 "instance": instance,
                 "rack": rack,
                 "session_timeout_ms": session_timeout_ms,
@@ -122,14 +128,12 @@ class GroupConsumer:
                 "fetch": fetch or {},
             },
         )
-        self._assignors = loaded(assignors)
-        self._client = GroupClient(bootstrap, group, client_id)
+        self._client = GroupClient(bootstrap, group, client_id, coordinator=coordinator)
         self._reading = Reading(self._settings, self._client)
-        membership = ClassicMembership(self._client, self._settings, self._assignors)
-        self._membership: Membership = membership
+        self._membership, work = protocol_of(self._settings, self._client, assignors)
         self._commits = Commits(self._client, self._settings, self._membership, self._reading)
         self._ownership = Ownership(self._membership, self._reading, self._commits, listener)
-        self._work: GroupWork = ClassicWork(self._settings, self._assignors, membership, self._ownership)
+        self._work = work(self._ownership)
 
         self._background: list[asyncio.Task[None]] = []
         self._group_work: asyncio.Task[None] | None = None
@@ -153,6 +157,9 @@ class GroupConsumer:
             BrokerError: the group, a topic or an offset is rejected.
             FetchError: a partition cannot be read.
         """
+        return await self._poll(timeout_s, max_records, at_least=1)
+
+    async def _poll(self, timeout_s: float, limit: int, *, at_least: int) -> list[Record]:
         if self._closed:
             raise RuntimeError("poll was called after the consumer was closed")
         if self._polling:
@@ -168,9 +175,9 @@ class GroupConsumer:
                     await self._run_group_work()
                 if self._membership.changed.is_set():
                     continue  # membership changed meanwhile: handle that before records are returned
-                if records := self._reading.hand_out(max_records):
+                left_s, has_enough = give_up - time.monotonic(), self._reading.has(at_least)
+                if (has_enough or left_s <= 0) and (records := self._reading.hand_out(limit)):
                     return records
-                left_s = give_up - time.monotonic()
                 if left_s <= 0:
                     return []
                 if not self._ownership.is_read():
@@ -179,6 +186,10 @@ class GroupConsumer:
         finally:
             self._membership.polled_at = time.monotonic()
             self._polling = False
+
+    async def consume(self, count: int, timeout_s: float = 1.0) -> list[Record]:
+        """Return ``count`` records, or those that have arrived within ``timeout_s``. Otherwise as ``poll``."""
+        return await self._poll(timeout_s, count, at_least=count)
 
     async def __aiter__(self) -> AsyncIterator[Record]:
         """Iterate over records until the consumer is closed. Raises as ``poll`` does."""
@@ -221,6 +232,84 @@ class GroupConsumer:
                 raise ConfigError(f"offset of {partition}", offset, "an integer of 0 or more")
         positions = {TopicPartition(*partition): Position(offset) for partition, offset in offsets.items()}
         await self._commits.commit(positions, self._ownership.owned)
+
+    # ------------------------------------------------------------------------------------------ positions
+
+    def position(self, partition: TopicPartition) -> int | None:
+        """The offset of the next record of a partition; null if it has none: it is not owned, or not read yet."""
+        position = self._reading.positions.get(TopicPartition(*partition))
+        return position.offset if position is not None else None
+
+    async def committed(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
+        """Fetch the committed offsets of the group; partitions without one are omitted.
+
+        Args:
+            partitions: any of the cluster; null for those that this consumer owns.
+
+        Raises:
+            BrokerError: rejected.
+            TransportError: no response.
+        """
+        asked = self._ownership.owned if partitions is None else {TopicPartition(*each) for each in partitions}
+        found = await committed(self._client, self._settings.group, asked)
+        return {partition: position.offset for partition, position in found.items()}
+
+    async def lag(self) -> dict[TopicPartition, int]:
+        """The number of offsets between this consumer's position in each owned partition and the end of the partition.
+
+        A partition whose end is not available at present is omitted.
+        """
+        return await self._reading.lag(self._ownership.owned & self._reading.positions.keys())
+
+    async def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Continue with the record at this offset of an owned partition. It counts for the next commit.
+
+        Raises:
+            ConfigError: an offset below 0, or a partition that this consumer does not own or has not begun to read.
+        """
+        if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
+            raise ConfigError(f"offset of {partition}", offset, "an integer of 0 or more")
+        [place] = self._own([partition])
+        async with self._between_records():
+            await self._reading.seek(place, offset)
+
+    async def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Return no records of these partitions until ``resume``; a new owner does not pause them.
+
+        Raises:
+            ConfigError: a partition that this consumer does not own or has not begun to read.
+        """
+        places = self._own(partitions)
+        async with self._between_records():
+            await self._reading.pause(places)
+
+    async def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Return records of these partitions again. Raises as ``pause`` does."""
+        places = self._own(partitions)
+        async with self._between_records():
+            await self._reading.resume(places)
+
+    @property
+    def paused(self) -> Partitions:
+        """The partitions that are paused."""
+        return frozenset(self._reading.paused)
+
+    def _own(self, partitions: Iterable[TopicPartition]) -> Partitions:
+        places = frozenset(TopicPartition(*each) for each in partitions)
+        for place in sorted(places - (self._ownership.owned & self._reading.positions.keys())):
+            raise ConfigError("partition", str(place), "a partition that this consumer owns and reads")
+        return places
+
+    @contextlib.asynccontextmanager
+    async def _between_records(self) -> AsyncIterator[None]:
+        """Around a change of what is read: no ``poll`` may be in progress."""
+        if self._polling or self._closed:
+            raise RuntimeError("the consumer is closed, or a poll is in progress; allowed: between two polls")
+        self._polling = True
+        try:
+            yield
+        finally:
+            self._polling = False
 
     # ------------------------------------------------------------------------------------------ state
 
@@ -289,8 +378,7 @@ class GroupConsumer:
             else:
                 await self._ownership.lose(self._ownership.owned)
             await self._work.cancel()  # not earlier: a commit may have to wait for the new generation
-            if leave:
-                await membership.leave("the consumer is closed")
+            await membership.end("the consumer is closed", leave=leave)
         finally:
             for task in (tasks := [*self._background, *self._commits.tasks]):
                 task.cancel()
@@ -354,7 +442,7 @@ class GroupConsumer:
             if task.done():
                 task.result()  # a bug: without heartbeats the membership cannot be trusted
         if self._commits.is_due():
-            self._commits.start(self._ownership.owned)
+            await self._commits.start(self._ownership.owned)
         await self._ownership.begin_reading()
 
     def _raise_callback_error(self) -> None:

@@ -23,7 +23,6 @@ from ..protocol.units import TopicPartition, printable
 from ..threads import off_loop
 from ..wire.embedded import decode_subscription
 from .client import GroupClient
-from .errors import error_name
 from .rounds import Joined, assignments_to_send, group_input, validate_result
 
 logger = logging.getLogger(__name__)
@@ -78,8 +77,6 @@ async def lead(
     ]
     names = frozenset[str]().union(*(member.subscription.topics for member in joined))
     topics = await client.topics(names)
-    for name, code in sorted(topics.missing.items()):
-        logger.warning("topic %s, which a member is subscribed to: %s", printable(name), error_name(code))
     if as_before:
         return Led(shares=(), names=names, topics=topics.there, failure=None)
     group = group_input(joined, topics.there, assignor)

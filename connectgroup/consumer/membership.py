@@ -79,8 +79,16 @@ class Membership(ABC):
         """Leave the group; the membership ends even if there is no response."""
 
     @abstractmethod
+    async def end(self, reason: str, *, leave: bool) -> None:
+        """The consumer is closed.
+
+        Args:
+            leave: false for a static member whose partitions are to be kept for it.
+        """
+
+    @abstractmethod
     async def watch_topics(self) -> None:
-        """Look for changes of the subscribed topics until cancelled, once in ``metadata_max_age_ms``."""
+        """Query the subscribed topics until cancelled, once in ``metadata_max_age_ms``."""
 
     async def beat(self) -> None:
         """Send heartbeats until cancelled, one per interval."""

@@ -68,7 +68,9 @@ class Ownership:
         await self._notify("on_lost", partitions)
         self._release(partitions)
 
-    def share(self, *, version: int, metadata: bytes, partitions: Partitions) -> PartitionMemberAssignment:
+    def share(
+        self, *, version: int, metadata: bytes, partitions: Partitions, error: int = 0
+    ) -> PartitionMemberAssignment:
         """This member's assignment, for ``on_assignment`` of the assignor that computed it."""
         membership = self._membership
         return PartitionMemberAssignment(

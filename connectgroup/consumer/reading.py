@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from ..errors import ConnectGroupError, TransportError
@@ -41,13 +41,14 @@ class Reading:
     """The partitions that are read.
 
     Attributes:
+        paused: partitions of which no records are returned.
         committed: last known committed positions of them.
         callback_error: an error from reading, to be raised by the next ``poll``.
     """
 
     def __init__(self, settings: ConsumerSettings, client: GroupClient) -> None:
         self._settings, self._client = settings, client
-        self._fetcher = Fetcher(settings)
+        self._fetcher = Fetcher(settings, client.problems)
         self._positions: dict[TopicPartition, Position] = {}
         self.committed: dict[TopicPartition, Position] = {}
         self.callback_error: ConnectGroupError | None = None
@@ -55,6 +56,8 @@ class Reading:
         self._buffer: deque[Run] = deque()
         self._taken = 0  # records of the first run in the buffer that were returned already
         self._last: Sequence[Run] = ()
+        self.paused: set[TopicPartition] = set()
+        self._fetched: set[TopicPartition] = set()  # partitions that librdkafka reads
         self._single: Message | None = None  # returned last, by ``next_record``
         self._is_counted = True  # whether the position of ``_single`` is in ``_positions``
 
@@ -77,19 +80,20 @@ class Reading:
         try:
             found = await committed(self._client, self._settings.group, partitions)
         except TransportError as error:
-            logger.warning("group %s: %s; trying again", self._settings.group, error)
+            logger.debug("group %s: %s; trying again", self._settings.group, error)
             return
         self.committed |= found
         for partition in sorted(partitions - found.keys()):
             offset = await self._fetcher.start_position(partition)
             if offset is not None:
                 found[partition] = Position(offset)
-        await self._fetcher.take({partition: position.offset for partition, position in found.items()})
         self.positions.update(found)
+        await self._resume(found.keys())
 
     async def stop(self, partitions: Partitions) -> None:
         """Stop reading, and drop fetched records; positions are kept so that they can be committed."""
-        await self._fetcher.drop(partitions & self.positions.keys())
+        await self._fetcher.drop(partitions & self._fetched)
+        self._fetched -= partitions
         if self._fetch is not None:
             await asyncio.wait({self._fetch})
             self._take_fetched()
@@ -100,8 +104,42 @@ class Reading:
             self._taken = 0
         self._buffer = deque(run for run in self._buffer if run.partition not in partitions)
 
+    async def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Continue with the record at this offset; the records returned before count as processed."""
+        self.settle()
+        await self.stop(frozenset({partition}))
+        self.positions[partition] = Position(offset)
+        await self._resume({partition})
+
+    async def pause(self, partitions: Partitions) -> None:
+        """Return no records of these partitions until they are resumed; their positions are kept."""
+        self.paused |= partitions
+        await self.stop(partitions)
+
+    async def resume(self, partitions: Partitions) -> None:
+        """Return records of these partitions again."""
+        resumed = partitions & self.paused
+        self.paused -= resumed
+        await self._resume(resumed & self.positions.keys())
+
+    async def lag(self, partitions: Partitions) -> dict[TopicPartition, int]:
+        """The records between the position of each partition and its end; one whose end is not available is omitted."""
+        ends = {partition: await self._fetcher.end(partition) for partition in sorted(partitions)}
+        return {
+            partition: max(0, end - self.positions[partition].offset)
+            for partition, end in ends.items()
+            if end is not None and partition in self.positions
+        }
+
+    async def _resume(self, partitions: Collection[TopicPartition]) -> None:
+        """Read partitions at their positions, except those that are paused."""
+        offsets = {each: self.positions[each].offset for each in partitions if each not in self.paused}
+        await self._fetcher.take(offsets)
+        self._fetched |= offsets.keys()
+
     def forget(self, partitions: Partitions) -> None:
         """Discard the positions of these partitions."""
+        self.paused -= partitions
         for partition in partitions:
             self.positions.pop(partition, None)
             self.committed.pop(partition, None)
@@ -114,11 +152,20 @@ class Reading:
 
     # ------------------------------------------------------------------------------------------ records
 
+    def has(self, count: int) -> bool:
+        """Whether as many records have arrived."""
+        while (before := self._arrived()) < count:
+            self.take_more()
+            if self._arrived() == before:
+                return False
+        return True
+
+    def _arrived(self) -> int:
+        return sum(len(run.messages) for run in self._buffer) - self._taken
+
     def hand_out(self, limit: int) -> list[Record]:
         """Return up to ``limit`` fetched records; they count as read."""
         positions, last, records = self.positions, list[Run](), list[Record]()
-        if not self._buffer:
-            self._take_arrived()
         while self._buffer and limit > 0:
             partition, messages = self._buffer[0]
             end = min(self._taken + limit, len(messages))
@@ -140,7 +187,7 @@ class Reading:
         Its position is computed when ``positions`` is read next: not for each record.
         """
         if not self._buffer:
-            self._take_arrived()
+            self.take_more()
             if not self._buffer:
                 return None
         if not self._taken:
@@ -172,9 +219,18 @@ class Reading:
         """The positions that differ from the committed ones."""
         return {each: at for each, at in self.positions.items() if self.committed.get(each) != at}
 
+    def take_more(self) -> None:
+        """Move records that have arrived to the buffer. An error is raised by the next ``poll``."""
+        self._take_fetched()
+        if self._fetch is None and self._fetched and self.callback_error is None:
+            try:
+                self._buffer += self._fetcher.fetched(MAX_RECORDS)
+            except ConnectGroupError as error:
+                self.callback_error = error
+
     async def wait(self, wake: asyncio.Event, timeout_s: float) -> None:
         """Wait until records have arrived, the event is set, or the timeout has elapsed."""
-        if self._fetch is None and self._positions:
+        if self._fetch is None and self._fetched:
             self._fetch = self._fetcher.fetch(MAX_RECORDS, FETCH_SLICE_S)
         waking = asyncio.create_task(wake.wait(), name="wake")
         waited: set[asyncio.Future[Any]] = {waking, *((self._fetch,) if self._fetch else ())}
@@ -183,15 +239,6 @@ class Reading:
         finally:
             waking.cancel()
         self._take_fetched()
-
-    def _take_arrived(self) -> None:
-        """Move the records that have arrived to the buffer. An error is raised by the next ``poll``."""
-        self._take_fetched()
-        if self._fetch is None and not self._buffer and self._positions and self.callback_error is None:
-            try:
-                self._buffer += self._fetcher.fetched(MAX_RECORDS)
-            except ConnectGroupError as error:
-                self.callback_error = error
 
     def _take_fetched(self) -> None:
         if self._fetch is not None and self._fetch.done():

@@ -8,8 +8,9 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from ..config.base import Milliseconds, Settings, ShortText
+from ..config.base import MaybeMilliseconds, Milliseconds, Settings, ShortText, parse_address
 from ..errors import ConfigError
+from ..topics.regex import violation
 from .client import addresses
 
 TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -27,14 +28,18 @@ class ConsumerSettings(Settings):
 
     bootstrap: Annotated[str, Field(min_length=1)]
     group: ShortText
-    topics: Annotated[tuple[str, ...], Field(min_length=1)]
+    topics: tuple[str, ...] = ()
+    pattern: ShortText | None = None
+    group_protocol: Literal["classic", "consumer"] = "classic"
+    server_assignor: ShortText | None = None
+    coordinator: ShortText | None = None
     instance: ShortText | None = None
     rack: ShortText | None = None
     session_timeout_ms: Milliseconds = 45_000
     heartbeat_interval_ms: Milliseconds = 3_000
     max_poll_interval_ms: Annotated[int, Field(ge=1, le=2**31 - 1)] = 300_000
     auto_offset_reset: Literal["earliest", "latest", "error"] = "latest"
-    auto_commit_interval_ms: Milliseconds | None = 5_000
+    auto_commit_interval_ms: MaybeMilliseconds | None = 5_000
     metadata_max_age_ms: Milliseconds = 300_000
     client_id: ShortText = "connectgroup"
     fetch: Mapping[str, str | int | float | bool] = Field(default_factory=dict, repr=False)
@@ -50,9 +55,19 @@ class ConsumerSettings(Settings):
     @model_validator(mode="after")
     def _fits_together(self) -> ConsumerSettings:
         addresses(self.bootstrap)
+        if self.coordinator is not None:
+            parse_address("coordinator", self.coordinator)
+        if not self.topics and self.pattern is None:
+            raise ConfigError("topics", "()", "at least 1, or a pattern")
+        if self.pattern is not None and (allowed := violation(self.pattern)):
+            raise ConfigError("pattern", self.pattern, allowed)
+        if self.pattern is not None and self.topics:
+            raise ConfigError("pattern", self.pattern, "topics or a pattern, not both")
+        if self.server_assignor is not None and self.group_protocol == "classic":
+            raise ConfigError("server_assignor", self.server_assignor, "nothing: in a classic group, a member assigns")
         for topic in self.topics:
             if not TOPIC.fullmatch(topic) or topic in (".", ".."):
-                raise ConfigError("topics", topic, "1 to 249 of a-z A-Z 0-9 . _ -; names, no patterns")
+                raise ConfigError("topics", topic, "1 to 249 of a-z A-Z 0-9 . _ -; a pattern is ``pattern``")
         if self.heartbeat_interval_ms * 3 > self.session_timeout_ms:
             allowed = f"at most a third of session_timeout_ms ({self.session_timeout_ms})"
             raise ConfigError("heartbeat_interval_ms", self.heartbeat_interval_ms, allowed)

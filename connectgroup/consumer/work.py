@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from ..assign.api import PartitionAssignor
+from ..errors import TransportError
 from .callbacks import notify_plugin_assignor
 from .choice import choose_protocol, join_offers
 from .classic import ClassicMembership, Round
@@ -83,7 +84,7 @@ class ClassicWork(GroupWork):
         elif membership.fatal is not None:
             raise membership.fatal
         elif self.is_due():
-            await self._begin_round()
+            return await self._begin_round()
         else:
             return False
         return True
@@ -91,17 +92,27 @@ class ClassicWork(GroupWork):
     async def cancel(self) -> None:
         await self._membership.cancel_round()
 
-    async def _begin_round(self) -> None:
-        """Revoke the partitions that must be revoked before a JoinGroup, then join concurrently with reading."""
+    async def _begin_round(self) -> bool:
+        """Revoke the partitions that must be revoked before a JoinGroup, then join concurrently with reading.
+
+        Returns:
+            False if the topics are not available: the next ``poll`` tries again.
+        """
         membership, ownership = self._membership, self._ownership
+        try:
+            await membership.resolve()
+        except TransportError as error:
+            logger.debug("group %s: topics: %s", self._settings.group, error)
+            return False
         before = before_joining(
             self._protocol, owned=ownership.owned, subscribed=membership.subscribed, in_group=membership.in_group
         )
         await ownership.lose(before.lost)
         await ownership.revoke(before.revoked)
         if ownership.owned and not membership.in_group:
-            return  # membership was lost while a callback ran: the remaining partitions are lost too
+            return True  # membership was lost while a callback ran: the remaining partitions are lost too
         membership.begin_round(self._offers)
+        return True
 
     def _offers(self) -> tuple[tuple[str, bytes], ...]:
         return join_offers(

@@ -17,7 +17,7 @@ def violation(pattern: str) -> str:
     try:
         _compiled(pattern)
     except ImportError:
-        return "no regular expression: google-re2 is not installed on the coordinator (extra 'kafka')"
+        return "no regular expression: google-re2 is not installed here (extra 'kafka')"
     except Exception as error:
         detail = error.args[0] if error.args else ""
         return f"RE2 syntax ({detail.decode('utf-8', 'replace') if isinstance(detail, bytes) else detail})"

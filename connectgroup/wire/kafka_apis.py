@@ -1,4 +1,4 @@
-"""The client side of a consumer's connection to Kafka's own brokers: encodes requests and decodes responses.
+"""The client side of a consumer's connection to a broker or a coordinator: encodes requests and decodes responses.
 
 The counterpart of ``apis``, which has the APIs served here. ApiVersions and FindCoordinator are the same in both. The
 versions are those of brokers from Kafka 2.5 on, up to 4.x; all of them are flexible.
@@ -19,6 +19,14 @@ from ..protocol.messages.cluster import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
+from ..protocol.messages.consumer import (
+    ConsumerHeartbeatRequest,
+    ConsumerHeartbeatResponse,
+    ConsumerInstallRequest,
+    ConsumerInstallResponse,
+    ConsumerPrepareRequest,
+    ConsumerPrepareResponse,
+)
 from ..protocol.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -28,12 +36,23 @@ from ..protocol.messages.offsets import (
 from . import apis, kafka_messages as kafka
 from .codec import Codec, compile_codec
 from .definition import load
-from .table import Entry, Party, served_by
+from .table import Entry, Party, sent_by
 
 OffsetRequest = OffsetCommitRequest | OffsetFetchRequest
 OffsetResponse = OffsetCommitResponse | OffsetFetchResponse
-BrokerRequest = kafka.KafkaRequest | OffsetRequest | GroupRequest | ApiVersionsRequest | FindCoordinatorRequest
-BrokerResponse = kafka.KafkaResponse | OffsetResponse | GroupResponse | ApiVersionsResponse | FindCoordinatorResponse
+ConsumerRequest = ConsumerHeartbeatRequest | ConsumerPrepareRequest | ConsumerInstallRequest
+ConsumerResponse = ConsumerHeartbeatResponse | ConsumerPrepareResponse | ConsumerInstallResponse
+BrokerRequest = (
+    kafka.KafkaRequest | OffsetRequest | GroupRequest | ConsumerRequest | ApiVersionsRequest | FindCoordinatorRequest
+)
+BrokerResponse = (
+    kafka.KafkaResponse
+    | OffsetResponse
+    | GroupResponse
+    | ConsumerResponse
+    | ApiVersionsResponse
+    | FindCoordinatorResponse
+)
 
 _SENT_FROM: Final = {
     "OffsetCommit": 8,
@@ -139,5 +158,5 @@ def _shared(key: int) -> BrokerApi:
     )
 
 
-BROKER_APIS: Final[dict[type[Any], BrokerApi]] = {entry.request_class: _api(entry) for entry in served_by(Party.BROKER)}
+BROKER_APIS: Final[dict[type[Any], BrokerApi]] = {entry.request_class: _api(entry) for entry in sent_by(Party.CONSUMER)}
 """Every API that the client supports, by the class of its request."""

@@ -13,12 +13,16 @@ from dataclasses import dataclass
 NO_OPERATIONS = -(1 << 31)
 """The value of authorized operations that were not requested."""
 
+NO_TOPIC_ID = "0" * 32
+"""The topic id of a topic that is requested by its name."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicName:
-    """A requested topic."""
+    """A requested topic: its name, or from version 12 on its id and a null name."""
 
-    name: str
+    topic_id: str = NO_TOPIC_ID
+    name: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,10 +65,11 @@ class PartitionMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicMetadata:
-    """One topic. With an error it has no partitions."""
+    """One topic. With an error it has no partitions. Its id is known from version 10 on."""
 
     error_code: int
-    name: str
+    name: str | None
+    topic_id: str = NO_TOPIC_ID
     is_internal: bool = False
     partitions: tuple[PartitionMetadata, ...] = ()
     topic_authorized_operations: int = NO_OPERATIONS

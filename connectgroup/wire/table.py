@@ -1,6 +1,6 @@
 """The table of APIs: connectgroup's and Kafka's, each with the parties that serve it and those that send it.
 
-``apis`` compiles the APIs that a coordinator serves, ``kafka_apis`` those that a Kafka broker serves. A new API is one
+``apis`` compiles the APIs that a coordinator serves, ``kafka_apis`` those that a consumer sends. A new API is one
 entry here, its two definitions in ``messages/`` (``kafka/`` if only a broker serves it), and its two classes.
 
 Keys from 20480 on are connectgroup's own (PD-01); the others are Kafka's.
@@ -104,7 +104,7 @@ TABLE: Final = (
         "ConsumerGroupHeartbeat",
         ConsumerHeartbeatRequest,
         ConsumerHeartbeatResponse,
-        COORDINATOR,
+        COORDINATOR | BROKER,
         CONSUMER,
     ),
     Entry(69, "ConsumerGroupDescribe", ConsumerDescribeRequest, ConsumerDescribeResponse, COORDINATOR, ADMIN),
@@ -150,3 +150,8 @@ def key_of(name: str) -> int:
 def served_by(party: Party) -> tuple[Entry, ...]:
     """The APIs that a party serves."""
     return tuple(entry for entry in TABLE if party in entry.servers)
+
+
+def sent_by(party: Party) -> tuple[Entry, ...]:
+    """The APIs that a party sends."""
+    return tuple(entry for entry in TABLE if party in entry.clients)

@@ -50,7 +50,8 @@ def member(group: BrokerGroup, **settings: Any) -> GroupConsumer:
         "auto_offset_reset": "earliest",
         "auto_commit_interval_ms": HOUR_MS,
     }
-    return GroupConsumer(group.broker.bootstrap, group=group.name, topics=[group.name], **{**quick, **settings})
+    needed = {"bootstrap": group.broker.bootstrap, "group": group.name, "topics": [group.name]}
+    return GroupConsumer(**{**needed, **quick, **settings})
 
 
 def places(records: list[Record]) -> list[tuple[int, int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -40,12 +41,19 @@ class Nothing(PartitionAssignor):
         ({"bootstrap": "localhost"}, "bootstrap: got 'localhost'; allowed: host:port, port 1 to 65535"),
         ({"bootstrap": ","}, "bootstrap: got ','; allowed: host:port, several with commas"),
         ({"group": ""}, "group: got ''; allowed: a non-empty text"),
-        ({"topics": []}, "topics: got '()'; allowed: at least 1"),
+        ({"topics": []}, "topics: got '()'; allowed: at least 1, or a pattern"),
         ({"topics": "orders"}, "topics: got 'orders'; allowed: a list"),
         (
             {"topics": ["a", "or*"]},
-            "topics: got 'or*'; allowed: 1 to 249 of a-z A-Z 0-9 . _ -; names, no patterns",
+            "topics: got 'or*'; allowed: 1 to 249 of a-z A-Z 0-9 . _ -; a pattern is ``pattern``",
         ),
+        ({"pattern": "a"}, "pattern: got 'a'; allowed: topics or a pattern, not both"),
+        ({"topics": [], "pattern": "a("}, "pattern: got 'a('; allowed: RE2 syntax (missing ): a()"),
+        (
+            {"server_assignor": "range"},
+            "server_assignor: got 'range'; allowed: nothing: in a classic group, a member assigns",
+        ),
+        ({"coordinator": "here"}, "coordinator: got 'here'; allowed: host:port, port 1 to 65535"),
         ({"assignors": []}, "assignors: got '[]'; allowed: a list of one or more names or PartitionAssignor objects"),
         (
             {"assignors": "range"},
@@ -182,13 +190,13 @@ async def test_unresponsive_server_times_out() -> None:
     running.close()
 
 
-async def test_consumer_reports_a_missing_broker_and_retries(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+async def test_missing_broker_is_reported_once(caplog: pytest.LogCaptureFixture, protocol: Any) -> None:
     with caplog.at_level(logging.WARNING, logger="connectgroup.consumer"):
-        async with GroupConsumer(NOWHERE, group="g", topics=["t"]) as consumer:
-            assert await consumer.poll(0.5) == []
-    assert "group g: 127.0.0.1:9: FindCoordinatorRequest: Connection refused; trying again" in caplog.messages
+        async with GroupConsumer(NOWHERE, group="g", topics=["t"], group_protocol=protocol) as consumer:
+            assert await consumer.poll(1.5) == []
+    [said] = caplog.messages
+    assert re.fullmatch(r"group g: 127\.0\.0\.1:9: \w+Request: Connection refused; trying again", said)
 
 
 def test_connection_errors_of_librdkafka_are_logged_at_debug(caplog: pytest.LogCaptureFixture) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from connectgroup.wire.apis import APIS
 from connectgroup.wire.kafka_apis import BROKER_APIS
-from connectgroup.wire.table import TABLE, Party, served_by
+from connectgroup.wire.table import TABLE, Party, sent_by, served_by
 
 
 def test_each_api_has_one_key_one_name_and_one_request_class() -> None:
@@ -20,4 +20,4 @@ def test_each_api_is_served_and_sent() -> None:
 
 def test_apis_of_each_party_match_the_table() -> None:
     assert APIS.keys() == {entry.key for entry in served_by(Party.COORDINATOR)}
-    assert {api.key for api in BROKER_APIS.values()} == {entry.key for entry in served_by(Party.BROKER)}
+    assert {api.key for api in BROKER_APIS.values()} == {entry.key for entry in sent_by(Party.CONSUMER)}

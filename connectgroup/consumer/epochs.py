@@ -1,0 +1,361 @@
+"""The membership of one consumer in a group of KIP-848: ConsumerGroupHeartbeat, and client-side assignors.
+
+The coordinator computes the assignment with a server-side assignor. On connectgroup's coordinator it can ask a member
+instead: the member fetches the state of the group (Prepare), runs its assignor, and sends the result (Install).
+
+A heartbeat contains what has changed since the last one that was answered; after an error it contains everything.
+
+Source: KIP-848; Kafka's ``ConsumerMembershipManager`` and ``ConsumerHeartbeatRequestManager``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+import uuid
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..assign.api import PartitionAssignor
+from ..assign.convert import assignor_info, consumers_for_install, partition_group_from_prepare
+from ..assign.sandbox import run_assignor
+from ..errors import ConnectGroupError, PluginError, TransportError
+from ..protocol.messages.common import AssignorInfo
+from ..protocol.messages.consumer import (
+    ConsumerHeartbeatRequest,
+    ConsumerHeartbeatResponse,
+    ConsumerInstallRequest,
+    ConsumerInstallResponse,
+    ConsumerPrepareRequest,
+    ConsumerPrepareResponse,
+    by_topic,
+    each_partition,
+)
+from ..protocol.units import JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH, Partitions, printable
+from ..threads import off_loop
+from .choice import assignor_named
+from .client import BROKERS, GroupClient
+from .errors import MEMBERSHIP_LOST, Code, error_name
+from .membership import LEAVE_TIMEOUT_S, Membership
+from .settings import ConsumerSettings
+
+logger = logging.getLogger(__name__)
+
+RETRY_S = 0.5
+STALE_PATIENCE_S = 5.0
+"""How long a rejected commit waits for the heartbeat that brings the new member epoch."""
+
+ASSIGNOR_FAILED = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assigned:
+    """An assignment from the coordinator.
+
+    Attributes:
+        partitions: all that the member may own, by topic id.
+        epoch: the member epoch.
+        assignor: the client-side assignor that computed it, None if it is not known.
+        metadata: what its result has for this member: error, version, bytes.
+    """
+
+    partitions: Partitions
+    epoch: int
+    assignor: PartitionAssignor | None
+    metadata: tuple[int, int, bytes]
+
+
+class EpochMembership(Membership):
+    """This member's state at the coordinator of a consumer group.
+
+    Attributes:
+        assigned: the assignment that the coordinator has sent last, until the consumer takes it.
+        computed_epoch: the group epoch for which this member computed an assignment last, -1 if it has not.
+    """
+
+    def __init__(self, client: GroupClient, settings: ConsumerSettings, assignors: Sequence[PartitionAssignor]) -> None:
+        super().__init__(client, settings)
+        self._assignors = tuple(assignors)
+        self.member_id = uuid.uuid4().hex
+        self.assigned: Assigned | None = None
+        self.computed_epoch = -1
+        self._owned: Partitions = frozenset()
+        self._reported: Partitions | None = None  # null: the next heartbeat has all fields
+        self._interval_s = 0.0
+        self._wake, self._answered = asyncio.Event(), asyncio.Event()
+        self._computing: asyncio.Task[None] | None = None
+
+    @property
+    def is_rebalancing(self) -> bool:
+        return False
+
+    async def next_generation(self, code: int, generation: int) -> bool:
+        if code != Code.STALE_MEMBER_EPOCH:
+            return False
+        if self.generation == generation:
+            # The coordinator has advanced the member; the response that says so is on its way.
+            self._answered.clear()
+            self._wake.set()
+            try:
+                await asyncio.wait_for(self._answered.wait(), STALE_PATIENCE_S)
+            except TimeoutError:
+                return False
+        return self.in_group and self.generation != generation
+
+    # ------------------------------------------------------------------------------------------ the consumer's part
+
+    @property
+    def may_join(self) -> bool:
+        """Whether the member is outside the group, and does not join yet."""
+        return not self.in_group and not self._joining and self.fatal is None
+
+    def begin_to_join(self) -> None:
+        """Join with the next heartbeat, which is sent now. The member owns nothing."""
+        self.rejoin = ""
+        self._joining, self._reported, self._owned = True, None, frozenset()
+        self._wake.set()
+
+    def take_assigned(self) -> Assigned | None:
+        """The assignment that has not been applied yet, if any."""
+        assigned, self.assigned = self.assigned, None
+        return assigned
+
+    def report(self, owned: Partitions) -> None:
+        """The member owns these partitions, by topic id: the next heartbeat reports them, now if they have changed."""
+        if owned != self._owned:
+            self._owned = owned
+            self._wake.set()
+
+    # ------------------------------------------------------------------------------------------ heartbeats
+
+    async def _beat_forever(self) -> None:
+        try:
+            while True:
+                await self._wait_for_turn()
+                if not (self.in_group or self._joining):
+                    continue
+                if self.in_group and self.has_stopped_polling():
+                    await self.leave(
+                        f"no poll for more than max_poll_interval_ms ({self.settings.max_poll_interval_ms})"
+                    )
+                    continue
+                try:
+                    await self._beat()
+                except PluginError as error:
+                    self.fatal, self._joining = error, False
+                    self.lose(str(error), forget_id=False)
+                except ConnectGroupError as error:
+                    self._reported, self._interval_s = None, RETRY_S
+                    logger.debug("group %s: heartbeat: %s", self.settings.group, error)
+        finally:
+            if self._computing is not None:
+                self._computing.cancel()
+
+    async def _wait_for_turn(self) -> None:
+        idle = not (self.in_group or self._joining)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), None if idle else max(self._interval_s, 0.01))
+        self._wake.clear()
+
+    async def _beat(self) -> None:
+        settings, sent_at, owned = self.settings, time.monotonic(), self._owned
+        joins = not self.in_group
+        request = await self._request(joins, owned)
+        session_s = settings.session_timeout_ms / 1000
+        self.metrics.on_heartbeat_sent()
+        response: ConsumerHeartbeatResponse = await self._client.send_to_coordinator(
+            request, timeout_s=session_s, each_s=session_s / 3
+        )
+        self.metrics.on_heartbeat(sent_at)
+        if joins == self.in_group or not (self.in_group or self._joining):
+            return  # the member has left meanwhile: the response is stale
+        self._interval_s = response.heartbeat_interval_ms / 1000 or RETRY_S
+        match response.error_code:
+            case Code.NONE if response.member_epoch == JOIN_EPOCH:
+                # The first members of a group have no epoch before an assignment is computed, and join until then. A
+                # request at epoch 0 is never answered with COMPUTE_ASSIGNMENT: Prepare says whether it is this member.
+                self._interval_s = min(self._interval_s, RETRY_S)
+                if request.client_assignors:
+                    self._begin_to_compute()
+            case Code.NONE:
+                self._accept(response, joins, owned, sent_at)
+            case Code.COMPUTE_ASSIGNMENT:
+                self._heard_at, self._reported = max(self._heard_at, sent_at), None
+                self._interval_s = min(self._interval_s, RETRY_S)
+                self._begin_to_compute()
+            case Code.UNRELEASED_INSTANCE_ID:
+                self._reported, self._interval_s = None, RETRY_S  # until the session of the other member expires
+            case code if code in MEMBERSHIP_LOST and joins:
+                self._reported, self._interval_s = None, RETRY_S
+            case code:
+                self._joining = False
+                self.refused(code, "ConsumerGroupHeartbeat", response.error_message)
+        self._answered.set()
+
+    async def _request(self, joins: bool, owned: Partitions) -> ConsumerHeartbeatRequest:
+        settings = self.settings
+        epoch = JOIN_EPOCH if joins else self.generation
+        changed = None if owned == self._reported else by_topic(owned)
+        if self._reported is not None:
+            return ConsumerHeartbeatRequest(
+                group_id=settings.group,
+                member_id=self.member_id,
+                member_epoch=epoch,
+                instance_id=settings.instance,
+                owned=changed,
+            )
+        offered = await self._offered()
+        return ConsumerHeartbeatRequest(
+            group_id=settings.group,
+            member_id=self.member_id,
+            member_epoch=epoch,
+            instance_id=settings.instance,
+            rack_id=settings.rack,
+            rebalance_timeout_ms=settings.max_poll_interval_ms,
+            subscribed_topic_names=settings.topics if settings.pattern is None else (),
+            subscribed_topic_regex=settings.pattern,
+            server_assignor=None if offered else settings.server_assignor,
+            owned=by_topic(owned),
+            client_assignors=offered,
+        )
+
+    async def _offered(self) -> tuple[AssignorInfo, ...] | None:
+        """The client-side assignors, if the coordinator supports them."""
+        if not self._assignors:
+            return None
+        if not await self._client.coordinator_serves(ConsumerPrepareRequest):
+            names = ", ".join(assignor.name for assignor in self._assignors)
+            chosen = self.settings.server_assignor or "the broker's default"
+            self._client.problems.met(
+                "client-side assignors",
+                f"the broker has server-side assignors only: {chosen} assigns, not {printable(names)}",
+            )
+            return None
+        subscribed = frozenset(self.settings.topics)
+        return tuple([assignor_info(assignor, subscribed) for assignor in self._assignors])
+
+    def _accept(self, response: ConsumerHeartbeatResponse, joins: bool, owned: Partitions, sent_at: float) -> None:
+        """Process the response to a heartbeat that the coordinator has accepted."""
+        self._heard_at = max(self._heard_at, sent_at)
+        self._reported = owned
+        if joins:
+            self.in_group, self._joining, self.lost_because = True, False, ""
+            self.metrics.on_joined(sent_at)
+        if response.member_epoch != self.generation:
+            self.generation = response.member_epoch
+            self.changed.set()
+        if response.assignment is None:
+            return
+        assignor = next((each for each in self._assignors if each.name == response.assignor_name), None)
+        self.assigned = Assigned(
+            partitions=frozenset(each_partition(response.assignment.topic_partitions)),
+            epoch=response.member_epoch,
+            assignor=assignor,
+            metadata=(response.assignor_error, response.assignor_version, response.assignor_metadata),
+        )
+        self.changed.set()
+
+    def lose(self, why: str, *, forget_id: bool) -> None:
+        # The member chooses its id, and keeps it for as long as the process runs.
+        super().lose(why, forget_id=False)
+        self.assigned = None
+
+    # ------------------------------------------------------------------------------------------ assignor
+
+    def _begin_to_compute(self) -> None:
+        if self._computing is None or self._computing.done():
+            self._computing = asyncio.create_task(self._compute(), name="assignor")
+
+    async def _compute(self) -> None:
+        """Compute the assignment of the group, as the coordinator has requested."""
+        try:
+            await self._compute_and_install()
+        except ConnectGroupError as error:
+            # The coordinator asks again, or asks another member.
+            logger.warning("group %s: assignment: %s", self.settings.group, error)
+        self._wake.set()
+
+    async def _compute_and_install(self) -> None:
+        settings, member_id, epoch = self.settings, self.member_id, max(JOIN_EPOCH, self.generation)
+        prepare = ConsumerPrepareRequest(group_id=settings.group, member_id=member_id, member_epoch=epoch)
+        prepared: ConsumerPrepareResponse = await self._client.send_to_coordinator(prepare, line="assignor")
+        if prepared.error_code:
+            logger.debug("group %s: Prepare: %s", settings.group, prepared.error_message)
+            return  # another member computes, or the group has changed
+        members, failure = (), ""
+        try:
+            assignor = assignor_named(self._assignors, prepared.assignor_name)
+            members = await self._run(assignor, prepared)
+        except ConnectGroupError as error:
+            failure = str(error)
+            logger.error("group %s: %s", settings.group, failure)
+        install = ConsumerInstallRequest(
+            group_id=settings.group,
+            member_id=member_id,
+            member_epoch=epoch,
+            group_epoch=prepared.group_epoch,
+            error=ASSIGNOR_FAILED if failure else 0,
+            members=members,
+            message=printable(failure, limit=300),
+        )
+        installed: ConsumerInstallResponse = await self._client.send_to_coordinator(install, line="assignor")
+        if installed.error_code:
+            logger.warning(
+                "group %s: Install: %s", settings.group, installed.error_message or error_name(installed.error_code)
+            )
+        elif not failure:
+            self.computed_epoch = prepared.group_epoch
+
+    async def _run(self, assignor: PartitionAssignor, prepared: ConsumerPrepareResponse) -> tuple[Any, ...]:
+        def assign() -> tuple[Any, ...]:
+            result = run_assignor(assignor, partition_group_from_prepare(prepared))
+            if result.error:
+                text = printable(result.message or "no message", limit=200)
+                raise PluginError(f"assignor {assignor.name!r}: error {result.error}: {text}")
+            return consumers_for_install(prepared, result)
+
+        limit_s = self.settings.max_poll_interval_ms / 2000
+        try:
+            async with asyncio.timeout(limit_s):
+                return await off_loop(f"assignor {assignor.name}", assign)
+        except TimeoutError:
+            raise PluginError(f"assignor {assignor.name!r}: no response within {limit_s:g} s") from None
+
+    # ------------------------------------------------------------------------------------------ topics
+
+    async def names_of(self, topic_ids: Collection[str]) -> dict[str, str]:
+        """The names of topics that exist, by topic id. Raises TransportError: no broker responded."""
+        return await self._client.topic_names(topic_ids)
+
+    async def watch_topics(self) -> None:
+        while True:
+            if self.settings.topics:
+                try:
+                    await self._client.topics(self.settings.topics)  # reports the ones that do not exist
+                except ConnectGroupError as error:
+                    logger.debug("group %s: topics: %s", self.settings.group, error)
+            await asyncio.sleep(self.settings.metadata_max_age_ms / 1000)
+
+    # ------------------------------------------------------------------------------------------ leave
+
+    async def leave(self, reason: str) -> None:
+        await self.end(reason, leave=self.settings.instance is None)
+
+    async def end(self, reason: str, *, leave: bool) -> None:
+        was_in, self._joining = self.in_group or self._joining, False
+        self.lose(reason, forget_id=False)
+        if not was_in or (not leave and self.settings.instance is None):
+            return
+        request = ConsumerHeartbeatRequest(
+            group_id=self.settings.group,
+            member_id=self.member_id,
+            member_epoch=LEAVE_EPOCH if leave else STATIC_LEAVE_EPOCH,
+            instance_id=self.settings.instance,
+        )
+        try:
+            await self._client.send_to_coordinator(request, timeout_s=LEAVE_TIMEOUT_S)
+        except TransportError as error:
+            self._client.problems.met(BROKERS, f"could not notify the coordinator: {error}")
