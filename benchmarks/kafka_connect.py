@@ -30,6 +30,7 @@ offset.storage.partitions=1
 status.storage.replication.factor=1
 status.storage.partitions=1
 listeners=http://127.0.0.1:{port}
+rest.advertised.host.name=127.0.0.1
 plugin.discovery=only_scan
 offset.flush.interval.ms=1000
 {more}
