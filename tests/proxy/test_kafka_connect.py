@@ -1,4 +1,4 @@
-"""Workers of a real Kafka Connect, whose group and whose sink's consumer group are on the coordinator behind the proxy."""
+"""Workers of a real Kafka Connect: their group and their sink's consumer group are on the coordinator of the proxy."""
 
 from __future__ import annotations
 
