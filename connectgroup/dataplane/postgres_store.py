@@ -134,7 +134,9 @@ def connect(url: str, *, schema: str = "", password: str | None = None) -> psyco
     try:
         import psycopg
     except ImportError as error:
-        raise ConfigError("postgres", error.name, "a worker with connectgroup[postgres] installed") from error
+        raise ConfigError(
+            "postgres", f"no package {error.name}", "pip install 'connectgroup[postgres]' on each worker"
+        ) from error
     milliseconds = round(BUSY_TIMEOUT_S * 1000)
     options = {
         "lock_timeout": milliseconds,

@@ -79,7 +79,7 @@ def _archive(java: Path) -> Path:
     """The archive for this Java and this installation of pyspark."""
     found = importlib.util.find_spec("pyspark")
     if found is None or found.origin is None:
-        raise ConfigError("spark", "pyspark", "a worker with the extra connectgroup[spark] installed")
+        raise ConfigError("spark", "no package pyspark", "pip install 'connectgroup[spark]' on each worker")
     key = hashlib.sha256(f"{java}\n{found.origin}".encode()).hexdigest()[:12]
     return cache_directory() / f"classes-{key}" / "spark.jsa"
 

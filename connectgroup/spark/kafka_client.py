@@ -44,7 +44,9 @@ def admin(servers: str, client: Mapping[str, str]) -> AdminClient:
     try:
         from confluent_kafka.admin import AdminClient
     except ImportError as error:
-        raise ConfigError("kafka", error.name, "a worker with connectgroup[kafka] installed") from error
+        raise ConfigError(
+            "kafka", f"no package {error.name}", "pip install 'connectgroup[kafka]' on each worker"
+        ) from error
     return AdminClient({"bootstrap.servers": servers, **client}, logger=logging.getLogger(__name__))
 
 

@@ -162,13 +162,14 @@ class SparkTask(Task):
             error = SparkError(f"Spark query {query.name} was ended from outside; allowed: the worker ends it")
         except BaseException as raised:
             error = raised
+        # The error of a batch that ended with Java is a consequence; the batch's thread may report it even later.
+        cause = self._cause
         if not session_is_alive():
-            error = SparkError("Spark's Java process has ended; allowed: the task starts again, on a new one")
-            self._cause = None
+            cause = SparkError("Spark's Java process has ended; allowed: the task starts again, on a new one")
         sink.close()
         shutil.rmtree(checkpoint, ignore_errors=True)
         if not self._stopping.is_set():
-            self._context.failed(root_cause(self._cause or error))
+            self._context.failed(root_cause(cause or error))
 
     def committed(self, rows: int) -> None:
         """Report the rows of a committed batch."""

@@ -122,15 +122,31 @@ def _start() -> SparkSession:
         from pyspark.java_gateway import launch_gateway
         from pyspark.sql import SparkSession
     except ImportError as error:
-        raise ConfigError("spark", error.name, "a worker with the extra connectgroup[spark] installed") from error
+        raise ConfigError(
+            "spark", f"no package {error.name}", "pip install 'connectgroup[spark]' on each worker"
+        ) from error
     java = find_java()
     ensure_java(java)
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = str(_python_launcher())
     # The task reports the cause of a query's end once; py4j would log it earlier, with a stack trace.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(_is_not_from_py4j)
     conf = SparkConf().setAll(list(settings(archive_options(java)).items()))
     gateway = launch_gateway(conf, {"start_new_session": True})  # type: ignore[no-untyped-call]
-    return SparkSession(SparkContext(conf=conf, gateway=gateway))
+    context = SparkContext(conf=conf, gateway=gateway)
+    if (server := getattr(context, "_accumulatorServer", None)) is not None:
+        # Its connection ends when Java is killed; it would print a stack trace to the standard error.
+        server.handle_error = _ignore_error
+    return SparkSession(context)
+
+
+def _is_not_from_py4j(record: logging.LogRecord) -> bool:
+    """Filter of the root logger: py4j logs to it, with a stack trace, each call that a killed Java does not answer."""
+    return "py4j" not in Path(record.pathname).parts
+
+
+def _ignore_error(request: object, client_address: object) -> None:
+    """Replaces ``socketserver.BaseServer.handle_error``."""
 
 
 def settings(java_options: Sequence[str] = ()) -> dict[str, str]:

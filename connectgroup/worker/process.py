@@ -21,11 +21,12 @@ from collections.abc import Coroutine
 from operator import itemgetter
 from typing import Any
 
+from ..assign.placement import placement_of
 from ..assign.sandbox import configure_assignor
 from ..config.secrets import Secrets
 from ..config.worker import WorkerConfig
 from ..connector import Connector
-from ..errors import ConnectGroupError, PluginError, TransportError
+from ..errors import ConfigError, ConnectGroupError, PluginError, TransportError
 from ..plugins import load_assignor, load_connector_class, load_listener
 from ..protocol.messages.common import config_of
 from ..protocol.messages.describe import DescribeRequest, DescribeResponse
@@ -130,7 +131,12 @@ async def _unless_stopped(worker: Worker, work: Coroutine[Any, Any, None]) -> bo
 
 
 async def _warm_up(config: WorkerConfig, control: TcpClient) -> None:
-    """Run slow initialization before joining, so that assigned tasks start immediately."""
+    """Run slow initialization before joining, so that assigned tasks start immediately.
+
+    Raises:
+        ConfigError: this worker lacks what a connector of the group needs, such as Spark. As a member it would be
+            assigned tasks that it cannot run, although other workers may be able to.
+    """
     try:
         described = await control.call(DescribeRequest(group_ids=(config.group,)), timeout_s=10)
     except TransportError as error:
@@ -138,16 +144,25 @@ async def _warm_up(config: WorkerConfig, control: TcpClient) -> None:
         return
     assert isinstance(described, DescribeResponse)
     classes = {
-        config_of(connector.config).get("connector.class", "")
+        settings.get("connector.class", ""): connector.connector
         for group in described.groups
         for connector in group.connectors
+        # A connector with labels that this worker does not have is for other workers (``assignment.labels``).
+        if set(placement_of(settings := config_of(connector.config)).labels) <= set(config.traits().labels)
     }
-    for name in sorted(classes):
+    for name, connector_name in sorted(classes.items()):
+        cls: type[Connector] | None = None
         try:
             cls = load_connector_class(name)
             if cls.warm_up.__func__ is not Connector.warm_up.__func__:  # type: ignore[attr-defined]
                 logger.info("warming up %s before joining ...", name)
             await off_loop(f"warm up {name}", cls.warm_up)
+        except ConfigError as error:
+            if cls is None:
+                logger.error("connector.class %s cannot be warmed up: %s", name, error)
+                continue
+            where = f"connector {connector_name} of group {config.group}: {error.field}"
+            raise ConfigError(where, error.value, error.allowed) from error
         except Exception as error:
             # Not fatal: the tasks of this class will report the error; other tasks run.
             kind = "" if isinstance(error, ConnectGroupError) else f"{type(error).__name__}: "

@@ -270,7 +270,8 @@ class TaskRunner:
             await work(run, await self._class(run.grant.connector_config.get("connector.class", "")))
         except Fenced as error:
             self.metrics.fenced_writes += 1
-            self._say(run, UnitState.FAILED, error)
+            # Usual after a change of the connector: the new owner of a slice may claim it before this task is stopped.
+            self._say(run, UnitState.FAILED, error, level=logging.WARNING)
             await run.stopped()
         except StaleMemberEpoch as error:
             logger.info("%s: %s", run.grant.unit, error)
@@ -393,14 +394,17 @@ class TaskRunner:
         self.rows += rows
         self._measured[unit] = None
 
-    def _say(self, run: Run, state: UnitState, error: BaseException | None, retry: str = "") -> None:
+    def _say(
+        self, run: Run, state: UnitState, error: BaseException | None, retry: str = "", level: int = logging.ERROR
+    ) -> None:
+        """Report the state of a unit, and log its error as one line."""
         run.metrics.on_state(state)
         message = run.line_of(error) if error is not None else ""
         if error is not None:
             cls = self._classes.get(run.grant.connector_config.get("connector.class", ""))
             location = error.location if isinstance(error, PluginError) else ""
             failed = PluginError(message, location=location or (location_of(error, cls) if cls is not None else ""))
-            logger.error("%s failed: %s", run.grant.unit, failed.with_location())
+            logger.log(level, "%s failed: %s", run.grant.unit, failed.with_location())
         self._report(
             TaskStatus(
                 connector=run.grant.unit.connector,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -86,13 +87,45 @@ sys.meta_path.insert(0, Refuse())
 """
 
 
-def test_group_runs_with_the_base_packages_alone(idle: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def only_base(tmp_path: Path) -> dict[str, str]:
+    """The environment of processes that can import only the package's base dependencies."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(ONLY_BASE)
+    return {"PYTHONPATH": os.pathsep.join(filter(None, (str(tmp_path / "site"), os.environ.get("PYTHONPATH"))))}
+
+
+def test_worker_without_spark_does_not_join_a_group_whose_connectors_need_it(
+    tmp_path: Path, only_base: dict[str, str]
+) -> None:
+    """It would be assigned tasks that it cannot run. With a label that it does not have, it may join."""
+    file = tmp_path / "rows.json"
+    config = {"connector.class": "pipeline", "source": "datagen", "sink": "sqlite", "sink.table": "t"}
+    settings = config | {"sink.path": str(tmp_path / "out.db")}
+    with Program("coordinator", "--port", 0, "--data", tmp_path / "data") as coordinator:
+        at = coordinator.line_with("coordinator at ").removeprefix("coordinator at ").partition(",")[0]
+        place = ("--coordinator", at)
+        file.write_text(json.dumps({"name": "rows", "config": settings}))
+        assert run_command("connectors", "create", file, *place).code == 0
+        refused = run_command("worker", "--group", "workers", "--name", "w", *place, environment=only_base)
+        assert refused.code == 2
+        assert refused.err.splitlines()[-1] == (
+            "connectgroup: connector rows of group workers: spark: got 'no package pyspark';"
+            " allowed: pip install 'connectgroup[spark]' on each worker"
+        )
+        assert "Traceback" not in refused.err
+        assert "worker w" not in run_command("groups", "describe", "workers", *place).out
+        file.write_text(json.dumps({"name": "rows", "config": settings | {"assignment.labels": "spark=true"}}))
+        assert run_command("connectors", "update", file, *place).code == 0
+        with Program("worker", "--group", "workers", "--name", "w", *place, environment=only_base) as worker:
+            joined = lambda: "worker w" in run_command("groups", "describe", "workers", *place).out  # noqa: E731
+            wait("the worker in the group", joined, worker.output)
+
+
+def test_group_runs_with_the_base_packages_alone(idle: Path, tmp_path: Path, only_base: dict[str, str]) -> None:
     """No Spark, no Kafka, no web framework: a coordinator, a worker and every public name, in processes that can import
     only the package's base dependencies.
     """
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "sitecustomize.py").write_text(ONLY_BASE)
-    only_base = {"PYTHONPATH": os.pathsep.join(filter(None, (str(tmp_path / "site"), os.environ.get("PYTHONPATH"))))}
     code = (
         "import connectgroup, sys\n"
         "print(len([getattr(connectgroup, name) for name in connectgroup.__all__]))\n"

@@ -130,11 +130,13 @@ def test_killed_worker_takes_java_and_every_python_helper_with_it(
     assert successor.seen() == [*range(20_000)]
 
 
-def test_worker_whose_java_was_killed_logs_it_once_and_starts_a_new_one(tmp_path: Path, spark: None) -> None:
-    """The out-of-memory killer ends Java but not Python."""
+def test_worker_whose_java_was_killed_logs_it_once_and_starts_a_new_one(
+    tmp_path: Path, spark: None, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The out-of-memory killer ends Java but not Python. Each task reports one line; there is no stack trace."""
     bench = Bench(tmp_path, "sqlite")
     bench.write("one.csv", range(10))
-    run = bench.start(1)
+    run, other = (bench.start(1, task=task, tasks=2) for task in range(2))
     run.wait(lambda: bench.seen() == [*range(10)])
     # Worker processes of other tests may still be there, each with a Java process of its own.
     java = [
@@ -144,11 +146,14 @@ def test_worker_whose_java_was_killed_logs_it_once_and_starts_a_new_one(tmp_path
     ]
     assert len(java) == 1
     os.kill(java[0], signal.SIGKILL)
-    error = run.failure()
-    assert str(error) == "Spark's Java process has ended; allowed: the task starts again, on a new one"
-    run.task.stop()
+    for each in (run, other):
+        ended = "Spark's Java process has ended; allowed: the task starts again, on a new one"
+        assert str(each.failure()) == ended
+        each.task.stop()
+    assert "Traceback" not in capfd.readouterr().err
+    assert not [record for record in caplog.records if record.exc_info is not None]
     bench.write("one.csv", range(10, 20), mode="a")
-    again = bench.start(1)
+    again = bench.start(2)
     again.wait(lambda: len(bench.seen()) >= 20)
     assert bench.seen() == [*range(20)]
     again.task.stop()
