@@ -111,6 +111,24 @@ class UnsupportedVersion(GroupError):
     code = 35
 
 
+class UnsupportedSaslMechanism(GroupError):
+    """The server does not support the SASL mechanism."""
+
+    code = 33
+
+
+class IllegalSaslState(GroupError):
+    """A SASL request at a wrong time: out of order, or to a server that does not authenticate its clients."""
+
+    code = 34
+
+
+class SaslAuthenticationFailed(GroupError):
+    """The client is not authenticated; the server closes the connection."""
+
+    code = 58
+
+
 class InvalidRequest(GroupError):
     """A field of the request is invalid; the message gives field, value and allowed values."""
 
@@ -275,6 +293,13 @@ class TransportError(ConnectGroupError):
 
 class NotSent(TransportError):
     """The request was not sent, because there is no connection: any request may be retried."""
+
+
+class NotAuthenticated(NotSent):
+    """The server rejects the credentials of this client, or this client has none, or the server cannot prove its own.
+
+    A retry succeeds only with other credentials.
+    """
 
 
 class WireError(ConnectGroupError):

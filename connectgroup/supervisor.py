@@ -257,6 +257,7 @@ class Supervisor:
             *("-P", "-m", "connectgroup", "worker", "--supervised"),
             *("--coordinator", self.server.address, "--group", self.group, "--name", worker.name),
             *("--scratch", str(self._scratch)),
+            *_access_options(self.server),
             *self._options,
             *([] if worker.metrics_port is None else ["--metrics-port", str(worker.metrics_port)]),
             stdin=asyncio.subprocess.PIPE,
@@ -363,6 +364,17 @@ def _worker_options(
     if rebalance_timeout_ms is not None:
         options += ["--rebalance-timeout-ms", str(rebalance_timeout_ms)]
     return options
+
+
+def _access_options(server: CoordinatorServer) -> list[str]:
+    """Options with which a worker connects to the coordinator: paths of files, not their contents."""
+    config, files = server.config, {"--credentials": server.credentials}
+    if config.tls_cert is not None:
+        # Without authorities the certificate is its own: a self-signed one.
+        files["--tls-ca"] = config.tls_ca or config.tls_cert
+    if config.tls_ca is not None:
+        files |= {"--tls-cert": config.tls_cert, "--tls-key": config.tls_key}
+    return [word for option, path in files.items() if path is not None for word in (option, str(path))]
 
 
 async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes]:

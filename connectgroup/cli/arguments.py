@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..protocol.units import name_violation, printable
 from .completion import with_groups
+from .security import add_access
 
 if TYPE_CHECKING:
     from ..config.secrets import Secrets
@@ -78,6 +79,7 @@ def add_coordinator(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         help=f"address of the coordinator; the variable CONNECTGROUP_COORDINATOR sets the default ({shown})",
     )
+    add_access(parser)
 
 
 def name(text: str) -> str:

@@ -21,6 +21,7 @@ from .groups import (
     replay_log,
 )
 from .processes import prepare_spark, run_up, serve_coordinator, serve_proxy, serve_rest, serve_worker
+from .security import add_security
 from .workers import drain_worker, list_workers, restart_worker
 
 
@@ -66,6 +67,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_assigning(up, "an assignor that the workers list, in order of preference; may be repeated (balanced)")
     up.add_argument("--no-restart", action="store_true", help="do not restart a worker process that died")
     _add_server(up)
+    add_security(up)
     up.add_argument("--rest-port", type=number, metavar="PORT", help="serve the REST API at this port, 0 for any (off)")
     _add_rest(up, "--rest-")
     _add_metrics(up, "; worker-1 serves its own at the next port, worker-2 at the one after")
@@ -85,6 +87,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--data", type=path, default=Path("connectgroup-data"), help="directory of the log (connectgroup-data)"
     )
     _add_server(coordinator)
+    add_security(coordinator)
     _add_metrics(coordinator)
     coordinator.set_defaults(run=serve_coordinator)
 
@@ -239,7 +242,7 @@ def _add_server(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--log", metavar="URL", help="memory: or sqlite:///path instead of a file in the --data directory"
     )
-    parser.add_argument("--host", default="127.0.0.1", help="loopback address to listen on (127.0.0.1)")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
     parser.add_argument(
         "--port", type=number, default=DEFAULT_PORT, help=f"port to listen on, 0 for any ({DEFAULT_PORT})"
     )

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError, PluginError
 from .arguments import secrets_of
+from .security import ACCESS_OPTIONS, access_of
 
 if TYPE_CHECKING:
     from ..client.admin import Admin
@@ -132,6 +133,7 @@ def _coordinator_values(options: argparse.Namespace) -> dict[str, Any]:
         "port": options.port,
         "data": options.data / LOG_FILE if options.log is None else None,
         "log": options.log,
+        **({} if options.run is serve_proxy else _security_values(options)),
         "session_timeout_ms": options.session_timeout_ms,
         "heartbeat_interval_ms": options.heartbeat_interval_ms,
         "scheduled_rebalance_max_delay_ms": options.rebalance_delay_ms,
@@ -145,6 +147,10 @@ def _coordinator_values(options: argparse.Namespace) -> dict[str, Any]:
         "consumer_heartbeat_interval_ms": options.consumer_heartbeat_interval_ms,
         "consumer_migration_policy": options.consumer_migration_policy,
     }
+
+
+def _security_values(options: argparse.Namespace) -> dict[str, Any]:
+    return {"authentication": not options.no_authentication} | {name: getattr(options, name) for name in ACCESS_OPTIONS}
 
 
 def _check_connections(workers: int, config: CoordinatorConfig) -> None:
@@ -163,7 +169,7 @@ async def serve_rest(options: argparse.Namespace) -> int:
     from ..client.admin import Admin
 
     stopping = _stop_event()
-    admin = Admin.connect(options.coordinator.split(","), client_id="rest", retry_for_s=2.0)
+    admin = Admin.connect(options.coordinator.split(","), client_id="rest", retry_for_s=2.0, access=access_of(options))
     async with admin, _rest_server(admin, options, options.port) as url:
         print(f"REST at {url}, group {options.group}", flush=True)
         print(f"page at {url}/page", flush=True)
@@ -296,7 +302,7 @@ async def serve_worker(options: argparse.Namespace) -> int:
         values["listeners"] = tuple(options.listener)
     if options.label:
         values["labels"] = tuple(options.label)
-    optional = ("name", "instance", "capacity", "rack", "server_assignor", "rebalance_timeout_ms")
+    optional = ("name", "instance", "capacity", "rack", "server_assignor", "rebalance_timeout_ms", *ACCESS_OPTIONS)
     values |= {name: value for name in optional if (value := getattr(options, name)) is not None}
     secrets = secrets_of(options)
     values |= {"secret_env": secrets.env, "secret_paths": secrets.paths}

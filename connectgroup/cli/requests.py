@@ -8,8 +8,9 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from ..client.conditions import shown
-from ..errors import ConfigError, ConnectGroupError, GroupIdNotFound, TransportError
+from ..errors import ConfigError, ConnectGroupError, GroupIdNotFound, NotAuthenticated, TransportError
 from ..protocol.units import printable
+from .security import access_of
 
 if TYPE_CHECKING:
     from ..client.admin import Admin
@@ -24,10 +25,14 @@ async def connected(options: argparse.Namespace, *, retry_for_s: float = RETRY_F
     from ..client.admin import Admin
 
     try:
-        async with Admin.connect(options.coordinator.split(","), client_id="cli", retry_for_s=retry_for_s) as admin:
+        async with Admin.connect(
+            options.coordinator.split(","), client_id="cli", retry_for_s=retry_for_s, access=access_of(options)
+        ) as admin:
             yield admin
     except GroupIdNotFound as error:
         raise await _no_such_group(options) from error
+    except NotAuthenticated:
+        raise
     except TransportError as error:
         raise TransportError(f"{error}; allowed: --coordinator with the address of a running coordinator") from error
 
@@ -49,6 +54,8 @@ async def _no_such_group(options: argparse.Namespace) -> GroupIdNotFound:
 
     names: list[str] = []
     with suppress(ConnectGroupError):
-        async with Admin.connect(options.coordinator.split(","), client_id="cli", retry_for_s=RETRY_FOR_S) as admin:
+        async with Admin.connect(
+            options.coordinator.split(","), client_id="cli", retry_for_s=RETRY_FOR_S, access=access_of(options)
+        ) as admin:
             names = [group.group_id for group in await admin.list_groups()]
     return GroupIdNotFound(f"no such group {printable(options.group)!r}; groups here: {shown(names)}")

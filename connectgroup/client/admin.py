@@ -27,6 +27,7 @@ from ..errors import (
     ConnectorNotFound,
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
+    NotAuthenticated,
     NotCoordinator,
     NotSent,
     TimedOut,
@@ -53,6 +54,7 @@ from ..protocol.messages.describe import (
 )
 from ..protocol.records.connect import TargetState
 from ..protocol.units import CONNECTOR, printable
+from ..transport.access import Access
 from ..transport.base import Client
 from ..transport.local import LocalClient
 from ..transport.tcp_client import TcpClient
@@ -108,11 +110,13 @@ class Admin:
         client_id: str = "admin",
         timeout_s: float = 10.0,
         retry_for_s: float = 5.0,
+        access: Access | None = None,
     ) -> Admin:
         """Use TCP connections, opened on first use.
 
         Args:
             addresses: ``host:port``, or several of them.
+            access: how to authenticate, and TLS; null: see ``Access``.
 
         Raises:
             ConfigError: an address is not of this form.
@@ -120,7 +124,7 @@ class Admin:
         from ..config.base import parse_address
 
         named = [addresses] if isinstance(addresses, str) else list(addresses)
-        clients = [TcpClient(*parse_address("--coordinator", address), client_id) for address in named]
+        clients = [TcpClient(*parse_address("--coordinator", address), client_id, access=access) for address in named]
         return cls(clients, timeout_s=timeout_s, retry_for_s=retry_for_s)
 
     @classmethod
@@ -412,7 +416,9 @@ class Admin:
         give_up_at = loop.time() + self._retry_for_s
         retried = (*_NOT_PROCESSED, *_UNKNOWN_OUTCOME) if idempotent else _NOT_PROCESSED
         retrying = AsyncRetrying(
-            retry=retry_if_exception(lambda error: isinstance(error, retried)),
+            retry=retry_if_exception(
+                lambda error: isinstance(error, retried) and not isinstance(error, NotAuthenticated)
+            ),
             wait=wait_exponential(multiplier=0.05, max=1.0) + wait_random(0, 0.05),
             # The loop's clock, so that a loop in virtual time works.
             stop=lambda _: loop.time() >= give_up_at,

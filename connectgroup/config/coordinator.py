@@ -20,6 +20,13 @@ class CoordinatorConfig(Settings):
     """Settings of one coordinator.
 
     Attributes:
+        authentication: whether clients must authenticate (SASL). False: any process that reaches the port may do
+            everything, which includes running code as the user of the workers.
+        credentials: file of the users, ``name=password`` on each line; null: the file ``credentials`` beside ``data``,
+            created with a random password if it does not exist. Without ``data``, a temporary one.
+        tls_cert: PEM file with the certificate chain of the server; null: plain text.
+        tls_key: PEM file with its private key.
+        tls_ca: PEM file with the authorities of client certificates, which are required then (mutual TLS).
         data: the log's file: short for ``log: sqlite:///file``.
         log: the log's URL (``log.registry``). If both are null, all state is in memory, and a restart loses it.
         assignor: ``group.remote.assignor``: used if members list no assignor, and after failures.
@@ -45,6 +52,11 @@ class CoordinatorConfig(Settings):
 
     host: str = "127.0.0.1"
     port: Port = DEFAULT_PORT
+    authentication: bool = True
+    credentials: Path | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    tls_ca: Path | None = None
     data: Path | None = None
     log: str | None = None
     session_timeout_ms: Milliseconds = 10_000
@@ -79,10 +91,22 @@ class CoordinatorConfig(Settings):
         if self.log is not None and self.data is not None:
             raise ConfigError("log", self.log, "a URL without data, or data without a URL")
         log_from_url(self.log_url)
-        # There is no authentication yet. The addresses that a name resolves to are checked when the port is opened.
-        if not self.host or (is_address(self.host) and not is_loopback(self.host)):
-            raise ConfigError("host", self.host, LOOPBACK)
+        if self.credentials is not None and not self.authentication:
+            raise ConfigError("credentials", self.credentials, "credentials, or no authentication; not both")
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ConfigError("tls_key", self.tls_key, "tls_cert and tls_key together")
+        if self.tls_ca is not None and self.tls_cert is None:
+            raise ConfigError("tls_cert", None, "the server's certificate, with tls_ca for those of its clients")
+        # The addresses that a name resolves to are checked when the port is opened.
+        reachable = not self.host or (is_address(self.host) and not is_loopback(self.host))
+        if reachable and not self.may_be_reachable:
+            raise ConfigError("host", self.host, f"{LOOPBACK}; any other requires tls_cert, tls_key and authentication")
         return self
+
+    @property
+    def may_be_reachable(self) -> bool:
+        """Whether the address may be one that other machines reach: with TLS, and users or client certificates."""
+        return self.tls_cert is not None and (self.authentication or self.tls_ca is not None)
 
     @property
     def log_url(self) -> str:

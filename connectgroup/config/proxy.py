@@ -33,6 +33,8 @@ class ProxyConfig(CoordinatorConfig):
 
     @model_validator(mode="after")
     def _session_timeouts(self) -> ProxyConfig:
+        if self.tls_cert is not None or self.credentials is not None:
+            raise ConfigError("tls_cert", self.tls_cert or self.credentials, "a proxy without TLS and credentials")
         if self.min_session_timeout_ms > self.max_session_timeout_ms:
             raise ConfigError(
                 "min_session_timeout_ms",

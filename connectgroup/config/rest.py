@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import stat
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, model_validator
 
 from ..errors import ConfigError
-from ..protocol.units import printable
+from ..transport.credentials import read_passwords
 from .base import DEFAULT_REST_PORT, Name, Port, Settings
 
 
@@ -58,20 +57,4 @@ def read_users(path: Path) -> dict[str, str]:
     Raises:
         ConfigError: the file cannot be read, is accessible to other users of this machine, or has an invalid line.
     """
-    try:
-        if stat.S_IMODE(path.stat().st_mode) & 0o077:
-            raise ConfigError("users", path, "a file that is accessible to its owner only (chmod 600)")
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeError) as error:
-        raise ConfigError("users", f"{path} ({printable(error)})", "a readable file") from error
-    users: dict[str, str] = {}
-    for number, line in enumerate(lines, 1):
-        name, equals, password = (part.strip() for part in line.partition("="))
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        if not equals or not name or not password or ":" in name or name in users:
-            raise ConfigError("users", f"{path}:{number}", "name=password on each line, each name once, no ':' in it")
-        users[name] = password
-    if not users:
-        raise ConfigError("users", path, "a file with at least one name=password")
-    return users
+    return read_passwords("users", path)

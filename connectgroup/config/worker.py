@@ -13,11 +13,12 @@ from pydantic import Field, model_validator
 from ..assign.placement import MAX_CAPACITY, MAX_LABELS, WorkerTraits, check_traits, labels_of
 from ..errors import ConfigError
 from ..member.state_machine import MemberSettings
-from .base import DEFAULT_PORT, Milliseconds, Name, Settings, ShortText, parse_address
+from .access import AccessConfig
+from .base import DEFAULT_PORT, Milliseconds, Name, ShortText, parse_address
 
 
-class WorkerConfig(Settings):
-    """Settings of one worker process.
+class WorkerConfig(AccessConfig):
+    """Settings of one worker process; those of its connection to the coordinator included (``AccessConfig``).
 
     Attributes:
         coordinator: ``host:port``.

@@ -1,15 +1,23 @@
-"""A coordinator with a TCP port: combines log, group rules, server and server-side assignors."""
+"""A coordinator with a TCP port: combines log, group rules, server, authentication and server-side assignors."""
 
 from __future__ import annotations
 
+import logging
+from pathlib import Path
+
 from ..config.coordinator import CoordinatorConfig
 from ..log.registry import log_from_url
+from ..sasl.server import Authenticator
 from ..topics.broker import BrokerTopics
+from ..transport.access import Security, server_tls
+from ..transport.credentials import FILE_NAME, announce, create_credentials, own_file, read_passwords, withdraw
 from ..transport.limits import Limits
 from ..transport.tcp_server import TcpServer
 from .consumer_groups import ConsumerGroups
 from .own_assignors import server_assignors
 from .runtime import Coordinator
+
+logger = logging.getLogger(__name__)
 
 
 class GroupServer:
@@ -46,7 +54,12 @@ class GroupServer:
 
 
 class CoordinatorServer(GroupServer):
-    """Serves groups on one TCP port until it is closed."""
+    """Serves groups on one TCP port until it is closed.
+
+    Attributes:
+        config: the settings.
+        credentials: the file of the users; null without authentication, and before ``start``.
+    """
 
     def __init__(self, config: CoordinatorConfig) -> None:
         """Create a server; ``start`` opens the log and the port.
@@ -56,6 +69,7 @@ class CoordinatorServer(GroupServer):
             ConfigError, PluginError: the assignor does not exist or cannot be created.
         """
         self.config = config
+        self.credentials: Path | None = None
         log = log_from_url(config.log_url)
         topics = BrokerTopics(config.topics_from) if config.topics_from is not None else None
         coordinator = Coordinator(
@@ -66,6 +80,58 @@ class CoordinatorServer(GroupServer):
         limits = Limits(
             max_connections=config.max_connections, max_connections_per_address=config.max_connections_per_address
         )
-        # There is no authentication yet.
-        server = TcpServer(coordinator, host=config.host, port=config.port, limits=limits, loopback_only=True)
+        tls = None
+        if config.tls_cert is not None and config.tls_key is not None:
+            tls = server_tls("tls_cert", config.tls_cert, config.tls_key, config.tls_ca)
+        self._temporary: Path | None = None
+        server = TcpServer(
+            coordinator,
+            host=config.host,
+            port=config.port,
+            limits=limits,
+            # The users are read when the server starts: until then their file may not exist.
+            security=Security(authenticator=Authenticator({}) if config.authentication else None, tls=tls),
+            loopback_only=True,
+        )
         super().__init__(coordinator, server, config.host)
+
+    async def start(self) -> None:
+        """Create the file of credentials if necessary; then as ``GroupServer.start``."""
+        config = self.config
+        path = config.credentials
+        if path is None and config.data is not None:
+            path = config.data.parent / FILE_NAME
+        if config.authentication and path is not None:
+            self._use(path)
+        await super().start()
+        port = self._server.port
+        if not config.authentication:
+            withdraw(port)
+            logger.warning(
+                "no authentication: any process that can connect to %s may add connectors, whose tasks read and write "
+                "files as the user of the workers, and may read all configurations, credentials included",
+                self.address,
+            )
+            return
+        if path is None:
+            self._temporary = path = own_file(port)
+            path.unlink(missing_ok=True)
+            self._use(path)
+        if announce(port, path) is None:
+            logger.warning("clients on this machine need --credentials %s: it cannot be announced to them", path)
+
+    def _use(self, path: Path) -> None:
+        if self.config.credentials is None:
+            create_credentials(path)
+        self._server.authenticator = Authenticator(read_passwords("credentials", path))
+        self.credentials = path
+
+    async def close(self) -> None:
+        """As ``GroupServer.close``; a temporary file of credentials is removed."""
+        try:
+            await super().close()
+        finally:
+            if self.credentials is not None:
+                withdraw(self._server.port)
+            if self._temporary is not None:
+                self._temporary.unlink(missing_ok=True)

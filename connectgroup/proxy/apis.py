@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from ..protocol.messages.cluster import ApiVersion, ApiVersionsResponse
-from ..wire.apis import APIS, FIND_COORDINATOR
+from ..wire.apis import APIS, FIND_COORDINATOR, SASL_AUTHENTICATE, SASL_HANDSHAKE
 from ..wire.forwarded import MAX_VERSIONS
 
 GROUP_APIS: Final = frozenset(
@@ -23,9 +23,13 @@ GROUP_APIS: Final = frozenset(
 """Kafka's APIs about groups. The broker would apply them to groups of its own: those not served here are hidden."""
 
 
+OF_BROKER: Final = frozenset((SASL_HANDSHAKE, SASL_AUTHENTICATE))
+"""APIs of a coordinator that the proxy forwards: its clients authenticate to the broker, which has the data."""
+
+
 def is_forwarded(api_key: int) -> bool:
     """Whether the broker handles the API. FindCoordinator is forwarded for transactions (``relay``)."""
-    return api_key not in APIS and api_key not in GROUP_APIS
+    return (api_key not in APIS and api_key not in GROUP_APIS) or api_key in OF_BROKER
 
 
 def merged(broker: ApiVersionsResponse) -> ApiVersionsResponse:
@@ -35,7 +39,11 @@ def merged(broker: ApiVersionsResponse) -> ApiVersionsResponse:
 
 def _merged(of_broker: Iterable[ApiVersion]) -> Iterable[ApiVersion]:
     ranges = {api.api_key: (api.min_version, api.max_version) for api in of_broker}
-    shown = {key: (api.versions[0], api.versions[-1]) for key, api in APIS.items() if key != FIND_COORDINATOR}
+    shown = {
+        key: (api.versions[0], api.versions[-1])
+        for key, api in APIS.items()
+        if key not in (FIND_COORDINATOR, *OF_BROKER)
+    }
     for key, (low, high) in ranges.items():
         if key == FIND_COORDINATOR:
             # The broker responds to requests for the coordinators of transactions.

@@ -18,6 +18,7 @@ from ..protocol.messages.api import Handler, Response
 from ..protocol.messages.cluster import ApiVersionsRequest, FindCoordinatorRequest, FindCoordinatorResponse
 from ..topics.base import TopicSource
 from ..topics.broker import BrokerTopics
+from ..transport.credentials import withdraw
 from ..transport.limits import Limits
 from ..transport.tcp_server import TcpServer
 from .apis import merged
@@ -123,3 +124,5 @@ class ProxyServer(GroupServer):
         """Reach the broker, open the log, then the port; raises as ``GroupServer.start``."""
         await self.broker.ask()
         await super().start()
+        # Left by a coordinator that was killed: clients with its credentials would refuse to talk to the proxy.
+        withdraw(self._server.port)

@@ -13,6 +13,7 @@ import uvicorn
 from ..client.admin import Admin
 from ..config.rest import RestConfig, read_users
 from ..errors import ConfigError, TransportError
+from ..transport.access import server_tls
 from ..transport.base import reason
 from ..transport.limits import is_loopback, resolve
 from .app import RestContext, create_app
@@ -160,12 +161,4 @@ def _users(config: RestConfig) -> tuple[dict[str, str] | None, frozenset[str]]:
 def _tls(config: RestConfig) -> ssl.SSLContext | None:
     if config.certificate is None or config.key is None:
         return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        context.load_cert_chain(config.certificate, config.key)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(
-            "certificate", f"{config.certificate} ({reason(error)})", "PEM files of a certificate and its key"
-        ) from error
-    return context
+    return server_tls("certificate", config.certificate, config.key)

@@ -163,6 +163,8 @@ def settings(java_options: Sequence[str] = ()) -> dict[str, str]:
         "spark.driver.memory": os.environ.get(MEMORY, "1g"),
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
+        # Spark's own ports require a secret, which Spark makes for this session in local mode.
+        "spark.authenticate": "true",
         "spark.driver.extraJavaOptions": " ".join(
             (
                 "-XX:+UseSerialGC",

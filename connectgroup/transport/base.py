@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import ssl
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -130,12 +131,12 @@ class Conversation(Generic[Ticket]):
         self._turns.append(turn)
         self._flush()
 
-    def defer(self, ticket: Ticket) -> Callable[[bytes | None], None]:
+    def defer(self, ticket: Ticket) -> Callable[[Response | bytes | None], None]:
         """Take a position in the response order; the function that is returned sends the response."""
         turn = _Turn(ticket)
         self._turns.append(turn)
 
-        def respond(response: bytes | None) -> None:
+        def respond(response: Response | bytes | None) -> None:
             turn.done, turn.response = True, response
             self._flush()
 
@@ -174,7 +175,12 @@ def name_lookup_errors(host: str) -> Iterator[None]:
 
 
 def reason(error: Exception) -> str:
-    """Return the operating system's error message without the address, which asyncio puts in front of it."""
+    """Return the operating system's error message without the address, which asyncio puts in front of it.
+
+    An error of TLS has a message of its own; its ``errno`` is no number of the operating system.
+    """
+    if isinstance(error, ssl.SSLError):
+        return printable(getattr(error, "verify_message", "") or error.reason or error)
     number = getattr(error, "errno", None)
     return printable(os.strerror(number) if number and number > 0 else error)
 

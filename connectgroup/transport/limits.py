@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 LOOPBACK: Final = "an address of this machine's own (127.0.0.1, ::1, localhost)"
-"""Error text: the addresses that a coordinator without authentication may listen on."""
+"""Error text: the addresses that a server without TLS and authentication may listen on."""
 
 
 def is_address(host: str) -> bool:
@@ -39,6 +39,9 @@ class Limits:
         max_refused: maximum number of connections above a limit that the server reads from, until it has responded to
             their first request with an error; it closes further connections unread.
         refused_deadline_s: how long the server reads from such a connection.
+        max_unauthenticated: maximum number of connections that have not authenticated yet; above it, the oldest of them
+            is closed, so that connections of strangers lock nobody out. They do not count as ``max_connections``.
+        authentication_deadline_s: how long a connection may take to authenticate.
         max_in_flight: maximum number of requests in flight per connection; above it, the server stops reading.
         max_unsent_bytes: maximum size of unsent responses per connection; above it, the server stops reading.
         frame_deadline_s: timeout from a frame's first byte to its last, and from the connect to the first frame.
@@ -51,6 +54,8 @@ class Limits:
     max_connections_per_address: int = 1500
     max_refused: int = 64
     refused_deadline_s: float = 5.0
+    max_unauthenticated: int = 200
+    authentication_deadline_s: float = 10.0
     max_in_flight: int = 64
     max_unsent_bytes: int = 256 * 1024
     frame_deadline_s: float = 30.0

@@ -10,7 +10,6 @@ Source: Kafka's ``NetworkClient`` and ``InFlightRequests``; KIP-35, KIP-511.
 from __future__ import annotations
 
 import asyncio
-import ssl
 import struct
 from collections import deque
 from typing import Final
@@ -20,9 +19,13 @@ from ..errors import ConfigError, NotSent, TransportError, WireError
 from ..protocol.messages.api import Request, Response
 from ..protocol.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
 from ..protocol.units import printable
-from ..wire.apis import API_VERSIONS, APIS, HEARTBEAT, decode_response, encode_request
+from ..wire.apis import API_VERSIONS, APIS, HEARTBEAT, SASL_HANDSHAKE, decode_response, encode_request
+from ..wire.forwarded import PRODUCE
 from ..wire.framing import FrameReader, frame
+from .access import Access
 from .base import Client, name_lookup_errors, reason
+from .credentials import find_credentials
+from .login import credentials_missing, log_in, server_unauthenticated
 
 MAX_RESPONSE_BYTES: Final = 64 * 1024 * 1024
 
@@ -42,7 +45,7 @@ class TcpClient(Client):
         client_id: sent to the server with each request.
         connect_timeout_s: timeout of connecting and the ApiVersions exchange.
         max_response_bytes: maximum response size.
-        tls: null for plain text.
+        access: how to authenticate, and TLS; null: see ``Access``.
 
     Raises:
         ConfigError: an argument is out of its range.
@@ -56,7 +59,7 @@ class TcpClient(Client):
         *,
         connect_timeout_s: float = 10.0,
         max_response_bytes: int = MAX_RESPONSE_BYTES,
-        tls: ssl.SSLContext | None = None,
+        access: Access | None = None,
     ) -> None:
         check_text("host", host)
         if not host:
@@ -66,7 +69,7 @@ class TcpClient(Client):
         self._host, self._port, self._client_id = host, port, client_id
         self._connect_timeout_s = connect_timeout_s
         self._max_response_bytes = max_response_bytes
-        self._tls = tls
+        self._access = access or Access()
         self._turn = asyncio.Lock()  # first come, first sent
         self._link: _Link | None = None
         self._connecting: asyncio.Task[None] | None = None
@@ -118,6 +121,8 @@ class TcpClient(Client):
                 if self._closed:
                     raise NotSent(f"{self.address}: the client is closed") from None
                 raise
+            except NotSent:
+                raise
             except TransportError as error:
                 raise NotSent(str(error)) from error
             finally:
@@ -131,9 +136,16 @@ class TcpClient(Client):
             async with asyncio.timeout(self._connect_timeout_s):
                 loop = asyncio.get_running_loop()
                 with name_lookup_errors(self._host):
-                    await loop.create_connection(lambda: link, self._host, self._port, ssl=self._tls)
-                response = await link.send(ApiVersionsRequest(client_software_name="connectgroup"))
-            link.agree(response)
+                    await loop.create_connection(lambda: link, self._host, self._port, ssl=self._access.tls)
+                link.negotiate(await link.send(ApiVersionsRequest(client_software_name="connectgroup")))
+                credentials = self._access.credentials or find_credentials(self._host, self._port)
+                if link.authenticates:
+                    if credentials is None:
+                        raise credentials_missing(self.address)
+                    await log_in(self.address, credentials, link.send)
+                elif credentials is not None:
+                    raise server_unauthenticated(self.address)
+                link.agreed = True
         except TimeoutError:
             timeout_s = self._connect_timeout_s
             problem = f"not connected within {timeout_s:g} s" if link.transport is None else _no_answer(timeout_s)
@@ -167,7 +179,7 @@ class _Link(asyncio.Protocol):
         self._versions = {API_VERSIONS: max(APIS[API_VERSIONS].versions)}
         self._heard = False
         self.transport: asyncio.Transport | None = None
-        self.agreed = False
+        self.agreed = self._is_proxy = False
         self.lost = ""  # the reason
         self.writable = asyncio.Event()
         self.writable.set()
@@ -187,7 +199,15 @@ class _Link(asyncio.Protocol):
         self.transport.write(frame(data))
         return response
 
-    def agree(self, response: Response) -> None:
+    @property
+    def authenticates(self) -> bool:
+        """Whether the server authenticates its clients; known after ``negotiate``.
+
+        A proxy forwards SASL to its broker, as Produce, which a coordinator does not serve.
+        """
+        return SASL_HANDSHAKE in self._versions and not self._is_proxy
+
+    def negotiate(self, response: Response) -> None:
         """Choose the highest version of each API that both sides support.
 
         Raises:
@@ -195,12 +215,12 @@ class _Link(asyncio.Protocol):
         """
         assert isinstance(response, ApiVersionsResponse)
         theirs = {api.api_key: range(api.min_version, api.max_version + 1) for api in response.api_keys}
+        self._is_proxy = PRODUCE in theirs
         for key, api in APIS.items():
             both = [version for version in api.versions if version in theirs.get(key, ())]
             if both:
                 self._versions[key] = max(both)
-        self.agreed = HEARTBEAT in self._versions
-        if not self.agreed:
+        if HEARTBEAT not in self._versions:
             api = APIS[HEARTBEAT]
             raise TransportError(
                 f"{self._address}: speaks Kafka's protocol but is no coordinator of worker groups: "

@@ -8,12 +8,15 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from ..errors import CoordinatorNotAvailable, UnknownServerError, WireError
+from ..errors import CoordinatorNotAvailable, SaslAuthenticationFailed, UnknownServerError, WireError
 from ..protocol.messages.api import Handler, Response
 from ..protocol.messages.cluster import ApiVersionsRequest, FindCoordinatorRequest
+from ..protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from ..protocol.units import printable
+from ..sasl.server import Authenticator
 from ..wire.apis import API_VERSIONS, APIS, DecodeFailure, RequestHeader, decode_request, encode_response, refusal
 from ..wire.framing import DEFAULT_MAX_BYTES, FrameReader, frame
+from .admission import FAILURE_DELAY_S, MAX_FRAME_BYTES, REQUIRED, Admission
 from .base import Conversation, Relay
 from .limits import Limits
 
@@ -28,6 +31,7 @@ class Server(Protocol):
 
     handler: Handler
     limits: Limits
+    authenticator: Authenticator | None
 
     @property
     def is_closing(self) -> bool: ...
@@ -35,6 +39,8 @@ class Server(Protocol):
     def admit(self, connection: Connection) -> str: ...
 
     def admit_refused(self, connection: Connection) -> bool: ...
+
+    def admit_authenticated(self, connection: Connection) -> str: ...
 
     def release(self, connection: Connection) -> None: ...
 
@@ -60,6 +66,7 @@ class Connection(asyncio.Protocol):
         self._choked_at: float | None = None
         self._relay: Relay | None = None
         self._refused = ""  # above a limit: the error message for its first request
+        self.admission = Admission(server.authenticator)
         self.client_host = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -85,6 +92,8 @@ class Connection(asyncio.Protocol):
             self._reader = FrameReader(min(DEFAULT_MAX_BYTES, self._limits.max_frame_bytes))
         else:
             self._relay = self._server.new_relay(self._work)
+            if not self.admission.is_open:
+                self._reader = FrameReader(min(MAX_FRAME_BYTES, self._limits.max_frame_bytes))
         transport.set_write_buffer_limits(high=self._limits.max_unsent_bytes)
 
     def data_received(self, data: bytes) -> None:
@@ -136,10 +145,38 @@ class Connection(asyncio.Protocol):
             self._stopped = True
             self.conversation.put(header, refusal(header.api_key, CoordinatorNotAvailable.code, self._refused))
             self.conversation.put(header, None)
+        elif self.admission.refuses(request):
+            self._reject(header, refusal(header.api_key, SaslAuthenticationFailed.code, REQUIRED))
+        elif isinstance(request, SaslHandshakeRequest | SaslAuthenticateRequest):
+            self._authenticate(header, request)
         elif isinstance(request, ApiVersionsRequest | FindCoordinatorRequest):
             self.conversation.put(header, self._server.handle_locally(request))
         else:
             self.conversation.begin(header, request, client_id=decoded.client_id or "")
+
+    def _authenticate(self, header: RequestHeader, request: SaslHandshakeRequest | SaslAuthenticateRequest) -> None:
+        """Respond to a SASL request; a failed authentication ends the connection."""
+        was_open, response = self.admission.is_open, self.admission.answer(request)
+        if getattr(response, "error_code", 0):
+            self._server.log_complaint(self.client_host, f"not authenticated: {printable(response, limit=150)}")
+            self._reject(header, response)
+            return
+        if self.admission.is_open and not was_open:
+            self._reader.allow(self._limits.max_frame_bytes)
+            self._refused = self._server.admit_authenticated(self)
+        self.conversation.put(header, response)
+
+    def _reject(self, header: RequestHeader, response: Response) -> None:
+        """Respond with an error after a delay, which slows down attempts to guess a password; then close."""
+        self._stopped = True
+        self._frames.clear()
+        respond = self.conversation.defer(header)
+
+        def close() -> None:
+            respond(response)
+            self.conversation.put(header, None)
+
+        self._loop.call_later(FAILURE_DELAY_S, close)
 
     def _defer(self) -> Callable[[bytes | None], None]:
         return self.conversation.defer(_FORWARDED)
@@ -224,6 +261,8 @@ class Connection(asyncio.Protocol):
         if self._refused:
             late = now - self._began_at > limits.refused_deadline_s
             return f"closed: {self._refused}" if late else ""
+        if not self.admission.is_open and now - self._began_at > limits.authentication_deadline_s:
+            return f"closed: not authenticated within {limits.authentication_deadline_s:g} s"
         if self._choked_at is not None:
             late = now - self._choked_at > limits.unsent_deadline_s
             return f"closed: did not read its responses for {limits.unsent_deadline_s:g} s" if late else ""

@@ -16,7 +16,6 @@ import asyncio
 import logging
 import os
 import socket
-import ssl
 from collections import Counter
 from collections.abc import Callable
 from typing import Final
@@ -36,6 +35,7 @@ from ..wire.apis import (
     refusal,
     served,
 )
+from .access import Security
 from .base import Relay, reason
 from .limits import LOOPBACK, Limits, is_loopback, resolve
 from .tcp_connection import Connection
@@ -57,8 +57,8 @@ class TcpServer:
         advertised_port: port in FindCoordinator responses; the listening port if null.
         node_id: node id in FindCoordinator responses.
         limits: limits for peers.
-        tls: null for plain text.
-        loopback_only: whether ``start`` rejects a host that other machines can reach.
+        security: what clients must prove, and TLS; null: nothing, and plain text.
+        loopback_only: whether ``start`` rejects a host that other machines can reach, unless ``security`` allows it.
     """
 
     def __init__(
@@ -71,15 +71,18 @@ class TcpServer:
         advertised_port: int | None = None,
         node_id: int = 0,
         limits: Limits | None = None,
-        tls: ssl.SSLContext | None = None,
+        security: Security | None = None,
         loopback_only: bool = False,
     ) -> None:
         self.handler, self.host, self.port = handler, host, port
         self.limits = limits or Limits()
+        security = security or Security()
+        self.authenticator = security.authenticator
         self._advertised = (advertised_host, advertised_port, node_id)
-        self._tls, self._loopback_only = tls, loopback_only
+        self._tls, self._loopback_only = security.tls, loopback_only and not security.is_reachable
         self._listener: asyncio.Server | None = None
         self._connections: set[Connection] = set()
+        self._unauthenticated: dict[Connection, None] = {}  # in the order of arrival
         self._refused: set[Connection] = set()
         self._by_host: Counter[str] = Counter()
         self._complaints: dict[str, tuple[float, int]] = {}
@@ -127,7 +130,7 @@ class TcpServer:
         listener.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
-        for connection in list(self._refused):
+        for connection in [*self._refused, *self._unauthenticated]:
             connection.abort()
         for connection in self._connections:
             connection.stop_reading()
@@ -152,7 +155,7 @@ class TcpServer:
     def handle_locally(self, request: ApiVersionsRequest | FindCoordinatorRequest) -> Response:
         """Respond to the requests that the server itself handles."""
         if isinstance(request, ApiVersionsRequest):
-            return _API_VERSIONS
+            return _API_VERSIONS_WITH_SASL if self.authenticator is not None else _API_VERSIONS
         host, port, node_id = self._advertised
         host, port = self.host if host is None else host, self.port if port is None else port
         if request.key_type != GROUP_KEY:
@@ -175,7 +178,31 @@ class TcpServer:
         return None
 
     def admit(self, connection: Connection) -> str:
-        """Count a new connection; above a limit, return the error message for the response to its first request."""
+        """Count a new connection; above a limit, return the error message for the response to its first request.
+
+        A connection that has to authenticate counts against a limit of its own until it has: above that, the oldest of
+        these connections is closed instead.
+        """
+        if connection.admission.is_open:
+            return self._count(connection)
+        if len(self._unauthenticated) >= self.limits.max_unauthenticated:
+            oldest = next(iter(self._unauthenticated))
+            del self._unauthenticated[oldest]
+            self.log_complaint(oldest.client_host, "closed: too many connections that have not authenticated")
+            oldest.abort()
+        self._unauthenticated[connection] = None
+        return ""
+
+    def admit_authenticated(self, connection: Connection) -> str:
+        """Count a connection that has authenticated; returns as ``admit``."""
+        self._unauthenticated.pop(connection, None)
+        refused = self._count(connection)
+        if refused:
+            self.log_complaint(connection.client_host, refused)
+            self._refused.add(connection)
+        return refused
+
+    def _count(self, connection: Connection) -> str:
         host, limits = connection.client_host, self.limits
         if len(self._connections) >= limits.max_connections:
             return f"the coordinator is at its limit of {limits.max_connections} connections (max_connections)"
@@ -203,6 +230,7 @@ class TcpServer:
     def release(self, connection: Connection) -> None:
         """Stop counting a connection that is lost and whose last request is done."""
         self._refused.discard(connection)
+        self._unauthenticated.pop(connection, None)
         if connection in self._connections:
             self._connections.discard(connection)
             self._by_host[connection.client_host] -= 1
@@ -226,7 +254,7 @@ class TcpServer:
         """Close overdue connections; one timer serves all connections, so that a request needs no timer."""
         loop = asyncio.get_running_loop()
         now = loop.time()
-        for connection in [*self._connections, *self._refused]:
+        for connection in [*self._connections, *self._refused, *self._unauthenticated]:
             if overdue := connection.overdue(now):
                 self.log_complaint(connection.client_host, overdue)
                 connection.abort()
@@ -234,10 +262,15 @@ class TcpServer:
             self._complaints = {host: kept for host, kept in self._complaints.items() if now - kept[0] < 60.0}
         limits = self.limits
         shortest = min(
-            limits.frame_deadline_s, limits.unsent_deadline_s, limits.idle_deadline_s, limits.refused_deadline_s
+            limits.frame_deadline_s,
+            limits.unsent_deadline_s,
+            limits.idle_deadline_s,
+            limits.refused_deadline_s,
+            limits.authentication_deadline_s,
         )
         self._sweeper = loop.call_later(min(1.0, shortest / 4), self._sweep)
 
 
 _BACKLOG: Final = 1024  # all workers may reconnect at the same time
 _API_VERSIONS: Final = ApiVersionsResponse(api_keys=served())
+_API_VERSIONS_WITH_SASL: Final = ApiVersionsResponse(api_keys=served(sasl=True))

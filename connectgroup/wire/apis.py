@@ -60,6 +60,8 @@ from .table import Entry, Party, key_of, served_by
 
 FIND_COORDINATOR: Final = key_of("FindCoordinator")
 API_VERSIONS: Final = key_of("ApiVersions")
+SASL_HANDSHAKE: Final = key_of("SaslHandshake")
+SASL_AUTHENTICATE: Final = key_of("SaslAuthenticate")
 OFFSET_COMMIT: Final = key_of("OffsetCommit")
 OFFSET_FETCH: Final = key_of("OffsetFetch")
 HEARTBEAT: Final = key_of("ConnectGroupHeartbeat")
@@ -314,11 +316,16 @@ def refusal(api_key: int, code: int, message: str) -> Response:
     return with_error(error_code=code, error_message=message)
 
 
-def served() -> tuple[ApiVersion, ...]:
-    """The supported APIs in the response to ApiVersions, by API key."""
+def served(*, sasl: bool = False) -> tuple[ApiVersion, ...]:
+    """The supported APIs in the response to ApiVersions, by API key.
+
+    Args:
+        sasl: whether the server authenticates its clients, so that SaslHandshake and SaslAuthenticate are among them.
+    """
     return tuple(
         ApiVersion(api_key=key, min_version=api.versions[0], max_version=api.versions[-1])
         for key, api in sorted(APIS.items())
+        if sasl or key not in (SASL_HANDSHAKE, SASL_AUTHENTICATE)
     )
 
 

@@ -32,6 +32,10 @@ class FrameReader:
         self._pending = bytearray()
         self._broken: str | None = None
 
+    def allow(self, max_bytes: int) -> None:
+        """Change the maximum size of a frame, from the next frame on."""
+        self._max_bytes = max_bytes
+
     @property
     def mid_frame(self) -> bool:
         """Whether a frame is partly received: a deadline for slow peers depends on it."""

@@ -39,6 +39,12 @@ from ..protocol.messages.offsets import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
+from ..protocol.messages.sasl import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
 from . import kafka_messages as kafka
 
 
@@ -97,7 +103,16 @@ TABLE: Final = (
     Entry(14, "SyncGroup", classic.SyncGroupRequest, classic.SyncGroupResponse, COORDINATOR | BROKER, CONSUMER),
     Entry(15, "DescribeGroups", listing.DescribeGroupsRequest, listing.DescribeGroupsResponse, COORDINATOR, ADMIN),
     Entry(16, "ListGroups", listing.ListGroupsRequest, listing.ListGroupsResponse, COORDINATOR, ADMIN),
+    Entry(17, "SaslHandshake", SaslHandshakeRequest, SaslHandshakeResponse, COORDINATOR, WORKER | ADMIN | CONSUMER),
     Entry(18, "ApiVersions", ApiVersionsRequest, ApiVersionsResponse, COORDINATOR | BROKER, WORKER | ADMIN | CONSUMER),
+    Entry(
+        36,
+        "SaslAuthenticate",
+        SaslAuthenticateRequest,
+        SaslAuthenticateResponse,
+        COORDINATOR,
+        WORKER | ADMIN | CONSUMER,
+    ),
     Entry(42, "DeleteGroups", listing.DeleteGroupsRequest, listing.DeleteGroupsResponse, COORDINATOR, ADMIN),
     Entry(
         68,

@@ -67,7 +67,8 @@ async def run_worker(config: WorkerConfig, *, supervised: bool = False) -> bool:
     assignors = [load_assignor(name) for name in config.assignors]
     for assignor in assignors:
         configure_assignor(assignor, config.traits())
-    heartbeats, control = TcpClient(host, port, config.name), TcpClient(host, port, config.name)
+    access = config.access()
+    heartbeats, control = (TcpClient(host, port, config.name, access=access) for _ in range(2))
     worker = Worker(
         config.member_settings(),
         Connections(heartbeats=heartbeats, control=control),

@@ -20,7 +20,8 @@ LIMITS = {
 
 @pytest.mark.parametrize("option", LIMITS)
 def test_commands_and_workers_report_the_limit_that_is_reached(tmp_path: Path, option: str) -> None:
-    with Program("coordinator", "--port", 0, "--data", tmp_path / "data", option, 2) as coordinator:
+    options = ("--port", 0, "--data", tmp_path / "data", "--no-authentication", option, 2)
+    with Program("coordinator", *options) as coordinator:
         address = coordinator.line_with("coordinator at ").removeprefix("coordinator at ")
         host, _, port = address.rpartition(":")
         with contextlib.ExitStack() as opened:

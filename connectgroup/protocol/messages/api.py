@@ -39,6 +39,7 @@ from .listing import (
     ListGroupsResponse,
 )
 from .offsets import OffsetCommitRequest, OffsetCommitResponse, OffsetFetchRequest, OffsetFetchResponse
+from .sasl import SaslAuthenticateRequest, SaslAuthenticateResponse, SaslHandshakeRequest, SaslHandshakeResponse
 
 Request = (
     HeartbeatRequest
@@ -56,6 +57,8 @@ Request = (
     | DescribeGroupsRequest
     | DeleteGroupsRequest
     | ApiVersionsRequest
+    | SaslHandshakeRequest
+    | SaslAuthenticateRequest
     | FindCoordinatorRequest
     | ConsumerHeartbeatRequest
     | OffsetCommitRequest
@@ -82,6 +85,8 @@ Response = (
     | DescribeGroupsResponse
     | DeleteGroupsResponse
     | ApiVersionsResponse
+    | SaslHandshakeResponse
+    | SaslAuthenticateResponse
     | FindCoordinatorResponse
     | ConsumerHeartbeatResponse
     | OffsetCommitResponse

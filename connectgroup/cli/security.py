@@ -1,0 +1,65 @@
+"""Options about authentication and TLS: of a server, and of the programs that connect to it."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from ..transport.access import Access
+
+
+def add_access(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a program that connects to a coordinator."""
+    parser.add_argument(
+        "--credentials",
+        type=Path,
+        metavar="FILE",
+        help="file with name=password; the variable CONNECTGROUP_CREDENTIALS sets the default (found on the "
+        "coordinator's machine)",
+    )
+    _add_tls(parser, "the authorities of the coordinator's certificate; connects with TLS", "this client's certificate")
+
+
+def add_security(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a coordinator about its clients: authentication and TLS."""
+    users = parser.add_mutually_exclusive_group()
+    users.add_argument(
+        "--credentials",
+        type=Path,
+        metavar="FILE",
+        help="file of the users, name=password on each line (credentials in the --data directory, created by itself)",
+    )
+    users.add_argument(
+        "--no-authentication",
+        action="store_true",
+        help="let any process that can connect do everything: it may read and write files as the workers' user",
+    )
+    _add_tls(
+        parser,
+        "the authorities of client certificates, which are required then",
+        "the coordinator's certificate; required for an address that other machines reach",
+    )
+
+
+def _add_tls(parser: argparse.ArgumentParser, ca: str, certificate: str) -> None:
+    parser.add_argument("--tls-ca", type=Path, metavar="FILE", help=f"PEM file with {ca}")
+    parser.add_argument("--tls-cert", type=Path, metavar="FILE", help=f"PEM file with {certificate}")
+    parser.add_argument("--tls-key", type=Path, metavar="FILE", help="PEM file with the key of that certificate")
+
+
+ACCESS_OPTIONS: Final = ("credentials", "tls_ca", "tls_cert", "tls_key")
+"""The options of ``add_coordinator`` besides the address, by their names in ``AccessConfig``."""
+
+
+def access_of(options: argparse.Namespace) -> Access:
+    """Read the files that the options of ``add_coordinator`` name.
+
+    Raises:
+        ConfigError: one of them cannot be used.
+    """
+    from ..config.access import AccessConfig
+    from ..config.base import checked
+
+    return checked(AccessConfig, {name: getattr(options, name) for name in ACCESS_OPTIONS}).access()

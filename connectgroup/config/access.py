@@ -1,0 +1,47 @@
+"""Settings of the connection of a worker or a command to its coordinator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import model_validator
+
+from ..errors import ConfigError
+from ..transport.access import Access, client_tls
+from ..transport.credentials import read_credentials
+from .base import Settings
+
+
+class AccessConfig(Settings):
+    """How a client authenticates, and TLS.
+
+    Attributes:
+        credentials: file with ``name=password``; null: found by itself on the coordinator's machine.
+        tls_ca: PEM file with the authorities of the coordinator's certificate; null: plain text.
+        tls_cert: PEM file with the certificate of this client, if the coordinator requires one.
+        tls_key: PEM file with its private key.
+    """
+
+    credentials: Path | None = None
+    tls_ca: Path | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+
+    @model_validator(mode="after")
+    def _complete(self) -> AccessConfig:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ConfigError("tls_key", self.tls_key, "tls_cert and tls_key together")
+        if self.tls_cert is not None and self.tls_ca is None:
+            raise ConfigError("tls_ca", None, "the file of the authorities of the coordinator's certificate")
+        return self
+
+    def access(self) -> Access:
+        """Read the files.
+
+        Raises:
+            ConfigError: a file cannot be used.
+        """
+        return Access(
+            credentials=None if self.credentials is None else read_credentials("credentials", self.credentials),
+            tls=None if self.tls_ca is None else client_tls(self.tls_ca, self.tls_cert, self.tls_key),
+        )

@@ -1,0 +1,193 @@
+"""SCRAM-SHA-256: a client proves that it knows a password, and the server that it knows the password's verifier.
+
+Neither the password nor anything that could be used in its place is sent. The server keeps a ``Verifier``, not the
+password. Channel binding is not used: over TLS, the certificate authenticates the server.
+
+Source: RFC 5802 (SCRAM), RFC 7677 (SHA-256), KIP-84. User names are ASCII here, so SASLprep (RFC 4013) changes nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import functools
+import hashlib
+import hmac
+from dataclasses import dataclass, field
+from typing import Final
+
+MECHANISM: Final = "SCRAM-SHA-256"
+
+MIN_ITERATIONS: Final = 4_096
+"""Iterations that RFC 7677 requires at least; a client rejects fewer."""
+
+MAX_ITERATIONS: Final = 1_000_000
+"""Iterations that a client accepts at most: a false server must not keep it busy for long."""
+
+MIN_NONCE: Final = 16
+"""Characters of a nonce, at least."""
+
+
+class SaslError(Exception):
+    """A message of the exchange is malformed, or the proof is wrong. The text contains no secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verifier:
+    """What a server stores of a password; its ``repr`` shows nothing of it."""
+
+    salt: bytes = field(repr=False)
+    iterations: int = field(repr=False)
+    stored_key: bytes = field(repr=False)
+    server_key: bytes = field(repr=False)
+
+
+def verifier_of(password: str, *, salt: bytes, iterations: int = MIN_ITERATIONS) -> Verifier:
+    """Derive the verifier of a password. Takes some milliseconds of processor time."""
+    client_key, server_key = _keys(password, salt, iterations)
+    return Verifier(salt, iterations, hashlib.sha256(client_key).digest(), server_key)
+
+
+class ScramClient:
+    """The client's side of one exchange: ``first``, ``final``, ``finish``, in this order."""
+
+    def __init__(self, name: str, password: str, *, nonce: str) -> None:
+        """``nonce``: random, at least 16 printable ASCII characters without a comma."""
+        self._password, self._nonce = password, nonce
+        self._first_bare = f"n={name.replace('=', '=3D').replace(',', '=2C')},r={nonce}"
+        self._server_signature = b""
+
+    def first(self) -> bytes:
+        """The first message: name and nonce."""
+        return f"n,,{self._first_bare}".encode()
+
+    def final(self, server_first: bytes) -> bytes:
+        """The second message: the proof.
+
+        Raises:
+            SaslError: the server's message is malformed, or is not the answer to ``first``.
+        """
+        fields = _fields(server_first)
+        nonce, salt, iterations = _get(fields, "r"), _decode(_get(fields, "s")), _number(_get(fields, "i"))
+        if not nonce.startswith(self._nonce) or len(nonce) < len(self._nonce) + MIN_NONCE:
+            raise SaslError("the server's nonce does not extend the client's")
+        if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
+            raise SaslError(f"iterations: got {iterations}; allowed: {MIN_ITERATIONS} to {MAX_ITERATIONS}")
+        without_proof = f"c=biws,r={nonce}"
+        message = f"{self._first_bare},{server_first.decode()},{without_proof}".encode()
+        client_key, server_key = _keys(self._password, salt, iterations)
+        proof = _xor(client_key, _hmac(hashlib.sha256(client_key).digest(), message))
+        self._server_signature = _hmac(server_key, message)
+        return f"{without_proof},p={_encode(proof)}".encode()
+
+    def finish(self, server_final: bytes) -> None:
+        """Check that the server knows the verifier of the password.
+
+        Raises:
+            SaslError: it does not.
+        """
+        signature = _decode(_get(_fields(server_final), "v"))
+        if not self._server_signature or not hmac.compare_digest(signature, self._server_signature):
+            raise SaslError("the server does not know the password's verifier")
+
+
+class ScramServer:
+    """The server's side of one exchange: ``first``, then ``final``."""
+
+    def __init__(self, *, nonce: str) -> None:
+        """``nonce``: random, at least 16 printable ASCII characters without a comma."""
+        self._nonce = nonce
+        self._client_first_bare = self._server_first = ""
+        self._verifier: Verifier | None = None
+
+    def name(self, client_first: bytes) -> str:
+        """The user that a client's first message names.
+
+        Raises:
+            SaslError: the message is malformed.
+        """
+        text = _text(client_first)
+        header, _, bare = text.partition(",,")
+        if header not in ("n", "y"):
+            raise SaslError("channel binding and authorization ids are not supported")
+        fields = _fields(bare.encode())
+        if len(_get(fields, "r")) < MIN_NONCE:
+            raise SaslError(f"the client's nonce has fewer than {MIN_NONCE} characters")
+        self._client_first_bare, self._nonce = bare, _get(fields, "r") + self._nonce
+        self._channel = base64.b64encode(f"{header},,".encode()).decode()
+        return _get(fields, "n").replace("=2C", ",").replace("=3D", "=")
+
+    def first(self, verifier: Verifier) -> bytes:
+        """The server's first message, after ``name``: nonce, salt and iterations."""
+        self._verifier = verifier
+        self._server_first = f"r={self._nonce},s={_encode(verifier.salt)},i={verifier.iterations}"
+        return self._server_first.encode()
+
+    def final(self, client_final: bytes) -> bytes:
+        """The server's last message, if the client's proof is right.
+
+        Raises:
+            SaslError: it is wrong, or the message is malformed.
+        """
+        verifier = self._verifier
+        assert verifier is not None, "final before first"
+        without_proof, found, proof = _text(client_final).rpartition(",p=")
+        fields = _fields(without_proof.encode())
+        if not found or _get(fields, "c") != self._channel or _get(fields, "r") != self._nonce:
+            raise SaslError("the client's final message does not belong to this exchange")
+        message = f"{self._client_first_bare},{self._server_first},{without_proof}".encode()
+        client_key = _xor(_decode(proof), _hmac(verifier.stored_key, message))
+        if not hmac.compare_digest(hashlib.sha256(client_key).digest(), verifier.stored_key):
+            raise SaslError("the proof is wrong")
+        return f"v={_encode(_hmac(verifier.server_key, message))}".encode()
+
+
+@functools.lru_cache(maxsize=64)
+def _keys(password: str, salt: bytes, iterations: int) -> tuple[bytes, bytes]:
+    """Client key and server key. Cached: each connection of a process needs them."""
+    salted = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, iterations)
+    return _hmac(salted, b"Client Key"), _hmac(salted, b"Server Key")
+
+
+def _hmac(key: bytes, message: bytes) -> bytes:
+    return hmac.digest(key, message, "sha256")
+
+
+def _xor(left: bytes, right: bytes) -> bytes:
+    if len(left) != len(right):
+        raise SaslError("a proof of the wrong length")
+    return bytes(a ^ b for a, b in zip(left, right, strict=True))
+
+
+def _encode(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _decode(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise SaslError("a value is not base64") from error
+
+
+def _text(message: bytes) -> str:
+    try:
+        return message.decode()
+    except UnicodeDecodeError as error:
+        raise SaslError("a message is not UTF-8") from error
+
+
+def _fields(message: bytes) -> dict[str, str]:
+    return {part[:1]: part[2:] for part in _text(message).split(",") if part[1:2] == "="}
+
+
+def _get(fields: dict[str, str], name: str) -> str:
+    if name not in fields:
+        raise SaslError(f"a message without the attribute {name}")
+    return fields[name]
+
+
+def _number(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 9:
+        raise SaslError("iterations is not a number")
+    return int(text)

@@ -1,0 +1,102 @@
+"""How the two sides of a connection identify each other: SASL for the client, TLS certificates for one or both."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import ConfigError
+from ..sasl.server import Authenticator
+from .base import reason
+from .credentials import Credentials
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """What a client needs to connect.
+
+    Attributes:
+        credentials: name and password; null: those of the file in ``CONNECTGROUP_CREDENTIALS``, or of a coordinator of
+            this user on this machine, looked up whenever a connection is opened (``credentials.find_credentials``).
+        tls: null for plain text.
+    """
+
+    credentials: Credentials | None = None
+    tls: ssl.SSLContext | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Security:
+    """What a server demands of its clients.
+
+    Attributes:
+        authenticator: the users that may connect (SASL); null: every client may.
+        tls: null for plain text.
+    """
+
+    authenticator: Authenticator | None = None
+    tls: ssl.SSLContext | None = None
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether the server may listen on an address that other machines reach: with TLS and authentication."""
+        if self.tls is None:
+            return False
+        return self.authenticator is not None or self.tls.verify_mode is ssl.CERT_REQUIRED
+
+
+def server_tls(setting: str, certificate: Path, key: Path, ca: Path | None = None) -> ssl.SSLContext:
+    """The TLS settings of a server.
+
+    Args:
+        setting: the name of the setting of ``certificate``, for errors.
+        certificate: PEM file with the server's certificate chain.
+        key: PEM file with its private key.
+        ca: PEM file with the authorities of client certificates, which are required then (mutual TLS).
+
+    Raises:
+        ConfigError: a file cannot be used.
+    """
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    _load_certificate(context, setting, certificate, key)
+    if ca is not None:
+        _load_authorities(context, ca)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def client_tls(ca: Path, certificate: Path | None = None, key: Path | None = None) -> ssl.SSLContext:
+    """The TLS settings of a client.
+
+    Args:
+        ca: PEM file with the authorities of the server's certificate.
+        certificate: PEM file with the client's own certificate (mutual TLS), together with ``key``.
+
+    Raises:
+        ConfigError: a file cannot be used.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    _load_authorities(context, ca)
+    if certificate is not None and key is not None:
+        _load_certificate(context, "tls_cert", certificate, key)
+    return context
+
+
+def _load_certificate(context: ssl.SSLContext, setting: str, certificate: Path, key: Path) -> None:
+    try:
+        # Without the callback OpenSSL would ask at the terminal for the password of an encrypted key.
+        context.load_cert_chain(certificate, key, password=lambda: "")
+    except (OSError, ssl.SSLError, ValueError) as error:
+        raise ConfigError(
+            setting, f"{certificate} ({reason(error)})", "PEM files of a certificate and its key"
+        ) from error
+
+
+def _load_authorities(context: ssl.SSLContext, ca: Path) -> None:
+    try:
+        context.load_verify_locations(ca)
+    except (OSError, ssl.SSLError, ValueError) as error:
+        raise ConfigError("tls_ca", f"{ca} ({reason(error)})", "a PEM file of certificates") from error

@@ -1,0 +1,315 @@
+"""Authentication of connections: SASL by our own client, by kafka-python's, and by raw requests; TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka.net.sasl import get_sasl_mechanism
+
+from connectgroup.config.access import AccessConfig
+from connectgroup.config.base import checked
+from connectgroup.config.coordinator import CoordinatorConfig
+from connectgroup.coordinator.runtime import Coordinator
+from connectgroup.coordinator.server import CoordinatorServer
+from connectgroup.errors import ConfigError, NotAuthenticated, SaslAuthenticationFailed, TransportError
+from connectgroup.group.connect.settings import GroupSettings
+from connectgroup.log.memory import MemoryLog
+from connectgroup.protocol.messages.api import Request, Response
+from connectgroup.protocol.messages.cluster import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FindCoordinatorRequest,
+)
+from connectgroup.protocol.messages.describe import DescribeRequest, DescribeResponse
+from connectgroup.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
+from connectgroup.proxy.apis import merged
+from connectgroup.transport.access import Access
+from connectgroup.transport.credentials import Credentials, read_credentials
+from connectgroup.transport.tcp_client import TcpClient
+from connectgroup.transport.tcp_server import TcpServer
+from connectgroup.wire.apis import APIS, decode_response, encode_request
+from connectgroup.wire.framing import FrameReader, frame
+
+
+@asynccontextmanager
+async def serving(data: Path, **config: Any) -> AsyncIterator[CoordinatorServer]:
+    server = CoordinatorServer(checked(CoordinatorConfig, {"port": 0, "data": data / "groups.sqlite", **config}))
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.close()
+
+
+def port_of(server: CoordinatorServer) -> int:
+    return int(server.address.rpartition(":")[2])
+
+
+async def describe(server: CoordinatorServer, access: Access | None = None) -> Response:
+    client = TcpClient("localhost", port_of(server), access=access)
+    try:
+        return await client.call(DescribeRequest(), timeout_s=10)
+    finally:
+        await client.close()
+
+
+class Raw:
+    """A connection without a client's rules."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self.writer, self._frames, self._next = reader, writer, FrameReader(), 0
+
+    @classmethod
+    async def to(cls, server: CoordinatorServer) -> Raw:
+        return cls(*await asyncio.open_connection("127.0.0.1", port_of(server)))
+
+    async def ask(self, request: Request, version: int) -> Any:
+        self._next += 1
+        key = next(api.key for api in APIS.values() if api.request_class is type(request))
+        data = encode_request(request, version=version, correlation_id=self._next, client_id="raw")
+        self.writer.write(frame(data))
+        messages: list[bytes] = []
+        while not messages:
+            received = await asyncio.wait_for(self._reader.read(65_536), 10)
+            assert received, "the server has closed the connection"
+            messages = self._frames.feed(received)
+        return decode_response(messages[0], api_key=key, version=version)[1]
+
+    async def is_closed(self) -> bool:
+        return await asyncio.wait_for(self._reader.read(1), 10) == b""
+
+
+async def test_client_of_the_same_user_finds_the_credentials_by_itself(tmp_path: Path) -> None:
+    async with serving(tmp_path / "data") as server:
+        assert isinstance(await describe(server), DescribeResponse)
+        assert server.credentials == tmp_path / "data" / "credentials"
+        assert server.credentials.stat().st_mode & 0o777 == 0o600
+        assert server.credentials.parent.stat().st_mode & 0o777 == 0o700
+
+
+async def test_secret_survives_a_restart_of_the_coordinator(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        assert server.credentials is not None
+        credentials = read_credentials("credentials", server.credentials)
+    async with serving(tmp_path) as server:
+        assert isinstance(await describe(server, Access(credentials=credentials)), DescribeResponse)
+
+
+async def test_coordinator_without_a_data_directory_removes_its_secret_at_the_end() -> None:
+    server = CoordinatorServer(checked(CoordinatorConfig, {"port": 0}))
+    await server.start()
+    assert isinstance(await describe(server), DescribeResponse)
+    path = server.credentials
+    assert path is not None
+    await server.close()
+    assert not path.exists()
+
+
+async def test_wrong_password_is_rejected_and_not_shown(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        with pytest.raises(NotAuthenticated, match="rejects user 'connectgroup': the proof is wrong") as caught:
+            await describe(server, Access(credentials=Credentials("connectgroup", "wrong-word")))
+        assert "wrong-word" not in str(caught.value)
+        with pytest.raises(NotAuthenticated, match="rejects user 'nobody': the proof is wrong"):
+            await describe(server, Access(credentials=Credentials("nobody", "wrong-word")))
+
+
+async def test_client_without_credentials_is_told_which_option_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path) as server:
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "elsewhere"))
+        with pytest.raises(NotAuthenticated, match=r"no credentials were found.*--credentials FILE"):
+            await describe(server)
+        monkeypatch.setenv("CONNECTGROUP_CREDENTIALS", str(server.credentials))
+        assert isinstance(await describe(server), DescribeResponse)
+
+
+async def test_client_with_credentials_does_not_trust_a_server_that_asks_for_none(tmp_path: Path) -> None:
+    """Another program may listen at the coordinator's port: it must not get a worker's requests."""
+    async with serving(tmp_path, authentication=False) as server:
+        with pytest.raises(NotAuthenticated, match="does not authenticate its clients"):
+            await describe(server, Access(credentials=Credentials("connectgroup", "word")))
+        assert isinstance(await describe(server), DescribeResponse)
+
+
+@pytest.mark.parametrize("request_", [DescribeRequest(), FindCoordinatorRequest(coordinator_keys=("workers",))])
+async def test_request_before_authentication_is_rejected_and_ends_the_connection(
+    tmp_path: Path, request_: Request
+) -> None:
+    async with serving(tmp_path) as server:
+        raw = await Raw.to(server)
+        version = 0 if isinstance(request_, DescribeRequest) else 6
+        response = await raw.ask(request_, version)
+        if isinstance(response, DescribeResponse):
+            assert response.groups[0].error_code == SaslAuthenticationFailed.code
+        assert await raw.is_closed()
+
+
+@pytest.mark.parametrize(
+    "requests",
+    [
+        [SaslAuthenticateRequest(auth_bytes=b"n,,n=x,r=" + b"x" * 20)],
+        [SaslHandshakeRequest(mechanism="GSSAPI")],
+        [SaslHandshakeRequest(mechanism="PLAIN"), SaslHandshakeRequest(mechanism="PLAIN")],
+        [SaslHandshakeRequest(mechanism="PLAIN"), SaslAuthenticateRequest(auth_bytes=b"\0connectgroup\0wrong")],
+        [SaslHandshakeRequest(mechanism="PLAIN"), SaslAuthenticateRequest(auth_bytes=b"\0\xff\0\xff")],
+        [SaslHandshakeRequest(mechanism="SCRAM-SHA-256"), SaslAuthenticateRequest(auth_bytes=b"x" * 60_000)],
+    ],
+)
+async def test_invalid_login_ends_the_connection(tmp_path: Path, requests: list[Request]) -> None:
+    async with serving(tmp_path) as server:
+        raw = await Raw.to(server)
+        codes = [(await raw.ask(request, 1)).error_code for request in requests]
+        assert codes[-1] in (33, 34, SaslAuthenticationFailed.code)
+        assert await raw.is_closed()
+
+
+async def test_connections_of_strangers_lock_nobody_out(tmp_path: Path) -> None:
+    async with serving(tmp_path, max_connections=10) as server:
+        strangers = [await Raw.to(server) for _ in range(300)]
+        assert isinstance(await describe(server), DescribeResponse)
+        for each in strangers:
+            each.writer.close()
+            with suppress(ConnectionError):
+                await each.writer.wait_closed()
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+async def test_kafka_python_authenticates(tmp_path: Path, mechanism: str) -> None:
+    """The messages of another client of Kafka's protocol, in each version of SaslAuthenticate."""
+    async with serving(tmp_path) as server:
+        assert server.credentials is not None
+        credentials = read_credentials("credentials", server.credentials)
+        for version in (0, 1, 2):
+            client = get_sasl_mechanism(mechanism)(
+                sasl_mechanism=mechanism,
+                sasl_plain_username=credentials.name,
+                sasl_plain_password=credentials.password,
+            )
+            raw = await Raw.to(server)
+            chosen = await raw.ask(SaslHandshakeRequest(mechanism=mechanism), 1)
+            assert (chosen.error_code, chosen.mechanisms) == (0, ("SCRAM-SHA-256", "PLAIN"))
+            while not client.is_done():
+                answer = await raw.ask(SaslAuthenticateRequest(auth_bytes=client.auth_bytes()), version)
+                assert answer.error_code == 0
+                client.receive(answer.auth_bytes)
+            assert client.is_authenticated()
+            assert isinstance(await raw.ask(DescribeRequest(), 0), DescribeResponse)
+            raw.writer.close()
+
+
+async def test_client_does_not_authenticate_to_a_proxy_whose_broker_lists_sasl() -> None:
+    """Every Kafka broker lists SASL, also without it; the proxy forwards it and authenticates nobody."""
+    broker = ApiVersionsResponse(
+        api_keys=tuple(ApiVersion(api_key=key, min_version=0, max_version=2) for key in (0, 17, 36))
+    )
+
+    class Proxy(TcpServer):
+        def handle_locally(self, request: ApiVersionsRequest | FindCoordinatorRequest) -> Response:
+            return merged(broker)
+
+    coordinator = Coordinator(MemoryLog(), GroupSettings())
+    await coordinator.start()
+    proxy = Proxy(coordinator)
+    await proxy.start()
+    client = TcpClient("127.0.0.1", proxy.port)
+    try:
+        assert isinstance(await client.call(DescribeRequest(), timeout_s=10), DescribeResponse)
+    finally:
+        await client.close()
+        await proxy.close()
+        await coordinator.close()
+
+
+# ---------------------------------------------------------------------------------------------- TLS
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``server``, ``client`` and ``other``: each a self-signed certificate for localhost, with its key."""
+    directory = tmp_path_factory.mktemp("tls")
+    for name in ("server", "client", "other"):
+        subprocess.run(
+            ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={name}",
+             "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1",
+             "-keyout", directory / f"{name}.key", "-out", directory / f"{name}.pem"],
+            check=True,
+            capture_output=True,
+        )  # fmt: skip
+    return directory
+
+
+def tls(directory: Path, ca: str, own: str = "") -> Access:
+    files = {"tls_ca": directory / f"{ca}.pem"}
+    if own:
+        files |= {"tls_cert": directory / f"{own}.pem", "tls_key": directory / f"{own}.key"}
+    return checked(AccessConfig, files).access()
+
+
+async def test_tls_and_credentials_together(tmp_path: Path, certificates: Path) -> None:
+    files = {"tls_cert": certificates / "server.pem", "tls_key": certificates / "server.key"}
+    async with serving(tmp_path, **files) as server:
+        assert isinstance(await describe(server, tls(certificates, "server")), DescribeResponse)
+        with pytest.raises(TransportError, match="self-signed certificate"):
+            await describe(server, tls(certificates, "other"))
+        with pytest.raises(TransportError):
+            await describe(server)
+
+
+async def test_mutual_tls_requires_a_certificate_of_the_client(tmp_path: Path, certificates: Path) -> None:
+    files = {
+        "tls_cert": certificates / "server.pem",
+        "tls_key": certificates / "server.key",
+        "tls_ca": certificates / "client.pem",
+    }
+    async with serving(tmp_path, **files) as server:
+        assert isinstance(await describe(server, tls(certificates, "server", "client")), DescribeResponse)
+        for access in (tls(certificates, "server"), tls(certificates, "server", "other")):
+            with pytest.raises(TransportError):
+                await describe(server, access)
+
+
+@pytest.mark.parametrize(
+    ("values", "allowed"),
+    [
+        ({}, False),
+        ({"authentication": False}, False),
+        ({"tls": True, "authentication": False}, False),
+        ({"tls": True}, True),
+        ({"tls": True, "tls_ca": True, "authentication": False}, True),
+    ],
+)
+async def test_address_that_other_machines_reach_requires_tls_and_authentication(
+    tmp_path: Path, certificates: Path, values: dict[str, bool], allowed: bool
+) -> None:
+    config: dict[str, Any] = {"authentication": values.get("authentication", True)}
+    if values.get("tls"):
+        config |= {"tls_cert": certificates / "server.pem", "tls_key": certificates / "server.key"}
+    if values.get("tls_ca"):
+        config["tls_ca"] = certificates / "client.pem"
+    if allowed:
+        async with serving(tmp_path, host="0.0.0.0", **config):
+            return
+    with pytest.raises(ConfigError, match="any other requires tls_cert, tls_key and authentication"):
+        async with serving(tmp_path, host="0.0.0.0", **config):
+            pass
+
+
+async def test_host_name_of_an_address_that_other_machines_reach_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def resolve(host: str) -> list[str]:
+        return ["192.0.2.1"]
+
+    monkeypatch.setattr("connectgroup.transport.tcp_server.resolve", resolve)
+    with pytest.raises(ConfigError, match=r"127\.evil\.example \(192\.0\.2\.1\)"):
+        async with serving(tmp_path, host="127.evil.example"):
+            pass
