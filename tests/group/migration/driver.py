@@ -67,6 +67,7 @@ class Driver:
     Attributes:
         group: its state now.
         answers: the responses to parked requests that later steps have sent, by sender.
+        parks: whether the last request may be parked.
         parked_as: the sender of the last request that was parked.
         records: those of the last input and of its effects.
         delays_computations: computations wait in ``computing`` until ``compute`` is called.
@@ -87,7 +88,7 @@ class Driver:
         self.answers: dict[str, Any] = {}
         self.parked: dict[str, Any] = {}
         self.timers: dict[TimerKey, SetTimer] = {}
-        self.parked_as = ""
+        self.parked_as, self.parks = "", False
         self.delays_computations = False
         self.computing: list[Compute] = []
 
@@ -104,6 +105,7 @@ class Driver:
         except GroupError as error:
             return self.consumer.error_response(request, error)
         outcome = self._step(request, client)
+        self.parks = outcome.parks
         sender = outcome.sender or getattr(request, "member_id", "")
         if outcome.parks and outcome.response is None:
             self.parked[sender] = request
@@ -241,9 +243,9 @@ class Driver:
         )
         return self.send(replace(request, **changes))
 
-    def assigned(self, member_id: str, generation: int) -> list[int]:
+    def assigned(self, member_id: str, generation: int, instance: str | None = None) -> list[int]:
         """The assignment that SyncGroup gives."""
-        response = self.sync(member_id, generation)
+        response = self.sync(member_id, generation, group_instance_id=instance)
         assert response.error_code == 0
         return numbers(embedded.decode_assignment(response.assignment).partitions)
 

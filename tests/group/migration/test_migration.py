@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings, strategies as st
 
 from connectgroup.errors import (
     GroupIdNotFound,
@@ -16,15 +15,11 @@ from connectgroup.errors import (
 from connectgroup.group.consumer.settings import MigrationPolicy
 from connectgroup.group.kernel.timers import TimerKey, TimerKind
 from connectgroup.protocol.messages.classic import OfferedProtocol
-from connectgroup.protocol.messages.embedded import Subscription
 from connectgroup.protocol.records.base import Kind, Tombstone
 from connectgroup.protocol.records.classic import ClassicState
 from connectgroup.protocol.records.connect import GroupRecord, TargetRecord
-from connectgroup.wire.embedded import encode_subscription
-from connectgroup.wire.record_codec import encode_record
-from tests.fuzzing import INPUTS
 
-from .driver import GROUP, SESSION_MS, Driver, assignment, named
+from .driver import GROUP, SESSION_MS, Driver, assignment
 
 REBALANCES = RebalanceInProgress.code
 PREPARING = ClassicState.PREPARING_REBALANCE
@@ -369,26 +364,3 @@ def test_mixed_group_survives_a_restart_of_the_coordinator() -> None:
     assert driver.heartbeat(first, generation) == REBALANCES
     joined = driver.join(first)
     assert len(driver.assigned(first, joined.generation_id)) == 2
-
-
-@settings(max_examples=INPUTS // 40, deadline=None)
-@given(metadata=st.binary(max_size=80), cut=st.integers(0, 60), topics=st.frozensets(st.text(max_size=8), max_size=3))
-def test_any_metadata_is_joined_with_or_rejected(metadata: bytes, cut: int, topics: frozenset[str]) -> None:
-    """Whatever bytes a client sends: a response, and records that can be stored."""
-    whole = encode_subscription(Subscription(topics=topics, owned=named(0, 1)))
-    driver = Driver()
-    driver.beat("new", 0)
-    for data in (metadata, whole[:cut] + metadata, whole):
-        offered = (OfferedProtocol(name="range", metadata=data),)
-        joined = driver.join("", protocols=offered)
-        assert joined.error_code in (0, InconsistentGroupProtocol.code)
-        if joined.error_code == 0:
-            assert driver.sync(joined.member_id, joined.generation_id).error_code in (0, REBALANCES)
-        for record in driver.records:
-            encode_record(record)
-        classic = Driver()
-        member_id = classic.join("", protocols=offered).member_id
-        classic.sync(member_id, classic.group.generation, {member_id: data})
-        assert classic.beat("new", 0).error_code in (0, GroupIdNotFound.code)
-        for record in classic.records:
-            encode_record(record)
