@@ -2,7 +2,8 @@
 
 The supervisor knows for certain when a worker process has ended, because it reaps the process. It immediately sends a
 leave for the member, so that the group does not wait for the session timeout (PD-11). It restarts a worker that
-died after a back-off, under the same name.
+died after a back-off, under the same name. It kills a worker that the group has removed and that does not respond: a
+process stopped by SIGSTOP in a SQLite transaction keeps the database locked for all others.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ logger = logging.getLogger(__name__)
 RESTART_WAIT_S = 1.0
 MAX_RESTART_WAIT_S = 30.0
 LONG_LIFE_S = 60.0
+SILENCE_CHECK_S = 0.5
+"""Interval of the checks for unresponsive workers; a worker reports twice a second."""
 STOP_TIMEOUT_S = WorkerConfig.model_fields["rebalance_timeout_ms"].default / 1000 + 5
 """A worker ends within its rebalance timeout; its process gets a few seconds more."""
 HERE = "this process"
@@ -62,6 +65,7 @@ class WorkerProcess:
         wanted: whether the worker should run; false after a request to stop it.
         deaths: consecutive deaths, each after a short life.
         rejected: whether the process ended with a configuration error, so that it is not started again.
+        reported_s: time of the current process's latest report, by the clock of the event loop; null before the first.
         metrics_port: port at which the process serves its metrics; 0 for any; null: not at all.
     """
 
@@ -77,6 +81,7 @@ class WorkerProcess:
     started_s: float = 0.0
     deaths: int = 0
     rejected: bool = False
+    reported_s: float | None = None
     metrics_port: int | None = None
     watch: asyncio.Task[None] | None = None
     lines: list[asyncio.Task[None]] = field(default_factory=list)
@@ -108,6 +113,7 @@ class Supervisor:
         worker_log: Callable[[str, str], None] | None = None,
         metrics_port: int | None = None,
         secrets: Secrets = NO_SECRETS,
+        kill_unresponsive: bool = True,
     ) -> None:
         """Create a supervisor; nothing runs before the ``async with`` block.
 
@@ -123,6 +129,8 @@ class Supervisor:
             worker_log: called with the worker's name and a line of its log; the default prints it to standard error.
             metrics_port: the n-th worker serves its metrics at this port plus n; 0: each at any port; null: no worker.
             secrets: the secrets that connectors may refer to.
+            kill_unresponsive: whether to kill a worker that the group has removed and that has not reported for the
+                session timeout.
 
         Raises:
             ConfigError, PluginError: see ``CoordinatorServer``; a worker would reject the group or an option.
@@ -141,6 +149,8 @@ class Supervisor:
         self._restart = restart
         self._worker_log = worker_log or _to_stderr
         self._metrics_port = metrics_port
+        self._kill_unresponsive = kill_unresponsive
+        self._silence: asyncio.Task[None] | None = None
         self._closing = False
 
     async def __aenter__(self) -> Supervisor:
@@ -153,6 +163,8 @@ class Supervisor:
         except BaseException:
             await self.close()
             raise
+        if self._kill_unresponsive:
+            self._silence = asyncio.create_task(self._watch_for_silence(), name="watch for unresponsive workers")
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -243,13 +255,15 @@ class Supervisor:
     async def close(self) -> None:
         """Stop all workers concurrently, then the coordinator."""
         self._closing = True
+        if self._silence is not None:
+            self._silence.cancel()
         await asyncio.gather(*(self.stop_worker(name) for name, worker in self.workers.items() if worker.process))
         await self.server.close()
 
     # ----------------------------------------------------------------------------------------------
 
     async def _start(self, worker: WorkerProcess) -> None:
-        worker.started_s = asyncio.get_running_loop().time()
+        worker.started_s, worker.reported_s = asyncio.get_running_loop().time(), None
         worker.process_id = new_process_id()
         worker.process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -276,6 +290,7 @@ class Supervisor:
     async def _read_reports(self, worker: WorkerProcess, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
         async for line in _lines(process.stdout):
+            worker.reported_s = asyncio.get_running_loop().time()
             with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
                 said = json.loads(line)
                 worker.rows, worker.units, worker.epoch = int(said["rows"]), int(said["units"]), int(said["epoch"])
@@ -308,6 +323,29 @@ class Supervisor:
             logger.log(logging.ERROR if code else logging.INFO, "%s %s", worker.name, ending(code))
         if self._restart or restarts:
             await self._start_again(worker, at_once=restarts)
+
+    async def _watch_for_silence(self) -> None:
+        """Kill workers that do not respond, once the group has removed them: their units run elsewhere by then."""
+        limit_s = self.server.config.session_timeout_ms / 1000
+        before: set[str] = set()
+        while True:
+            await asyncio.sleep(SILENCE_CHECK_S)
+            latest_s = asyncio.get_running_loop().time() - limit_s
+            silent = {
+                name
+                for name, worker in self.workers.items()
+                if worker.alive and worker.reported_s is not None and worker.reported_s < latest_s
+            }
+            # Twice in a row: after a pause of this process, reports that have arrived are read before the second check.
+            suspects, before = silent & before, silent
+            if not suspects:
+                continue
+            members = {member.member_id for member in (await self.describe()).members}
+            for worker in (self.workers[name] for name in suspects - members):
+                if worker.process is not None:
+                    logger.error("%s has not responded for %g s and was removed: it is killed", worker.name, limit_s)
+                    with contextlib.suppress(ProcessLookupError):
+                        worker.process.kill()
 
     async def _start_again(self, worker: WorkerProcess, *, at_once: bool) -> None:
         """Restart immediately if requested; otherwise after a back-off that doubles with each death after a short life.

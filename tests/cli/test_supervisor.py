@@ -26,7 +26,7 @@ def supervisor_of_one(scratch: Path, **options: Any) -> Supervisor:
         options.pop("group", "sleepers"),
         workers=1,
         scratch=scratch,
-        coordinator=CoordinatorConfig(port=0),
+        coordinator=CoordinatorConfig(port=0, **options.pop("times", {})),
         connectors=[ConnectorFile(name="naps", config={"connector.class": "idle"})],
         **options,
     )
@@ -81,6 +81,31 @@ async def test_the_normal_stop_of_a_worker_is_not_logged_as_an_error(
         await until(lambda: any("exit code 0" in record.getMessage() for record in caplog.records))
     ends = [record.levelname for record in caplog.records if "ended with exit code 0" in record.getMessage()]
     assert ends == ["INFO"]
+
+
+async def test_worker_that_does_not_respond_is_killed_when_the_group_has_removed_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A process stopped by SIGSTOP keeps its locks; its session ends, and a new process joins under its name."""
+    times = {"session_timeout_ms": 2_000, "heartbeat_interval_ms": 500, "scheduled_rebalance_max_delay_ms": 0}
+    async with supervisor_of_one(tmp_path, times=times) as supervisor:
+        worker = supervisor.workers["worker-1"]
+
+        async def runs() -> None:
+            await supervisor.admin.wait_until(
+                "sleepers", lambda group: any(unit.state == "RUNNING" for unit in group.connectors[0].units),
+                what="a unit that runs", timeout_s=60,
+            )  # fmt: skip
+
+        await runs()
+        stopped = worker.process
+        assert stopped is not None
+        supervisor.signal_worker("worker-1", signal.SIGSTOP)
+        await until(lambda: stopped.returncode is not None)
+        assert stopped.returncode == -signal.SIGKILL
+        await until(lambda: worker.process is not stopped)
+        await runs()
+    assert "worker-1 has not responded for 2 s and was removed: it is killed" in caplog.messages
 
 
 ONLY_UP = """

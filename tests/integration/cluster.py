@@ -56,6 +56,7 @@ class LocalGroup:
             ),
             connectors=connectors,
             restart=False,
+            kill_unresponsive=False,  # tests resume workers after their session
             worker_log=lambda name, line: self.log.append((name, line)),
         )
         self._loop = asyncio.new_event_loop()
