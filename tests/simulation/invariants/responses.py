@@ -39,7 +39,7 @@ class RequestsAreIdempotent(Invariant):
 
     def __init__(self, watch: Watch) -> None:
         super().__init__(watch)
-        self._answered: dict[tuple[int, str], int] = {}
+        self._answered: dict[tuple[int, str, int], int] = {}
         self.compared = 0
 
     def on_response_sent(self, sent: SentResponse) -> None:
@@ -50,7 +50,7 @@ class RequestsAreIdempotent(Invariant):
         if sent.code == FENCED:
             self.broken(f"{member_id} was fenced: {sent.response.error_message}")
         if not sent.copy and sent.code in (0, COMPUTE):
-            key = (sent.peer.log.epoch, member_id)
+            key = (sent.peer.log.epoch, member_id, request.process_id)
             self._answered[key] = max(request.sequence, self._answered.get(key, -1))
 
     def on_step(self, group: Group, what: GroupInput, outcome: Outcome[Response | None], now_ms: int) -> None:
@@ -66,7 +66,9 @@ class RequestsAreIdempotent(Invariant):
                     self.broken(f"{what} fires twice and writes {_kinds(again)}")
             return
         if isinstance(what, HeartbeatRequest):
-            answered = self._answered.get((self.cluster.disk.storage.epoch, what.member_id), -1)
+            # Sequences of two processes are not comparable: a late heartbeat of a former process is rejected (PD-15).
+            key = (self.cluster.disk.storage.epoch, what.member_id, what.process_id)
+            answered = self._answered.get(key, -1)
             # Sequences of a removed member are kept for a while only; then it is unknown, and its heartbeat changes
             # nothing.
             known = what.member_id in group.members and not self.cluster.has_twin(what.member_id)
