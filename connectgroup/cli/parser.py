@@ -311,6 +311,14 @@ def _add_server(parser: argparse.ArgumentParser) -> None:
         default=1500,
         help="maximum number of connections from one address (1500)",
     )
+    for option, default, help_ in (
+        ("--max-unauthenticated", 200, "maximum number of connections that have not authenticated yet"),
+        ("--idle-timeout-s", 600, "close a connection without a request for this long"),
+        ("--max-groups", 1_000, "maximum number of groups"),
+        ("--max-members", 1_000, "maximum number of members of one group"),
+        ("--max-units", 200_000, "maximum number of connectors and tasks of one group"),
+    ):
+        parser.add_argument(option, type=number, default=default, help=f"{help_} ({default})")
 
 
 def _add_assigning(parser: argparse.ArgumentParser, assignor_help: str) -> None:

@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncIterator
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import ConfigError, PluginError
 from .arguments import secrets_of
@@ -28,12 +28,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+LIMITS: Final = ("max_unauthenticated", "idle_timeout_s", "max_groups", "max_members", "max_units")
+"""Options of a coordinator that are settings of the same name."""
+
+
 def _allow_open_files(max_connections: int) -> None:
     """Raise the limit of open files to what the maximum number of connections needs, if the system allows it.
 
     The usual limit is 1,024.
     """
-    wanted = max_connections + 200
+    wanted = max_connections + 400  # those that have not authenticated, and the log
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY:
         wanted = min(wanted, hard)
@@ -141,6 +145,7 @@ def _coordinator_values(options: argparse.Namespace) -> dict[str, Any]:
         "moves_per_round": options.moves_per_round,
         "max_connections": options.max_connections,
         "max_connections_per_address": options.max_connections_per_address,
+        **{name: getattr(options, name) for name in LIMITS},
         "assignor": options.fallback_assignor,
         "topics_from": options.topics_from,
         "consumer_session_timeout_ms": options.consumer_session_timeout_ms,

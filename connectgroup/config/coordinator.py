@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import Field, model_validator
 
@@ -14,6 +14,9 @@ from ..group.consumer.settings import ConsumerSettings, MigrationPolicy
 from ..log.registry import log_from_url, sqlite_url
 from ..transport.limits import LOOPBACK, Limits, is_address, is_loopback
 from .base import DEFAULT_PORT, MaybeMilliseconds, Milliseconds, Name, Port, Settings, ShortText, parse_address
+
+_GROUP: Final = GroupSettings()
+"""The defaults of the group rules."""
 
 
 class CoordinatorConfig(Settings):
@@ -48,6 +51,12 @@ class CoordinatorConfig(Settings):
             enough for 999 workers. Each takes a file descriptor.
         max_connections_per_address: maximum number of connections from one address. All workers of one machine share
             its address: 1,500 are enough for 749 workers.
+        max_unauthenticated: maximum number of connections that have not authenticated yet; above it, the oldest of them
+            is closed. They do not count as ``max_connections``.
+        idle_timeout_s: a connection without a request for this long is closed.
+        max_groups: maximum number of groups.
+        max_members: maximum number of members of one group, of any type.
+        max_units: maximum number of connectors and tasks of one group.
     """
 
     host: str = "127.0.0.1"
@@ -71,6 +80,11 @@ class CoordinatorConfig(Settings):
     consumer_migration_policy: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL
     max_connections: Annotated[int, Field(ge=1, le=100_000)] = Limits().max_connections
     max_connections_per_address: Annotated[int, Field(ge=1, le=100_000)] = Limits().max_connections_per_address
+    max_unauthenticated: Annotated[int, Field(ge=1, le=100_000)] = Limits().max_unauthenticated
+    idle_timeout_s: Annotated[int, Field(ge=1, le=86_400)] = int(Limits().idle_deadline_s)
+    max_groups: Annotated[int, Field(ge=1, le=1_000_000)] = _GROUP.max_groups
+    max_members: Annotated[int, Field(ge=1, le=10_000)] = _GROUP.max_members
+    max_units: Annotated[int, Field(ge=1, le=200_000)] = _GROUP.max_units
 
     @model_validator(mode="after")
     def _fits_together(self) -> CoordinatorConfig:
@@ -115,11 +129,21 @@ class CoordinatorConfig(Settings):
             return sqlite_url(self.data)
         return self.log or "memory:"
 
+    def limits(self) -> Limits:
+        """Return the limits for the peers of the server."""
+        return Limits(
+            max_connections=self.max_connections,
+            max_connections_per_address=self.max_connections_per_address,
+            max_unauthenticated=self.max_unauthenticated,
+            idle_deadline_s=self.idle_timeout_s,
+        )
+
     def consumer_settings(self) -> ConsumerSettings:
         """Return the settings of consumer groups."""
         return ConsumerSettings(
             session_timeout_ms=self.consumer_session_timeout_ms,
             heartbeat_interval_ms=self.consumer_heartbeat_interval_ms,
+            max_members=self.max_members,
             migration_policy=self.consumer_migration_policy,
         )
 
@@ -133,4 +157,7 @@ class CoordinatorConfig(Settings):
             scheduled_delay_ms=self.scheduled_rebalance_max_delay_ms,
             assignment_interval_ms=self.assignment_interval_ms,
             max_moves=self.moves_per_round,
+            max_groups=self.max_groups,
+            max_members=self.max_members,
+            max_units=self.max_units,
         )

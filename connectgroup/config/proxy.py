@@ -55,4 +55,5 @@ class ProxyConfig(CoordinatorConfig):
             initial_rebalance_delay_ms=self.initial_rebalance_delay_ms,
             min_session_timeout_ms=self.min_session_timeout_ms,
             max_session_timeout_ms=self.max_session_timeout_ms,
+            max_members=self.max_members,
         )

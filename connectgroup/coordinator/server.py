@@ -6,12 +6,12 @@ import logging
 from pathlib import Path
 
 from ..config.coordinator import CoordinatorConfig
+from ..group.classic.settings import ClassicSettings
 from ..log.registry import log_from_url
 from ..sasl.server import Authenticator
 from ..topics.broker import BrokerTopics
 from ..transport.access import Security, server_tls
 from ..transport.credentials import FILE_NAME, announce, create_credentials, own_file, read_passwords, withdraw
-from ..transport.limits import Limits
 from ..transport.tcp_server import TcpServer
 from .consumer_groups import ConsumerGroups
 from .own_assignors import server_assignors
@@ -75,10 +75,8 @@ class CoordinatorServer(GroupServer):
         coordinator = Coordinator(
             log,
             config.group_settings(server_assignors([config.assignor])),
+            classic_settings=ClassicSettings(max_members=config.max_members),
             consumers=ConsumerGroups(topics, config.consumer_settings()),
-        )
-        limits = Limits(
-            max_connections=config.max_connections, max_connections_per_address=config.max_connections_per_address
         )
         tls = None
         if config.tls_cert is not None and config.tls_key is not None:
@@ -88,7 +86,7 @@ class CoordinatorServer(GroupServer):
             coordinator,
             host=config.host,
             port=config.port,
-            limits=limits,
+            limits=config.limits(),
             # The users are read when the server starts: until then their file may not exist.
             security=Security(authenticator=Authenticator({}) if config.authentication else None, tls=tls),
             loopback_only=True,
@@ -127,11 +125,14 @@ class CoordinatorServer(GroupServer):
         self.credentials = path
 
     async def close(self) -> None:
-        """As ``GroupServer.close``; a temporary file of credentials is removed."""
+        """As ``GroupServer.close``; a temporary file of credentials is removed, and the note about it.
+
+        The note for a configured port stays: until the coordinator runs again, another user's program may listen there.
+        """
         try:
             await super().close()
         finally:
-            if self.credentials is not None:
+            if self.credentials is not None and (self._temporary is not None or self.config.port == 0):
                 withdraw(self._server.port)
             if self._temporary is not None:
                 self._temporary.unlink(missing_ok=True)

@@ -19,7 +19,6 @@ from ..protocol.messages.cluster import ApiVersionsRequest, FindCoordinatorReque
 from ..topics.base import TopicSource
 from ..topics.broker import BrokerTopics
 from ..transport.credentials import withdraw
-from ..transport.limits import Limits
 from ..transport.tcp_server import TcpServer
 from .apis import merged
 from .broker import Broker
@@ -35,11 +34,7 @@ class _Server(TcpServer):
     """Serves the coordinator, and forwards the rest."""
 
     def __init__(self, handler: Handler, broker: Broker, config: ProxyConfig) -> None:
-        limits = Limits(
-            max_frame_bytes=MAX_FRAME_BYTES,
-            max_connections=config.max_connections,
-            max_connections_per_address=config.max_connections_per_address,
-        )
+        limits = replace(config.limits(), max_frame_bytes=MAX_FRAME_BYTES)
         super().__init__(
             handler,
             config.host,

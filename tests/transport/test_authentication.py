@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -86,6 +87,25 @@ class Raw:
         return await asyncio.wait_for(self._reader.read(1), 10) == b""
 
 
+class TcpServerOf:
+    """A program that listens at a port, speaks the protocol, and counts the requests that it gets."""
+
+    def __init__(self, port: int) -> None:
+        self.requests = 0
+        self._server = TcpServer(self, port=port)
+
+    async def handle(self, request: Request, *, client_host: str, client_id: str = "") -> Response:
+        self.requests += 1
+        return DescribeResponse()
+
+    async def __aenter__(self) -> TcpServerOf:
+        await self._server.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._server.close()
+
+
 async def test_client_of_the_same_user_finds_the_credentials_by_itself(tmp_path: Path) -> None:
     async with serving(tmp_path / "data") as server:
         assert isinstance(await describe(server), DescribeResponse)
@@ -138,6 +158,17 @@ async def test_client_with_credentials_does_not_trust_a_server_that_asks_for_non
         with pytest.raises(NotAuthenticated, match="does not authenticate its clients"):
             await describe(server, Access(credentials=Credentials("connectgroup", "word")))
         assert isinstance(await describe(server), DescribeResponse)
+
+
+async def test_program_at_the_port_of_a_stopped_coordinator_gets_no_request(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    async with serving(tmp_path, port=port) as server:
+        assert isinstance(await describe(server), DescribeResponse)
+    async with TcpServerOf(port) as handler:
+        with pytest.raises(NotAuthenticated, match="is another program listening there"):
+            await describe(server)
+        assert handler.requests == 0
 
 
 @pytest.mark.parametrize("request_", [DescribeRequest(), FindCoordinatorRequest(coordinator_keys=("workers",))])

@@ -1,0 +1,52 @@
+"""The limits of a coordinator are settings: each option reaches the part that enforces it."""
+
+from __future__ import annotations
+
+import pytest
+
+from connectgroup.cli.parser import build_parser
+from connectgroup.config.base import checked
+from connectgroup.config.coordinator import CoordinatorConfig
+from connectgroup.coordinator.server import CoordinatorServer
+from connectgroup.errors import GroupMaxSizeReached, InvalidRequest, PolicyViolation
+from connectgroup.protocol.messages.common import entries
+from connectgroup.protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequest
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
+
+
+def join(member_id: str, group_id: str = "g") -> HeartbeatRequest:
+    return HeartbeatRequest(
+        group_id=group_id, member_id=member_id, member_epoch=0, rebalance_timeout_ms=10_000, owned=()
+    )
+
+
+def connector(tasks: str) -> UpdateConnectorsRequest:
+    config = entries({"connector.class": "idle", "tasks.max": tasks})
+    changes = tuple(ConnectorChange(connector=name, config=config) for name in ("a", "b"))
+    return UpdateConnectorsRequest(group_id="g", changes=changes)
+
+
+@pytest.mark.parametrize(
+    ("setting", "requests", "code"),
+    [
+        ("max_members", [join("a"), join("b")], GroupMaxSizeReached.code),
+        ("max_groups", [join("a"), join("a", "other")], PolicyViolation.code),
+        ("max_units", [connector("1")], InvalidRequest.code),
+    ],
+)
+async def test_coordinator_enforces_the_limit_of_a_setting(
+    setting: str, requests: list[HeartbeatRequest | UpdateConnectorsRequest], code: int
+) -> None:
+    server = CoordinatorServer(checked(CoordinatorConfig, {"port": 0, setting: 1}))
+    await server.start()
+    try:
+        codes = [(await server.coordinator.handle(each, client_host="test")).error_code for each in requests]  # type: ignore[union-attr]
+    finally:
+        await server.close()
+    assert codes == [0] * (len(requests) - 1) + [code]
+
+
+def test_options_have_the_defaults_of_the_settings() -> None:
+    options = build_parser().parse_args(["coordinator"])
+    for name in ("max_unauthenticated", "idle_timeout_s", "max_groups", "max_members", "max_units"):
+        assert getattr(options, name) == CoordinatorConfig.model_fields[name].default
