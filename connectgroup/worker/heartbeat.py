@@ -65,6 +65,7 @@ class Heartbeats:
         """
         self._metrics = metrics
         self.take_progress: Callable[[int], Sequence[TaskProgress]] = lambda limit: ()
+        self._progress: dict[tuple[str, int], TaskProgress] = {}
         self._progress_at_ms = 0
         self._member, self._client, self._times, self._perform = member, client, times, perform
         self._wake = WakeUp()
@@ -113,6 +114,8 @@ class Heartbeats:
             self._unanswered = None
         assert isinstance(response, HeartbeatResponse)
         self._metrics.on_response(request, response)
+        if response.error_code == 0:
+            self._progress.clear()
         converted = await _convert(response)
         # This process may have been paused since the response arrived: if the lease expired, the response is stale.
         self._check_lease()
@@ -138,14 +141,14 @@ class Heartbeats:
                 await self._sleep(left_ms / 1000)
 
     def _with_progress(self, request: HeartbeatRequest, now_ms: int) -> HeartbeatRequest:
-        """Add the numbers of tasks, if they are due. They are not sent again if this heartbeat is lost."""
-        if request.member_epoch <= JOIN_EPOCH or now_ms < self._progress_at_ms:
+        """Add the numbers of tasks: those of a heartbeat that got no response at once, others if they are due."""
+        if request.member_epoch <= JOIN_EPOCH:
             return request
-        progress = tuple(self.take_progress(MAX_PROGRESS))
-        if not progress:
-            return request
-        self._progress_at_ms = now_ms + round(1000 * PROGRESS_S)
-        return replace(request, progress=progress)
+        if now_ms >= self._progress_at_ms:
+            taken = self.take_progress(MAX_PROGRESS - len(self._progress))
+            self._progress |= {(each.connector, each.task): each for each in taken}
+            self._progress_at_ms = now_ms + round(1000 * PROGRESS_S) if taken else now_ms
+        return replace(request, progress=tuple(self._progress.values())) if self._progress else request
 
     async def _on_refused(self, refused: GroupError, actions: Sequence[Action]) -> None:
         """Back off on repeated identical errors instead of retrying at full speed (KAFKA-20253)."""
