@@ -8,10 +8,11 @@ import logging
 import os
 import select
 import sys
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from ..errors import ConnectGroupError, PluginError
+from ..event_loop import new_event_loop
 from .completion import complete
 from .parser import arranged, build_parser
 
@@ -37,7 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     logging.getLogger("py4j").setLevel(logging.ERROR)
     try:
-        code = _run(options.run(options))
+        loop_factory = new_event_loop("uvloop" if getattr(options, "uvloop", False) else "asyncio")
+        code = _run(options.run(options), loop_factory)
         if sys.stdout is not None:  # None if the shell has closed it
             sys.stdout.flush()
         return code
@@ -55,12 +57,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _run(command: Coroutine[Any, Any, int]) -> int:
+def _run(command: Coroutine[Any, Any, int], loop_factory: Callable[[], asyncio.AbstractEventLoop] | None) -> int:
     async def run() -> int:
         asyncio.get_running_loop().set_exception_handler(_on_loop_error)
         return await command
 
-    return asyncio.run(run())
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        return runner.run(run())
 
 
 def _is_unread() -> bool:

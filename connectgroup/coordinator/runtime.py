@@ -17,7 +17,7 @@ from ..group.connect.settings import GroupSettings
 from ..group.registry import Client, GroupType, Registry, RequestTraits
 from ..log.base import Log
 from ..protocol.messages.api import Request, Response
-from ..protocol.messages.consumer import ConsumerDescribeRequest, ConsumerDescribeResponse
+from ..protocol.messages.consumer import ConsumerDescribeRequest, ConsumerDescribeResponse, ConsumerHeartbeatRequest
 from ..protocol.messages.describe import (
     DeleteRequest,
     DeleteResponse,
@@ -120,8 +120,14 @@ class Coordinator:
         if not self._started:
             raise ConfigError("coordinator", "a request before the start", "await coordinator.start() first")
         client = Client(client_host, client_id)
-        if isinstance(request, DescribeRequest):
-            response: Any = DescribeResponse(
+        response: Any
+        if isinstance(request, HeartbeatRequest | ConsumerHeartbeatRequest):  # first, because nearly all requests are
+            response = await self._submit(request, client)
+            if isinstance(request, HeartbeatRequest) and request.progress and response.error_code == 0:
+                loaded = self.shard.groups.loaded.get(request.group_id)
+                self._progress.record(loaded.state if loaded is not None else None, request)
+        elif isinstance(request, DescribeRequest):
+            response = DescribeResponse(
                 groups=tuple([await self._describe(request, each) for each in self._named(request)])
             )
         elif isinstance(request, DeleteRequest):
@@ -139,9 +145,6 @@ class Coordinator:
             response = await self._describe_consumers(request, client)
         else:
             response = await self._submit(request, client)
-            if isinstance(request, HeartbeatRequest) and request.progress and response.error_code == 0:
-                loaded = self.shard.groups.loaded.get(request.group_id)
-                self._progress.record(loaded.state if loaded is not None else None, request)
         # Workers ignore responses of a lower coordinator epoch (D5).
         if not hasattr(response, "coordinator_epoch"):
             answered: Response = response  # of Kafka's own protocol

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
-from typing import Final
+from typing import Final, cast
 
 from ..errors import TransportError, WireError
 from ..protocol.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
@@ -120,7 +120,7 @@ class _Question(asyncio.Protocol):
         self.responses: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
         self._transport = transport
         transport.write(self._request)
 

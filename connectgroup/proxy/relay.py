@@ -11,7 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 from ..errors import TransportError, WireError
 from ..protocol.messages.cluster import FindCoordinatorRequest, FindCoordinatorResponse
@@ -150,7 +150,7 @@ class BrokerRelay(asyncio.Protocol):
     # ---- from the broker
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
         if self._closed:
             transport.abort()
             return

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections import deque
-from typing import Final
+from typing import Final, cast
 
 from ..checks import check_number, check_text, check_whole
 from ..errors import ConfigError, NotSent, TransportError, WireError
@@ -250,7 +250,7 @@ class _Link(asyncio.Protocol):
     # ------------------------------------------------------------------------------------------ asyncio callbacks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
         self.transport = transport
         if self.lost:
             transport.abort()

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 from ..errors import CoordinatorNotAvailable, SaslAuthenticationFailed, UnknownServerError, WireError
 from ..protocol.messages.api import Handler, Response
@@ -70,8 +70,7 @@ class Connection(asyncio.Protocol):
         self.client_host = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
         peer = transport.get_extra_info("peername")
         self.client_host = str(peer[0]) if peer else "unknown"
         self.conversation: Conversation[RequestHeader] = Conversation(
@@ -80,13 +79,13 @@ class Connection(asyncio.Protocol):
         if self._server.is_closing:
             self._stopped = True
             self._server.log_complaint(self.client_host, "the server is closing")
-            transport.abort()
+            self._transport.abort()
             return
         if refused := self._server.admit(self):
             self._server.log_complaint(self.client_host, refused)
             if not self._server.admit_refused(self):
                 self._stopped = True
-                transport.abort()
+                self._transport.abort()
                 return
             self._refused = refused
             self._reader = FrameReader(min(DEFAULT_MAX_BYTES, self._limits.max_frame_bytes))
@@ -94,7 +93,7 @@ class Connection(asyncio.Protocol):
             self._relay = self._server.new_relay(self._work)
             if not self.admission.is_open:
                 self._reader = FrameReader(min(MAX_FRAME_BYTES, self._limits.max_frame_bytes))
-        transport.set_write_buffer_limits(high=self._limits.max_unsent_bytes)
+        self._transport.set_write_buffer_limits(high=self._limits.max_unsent_bytes)
 
     def data_received(self, data: bytes) -> None:
         if self._stopped:

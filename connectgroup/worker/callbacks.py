@@ -85,6 +85,8 @@ class Callbacks:
         for assignor in self._assignors:
             if assignor.name != action.assignor:
                 continue
+            if type(assignor).on_assignment is Assignor.on_assignment:
+                return  # not overridden: no thread for nothing
             share = ConnectMemberAssignment(
                 member_id=member.member_id,
                 units=action.units,

@@ -111,6 +111,8 @@ def heartbeat(request: HeartbeatRequest, settings: GroupSettings) -> None:
 
 def traits(request: HeartbeatRequest) -> None:
     """Labels, rack, capacity and host; these are stored in the member record and sent with every Prepare."""
+    if not (request.labels or request.rack or request.capacity or request.host):
+        return  # as in most heartbeats
     labels = tuple((label.name, label.value) for label in request.labels)
     try:
         check_traits(WorkerTraits(labels=labels, rack=request.rack, capacity=request.capacity, host=request.host))

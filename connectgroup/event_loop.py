@@ -1,0 +1,27 @@
+"""The event loop of a command: asyncio's own, or uvloop's (the extra ``uvloop``)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from .errors import ConfigError
+
+
+def new_event_loop(kind: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return the factory for ``asyncio.Runner``; null is asyncio's own.
+
+    Args:
+        kind: ``asyncio`` or ``uvloop``.
+
+    Raises:
+        ConfigError: uvloop is not installed.
+    """
+    if kind == "asyncio":
+        return None
+    try:
+        import uvloop
+    except ImportError:
+        raise ConfigError("event loop", "uvloop, not installed", "pip install 'connectgroup[uvloop]'") from None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory

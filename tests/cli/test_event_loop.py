@@ -1,0 +1,55 @@
+"""The option ``--uvloop`` of a command that serves groups."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from connectgroup.cli.command import main
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from connectgroup.transport.tcp_client import TcpClient
+from tests.integration.processes import PATIENCE_S
+
+
+def test_missing_uvloop_names_the_extra_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "uvloop", None)
+    assert main(["coordinator", "--uvloop", "--log", "memory:", "--port", "0"]) == 2
+    assert capsys.readouterr().err == (
+        "connectgroup: event loop: got 'uvloop, not installed'; allowed: pip install 'connectgroup[uvloop]'\n"
+    )
+
+
+def test_coordinator_serves_on_uvloop() -> None:
+    pytest.importorskip("uvloop", reason="the extra 'uvloop' is not installed")
+    command = [sys.executable, "-m", "connectgroup", "coordinator", "--uvloop", "--log", "memory:", "--port", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        address = process.stdout.readline().split()[2]
+
+        async def join() -> HeartbeatResponse:
+            host, _, port = address.rpartition(":")
+            client = TcpClient(host, int(port))
+            request = HeartbeatRequest(
+                group_id="g",
+                member_id="m",
+                member_epoch=0,
+                rebalance_timeout_ms=1_000,
+                server_assignor="balanced",
+                owned=(),
+            )
+            response = await client.call(request, timeout_s=PATIENCE_S)
+            await client.close()
+            assert isinstance(response, HeartbeatResponse)
+            return response
+
+        assert asyncio.run(join()).error_code == 0
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == 0
