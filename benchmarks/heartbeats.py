@@ -33,6 +33,8 @@ if __name__ == "__main__":
     # Run as a script from any directory: the modules next to this file are imported as benchmarks.NAME.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from connectgroup.consumer.client import GroupClient
+from connectgroup.consumer.offsets import committed
 from connectgroup.coordinator.consumer_groups import ConsumerGroups
 from connectgroup.coordinator.own_assignors import server_assignors
 from connectgroup.coordinator.runtime import Coordinator
@@ -180,24 +182,32 @@ class Beater(asyncio.Protocol):
 async def joined(address: str, kind: Kind, members: int, size: int) -> list[bytes]:
     """Join all members in groups of a size, until no epoch changes; return their steady heartbeats."""
     host, _, port = address.rpartition(":")
+    client = GroupClient(address, "bench", "bench")
+    await committed(client, "bench", ())  # a new broker has no coordinator before the first request for one
+    await client.close()
     line = Line(*await asyncio.open_connection(host, int(port)), kind)
     run = uuid.uuid4().hex[:8]
-    frames = []
-    for first in range(0, members, size):
-        group_id = f"bench-{run}-{first}"
-        epochs = {f"member-{number}-{run}": 0 for number in range(min(size, members - first))}
-        quiet = 0
-        while quiet < 2:  # a target assignment may be computed between two heartbeats of a member
-            before = dict(epochs)
-            for member_id, epoch in epochs.items():
+    groups = [
+        {(f"bench-{run}-{first}", f"member-{number}-{run}"): 0 for number in range(min(size, members - first))}
+        for first in range(0, members, size)
+    ]
+    quiet = 0
+    while quiet < 2:  # Kafka computes a target assignment up to a second after the change
+        before = [dict(epochs) for epochs in groups]
+        for epochs in groups:
+            for (group_id, member_id), epoch in epochs.items():
                 response = await line.ask(kind.join(group_id, member_id, epoch))
-                if response.error_code and response.error_code != 20480:
+                if response.error_code:
                     raise RuntimeError(f"{kind.name}: {response.error_code} {response.error_message}")
-                epochs[member_id] = response.member_epoch
-            still = epochs == before and len(set(epochs.values())) == 1 and min(epochs.values()) > 0
-            quiet = quiet + 1 if still else 0
-            await asyncio.sleep(0.05 if still else 0)
-        frames += [kind.encoded(kind.steady(group_id, member_id, epoch)) for member_id, epoch in epochs.items()]
+                epochs[group_id, member_id] = response.member_epoch
+        still = groups == before and all(len(set(each.values())) == 1 and min(each.values()) > 0 for each in groups)
+        quiet = quiet + 1 if still else 0
+        await asyncio.sleep(1.5 if still else 0.1)
+    frames = [
+        kind.encoded(kind.steady(group_id, member_id, epoch))
+        for epochs in groups
+        for (group_id, member_id), epoch in epochs.items()
+    ]
     line.close()
     return frames
 
