@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 from ..assign.placement import WorkerTraits
 from ..client.admin import Admin
+from ..transport.credentials import FILE_NAME, VARIABLE
 from ..transport.tcp_client import TcpClient
 from .tcp_proxy import TcpProxy
 from .worker_group import COORDINATOR, GroupPlan, WorkerGroup
@@ -176,7 +177,8 @@ class RealGroup(WorkerGroup):
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=_environment(),
+                # The worker connects to the port of its TCP proxy, for which there is no note with the credentials.
+                env=_environment() | {VARIABLE: str(self._root / "coordinator" / FILE_NAME)},
             )
         self._workers[name] = _Worker(process, proxy)
         self._alive[name] = True
