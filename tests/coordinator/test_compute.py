@@ -145,6 +145,20 @@ async def test_hanging_assignor_is_abandoned_and_logged_once_and_does_not_block_
         assert (await look(coordinator)).assignor_error == ""
 
 
+async def test_epoch_is_computed_again_when_an_abandoned_call_has_returned(gates: list[Gate]) -> None:
+    assignor, gate = Blocking(), Gate()
+    gates.append(gate)
+    async with serving(group=using(assignor)) as coordinator:
+        assignor.gates[1] = gate
+        await respond(coordinator, beat("a"))
+        await asyncio.sleep(5.1)
+        assert "did not return within 5 s" in (await look(coordinator)).assignor_error
+        del assignor.gates[1]
+        gate.open()
+        assert (await reach(coordinator, "a", 1)).member_epoch == 1
+        assert assignor.epochs == [1, 1]
+
+
 async def test_computation_is_requested_again_after_a_failover(gates: list[Gate]) -> None:
     assignor, gate, storage = Blocking(), Gate(), MemoryStorage()
     gates.append(gate)
@@ -183,6 +197,18 @@ async def test_assignor_without_a_thread_is_called_for_the_next_change(monkeypat
         none.over()
         await respond(coordinator, beat("b"))
         assert (await reach(coordinator, "b", 2)).member_epoch == 2
+
+
+async def test_assignor_without_a_thread_is_called_again_for_its_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    assignor = Blocking()
+    async with serving(group=using(assignor)) as coordinator:
+        none = NoThreads(monkeypatch, "server-side assignor ")
+        await respond(coordinator, beat("a"))
+        await tick()
+        assert assignor.epochs == []
+        none.over()
+        assert (await reach(coordinator, "a", 1)).member_epoch == 1
+        assert assignor.epochs == [1]
 
 
 async def test_exception_of_an_assignor_is_logged_and_described(caplog: pytest.LogCaptureFixture) -> None:
