@@ -106,10 +106,10 @@ async def test_blocking_assignor_delays_neither_other_groups_nor_its_own_heartbe
 
 async def test_result_for_an_earlier_epoch_is_installed_if_it_is_valid(gates: list[Gate]) -> None:
     """The rule of Install: a group that changes faster than its assignor computes still progresses."""
-    assignor, gate = Blocking(), Gate()
-    gates.append(gate)
+    assignor, gate, next_gate = Blocking(), Gate(), Gate()
+    gates += [gate, next_gate]
     async with serving(group=using(assignor)) as coordinator:
-        assignor.gates[1] = gate
+        assignor.gates = {1: gate, 2: next_gate}
         await respond(coordinator, beat("a"))
         await until(lambda: gate.entered == 1)
         await respond(coordinator, beat("b"))
@@ -118,9 +118,11 @@ async def test_result_for_an_earlier_epoch_is_installed_if_it_is_valid(gates: li
         gate.open()
         response = await parked
         assert isinstance(response, HeartbeatResponse)
-        assert response.member_epoch in (1, 2)
-        await until(lambda: assignor.epochs == [1, 2])
+        assert response.member_epoch == 1
+        assert (await look(coordinator)).assignment_epoch == 1
+        next_gate.open()
         assert (await reach(coordinator, "b", 2)).member_epoch == 2
+        assert assignor.epochs == [1, 2]
 
 
 async def test_hanging_assignor_is_abandoned_and_logged_once_and_does_not_block_the_next_epoch(

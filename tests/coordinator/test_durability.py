@@ -17,7 +17,7 @@ from connectgroup.errors import (
 from connectgroup.group.connect import group_type
 from connectgroup.group.connect.handle import step
 from connectgroup.log.memory import MemoryLog, MemoryStorage
-from connectgroup.protocol.messages.api import Response
+from connectgroup.protocol.messages.api import Request, Response
 from connectgroup.protocol.messages.common import each_unit
 from connectgroup.protocol.messages.describe import DescribeRequest, DescribeResponse
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
@@ -381,14 +381,17 @@ async def test_task_list_and_the_request_of_its_target_are_one_batch() -> None:
         assert sorted(each_unit(response.assignment.units)) == [Unit("c", number) for number in (-1, 0, 1, 2)]
 
 
-async def test_response_without_a_record_waits_for_the_records_of_its_turn() -> None:
+@pytest.mark.parametrize(
+    "request_", [DescribeRequest(group_ids=(GROUP,)), add(name="")], ids=["describe", "rejected change"]
+)
+async def test_response_without_a_record_waits_for_the_records_of_its_turn(request_: Request) -> None:
     """D1: it is based on a state that may never be durable."""
     log = FaultyLog()
     async with serving(log) as coordinator:
         log.gate = asyncio.Event()
         turns = coordinator.shard.turns
         writing = send(coordinator, beat("a"))
-        reading = send(coordinator, DescribeRequest(group_ids=(GROUP,)))
+        reading = send(coordinator, request_)
         await asyncio.sleep(5)
         assert not writing.done()
         assert not reading.done()

@@ -93,7 +93,7 @@ ASSIGNING: tuple[Fault, ...] = (
     *at("connectgroup.coordinator.compute:Effects._compute", "coordinator/test_compute.py",
         C("a server-side assignor has no time limit",
           "asyncio.wait({A}, timeout=B)", "asyncio.wait({A})")),
-    *at("connectgroup.group.connect.install:install_computed", "group/test_trailing_target.py",
+    *at("connectgroup.group.connect.install:install_computed", "coordinator/test_compute.py",
         C("a result of a server-side assignor is installed for the newest epoch",
           "F(A, B, C.D, E, G, epoch=H)", "F(A, B, C.D, E, G)", model=True)),
     *at("connectgroup.group.connect.handle:on_load", "coordinator/test_compute.py",
