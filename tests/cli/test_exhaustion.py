@@ -66,4 +66,4 @@ def test_coordinator_raises_its_limit_of_open_files(tmp_path: Path) -> None:
     with program:
         program.line_with("coordinator at ")
         allowed, _ = resource.prlimit(program.pid, resource.RLIMIT_NOFILE)
-        assert allowed == (2200 if hard == resource.RLIM_INFINITY else min(2200, hard))
+        assert allowed == (2400 if hard == resource.RLIM_INFINITY else min(2400, hard))
