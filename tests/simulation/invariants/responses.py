@@ -69,10 +69,11 @@ class RequestsAreIdempotent(Invariant):
             # Sequences of two processes are not comparable: a late heartbeat of a former process is rejected (PD-15).
             key = (self.cluster.disk.storage.epoch, what.member_id, what.process_id)
             answered = self._answered.get(key, -1)
-            # Sequences of a removed member are kept for a while only; then it is unknown, and its heartbeat changes
-            # nothing.
-            known = what.member_id in group.members and not self.cluster.has_twin(what.member_id)
-            if what.sequence <= answered and known:
+            # Sequences of a former process are kept for a while only; then its member is unknown, or belongs to another
+            # process, and its heartbeat changes nothing.
+            member = group.members.get(what.member_id)
+            known = member is not None and member.process_id == what.process_id
+            if what.sequence <= answered and known and not self.cluster.has_twin(what.member_id):
                 self.broken(f"heartbeat {what.sequence} of {what.member_id} is applied again after its response")
         if not outcome.records or isinstance(what, DescribeRequest) or _failed_install(what, outcome.response):
             return

@@ -12,7 +12,7 @@ from connectgroup.group.kernel.timers import SetTimer, TimerKey, TimerKind
 from connectgroup.protocol.messages.api import Response
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
 
-from .base import Invariant
+from .base import COMPUTE, Invariant
 
 if TYPE_CHECKING:
     from .watch import Watch
@@ -46,7 +46,9 @@ class TimersRunTheirTime(Invariant):
             # to join as the member meanwhile (PD-15).
             heard, sender = self._heard.setdefault(group, {}), (what.member_id, what.process_id)
             parked = heard.get(sender) is what
-            heard[sender] = what
+            # A rejected heartbeat is not parked; a late copy of a rejected join may be accepted.
+            if getattr(outcome.response, "error_code", 0) in (0, COMPUTE):
+                heard[sender] = what
         for timer in outcome.timers:
             if not (parked and timer.key.kind is TimerKind.SESSION and isinstance(timer, SetTimer)):
                 whole_s = timer.after_ms / 1000 if isinstance(timer, SetTimer) else float("inf")
