@@ -157,10 +157,10 @@ class Shard:
         queue = deque(commands)
         while queue:
             command = queue.popleft()
-            group = self.decisions.admit(command, turn)
-            if group is None:
-                continue
             try:
+                group = self.decisions.admit(command, turn)
+                if group is None:
+                    continue
                 self.decisions.decide(command, group, turn)
             except Exception:
                 # A bug in the group rules: send no response that contains state of this turn that the log does not

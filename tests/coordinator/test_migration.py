@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from connectgroup.errors import IllegalGeneration, InconsistentGroupProtocol, RebalanceInProgress
+from connectgroup.errors import (
+    CoordinatorNotAvailable,
+    IllegalGeneration,
+    InconsistentGroupProtocol,
+    RebalanceInProgress,
+)
 from connectgroup.log.memory import MemoryLog, MemoryStorage
 from connectgroup.protocol.messages.classic import (
     GroupHeartbeatRequest,
@@ -176,6 +182,34 @@ async def test_rejected_join_converts_nothing(caplog: pytest.LogCaptureFixture) 
         await send(coordinator, replace(join("newer", "foo"), group_id="other"))
         assert caplog.text.count("not converted") == 1, "clients repeat their joins"
         assert "'connect'" in caplog.text
+
+
+async def test_rejected_join_leaves_parked_joins_of_the_classic_group_parked() -> None:
+    """A JoinGroup without a member id (versions 0 to 3) must not be decided again: it would add another member."""
+    async with serving(StaticTopics({"foo": 4})) as coordinator:
+        first, _ = await stable(coordinator)
+        second = asyncio.create_task(classic_join(coordinator))
+        await tick()
+        rejected = await send(coordinator, join("new", "foo", server_assignor="unknown"))
+        assert rejected.error_code == 112
+        joined = await classic_join(coordinator, first)
+        assert {each.member_id for each in joined.members} == {first, (await second).member_id}
+
+
+async def test_bug_in_a_conversion_fails_only_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """D8: the group stays as it was, and the coordinator serves all groups."""
+
+    def fail(*args: object) -> None:
+        raise RuntimeError("a bug")
+
+    async with serving(StaticTopics({"foo": 4})) as coordinator:
+        first, generation = await stable(coordinator)
+        with monkeypatch.context() as patched:
+            patched.setattr("connectgroup.group.consumer.group_type.from_classic", fail)
+            assert (await send(coordinator, join("new", "foo"))).error_code == CoordinatorNotAvailable.code
+        await tick()
+        assert await heartbeat(coordinator, first, generation) == 0
+        assert (await ask(coordinator, join("new", "foo"))).member_epoch == generation + 1
 
 
 async def test_worker_cannot_join_a_group_of_kafka_connect(caplog: pytest.LogCaptureFixture) -> None:

@@ -83,6 +83,8 @@ def from_classic(rules: ClassicRules, former: ClassicGroup, cluster: Topics) -> 
     group = ConsumerGroup(group_id)
     for record in (*former.offsets.records(), *records):
         group.apply(record)
+    # Requests parked in the classic group get their responses below, and only if the join that converts it succeeds.
+    group.members_to_wake.clear()
     timers: list[Timer] = [CancelTimer(rebalance_key(former).identity)]
     timers += [CancelTimer(session_key(former, member_id)) for member_id in sorted(former.pending)]
     timers += [session_timer(group_id, member, rules.settings) for member in members.values()]

@@ -204,6 +204,9 @@ def store(
 ) -> None:
     """Store a member; advance the group epoch if the target assignment depends on the change.
 
+    A static member that returns with the other protocol advances it too. Its join may convert the group, whose target
+    assignment then comes from the classic group: it need not cover the present members and partitions.
+
     Source: KIP-848, "Group Epoch": a member joins, or updates its subscriptions, its assignors or their metadata.
     """
     if draft.member(member.member_id) == member:
@@ -215,8 +218,8 @@ def store(
     if (
         before is None
         or change_of(before, member)
-        or (before.server_assignor, before.assignors, before.rack_id)
-        != (member.server_assignor, member.assignors, member.rack_id)
+        or (before.server_assignor, before.assignors, before.rack_id, before.uses_classic_protocol)
+        != (member.server_assignor, member.assignors, member.rack_id, member.uses_classic_protocol)
     ):
         draft.bump()
     if before is None or change_of(before, member):

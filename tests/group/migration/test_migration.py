@@ -18,8 +18,9 @@ from connectgroup.protocol.messages.classic import OfferedProtocol
 from connectgroup.protocol.records.base import Kind, Tombstone
 from connectgroup.protocol.records.classic import ClassicState
 from connectgroup.protocol.records.connect import GroupRecord, TargetRecord
+from connectgroup.protocol.records.consumer import TopicMetadata
 
-from .driver import GROUP, SESSION_MS, Driver, assignment
+from .driver import GROUP, SESSION_MS, TOPIC, TOPIC_ID, Driver, assignment, numbers
 
 REBALANCES = RebalanceInProgress.code
 PREPARING = ClassicState.PREPARING_REBALANCE
@@ -275,6 +276,31 @@ def test_static_member_returns_with_the_consumer_protocol() -> None:
     assert [sorted(each.partitions) for each in response.assignment.topic_partitions] == [[0, 1]]
     assert set(driver.group.members) == {"new", second}
     assert driver.heartbeat(first, generation, instance="i") == 82, "FENCED_INSTANCE_ID"
+
+
+@pytest.mark.parametrize("unassigned", ["left", "joined", "added"])
+def test_static_member_that_converts_the_group_starts_a_new_assignment(unassigned: str) -> None:
+    """The last classic assignment may be older than the members and the partitions of the group."""
+    driver = Driver()
+    driver.join("", group_instance_id="i")
+    driver.join("")
+    first, second = driver.group.members
+    driver.join(first, group_instance_id="i")
+    generation = driver.group.generation
+    driver.sync(second, generation)
+    driver.sync(first, generation, {first: assignment(0, 1), second: assignment(2, 3)}, group_instance_id="i")
+    if unassigned == "left":
+        driver.leave(second)
+    elif unassigned == "joined":
+        driver.join("")
+    else:
+        driver.consumer.topics = {TOPIC: TopicMetadata(topic_id=TOPIC_ID, topic_name=TOPIC, num_partitions=6)}
+    assert driver.beat("new", 0, instance_id="i").error_code == 0
+    assert driver.group.target_epoch == driver.group.epoch
+    targets = [driver.group.target(member_id).partitions for member_id in driver.group.members]
+    partitions = 6 if unassigned == "added" else 4
+    assert sorted(number for each in targets for number in numbers(each)) == list(range(partitions))
+    assert all(targets), "each member gets partitions"
 
 
 def test_requests_of_no_classic_member_are_rejected() -> None:
