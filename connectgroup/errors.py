@@ -319,10 +319,13 @@ class ConfigError(ConnectGroupError):
     The message is ``field: got value; allowed: what`` on one line; ``field: missing`` and ``field: unknown`` for
     ``NO_VALUE`` and ``UNKNOWN_SETTING``. The value of a setting whose name looks like that of a credential is neither
     shown nor kept, nor that of an unknown setting: it may be anything.
+
+    Args:
+        is_path: whether the value is the path of a file, which is shown even if the setting is named ``credentials``.
     """
 
-    def __init__(self, field: str, value: object, allowed: str) -> None:
-        key = field.rpartition(": ")[2]
+    def __init__(self, field: str, value: object, allowed: str, *, is_path: bool = False) -> None:
+        key = "" if is_path else field.rpartition(": ")[2]
         if value is NO_VALUE or value is UNKNOWN_SETTING:
             problem = str(value)
         else:

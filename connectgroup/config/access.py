@@ -8,7 +8,7 @@ from pydantic import model_validator
 
 from ..errors import ConfigError
 from ..transport.access import Access, client_tls
-from ..transport.credentials import read_credentials
+from ..transport.credentials import named_credentials, read_credentials
 from .base import Settings
 
 
@@ -30,7 +30,7 @@ class AccessConfig(Settings):
     @model_validator(mode="after")
     def _complete(self) -> AccessConfig:
         if (self.tls_cert is None) != (self.tls_key is None):
-            raise ConfigError("tls_key", self.tls_key, "tls_cert and tls_key together")
+            raise ConfigError("tls_key", self.tls_key, "tls_cert and tls_key together", is_path=True)
         if self.tls_cert is not None and self.tls_ca is None:
             raise ConfigError("tls_ca", None, "the file of the authorities of the coordinator's certificate")
         return self
@@ -41,7 +41,12 @@ class AccessConfig(Settings):
         Raises:
             ConfigError: a file cannot be used.
         """
+        credentials = None
+        if self.credentials is not None:
+            credentials = read_credentials("credentials", self.credentials)
+        else:
+            named_credentials()  # only to report an unusable file now: the client reads it for each connection
         return Access(
-            credentials=None if self.credentials is None else read_credentials("credentials", self.credentials),
+            credentials=credentials,
             tls=None if self.tls_ca is None else client_tls(self.tls_ca, self.tls_cert, self.tls_key),
         )

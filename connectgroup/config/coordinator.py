@@ -106,9 +106,10 @@ class CoordinatorConfig(Settings):
             raise ConfigError("log", self.log, "a URL without data, or data without a URL")
         log_from_url(self.log_url)
         if self.credentials is not None and not self.authentication:
-            raise ConfigError("credentials", self.credentials, "credentials, or no authentication; not both")
+            allowed = "credentials, or no authentication; not both"
+            raise ConfigError("credentials", self.credentials, allowed, is_path=True)
         if (self.tls_cert is None) != (self.tls_key is None):
-            raise ConfigError("tls_key", self.tls_key, "tls_cert and tls_key together")
+            raise ConfigError("tls_key", self.tls_key, "tls_cert and tls_key together", is_path=True)
         if self.tls_ca is not None and self.tls_cert is None:
             raise ConfigError("tls_cert", None, "the server's certificate, with tls_ca for those of its clients")
         # The addresses that a name resolves to are checked when the port is opened.

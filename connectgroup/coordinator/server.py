@@ -125,14 +125,14 @@ class CoordinatorServer(GroupServer):
         self.credentials = path
 
     async def close(self) -> None:
-        """As ``GroupServer.close``; a temporary file of credentials is removed, and the note about it.
+        """As ``GroupServer.close``; a temporary file of credentials is removed.
 
         The note for a configured port stays: until the coordinator runs again, another user's program may listen there.
         """
         try:
             await super().close()
         finally:
-            if self.credentials is not None and (self._temporary is not None or self.config.port == 0):
+            if self.credentials is not None and self.config.port == 0:
                 withdraw(self._server.port)
             if self._temporary is not None:
                 self._temporary.unlink(missing_ok=True)

@@ -18,6 +18,7 @@ from typing import Final
 
 from ..errors import ConfigError
 from ..protocol.units import printable
+from .base import reason
 from .limits import is_loopback
 
 USER: Final = "connectgroup"
@@ -30,6 +31,8 @@ VARIABLE: Final = "CONNECTGROUP_CREDENTIALS"
 """Environment variable with the path of a client's file of credentials."""
 
 _MAX_BYTES: Final = 1 << 20
+_LINES_ALLOWED: Final = "name=password on each line, each name once, no ':' in it"
+_NOTE_ALLOWED: Final = "a note that only this user can read, with the path of a file of credentials; or no note"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,22 +52,22 @@ def read_passwords(setting: str, path: Path) -> dict[str, str]:
     try:
         found = path.stat()
         if stat.S_IMODE(found.st_mode) & 0o077:
-            raise ConfigError(setting, path, "a file that is accessible to its owner only (chmod 600)")
+            raise ConfigError(setting, path, "a file that is accessible to its owner only (chmod 600)", is_path=True)
         if found.st_size > _MAX_BYTES:
-            raise ConfigError(setting, path, f"a file of at most {_MAX_BYTES} bytes")
+            raise ConfigError(setting, path, f"a file of at most {_MAX_BYTES} bytes", is_path=True)
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a NUL in the path
-        raise ConfigError(setting, f"{path} ({printable(error)})", "a readable file") from error
+        raise ConfigError(setting, f"{path} ({printable(error)})", "a readable file", is_path=True) from error
     users: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
         name, equals, password = (part.strip() for part in line.partition("="))
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         if not equals or not name or not password or ":" in name or name in users:
-            raise ConfigError(setting, f"{path}:{number}", "name=password on each line, each name once, no ':' in it")
+            raise ConfigError(setting, f"{path}:{number}", _LINES_ALLOWED, is_path=True)
         users[name] = password
     if not users:
-        raise ConfigError(setting, path, "a file with at least one name=password")
+        raise ConfigError(setting, path, "a file with at least one name=password", is_path=True)
     return users
 
 
@@ -89,7 +92,8 @@ def create_credentials(path: Path) -> None:
         with contextlib.suppress(FileExistsError):
             _write(path, f"{USER}={secrets.token_urlsafe(32)}\n")
     except OSError as error:
-        raise ConfigError("credentials", path, f"a file that can be created ({error.strerror})") from error
+        allowed = f"a file that can be created ({error.strerror})"
+        raise ConfigError("credentials", path, allowed, is_path=True) from error
 
 
 def announce(port: int, path: Path) -> Path | None:
@@ -121,6 +125,16 @@ def own_file(port: int) -> Path:
     return _note(port).with_suffix(".credentials")
 
 
+def named_credentials() -> Credentials | None:
+    """The credentials of the file in ``VARIABLE``; ``None`` if the variable is not set.
+
+    Raises:
+        ConfigError: the file cannot be used.
+    """
+    named = os.environ.get(VARIABLE)
+    return read_credentials(VARIABLE, Path(named)) if named else None
+
+
 def find_credentials(host: str, port: int) -> Credentials | None:
     """The credentials for a server: of the file in ``VARIABLE``, else of a coordinator of this user on this machine.
 
@@ -128,20 +142,30 @@ def find_credentials(host: str, port: int) -> Credentials | None:
         ``None`` if the variable is not set and there is no note for the port.
 
     Raises:
-        ConfigError: the file that the variable names cannot be used.
+        ConfigError: the note, or the file that the variable or the note names, cannot be used. A client must not
+            connect without credentials then: the server may be another program.
     """
-    if named := os.environ.get(VARIABLE):
-        return read_credentials(VARIABLE, Path(named))
+    if (named := named_credentials()) is not None:
+        return named
     if host.lower() != "localhost" and not is_loopback(host):
         return None
     try:
         note = _note(port)
-        if not _is_private(note):
-            return None
-        path = Path(note.read_text(encoding="utf-8").strip())
-        return read_credentials("credentials", path) if _is_private(path) else None
-    except (OSError, UnicodeError, RuntimeError, ConfigError):
+        found = note.stat()
+    except (FileNotFoundError, RuntimeError):  # RuntimeError: this user has no home directory
         return None
+    except OSError as error:
+        raise ConfigError("credentials", f"{_note(port)} ({reason(error)})", _NOTE_ALLOWED, is_path=True) from error
+    setting = f"credentials of the coordinator in {note}"
+    try:
+        if not _is_private(found):
+            raise ConfigError(setting, note, _NOTE_ALLOWED, is_path=True)
+        path = Path(note.read_text(encoding="utf-8").strip())
+        if path.stat().st_uid != os.geteuid():
+            raise ConfigError(setting, path, "a file of this user", is_path=True)
+    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a NUL in the path
+        raise ConfigError(setting, printable(error), _NOTE_ALLOWED, is_path=True) from error
+    return read_credentials(setting, path)
 
 
 def _note(port: int) -> Path:
@@ -150,8 +174,7 @@ def _note(port: int) -> Path:
     return root / "connectgroup" / f"coordinator-{port}"
 
 
-def _is_private(path: Path) -> bool:
-    found = path.stat()
+def _is_private(found: os.stat_result) -> bool:
     return found.st_uid == os.geteuid() and not stat.S_IMODE(found.st_mode) & 0o077
 
 

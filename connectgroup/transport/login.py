@@ -70,8 +70,8 @@ def credentials_missing(address: str) -> NotAuthenticated:
 
 
 def server_unauthenticated(address: str) -> NotAuthenticated:
-    """The error of a client with credentials, whose server does not ask for them: it may be any process."""
+    """The error of a client that has or had credentials, whose server does not ask for them: it may be any process."""
     return NotAuthenticated(
-        f"{address}: does not authenticate its clients, and there are credentials for it; is another program listening "
-        f"there? allowed: no --credentials and no {VARIABLE} for a coordinator with --no-authentication"
+        f"{address}: does not authenticate its clients, but there are or were credentials for it; is another program "
+        f"listening there? allowed: no --credentials and no {VARIABLE} for a coordinator with --no-authentication"
     )

@@ -15,7 +15,7 @@ from collections import deque
 from typing import Final, cast
 
 from ..checks import check_number, check_text, check_whole
-from ..errors import ConfigError, NotSent, TransportError, WireError
+from ..errors import ConfigError, NotAuthenticated, NotSent, TransportError, WireError
 from ..protocol.messages.api import Request, Response
 from ..protocol.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
 from ..protocol.units import printable
@@ -74,6 +74,7 @@ class TcpClient(Client):
         self._link: _Link | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._closed = False
+        self._was_authenticated = False
 
     @property
     def address(self) -> str:
@@ -143,9 +144,12 @@ class TcpClient(Client):
                     if credentials is None:
                         raise credentials_missing(self.address)
                     await log_in(self.address, credentials, link.send)
-                elif credentials is not None:
+                    self._was_authenticated = True
+                elif credentials is not None or self._was_authenticated:
                     raise server_unauthenticated(self.address)
                 link.agreed = True
+        except ConfigError as error:  # not the caller's error: the file may have changed since the client was created
+            raise NotAuthenticated(f"{self.address}: {error}") from error
         except TimeoutError:
             timeout_s = self._connect_timeout_s
             problem = f"not connected within {timeout_s:g} s" if link.transport is None else _no_answer(timeout_s)

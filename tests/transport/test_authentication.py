@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
 import socket
 import subprocess
 from collections.abc import AsyncIterator
@@ -40,7 +42,7 @@ from connectgroup.wire.framing import FrameReader, frame
 
 
 @asynccontextmanager
-async def serving(data: Path, **config: Any) -> AsyncIterator[CoordinatorServer]:
+async def serving(data: Path, /, **config: Any) -> AsyncIterator[CoordinatorServer]:
     server = CoordinatorServer(checked(CoordinatorConfig, {"port": 0, "data": data / "groups.sqlite", **config}))
     await server.start()
     try:
@@ -169,6 +171,80 @@ async def test_program_at_the_port_of_a_stopped_coordinator_gets_no_request(tmp_
         with pytest.raises(NotAuthenticated, match="is another program listening there"):
             await describe(server)
         assert handler.requests == 0
+
+
+@pytest.mark.parametrize("problem", ["removed", "readable by others", "data in memory", "note readable by others"])
+async def test_program_at_the_port_gets_no_request_if_the_announced_credentials_cannot_be_used(
+    tmp_path: Path, problem: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    config: dict[str, Any] = {"data": None} if problem == "data in memory" else {}
+    async with serving(tmp_path / "data", port=port, **config) as server:
+        assert isinstance(await describe(server), DescribeResponse)
+        path = server.credentials
+    assert path is not None
+    if problem == "removed":
+        shutil.rmtree(tmp_path / "data")
+    elif problem == "readable by others":
+        path.chmod(0o644)
+    elif problem == "note readable by others":
+        (Path(os.environ["XDG_STATE_HOME"]) / "connectgroup" / f"coordinator-{port}").chmod(0o644)
+    async with TcpServerOf(port) as handler:
+        with pytest.raises(NotAuthenticated, match=f"credentials of the coordinator in .*coordinator-{port}: got "):
+            await describe(server)
+        assert handler.requests == 0
+
+
+async def test_authenticated_client_sends_no_request_to_a_later_server_without_authentication(tmp_path: Path) -> None:
+    """The note was removed meanwhile, so the client finds no credentials."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    client = TcpClient("localhost", port)
+    try:
+        async with serving(tmp_path, port=port):
+            assert isinstance(await client.call(DescribeRequest(), timeout_s=10), DescribeResponse)
+        (Path(os.environ["XDG_STATE_HOME"]) / "connectgroup" / f"coordinator-{port}").unlink()
+        async with TcpServerOf(port) as handler:
+            with pytest.raises(NotAuthenticated, match="does not authenticate its clients"):
+                await client.call(DescribeRequest(), timeout_s=10)
+            assert handler.requests == 0
+    finally:
+        await client.close()
+
+
+async def test_unusable_credentials_at_a_reconnection_are_an_error_of_the_transport(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker retries it; a ``ConfigError`` would end the worker."""
+    named = tmp_path / "named"
+    async with serving(tmp_path) as server:
+        assert server.credentials is not None
+        shutil.copy(server.credentials, named)
+        monkeypatch.setenv("CONNECTGROUP_CREDENTIALS", str(named))
+        assert isinstance(await describe(server), DescribeResponse)
+        named.chmod(0o644)
+        with pytest.raises(NotAuthenticated, match=rf"CONNECTGROUP_CREDENTIALS: got '{named}'; allowed: .*chmod 600"):
+            await describe(server)
+        named.chmod(0o600)
+        assert isinstance(await describe(server), DescribeResponse)
+
+
+@pytest.mark.parametrize("option", [True, False])
+def test_path_of_unusable_credentials_is_shown_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: bool
+) -> None:
+    path = tmp_path / "missing"
+    if not option:
+        monkeypatch.setenv("CONNECTGROUP_CREDENTIALS", str(path))
+    with pytest.raises(ConfigError, match=f"got '{path} "):
+        checked(AccessConfig, {"credentials": path} if option else {}).access()
+
+
+def test_path_of_a_key_without_a_certificate_is_shown(tmp_path: Path) -> None:
+    for config in (AccessConfig, CoordinatorConfig):
+        with pytest.raises(ConfigError, match=f"tls_key: got '{tmp_path}/key.pem'"):
+            checked(config, {"tls_key": tmp_path / "key.pem"})
 
 
 @pytest.mark.parametrize("request_", [DescribeRequest(), FindCoordinatorRequest(coordinator_keys=("workers",))])
