@@ -55,6 +55,9 @@ class NoSkippedRevocation(Invariant):
                 if event == "on_revoked" and units - listener_units and self._patient:
                     self.broken(f"{name}: {show(units - listener_units)} revoked, and never assigned")
                 listener_units -= units
+                if event == "on_lost":
+                    # Nothing is acknowledged; the worker abandons a call that hangs, and joins again.
+                    node.listener_units -= units
             return
         if event != "on_lost" and lost > self._lost[name]:
             # Abandoned while it hung: on_lost was not called for what was lost meanwhile, because calls never overlap.
