@@ -22,7 +22,7 @@ from typing import Any
 from ..assign.api import PartitionAssignor
 from ..assign.convert import assignor_info, consumers_for_install, partition_group_from_prepare
 from ..assign.sandbox import run_assignor
-from ..errors import ConnectGroupError, PluginError, TransportError
+from ..errors import ConnectGroupError, PluginError
 from ..protocol.messages.common import AssignorInfo
 from ..protocol.messages.consumer import (
     ConsumerHeartbeatRequest,
@@ -38,7 +38,7 @@ from ..protocol.units import JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH, Partit
 from ..threads import off_loop
 from .choice import assignor_named
 from .client import BROKERS, GroupClient
-from .errors import MEMBERSHIP_LOST, Code, error_name
+from .errors import BrokerError, Code, error_name
 from .membership import LEAVE_TIMEOUT_S, Membership
 from .settings import ConsumerSettings
 
@@ -47,6 +47,9 @@ logger = logging.getLogger(__name__)
 RETRY_S = 0.5
 STALE_PATIENCE_S = 5.0
 """How long a rejected commit waits for the heartbeat that brings the new member epoch."""
+
+JOIN_AGAIN = frozenset({Code.UNKNOWN_MEMBER_ID, Code.FENCED_MEMBER_EPOCH})
+"""A join rejected with one of these is retried: the coordinator does not have the member's former epoch any more."""
 
 ASSIGNOR_FAILED = 1
 
@@ -84,6 +87,8 @@ class EpochMembership(Membership):
         self.computed_epoch = -1
         self._owned: Partitions = frozenset()
         self._reported: Partitions | None = None  # null: the next heartbeat has all fields
+        self._is_applying = False  # an assignment was taken, and not reported yet
+        self._acknowledges = False  # the next heartbeat has the owned partitions, even if they are unchanged
         self._interval_s = 0.0
         self._wake, self._answered = asyncio.Event(), asyncio.Event()
         self._computing: asyncio.Task[None] | None = None
@@ -121,12 +126,17 @@ class EpochMembership(Membership):
     def take_assigned(self) -> Assigned | None:
         """The assignment that has not been applied yet, if any."""
         assigned, self.assigned = self.assigned, None
+        self._is_applying = self._is_applying or assigned is not None
         return assigned
 
     def report(self, owned: Partitions) -> None:
-        """The member owns these partitions, by topic id: the next heartbeat reports them, now if they have changed."""
-        if owned != self._owned:
-            self._owned = owned
+        """The member owns these partitions, by topic id: a heartbeat reports them now.
+
+        Each assignment that was taken is reported. Its partitions may be the ones reported before: the coordinator may
+        have assigned a partition and revoked it since, and null would not acknowledge that revocation.
+        """
+        if owned != self._owned or self._is_applying:
+            self._owned, self._is_applying, self._acknowledges = owned, False, True
             self._wake.set()
 
     # ------------------------------------------------------------------------------------------ heartbeats
@@ -144,7 +154,7 @@ class EpochMembership(Membership):
                     continue
                 try:
                     await self._beat()
-                except PluginError as error:
+                except (PluginError, BrokerError) as error:
                     self.fatal, self._joining = error, False
                     self.lose(str(error), forget_id=False)
                 except ConnectGroupError as error:
@@ -163,7 +173,10 @@ class EpochMembership(Membership):
     async def _beat(self) -> None:
         settings, sent_at, owned = self.settings, time.monotonic(), self._owned
         joins = not self.in_group
-        request = await self._request(joins, owned)
+        # Cleared before the request is sent: a report during the request is for the next heartbeat. After an error the
+        # next heartbeat has all fields.
+        acknowledges, self._acknowledges = self._acknowledges, False
+        request = await self._request(joins, owned, acknowledges)
         session_s = settings.session_timeout_ms / 1000
         self.metrics.on_heartbeat_sent()
         response: ConsumerHeartbeatResponse = await self._client.send_to_coordinator(
@@ -188,24 +201,23 @@ class EpochMembership(Membership):
                 self._begin_to_compute()
             case Code.UNRELEASED_INSTANCE_ID:
                 self._reported, self._interval_s = None, RETRY_S  # until the session of the other member expires
-            case code if code in MEMBERSHIP_LOST and joins:
+            case code if code in JOIN_AGAIN and joins:
                 self._reported, self._interval_s = None, RETRY_S
             case code:
                 self._joining = False
-                self.refused(code, "ConsumerGroupHeartbeat", response.error_message)
+                self.refused(code, "ConsumerGroupHeartbeat", response.error_message, joins=joins)
         self._answered.set()
 
-    async def _request(self, joins: bool, owned: Partitions) -> ConsumerHeartbeatRequest:
+    async def _request(self, joins: bool, owned: Partitions, acknowledges: bool) -> ConsumerHeartbeatRequest:
         settings = self.settings
         epoch = JOIN_EPOCH if joins else self.generation
-        changed = None if owned == self._reported else by_topic(owned)
         if self._reported is not None:
             return ConsumerHeartbeatRequest(
                 group_id=settings.group,
                 member_id=self.member_id,
                 member_epoch=epoch,
                 instance_id=settings.instance,
-                owned=changed,
+                owned=by_topic(owned) if acknowledges or owned != self._reported else None,
             )
         offered = await self._offered()
         return ConsumerHeartbeatRequest(
@@ -357,5 +369,5 @@ class EpochMembership(Membership):
         )
         try:
             await self._client.send_to_coordinator(request, timeout_s=LEAVE_TIMEOUT_S)
-        except TransportError as error:
+        except ConnectGroupError as error:
             self._client.problems.met(BROKERS, f"could not notify the coordinator: {error}")

@@ -122,12 +122,16 @@ class Membership(ABC):
         self.rejoin = self.rejoin or reason
         self.changed.set()
 
-    def refused(self, code: int, what: str, message: str | None = None) -> None:
-        """Process an error that ends this membership, or this consumer."""
+    def refused(self, code: int, what: str, message: str | None = None, *, joins: bool = False) -> None:
+        """Process an error that ends this membership, or this consumer.
+
+        Args:
+            joins: the rejected request was a join. GROUP_ID_NOT_FOUND then is permanent: the group has another type.
+        """
         if code == Code.FENCED_INSTANCE_ID:
             name = printable(self.settings.instance)
             self.fatal = FencedInstanceId(f"{what}: another process has joined as instance {name!r}; this one must end")
-        elif code not in MEMBERSHIP_LOST:
+        elif code not in MEMBERSHIP_LOST or (joins and code == Code.GROUP_ID_NOT_FOUND):
             said = f"; the broker says: {printable(message, limit=300)}" if message else ""
             self.fatal = BrokerError(f"{what} of group {self.settings.group!r}", code, said)
         self.lose(f"{what}: {error_name(code)}", forget_id=code == Code.UNKNOWN_MEMBER_ID)
