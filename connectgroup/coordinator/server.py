@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 
 from ..config.coordinator import CoordinatorConfig
+from ..errors import ConfigError
 from ..group.classic.settings import ClassicSettings
 from ..log.registry import log_from_url
 from ..sasl.server import Authenticator
@@ -112,11 +113,24 @@ class CoordinatorServer(GroupServer):
             )
             return
         if path is None:
-            self._temporary = path = own_file(port)
-            path.unlink(missing_ok=True)
-            self._use(path)
+            try:
+                path = self._use_temporary(port)
+            except BaseException:
+                await self.close()
+                raise
         if announce(port, path) is None:
             logger.warning("clients on this machine need --credentials %s: it cannot be announced to them", path)
+
+    def _use_temporary(self, port: int) -> Path:
+        path = own_file(port)
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            allowed = f"a file that can be replaced ({error.strerror})"
+            raise ConfigError("credentials", path, allowed, is_path=True) from error
+        self._temporary = path
+        self._use(path)
+        return path
 
     def _use(self, path: Path) -> None:
         if self.config.credentials is None:

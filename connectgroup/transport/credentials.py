@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from ..errors import ConfigError
+from ..errors import NO_VALUE, ConfigError
 from ..protocol.units import printable
 from .base import reason
 from .limits import is_loopback
@@ -89,8 +89,17 @@ def create_credentials(path: Path) -> None:
     """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with contextlib.suppress(FileExistsError):
-            _write(path, f"{USER}={secrets.token_urlsafe(32)}\n")
+        if path.exists():
+            return
+        # Written under another name first: a process that ends meanwhile leaves no incomplete file of credentials.
+        other = path.with_name(f".{path.name}.{os.getpid()}")
+        other.unlink(missing_ok=True)
+        try:
+            _write(other, f"{USER}={secrets.token_urlsafe(32)}\n")
+            with contextlib.suppress(FileExistsError):  # another process was first
+                os.link(other, path)
+        finally:
+            other.unlink(missing_ok=True)
     except OSError as error:
         allowed = f"a file that can be created ({error.strerror})"
         raise ConfigError("credentials", path, allowed, is_path=True) from error
@@ -121,8 +130,15 @@ def withdraw(port: int) -> None:
 
 
 def own_file(port: int) -> Path:
-    """The file of credentials of a coordinator without a data directory, beside its note."""
-    return _note(port).with_suffix(".credentials")
+    """The file of credentials of a coordinator without a data directory, beside its note.
+
+    Raises:
+        ConfigError: this user has no home directory.
+    """
+    try:
+        return _note(port).with_suffix(".credentials")
+    except RuntimeError as error:
+        raise ConfigError("credentials", NO_VALUE, "a file, because this user has no home directory for one") from error
 
 
 def named_credentials() -> Credentials | None:
@@ -183,3 +199,5 @@ def _write(path: Path, text: str) -> None:
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with open(file, "w", encoding="utf-8") as opened:
         opened.write(text)
+        opened.flush()
+        os.fsync(file)

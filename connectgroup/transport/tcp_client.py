@@ -33,6 +33,7 @@ _CORRELATION_ID: Final = struct.Struct(">i")
 _FIRST_ID: Final = ord("\n")
 """Correlation id of the first request of a connection. Its last byte is a line feed, so that a server of a protocol of
 lines (HTTP) responds at once: otherwise it would wait for the end of the line, and the client for the response."""
+_TLS: Final = "TLS? --tls-ca FILE (and --tls-cert, --tls-key)"
 _KEY_OF: Final = {api.request_class: api.key for api in APIS.values()}
 
 
@@ -292,5 +293,6 @@ class _Link(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         cause = f": {reason(exc)}" if exc else " by the other side"
-        never = "connection closed during ApiVersions; is a connectgroup coordinator listening there?"
+        details = f" ({reason(exc)})" if exc else ""
+        never = f"connection closed during ApiVersions; is a connectgroup coordinator listening there?{details} {_TLS}"
         self.abandon(f"connection lost{cause}" if self._heard else never)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import signal
 import socket
 import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -34,7 +36,7 @@ from connectgroup.protocol.messages.describe import DescribeRequest, DescribeRes
 from connectgroup.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from connectgroup.proxy.apis import merged
 from connectgroup.transport.access import Access
-from connectgroup.transport.credentials import Credentials, read_credentials
+from connectgroup.transport.credentials import Credentials, create_credentials, read_credentials
 from connectgroup.transport.tcp_client import TcpClient
 from connectgroup.transport.tcp_server import TcpServer
 from connectgroup.wire.apis import APIS, decode_response, encode_request
@@ -132,6 +134,41 @@ async def test_coordinator_without_a_data_directory_removes_its_secret_at_the_en
     assert path is not None
     await server.close()
     assert not path.exists()
+
+
+_KILLED_WHILE_WRITING = """
+import resource, signal, sys
+from pathlib import Path
+from connectgroup.transport.credentials import create_credentials
+signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+create_credentials(Path(sys.argv[1]))
+"""
+
+
+def test_process_killed_while_it_creates_the_credentials_leaves_no_incomplete_file(tmp_path: Path) -> None:
+    path = tmp_path / "credentials"
+    killed = subprocess.run([sys.executable, "-c", _KILLED_WHILE_WRITING, path], check=False, timeout=30)
+    assert killed.returncode == -signal.SIGXFSZ
+    assert not path.exists()
+    create_credentials(path)
+    assert read_credentials("credentials", path).name == "connectgroup"
+
+
+async def test_coordinator_without_a_home_directory_for_its_credentials_closes_its_port(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.setattr(Path, "home", no_home)
+    server = CoordinatorServer(checked(CoordinatorConfig, {"port": 0}))
+    with pytest.raises(ConfigError, match="credentials: missing; allowed: a file, because this user has no home"):
+        await server.start()
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", port_of(server))
 
 
 async def test_wrong_password_is_rejected_and_not_shown(tmp_path: Path) -> None:
@@ -367,7 +404,7 @@ async def test_tls_and_credentials_together(tmp_path: Path, certificates: Path) 
         assert isinstance(await describe(server, tls(certificates, "server")), DescribeResponse)
         with pytest.raises(TransportError, match="self-signed certificate"):
             await describe(server, tls(certificates, "other"))
-        with pytest.raises(TransportError):
+        with pytest.raises(TransportError, match=r"TLS\? --tls-ca FILE"):
             await describe(server)
 
 
