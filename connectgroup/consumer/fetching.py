@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from ..errors import ConfigError, ConnectGroupError
 from ..protocol.units import Partitions, TopicPartition, printable
@@ -40,6 +40,18 @@ logger = logging.getLogger(__name__)
 
 class FetchError(ConnectGroupError):
     """Records cannot be read; names the partition and the reason."""
+
+
+class Fetched(NamedTuple):
+    """What one read took from librdkafka, which continues after it: both the records and the error are kept.
+
+    Attributes:
+        runs: the records.
+        error: the brokers reject reads of a partition; null if they do not.
+    """
+
+    runs: list[Run]
+    error: FetchError | None = None
 
 
 class Fetcher:
@@ -104,40 +116,36 @@ class Fetcher:
             listed = [_theirs(partition) for partition in sorted(partitions)]
             await self._call("dropping partitions", lambda: self._consumer.incremental_unassign(listed))
 
-    def fetch(self, limit: int, timeout_s: float) -> asyncio.Future[list[Run]]:
-        """Start a read of up to ``limit`` records, none if none arrive within ``timeout_s``.
+    def fetch(self, limit: int, timeout_s: float) -> asyncio.Future[Fetched]:
+        """Start a read of up to ``limit`` records, none if none arrive within ``timeout_s``."""
 
-        Raises, from the future:
-            FetchError: the brokers reject reads of a partition.
-        """
-
-        def read() -> list[Run]:
+        def read() -> Fetched:
             try:
                 first = self._consumer.poll(timeout_s)
             except KafkaException as error:
-                raise _fetch_error("reading", error) from error
+                return Fetched([], _fetch_error("reading", error))
             if first is None:
-                return []
+                return Fetched([])
             # consume() blocks until it has as many as requested; with timeout 0 it returns what has arrived.
             return self._arrived(limit - 1, first)
 
         return self._submit(read)
 
-    def fetched(self, limit: int) -> list[Run]:
+    def fetched(self, limit: int) -> Fetched:
         """Return up to ``limit`` records that have arrived, without waiting; none while another call is in progress.
 
         librdkafka fetches in threads of its own, so most records can be taken without a change of threads.
-
-        Raises:
-            FetchError: the brokers reject reads of a partition.
         """
-        return [] if self._calls else self._arrived(limit)
+        return Fetched([]) if self._calls else self._arrived(limit)
 
-    def _arrived(self, limit: int, *first: Message) -> list[Run]:
+    def _arrived(self, limit: int, *first: Message) -> Fetched:
+        messages, failure = list(first), None
         try:
-            return runs_of(_without_errors([*first, *self._consumer.consume(limit, 0)], self._problems))
+            messages += self._consumer.consume(limit, 0)
         except KafkaException as error:
-            raise _fetch_error("reading", error) from error
+            failure = _fetch_error("reading", error)
+        records, rejected = _without_errors(messages, self._problems)
+        return Fetched(runs_of(records), rejected or failure)
 
     async def close(self) -> None:
         """Disconnect from the cluster."""
@@ -204,26 +212,29 @@ def _theirs(partition: TopicPartition, offset: int | None = None) -> Any:
     return Theirs(*partition) if offset is None else Theirs(*partition, offset)
 
 
-def _without_errors(messages: list[Message], problems: Problems) -> list[Message]:
-    """The messages that are records; the others are errors, and logged.
+def _without_errors(messages: list[Message], problems: Problems) -> tuple[list[Message], FetchError | None]:
+    """Return the messages that are records, and the first error from which librdkafka does not recover by itself.
 
-    Raises:
-        FetchError: an error from which librdkafka does not recover by itself.
+    The other errors are logged once.
     """
     if not any(map(Message.error, messages)):
-        return messages
+        return messages, None
+    records, rejected = list[Message](), None
     for message in messages:
-        if (error := message.error()) is not None:
-            _check(message, error, problems)
-    return [message for message in messages if message.error() is None]
+        if (error := message.error()) is None:
+            records.append(message)
+        else:
+            rejected = rejected or _rejection(message, error, problems)
+    return records, rejected
 
 
-def _check(message: Message, error: KafkaError, problems: Problems) -> None:
-    """Raise an error from which librdkafka does not recover by itself; log the others once."""
+def _rejection(message: Message, error: KafkaError, problems: Problems) -> FetchError | None:
+    """Return an error from which librdkafka does not recover by itself; log any other once."""
     where = f"{message.topic()}-{message.partition()}" if message.topic() else "the cluster"
     if error.code() in REFUSALS or error.fatal():
-        raise FetchError(f"{where}: {_text(error)}")
+        return FetchError(f"{where}: {_text(error)}")
     problems.met(f"reading {where}", f"{where}: {_text(error)}")
+    return None
 
 
 def _text(error: KafkaError) -> str:

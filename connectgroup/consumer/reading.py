@@ -16,7 +16,7 @@ from ..errors import ConnectGroupError, TransportError
 from ..protocol.units import Partitions, TopicPartition
 from .client import GroupClient
 from .errors import with_extra
-from .fetching import Fetcher
+from .fetching import Fetched, Fetcher
 from .offsets import Position, committed
 from .records import Record, Run, record_of, records_of
 from .settings import ConsumerSettings
@@ -52,7 +52,7 @@ class Reading:
         self._positions: dict[TopicPartition, Position] = {}
         self.committed: dict[TopicPartition, Position] = {}
         self.callback_error: ConnectGroupError | None = None
-        self._fetch: asyncio.Future[list[Run]] | None = None
+        self._fetch: asyncio.Future[Fetched] | None = None
         self._buffer: deque[Run] = deque()
         self._taken = 0  # records of the first run in the buffer that were returned already
         self._last: Sequence[Run] = ()
@@ -223,10 +223,7 @@ class Reading:
         """Move records that have arrived to the buffer. An error is raised by the next ``poll``."""
         self._take_fetched()
         if self._fetch is None and self._fetched and self.callback_error is None:
-            try:
-                self._buffer += self._fetcher.fetched(MAX_RECORDS)
-            except ConnectGroupError as error:
-                self.callback_error = error
+            self._keep(self._fetcher.fetched(MAX_RECORDS))
 
     async def wait(self, wake: asyncio.Event, timeout_s: float) -> None:
         """Wait until records have arrived, the event is set, or the timeout has elapsed."""
@@ -243,10 +240,11 @@ class Reading:
     def _take_fetched(self) -> None:
         if self._fetch is not None and self._fetch.done():
             fetch, self._fetch = self._fetch, None
-            if isinstance(error := fetch.exception(), ConnectGroupError):
-                self.callback_error = self.callback_error or error
-            else:
-                self._buffer += fetch.result()
+            self._keep(fetch.result())
+
+    def _keep(self, fetched: Fetched) -> None:
+        self._buffer += fetched.runs
+        self.callback_error = self.callback_error or fetched.error
 
 
 def _place(message: Message) -> TopicPartition:

@@ -63,6 +63,10 @@ class FetchedRecord(Record):
 
     _message: Any
 
+    def __new__(cls, **fields: Any) -> Record:  # type: ignore[misc]
+        # ``dataclasses.replace`` creates an object of this class from fields; they have no message.
+        return Record(**fields)
+
     @property
     def topic(self) -> str:
         return self._message.topic()  # type: ignore[no-any-return]

@@ -11,8 +11,11 @@ import pytest
 
 pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")
 
+from confluent_kafka import Message
+
 from connectgroup.consumer import Record
 from connectgroup.consumer.group_consumer import YIELD_S
+from connectgroup.consumer.records import record_of
 from connectgroup.protocol.units import TopicPartition
 
 from .conftest import NewGroup
@@ -25,6 +28,14 @@ def test_records_with_equal_fields_are_equal() -> None:
     assert record != replace(record, offset=3)
     assert len({record, replace(record)}) == 1
     assert record.topic_partition == TopicPartition("t", 1)
+
+
+def test_fetched_record_is_replaced_by_a_record_with_the_other_fields() -> None:
+    fetched = record_of(Message(topic="t", partition=1, offset=2, key=b"k", value=b"v"))
+    replaced = replace(fetched, value=b"w")
+    assert (replaced.topic, replaced.offset, replaced.key, replaced.value) == ("t", 2, b"k", b"w")
+    assert replace(replaced, value=b"v") == fetched
+    assert replace(fetched) == fetched
 
 
 async def test_fetched_record_is_a_record(new_group: NewGroup) -> None:
