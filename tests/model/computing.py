@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from connectgroup.errors import (
+    FencedInstanceId,
     FencedMemberEpoch,
     GroupIdNotFound,
     InvalidAssignment,
@@ -166,6 +167,8 @@ class Computing(GroupState):
         A member that was replaced because the group epoch advanced is chosen again by its Prepare.
         """
         refused = self.not_the_chosen(request)
+        if refused != InvalidRequest.code and self.is_of_another_process(request.member_id, request.process_id):
+            return Expected(code=FencedInstanceId.code)
         if self.computation is not None and refused == UnknownMemberId.code and self.may_return(request.member_id):
             self.computation.who, refused = request.member_id, 0
         if refused or self.computation is None:
@@ -200,6 +203,8 @@ class Computing(GroupState):
         refused = self.not_the_chosen(request)
         if request.group_epoch < 0 or request.delay_ms < 0 or (request.delayed and not request.delay_ms):
             return Expected(code=InvalidRequest.code)
+        if self.is_of_another_process(request.member_id, request.process_id):
+            return Expected(code=FencedInstanceId.code)
         if not refused or (refused == UnknownMemberId.code and request.member_id in self.members):
             if request.group_epoch == self.target_epoch and self.computed_by == request.member_id:
                 if self.installed is None:

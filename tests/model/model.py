@@ -52,7 +52,11 @@ class Model(Computing):
             if holder != request.member_id:
                 return Expected(code=UnknownMemberId.code if holder is None else FencedInstanceId.code)
         member = self.members.get(request.member_id)
-        if member is None or (member.temporarily_left and request.member_epoch > 0):
+        if member is None:
+            return Expected(code=UnknownMemberId.code)
+        if self.is_of_another_process(request.member_id, request.process_id):
+            return Expected(code=FencedInstanceId.code)
+        if member.temporarily_left and request.member_epoch > 0:
             return Expected(code=UnknownMemberId.code)
         if request.member_epoch == -1:
             self.remove(request.member_id, returns=request.returns)
@@ -63,12 +67,15 @@ class Model(Computing):
         """Epoch 0: a new member, a rejoin, or the successor of a static member. It owns nothing."""
         who, replaced = request.member_id, self.with_instance(request.instance_id)
         before = self.members.get(who)
+        if before and not before.temporarily_left and self.is_of_another_process(who, request.process_id):
+            return Expected(code=UnreleasedInstanceId.code)
         if replaced not in (None, who) and not self.members[replaced or ""].temporarily_left:
             return Expected(code=UnreleasedInstanceId.code)
         if before is None and replaced is None and len(self.members) >= self.limits.max_members:
             return Expected(code=GroupMaxSizeReached.code)
         member = Member(
             instance=request.instance_id,
+            process=request.process_id,
             timeout_ms=request.rebalance_timeout_ms,
             server_assignor=request.server_assignor,
             assignors=request.client_assignors or (),
@@ -294,6 +301,8 @@ class Model(Computing):
         """Changes of connectors, all or none, each with the version it applies to (PD-07)."""
         if len({each.connector for each in request.changes}) < len(request.changes):
             return Expected(code=InvalidRequest.code)
+        if self.is_of_another_process(request.member_id, request.process_id):
+            return Expected(code=FencedInstanceId.code)
         after, speaker = dict(self.connectors), self.members.get(request.member_id or "")
         for each in request.changes:
             code = change(after, each, speaker.assigned if speaker else None, self.epoch + 1)

@@ -66,6 +66,7 @@ def model_of(group: Group, limits: Limits) -> Model:
         current = group.current(who)
         model.members[who] = Member(
             instance=stored.instance_id,
+            process=stored.process_id,
             timeout_ms=stored.rebalance_timeout_ms,
             server_assignor=stored.server_assignor,
             assignors=stored.assignors,

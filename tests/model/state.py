@@ -80,6 +80,10 @@ class GroupState:
         """The member with an instance id."""
         return next((who for who, each in self.members.items() if instance and each.instance == instance), None)
 
+    def is_of_another_process(self, who: str | None, process: int) -> bool:
+        """Whether a member belongs to another process than this one (PD-15); -1: unknown, every process may send."""
+        return who in self.members and self.members[who].process not in (-1, process)
+
     def reached_target(self, who: str) -> bool:
         """Whether a member has reached its target; a temporarily left member always has."""
         member = self.members[who]

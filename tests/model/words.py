@@ -123,6 +123,7 @@ class Member:
     """One member: what it has reported, and its current assignment."""
 
     instance: str | None = None
+    process: int = -1
     timeout_ms: int = 0
     server_assignor: str | None = None
     assignors: tuple[AssignorInfo, ...] = ()
