@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from ..errors import IllegalSaslState, SaslAuthenticationFailed, UnsupportedSaslMechanism
-from ..protocol.messages.api import Request, Response
-from ..protocol.messages.cluster import ApiVersionsRequest
+from ..protocol.messages.api import Response
 from ..protocol.messages.sasl import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
@@ -15,9 +14,11 @@ from ..protocol.messages.sasl import (
 )
 from ..sasl.scram import SaslError
 from ..sasl.server import MECHANISMS, Authenticator, Login
+from ..wire.apis import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE
 
-MAX_FRAME_BYTES: Final = 512 * 1024
-"""Maximum size of a request before authentication: Kafka's ``sasl.server.max.receive.size``."""
+MAX_FRAME_BYTES: Final = 16 * 1024
+"""Maximum size of a request before authentication. Kafka's ``sasl.server.max.receive.size`` is 512 KiB, for mechanisms
+with larger tokens than those here."""
 
 FAILURE_DELAY_S: Final = 0.1
 """Delay of the response to a failed authentication: Kafka's ``connection.failed.authentication.delay.ms``."""
@@ -42,10 +43,9 @@ class Admission:
         """The authenticated user; empty if there is none."""
         return "" if self._login is None else self._login.principal
 
-    def refuses(self, request: Request) -> bool:
-        """Whether a request must wait for authentication."""
-        allowed = (ApiVersionsRequest, SaslHandshakeRequest, SaslAuthenticateRequest)
-        return not self.is_open and not isinstance(request, allowed)
+    def refuses(self, api_key: int) -> bool:
+        """Whether a request of this API must wait for authentication."""
+        return not self.is_open and api_key not in (API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE)
 
     def answer(self, request: SaslHandshakeRequest | SaslAuthenticateRequest) -> Response:
         """Respond to a SASL request. After a response with an error the connection is to be closed."""

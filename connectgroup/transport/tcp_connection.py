@@ -8,13 +8,28 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol, cast
 
-from ..errors import CoordinatorNotAvailable, SaslAuthenticationFailed, UnknownServerError, WireError
+from ..errors import (
+    CoordinatorNotAvailable,
+    SaslAuthenticationFailed,
+    UnknownServerError,
+    UnsupportedVersion,
+    WireError,
+)
 from ..protocol.messages.api import Handler, Response
 from ..protocol.messages.cluster import ApiVersionsRequest, FindCoordinatorRequest
 from ..protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from ..protocol.units import printable
 from ..sasl.server import Authenticator
-from ..wire.apis import API_VERSIONS, APIS, DecodeFailure, RequestHeader, decode_request, encode_response, refusal
+from ..wire.apis import (
+    API_VERSIONS,
+    APIS,
+    DecodeFailure,
+    RequestHeader,
+    decode_request,
+    encode_response,
+    header_of,
+    refusal,
+)
 from ..wire.framing import DEFAULT_MAX_BYTES, FrameReader, frame
 from .admission import FAILURE_DELAY_S, MAX_FRAME_BYTES, REQUIRED, Admission
 from .base import Conversation, Relay
@@ -132,6 +147,11 @@ class Connection(asyncio.Protocol):
     def _begin(self, data: bytes) -> None:
         if self._relay is not None and self._relay.forward(data, self._defer):
             return
+        asked = header_of(data)
+        if asked is not None and self.admission.refuses(asked.api_key):
+            # Not decoded: that takes long for a large request.
+            self._refuse_request(DecodeFailure(REQUIRED, header=asked, code=SaslAuthenticationFailed.code))
+            return
         try:
             decoded = decode_request(data)
         except DecodeFailure as failure:
@@ -144,8 +164,6 @@ class Connection(asyncio.Protocol):
             self._stopped = True
             self.conversation.put(header, refusal(header.api_key, CoordinatorNotAvailable.code, self._refused))
             self.conversation.put(header, None)
-        elif self.admission.refuses(request):
-            self._reject(header, refusal(header.api_key, SaslAuthenticationFailed.code, REQUIRED))
         elif isinstance(request, SaslHandshakeRequest | SaslAuthenticateRequest):
             self._authenticate(header, request)
         elif isinstance(request, ApiVersionsRequest | FindCoordinatorRequest):
@@ -183,7 +201,8 @@ class Connection(asyncio.Protocol):
     def _refuse_request(self, failure: DecodeFailure) -> None:
         """Respond, in request order, to a request that cannot be decoded.
 
-        If the client could not decode the response either, close the connection instead, in request order.
+        If the client could not decode the response either, close the connection instead, in request order. A client
+        that is not authenticated yet loses its connection, except that it may ask for another version of ApiVersions.
         """
         header = failure.header
         if header is None:
@@ -191,7 +210,11 @@ class Connection(asyncio.Protocol):
         elif header.api_key == API_VERSIONS or (
             header.api_key in APIS and header.version in APIS[header.api_key].versions
         ):
-            self.conversation.put(header, refusal(header.api_key, failure.code, str(failure)))
+            response = refusal(header.api_key, failure.code, str(failure))
+            if self.admission.is_open or failure.code == UnsupportedVersion.code:
+                self.conversation.put(header, response)
+            else:
+                self._reject(header, response)
         else:
             self._server.log_complaint(self.client_host, str(failure))
             self._stopped = True

@@ -169,6 +169,11 @@ def encode_header(key: int, version: int, correlation_id: int, client_id: str | 
         raise WireError(f"request header: got {printable(found)}; allowed: {allowed}") from error
 
 
+def header_of(data: bytes) -> RequestHeader | None:
+    """The fields of a request that a response needs; null if the bytes end before them."""
+    return RequestHeader(*_ANSWERABLE.unpack_from(data)) if len(data) >= _ANSWERABLE.size else None
+
+
 def decode_request(data: bytes | memoryview) -> DecodedRequest:
     """Decode one complete request, without the length prefix.
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -22,7 +23,14 @@ from connectgroup.config.base import checked
 from connectgroup.config.coordinator import CoordinatorConfig
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.coordinator.server import CoordinatorServer
-from connectgroup.errors import ConfigError, NotAuthenticated, SaslAuthenticationFailed, TransportError
+from connectgroup.errors import (
+    ConfigError,
+    InvalidRequest,
+    NotAuthenticated,
+    SaslAuthenticationFailed,
+    TransportError,
+    UnsupportedVersion,
+)
 from connectgroup.group.connect.settings import GroupSettings
 from connectgroup.log.memory import MemoryLog
 from connectgroup.protocol.messages.api import Request, Response
@@ -39,7 +47,7 @@ from connectgroup.transport.access import Access
 from connectgroup.transport.credentials import Credentials, create_credentials, read_credentials
 from connectgroup.transport.tcp_client import TcpClient
 from connectgroup.transport.tcp_server import TcpServer
-from connectgroup.wire.apis import APIS, decode_response, encode_request
+from connectgroup.wire.apis import API_VERSIONS, APIS, DESCRIBE, SASL_AUTHENTICATE, decode_response, encode_request
 from connectgroup.wire.framing import FrameReader, frame
 
 
@@ -79,6 +87,9 @@ class Raw:
         self._next += 1
         key = next(api.key for api in APIS.values() if api.request_class is type(request))
         data = encode_request(request, version=version, correlation_id=self._next, client_id="raw")
+        return await self.ask_bytes(data, key, version)
+
+    async def ask_bytes(self, data: bytes, key: int, version: int) -> Any:
         self.writer.write(frame(data))
         messages: list[bytes] = []
         while not messages:
@@ -297,6 +308,40 @@ async def test_request_before_authentication_is_rejected_and_ends_the_connection
         assert await raw.is_closed()
 
 
+async def test_request_before_authentication_is_rejected_without_being_decoded(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        raw = await Raw.to(server)
+        response = await raw.ask_bytes(struct.pack(">hhi", DESCRIBE, 0, 1) + b"\xff" * 100, DESCRIBE, 0)
+        assert response.groups[0].error_code == SaslAuthenticationFailed.code
+        assert await raw.is_closed()
+
+
+async def test_invalid_request_before_authentication_ends_the_connection(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        raw = await Raw.to(server)
+        header = struct.pack(">hhi", SASL_AUTHENTICATE, 1, 1)
+        response = await raw.ask_bytes(header + b"\xff" * 100, SASL_AUTHENTICATE, 1)
+        assert response.error_code == InvalidRequest.code
+        assert await raw.is_closed()
+
+
+async def test_request_of_more_than_16_kib_before_authentication_ends_the_connection(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        raw = await Raw.to(server)
+        raw.writer.write(struct.pack(">i", 16 * 1024 + 1))
+        assert await raw.is_closed()
+
+
+async def test_unknown_version_of_api_versions_does_not_end_the_connection(tmp_path: Path) -> None:
+    """KIP-511: the client asks again in a version that the response lists."""
+    async with serving(tmp_path) as server:
+        raw = await Raw.to(server)
+        response = await raw.ask_bytes(struct.pack(">hhi", API_VERSIONS, 99, 1) + b"\xff\xff", API_VERSIONS, 0)
+        assert response.error_code == UnsupportedVersion.code
+        assert (await raw.ask(ApiVersionsRequest(), 0)).error_code == 0
+        raw.writer.close()
+
+
 @pytest.mark.parametrize(
     "requests",
     [
@@ -305,7 +350,7 @@ async def test_request_before_authentication_is_rejected_and_ends_the_connection
         [SaslHandshakeRequest(mechanism="PLAIN"), SaslHandshakeRequest(mechanism="PLAIN")],
         [SaslHandshakeRequest(mechanism="PLAIN"), SaslAuthenticateRequest(auth_bytes=b"\0connectgroup\0wrong")],
         [SaslHandshakeRequest(mechanism="PLAIN"), SaslAuthenticateRequest(auth_bytes=b"\0\xff\0\xff")],
-        [SaslHandshakeRequest(mechanism="SCRAM-SHA-256"), SaslAuthenticateRequest(auth_bytes=b"x" * 60_000)],
+        [SaslHandshakeRequest(mechanism="SCRAM-SHA-256"), SaslAuthenticateRequest(auth_bytes=b"x" * 10_000)],
     ],
 )
 async def test_invalid_login_ends_the_connection(tmp_path: Path, requests: list[Request]) -> None:
