@@ -106,7 +106,13 @@ class TcpServer:
             # Accept one connection per turn of the loop. asyncio accepts up to ``backlog`` connections per turn. If no
             # file descriptor is free, it fails, and logs a traceback, as often; no request is handled meanwhile (F36).
             self._listener = await loop.create_server(
-                lambda: Connection(self), addresses, self.port, ssl=self._tls, backlog=1
+                lambda: Connection(self),
+                addresses,
+                self.port,
+                ssl=self._tls,
+                # asyncio reports a connection after its TLS handshake: the other deadlines do not cover the handshake.
+                ssl_handshake_timeout=self.limits.authentication_deadline_s if self._tls is not None else None,
+                backlog=1,
             )
             for listening in self._listener.sockets:
                 with socket.socket(fileno=os.dup(listening.fileno())) as same:

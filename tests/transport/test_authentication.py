@@ -43,8 +43,10 @@ from connectgroup.protocol.messages.cluster import (
 from connectgroup.protocol.messages.describe import DescribeRequest, DescribeResponse
 from connectgroup.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from connectgroup.proxy.apis import merged
-from connectgroup.transport.access import Access
+from connectgroup.sasl.server import Authenticator
+from connectgroup.transport.access import Access, Security, server_tls
 from connectgroup.transport.credentials import Credentials, create_credentials, read_credentials
+from connectgroup.transport.limits import Limits
 from connectgroup.transport.tcp_client import TcpClient
 from connectgroup.transport.tcp_server import TcpServer
 from connectgroup.wire.apis import API_VERSIONS, APIS, DESCRIBE, SASL_AUTHENTICATE, decode_response, encode_request
@@ -464,6 +466,22 @@ async def test_mutual_tls_requires_a_certificate_of_the_client(tmp_path: Path, c
         for access in (tls(certificates, "server"), tls(certificates, "server", "other")):
             with pytest.raises(TransportError):
                 await describe(server, access)
+
+
+async def test_connection_without_a_tls_handshake_is_closed_at_the_deadline(certificates: Path) -> None:
+    security = Security(
+        authenticator=Authenticator({"connectgroup": "word"}),
+        tls=server_tls("tls_cert", certificates / "server.pem", certificates / "server.key"),
+    )
+    coordinator = Coordinator(MemoryLog(), GroupSettings())
+    server = TcpServer(coordinator, security=security, limits=Limits(authentication_deadline_s=0.2))
+    await server.start()
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        assert await asyncio.wait_for(reader.read(1), 10) == b""
+        writer.close()
+    finally:
+        await server.close()
 
 
 @pytest.mark.parametrize(
