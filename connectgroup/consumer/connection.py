@@ -4,7 +4,8 @@ A broker processes a connection's requests in order and starts none before it ha
 waits for the slowest member. A commit during that time therefore needs a second connection. Requests are not pipelined,
 which makes a lost response simple: any failure or timeout closes the connection, and the next call opens a new one.
 
-PLAINTEXT only: neither TLS nor SASL is supported.
+PLAINTEXT only: to brokers, neither TLS nor SASL is supported. A coordinator of connectgroup that authenticates its
+clients gets the credentials that any client of this user finds (``transport.credentials``).
 
 Source: Kafka's protocol guide, "Network"; KIP-35 and KIP-511 for the versions.
 """
@@ -16,15 +17,20 @@ import contextlib
 import struct
 from typing import Any, Final
 
-from ..errors import TransportError, WireError
+from ..errors import ConfigError, NotAuthenticated, TransportError, WireError
 from ..protocol.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
+from ..protocol.messages.sasl import SaslHandshakeRequest
 from ..protocol.units import printable
 from ..transport.base import name_lookup_errors, reason
+from ..transport.credentials import VARIABLE, find_credentials
+from ..transport.login import log_in
 from ..wire.framing import frame
 from ..wire.kafka_apis import BROKER_APIS, BrokerRequest, decode_kafka_response, encode_call
 
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
 CONNECT_TIMEOUT_S: Final = 10.0
+PRODUCE: Final = 0
+"""The key of an API that brokers serve and coordinators of connectgroup do not."""
 APIS_REQUEST: Final = ApiVersionsRequest(client_software_name="connectgroup", client_software_version="0")
 
 _LENGTH: Final = struct.Struct(">i")
@@ -118,6 +124,30 @@ class BrokerConnection:
             for asked_with, api in BROKER_APIS.items()
             if (both := [version for version in api.versions if version in theirs.get(api.key, ())])
         }
+        # Every broker lists SaslHandshake, also at a listener that needs no login; a coordinator only if it needs one.
+        if SaslHandshakeRequest in self._versions and PRODUCE not in theirs:
+            await self._log_in()
+
+    async def _log_in(self) -> None:
+        """Authenticate to a coordinator of connectgroup.
+
+        Raises:
+            NotAuthenticated: there are no credentials, or they cannot be used, or are rejected.
+        """
+        try:
+            credentials = find_credentials(self._host, self._port)
+        except ConfigError as error:
+            raise NotAuthenticated(f"{self.address}: {error}") from error
+        if credentials is None:
+            raise NotAuthenticated(
+                f"{self.address}: requires authentication, and no credentials were found for it on this machine; "
+                f"allowed: {VARIABLE} with the coordinator's file of credentials"
+            )
+
+        def send(request: Any) -> asyncio.Future[Any]:
+            return asyncio.ensure_future(self._exchange(request, self._version_of(type(request))))
+
+        await log_in(self.address, credentials, send)
 
     def _version_of(self, asked_with: type[BrokerRequest]) -> int:
         version = self._versions.get(asked_with)
