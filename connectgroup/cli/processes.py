@@ -32,12 +32,12 @@ LIMITS: Final = ("max_unauthenticated", "idle_timeout_s", "max_groups", "max_mem
 """Options of a coordinator that are settings of the same name."""
 
 
-def _allow_open_files(max_connections: int) -> None:
-    """Raise the limit of open files to what the maximum number of connections needs, if the system allows it.
+def _allow_open_files(connections: int) -> None:
+    """Raise the limit of open files to what so many connections need, if the system allows it.
 
     The usual limit is 1,024.
     """
-    wanted = max_connections + 400  # those that have not authenticated, and the log
+    wanted = connections + 200  # connections above a limit, and the log
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY:
         wanted = min(wanted, hard)
@@ -81,7 +81,7 @@ async def run_up(options: argparse.Namespace) -> int:
         metrics_port=options.metrics_port,
     )
     _make_directory("--data", data)
-    _allow_open_files(coordinator.max_connections)
+    _allow_open_files(coordinator.max_connections + coordinator.max_unauthenticated)
     stopping = _stop_event()
     explained, last, rows = 0, "", 0
     async with contextlib.AsyncExitStack() as stack:
@@ -252,7 +252,8 @@ async def serve_coordinator(options: argparse.Namespace) -> int:
     from ..coordinator.server import CoordinatorServer
 
     config = _coordinator_config(options)
-    return await _serve_groups(options, CoordinatorServer(config), "coordinator at {}", config.max_connections)
+    connections = config.max_connections + config.max_unauthenticated
+    return await _serve_groups(options, CoordinatorServer(config), "coordinator at {}", connections)
 
 
 async def _serve_groups(options: argparse.Namespace, server: GroupServer, line: str, connections: int) -> int:

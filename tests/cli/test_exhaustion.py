@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import pytest
+
 from ..integration.commands import CommandGroup
 from ..integration.processes import Program, wait
 
@@ -55,15 +57,18 @@ def test_coordinator_without_file_descriptors_serves_its_members(tmp_path: Path)
             wait("a new worker", lambda: group.is_stable("a", "c"), c.output)
 
 
-def test_coordinator_raises_its_limit_of_open_files(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("options", "expected"), [((), 2400), (("--max-unauthenticated", 500), 2700)])
+def test_coordinator_raises_its_limit_of_open_files(
+    tmp_path: Path, options: tuple[str | int, ...], expected: int
+) -> None:
     """The usual limit is half of that."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
     try:
-        program = Program("coordinator", "--port", 0, "--data", tmp_path / "data")
+        program = Program("coordinator", "--port", 0, "--data", tmp_path / "data", *options)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     with program:
         program.line_with("coordinator at ")
         allowed, _ = resource.prlimit(program.pid, resource.RLIMIT_NOFILE)
-        assert allowed == (2400 if hard == resource.RLIM_INFINITY else min(2400, hard))
+        assert allowed == (expected if hard == resource.RLIM_INFINITY else min(expected, hard))
