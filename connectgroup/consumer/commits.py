@@ -51,12 +51,18 @@ class Commits:
         return math.inf if self._settings.auto_commit_interval_ms is None else self._due
 
     def is_due(self) -> bool:
-        """Whether an automatic commit should start now; not during a rebalance, and not beside another one."""
-        if self._settings.auto_commit_interval_ms is None or self._membership.is_rebalancing:
+        """Whether an automatic commit should start now.
+
+        With an interval of 0 it also starts during a rebalance, during which records are returned. With a longer one it
+        waits for the end of the rebalance, and of the commit before it.
+        """
+        if self._settings.auto_commit_interval_ms is None:
             return False
         if self._settings.auto_commit_interval_ms == 0:
             return bool(self._reading.uncommitted())
-        return (self._running is None or self._running.done()) and time.monotonic() >= self._due
+        if self._membership.is_rebalancing or (self._running is not None and not self._running.done()):
+            return False
+        return time.monotonic() >= self._due
 
     async def start(self, owned: Partitions) -> None:
         """Commit concurrently with reading: a coordinator that does not respond must not delay reading.

@@ -16,10 +16,9 @@ Delivery is at least once.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Literal
 
@@ -73,6 +72,7 @@ class GroupConsumer:
         auto_offset_reset: start position without a committed offset: ``earliest``, ``latest`` or ``error``.
         auto_commit_interval_ms: how often ``poll`` commits the records it returned before, and before each revocation;
             0 commits in every ``poll``, before it returns more; null disables automatic commits in favor of ``commit``.
+            A failed automatic commit is logged, and ``poll`` continues: a later one commits those records too.
             A process that is killed has read at most one interval, or one ``poll``, that is read again.
         metadata_max_age_ms: how often topics are queried, for new ones and for new partitions.
         client_id: sent to the brokers.
@@ -171,8 +171,10 @@ class GroupConsumer:
             self._reading.settle()
             give_up = time.monotonic() + timeout_s
             while True:
-                if self._group_work is not None or self._has_work_to_do():
-                    await self._run_group_work()
+                await self._finish_group_work()
+                if self._has_work_to_do():
+                    self._group_work = asyncio.create_task(self._do_group_work(), name="group work")
+                    await self._finish_group_work()
                 if self._membership.changed.is_set():
                     continue  # membership changed meanwhile: handle that before records are returned
                 left_s, has_enough = give_up - time.monotonic(), self._reading.has(at_least)
@@ -269,9 +271,7 @@ class GroupConsumer:
         """
         if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
             raise ConfigError(f"offset of {partition}", offset, "an integer of 0 or more")
-        [place] = self._own([partition])
-        async with self._between_records():
-            await self._reading.seek(place, offset)
+        await self._change([partition], lambda _: self._reading.seek(TopicPartition(*partition), offset))
 
     async def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Return no records of these partitions until ``resume``; a new owner does not pause them.
@@ -279,35 +279,31 @@ class GroupConsumer:
         Raises:
             ConfigError: a partition that this consumer does not own or has not begun to read.
         """
-        places = self._own(partitions)
-        async with self._between_records():
-            await self._reading.pause(places)
+        await self._change(partitions, self._reading.pause)
 
     async def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """Return records of these partitions again. Raises as ``pause`` does."""
-        places = self._own(partitions)
-        async with self._between_records():
-            await self._reading.resume(places)
+        await self._change(partitions, self._reading.resume)
 
     @property
     def paused(self) -> Partitions:
         """The partitions that are paused."""
         return frozenset(self._reading.paused)
 
-    def _own(self, partitions: Iterable[TopicPartition]) -> Partitions:
-        places = frozenset(TopicPartition(*each) for each in partitions)
-        for place in sorted(places - (self._ownership.owned & self._reading.positions.keys())):
-            raise ConfigError("partition", str(place), "a partition that this consumer owns and reads")
-        return places
-
-    @contextlib.asynccontextmanager
-    async def _between_records(self) -> AsyncIterator[None]:
-        """Around a change of what is read: no ``poll`` may be in progress."""
-        if self._polling or self._closed:
+    async def _change(
+        self, partitions: Iterable[TopicPartition], change: Callable[[Partitions], Coroutine[None, None, None]]
+    ) -> None:
+        """Change how owned partitions are read. Group work of a cancelled ``poll`` ends first: it may revoke them."""
+        if self._polling or self._closed or self._group_work is asyncio.current_task():
             raise RuntimeError("the consumer is closed, or a poll is in progress; allowed: between two polls")
         self._polling = True
         try:
-            yield
+            await self._finish_group_work()
+            changed = frozenset(TopicPartition(*each) for each in partitions)
+            for other in sorted(changed - (self._ownership.owned & self._reading.positions.keys())):
+                raise ConfigError("partition", str(other), "a partition that this consumer owns and reads")
+            self._group_work = asyncio.create_task(change(changed), name="change of reading")
+            await self._finish_group_work()
         finally:
             self._polling = False
 
@@ -397,18 +393,15 @@ class GroupConsumer:
 
     # ------------------------------------------------------------------------------------------ group work
 
-    async def _run_group_work(self) -> None:
-        """Perform all pending group work before more records are returned.
+    async def _finish_group_work(self) -> None:
+        """Wait for the end of the group work in progress. Raises what it raised.
 
-        It runs in a task of its own: a cancelled ``poll`` must not leave a rebalance half done. The next call first
-        waits for the end of that task.
+        It runs in a task of its own: a cancelled call must not leave a rebalance half done. The next call waits for it.
         """
-        if self._group_work is None:
-            self._group_work = asyncio.create_task(self._do_group_work(), name="group work")
-        running = self._group_work
-        await asyncio.wait({running})
-        self._group_work = None
-        running.result()
+        if (running := self._group_work) is not None:
+            await asyncio.wait({running})
+            self._group_work = None
+            running.result()
 
     def _has_work_to_do(self) -> bool:
         membership = self._membership

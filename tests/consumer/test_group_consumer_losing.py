@@ -17,7 +17,7 @@ from connectgroup.consumer import BrokerError, CommitRefused, GroupConsumer
 from connectgroup.consumer.client import GroupClient
 from connectgroup.consumer.errors import Code
 from connectgroup.consumer.offsets import Position, send_commit
-from connectgroup.errors import FencedInstanceId, PluginError
+from connectgroup.errors import ConfigError, FencedInstanceId, PluginError
 from connectgroup.plugins import load_partition_assignor
 from connectgroup.protocol.messages.classic import LeaveGroupRequest, LeavingMember
 from connectgroup.protocol.units import Partitions, TopicPartition
@@ -297,6 +297,33 @@ async def test_cancelled_poll_does_not_interrupt_a_rebalance(new_group: NewGroup
             assert listener.names == ["begun"]
             assert set(places(await read(consumer, 10))) == group.everything()
         assert listener.names == ["begun", "assigned", "revoked"]
+
+
+async def test_seek_waits_for_the_revocation_of_a_cancelled_poll(new_group: NewGroup) -> None:
+    begun, proceed = asyncio.Event(), asyncio.Event()
+    revoked: list[TopicPartition] = []
+
+    class Slow(RecordingListener):
+        async def on_revoked(self, partitions: Partitions, generation: int) -> None:  # type: ignore[override]
+            revoked.extend(partitions)
+            begun.set()
+            await proceed.wait()
+
+    with new_group("sought", partitions=2) as group:
+        both = [TopicPartition(group.name, number) for number in range(2)]
+        async with member(group, listener=Slow()) as first:
+            await poll_until(lambda: all(first.position(each) is not None for each in both), first)
+            async with running(member(group)):
+                while not begun.is_set():
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(first.poll(5), 0.05)
+                [sought] = revoked
+                seeking = asyncio.create_task(first.seek(sought, 0))
+                await asyncio.sleep(0)
+                proceed.set()
+                with pytest.raises(ConfigError, match="allowed: a partition that this consumer owns and reads"):
+                    await seeking
+                assert first.position(sought) is None
 
 
 async def test_concurrent_poll_and_poll_after_close_are_rejected(new_group: NewGroup) -> None:
