@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from connectgroup.coordinator import compute
 from connectgroup.errors import (
     CoordinatorNotAvailable,
     IllegalGeneration,
     InconsistentGroupProtocol,
     RebalanceInProgress,
+    UnknownMemberId,
 )
 from connectgroup.log.memory import MemoryLog, MemoryStorage
 from connectgroup.protocol.messages.classic import (
@@ -25,7 +28,11 @@ from connectgroup.protocol.messages.classic import (
     OfferedProtocol,
     SyncGroupRequest,
 )
-from connectgroup.protocol.messages.consumer import ConsumerDescribeRequest, ConsumerDescribeResponse, each_partition
+from connectgroup.protocol.messages.consumer import (
+    ConsumerDescribeRequest,
+    ConsumerDescribeResponse,
+    each_partition,
+)
 from connectgroup.protocol.messages.embedded import Assignment, Subscription
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
 from connectgroup.protocol.messages.offsets import (
@@ -210,6 +217,29 @@ async def test_bug_in_a_conversion_fails_only_the_request(monkeypatch: pytest.Mo
         await tick()
         assert await heartbeat(coordinator, first, generation) == 0
         assert (await ask(coordinator, join("new", "foo"))).member_epoch == generation + 1
+
+
+async def test_member_that_leaves_while_its_join_is_parked_does_not_join_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A JoinGroup with an unknown member id creates a member, so the parked one must not be decided again."""
+    computes = asyncio.Event()
+
+    async def delayed(name: str, function: Callable[[], Any]) -> Any:
+        await computes.wait()
+        return function()
+
+    monkeypatch.setattr(compute, "off_loop", delayed)
+    async with serving(StaticTopics({"foo": 4})) as coordinator:
+        first, _ = await stable(coordinator)
+        new = asyncio.create_task(ask(coordinator, join("new", "foo")))
+        parked = asyncio.create_task(classic_join(coordinator, first))
+        await tick()
+        left = await send(coordinator, LeaveGroupRequest(group_id="g", members=(LeavingMember(member_id=first),)))
+        assert left.members[0].error_code == 0
+        assert (await parked).error_code == UnknownMemberId.code
+        computes.set()
+        await new
+        described = await send(coordinator, ConsumerDescribeRequest(group_ids=("g",)))
+        assert [each.member_id for each in described.groups[0].members] == ["new"]
 
 
 async def test_worker_cannot_join_a_group_of_kafka_connect(caplog: pytest.LogCaptureFixture) -> None:

@@ -10,7 +10,7 @@ Source: KIP-848, "Migration"; Kafka's ``GroupMetadataManager`` (classicGroupJoin
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from ...errors import (
@@ -25,6 +25,7 @@ from ...errors import (
     RebalanceInProgress,
     UnknownMemberId,
 )
+from ...protocol.messages.api import Response
 from ...protocol.messages.classic import (
     GroupHeartbeatRequest,
     GroupHeartbeatResponse,
@@ -38,7 +39,8 @@ from ...protocol.messages.classic import (
     SyncGroupResponse,
 )
 from ...protocol.messages.embedded import Assignment
-from ...protocol.records.base import MemberState
+from ...protocol.records.base import Kind, MemberState, Tombstone
+from ...protocol.records.connect import Record
 from ...protocol.records.consumer import ConsumerMemberRecord
 from ...protocol.units import MAX_NAME_BYTES, Partitions, printable
 from ..classic.settings import ClassicSettings
@@ -300,6 +302,26 @@ def _leaving(draft: Draft, leaving: LeavingMember) -> str:
     if member is None or not member.uses_classic_protocol:
         raise UnknownMemberId(f"MemberId: got {printable(member_id)!r}; no member of the classic protocol has it")
     return member_id
+
+
+def responses_to_removed(group: ConsumerGroup, records: Iterable[Record]) -> dict[str, Response]:
+    """The responses to parked JoinGroups of dynamic members that a step removes, by member id.
+
+    Such a JoinGroup must not be decided again: it would create the member. That of a static member is rejected then.
+
+    Args:
+        group: the group before the step.
+        records: those of the step.
+    """
+    removed = [
+        each.key.name for each in records if isinstance(each, Tombstone) and each.key.kind is Kind.CONSUMER_MEMBER
+    ]
+    members = [group.members[each] for each in removed if each in group.members]
+    return {
+        member.member_id: JoinGroupResponse(error_code=UnknownMemberId.code, member_id=member.member_id)
+        for member in members
+        if member.uses_classic_protocol and member.instance_id is None
+    }
 
 
 # --------------------------------------------------------------------------------------------------

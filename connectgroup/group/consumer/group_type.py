@@ -155,6 +155,8 @@ class ConsumerGroupType:
             outcome = self._decide(self._draft(group, now_ms), what, client)
         except GroupError as error:
             return Outcome(response=self.error_response(what, error))
+        if outcome.records:
+            outcome = replace(outcome, parked_responses=classic_members.responses_to_removed(group, outcome.records))
         for record in outcome.records:
             group.apply(record)
         records, timers = outcome.records, outcome.timers
