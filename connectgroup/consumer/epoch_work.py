@@ -64,6 +64,9 @@ class EpochWork(GroupWork):
             return False
         return True
 
+    def has_retry(self) -> bool:
+        return self._unresolved is not None
+
     async def cancel(self) -> None:
         return None
 

@@ -182,8 +182,8 @@ class GroupConsumer:
                     return records
                 if left_s <= 0:
                     return []
-                if not self._ownership.is_read():
-                    left_s = min(left_s, RETRY_S)  # a start position was not available
+                if not self._ownership.is_read() or self._work.has_retry():
+                    left_s = min(left_s, RETRY_S)  # a start position or a topic was not available
                 await self._reading.wait(self._membership.changed, left_s)
         finally:
             self._membership.polled_at = time.monotonic()

@@ -44,6 +44,10 @@ class GroupWork(ABC):
         """
 
     @abstractmethod
+    def has_retry(self) -> bool:
+        """Whether ``step`` could not complete, because no broker knew the topics, and is to be called again soon."""
+
+    @abstractmethod
     async def cancel(self) -> None:
         """Abort what runs in the background."""
 
@@ -88,6 +92,9 @@ class ClassicWork(GroupWork):
         else:
             return False
         return True
+
+    def has_retry(self) -> bool:
+        return self.is_due()  # after ``step``: the topics were not available
 
     async def cancel(self) -> None:
         await self._membership.cancel_round()
