@@ -32,6 +32,10 @@ STRANGER = object()
 """A response with the correlation id of another request."""
 
 
+PRODUCE = 0
+"""Every broker serves it."""
+
+
 class ScriptedBroker:
     """Responds to heartbeats from a list, and names the given coordinator for any group.
 
@@ -75,7 +79,8 @@ class ScriptedBroker:
     def _response(self, key: int) -> Any:
         match API_OF_KEY[key].name:
             case "ApiVersions":
-                served = [ApiVersion(api_key=each, min_version=0, max_version=99) for each in API_OF_KEY]
+                keys = {PRODUCE, *API_OF_KEY}
+                served = [ApiVersion(api_key=each, min_version=0, max_version=99) for each in sorted(keys)]
                 return ApiVersionsResponse(api_keys=tuple(served))
             case "FindCoordinator":
                 port, code = self.coordinators.pop(0) if len(self.coordinators) > 1 else self.coordinators[0]
