@@ -51,6 +51,9 @@ UNKNOWN_SETTING: Final = "unknown"
 MAX_SHOWN: Final = 1_000
 """Characters of a value that are examined; fewer are shown."""
 
+MAX_PATH: Final = 500
+"""Characters of a path in a message: its end tells which file it is."""
+
 
 class ConnectGroupError(Exception):
     """Base class of all exceptions that this package raises deliberately."""
@@ -332,7 +335,8 @@ class ConfigError(ConnectGroupError):
             if "/" not in key:
                 # Truncate first: a value of megabytes must not be searched.
                 value = masked_value(key, value[:MAX_SHOWN] if isinstance(value, str) else value)
-            problem = f"got {printable(value)!r}"
+            shown = printable(value, limit=MAX_PATH) if is_path else printable(value)
+            problem = f"got {shown!r}"
         super().__init__(f"{field}: {problem}" + (f"; allowed: {allowed}" if allowed else ""))
         self.field, self.value, self.allowed = field, value, allowed
 

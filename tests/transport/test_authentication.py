@@ -287,7 +287,7 @@ def test_path_of_unusable_credentials_is_shown_at_the_start(
     path = tmp_path / "missing"
     if not option:
         monkeypatch.setenv("CONNECTGROUP_CREDENTIALS", str(path))
-    with pytest.raises(ConfigError, match=f"got '{path} "):
+    with pytest.raises(ConfigError, match=f"got ['\"]{path} "):
         checked(AccessConfig, {"credentials": path} if option else {}).access()
 
 
