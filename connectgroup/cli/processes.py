@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import ConfigError, PluginError
 from .arguments import secrets_of
-from .security import ACCESS_OPTIONS, access_of
+from .requests import admin_of
+from .security import ACCESS_OPTIONS
 
 if TYPE_CHECKING:
     from ..client.admin import Admin
@@ -171,10 +172,8 @@ def _check_connections(workers: int, config: CoordinatorConfig) -> None:
 
 
 async def serve_rest(options: argparse.Namespace) -> int:
-    from ..client.admin import Admin
-
     stopping = _stop_event()
-    admin = Admin.connect(options.coordinator.split(","), client_id="rest", retry_for_s=2.0, access=access_of(options))
+    admin = admin_of(options, client_id="rest")
     async with admin, _rest_server(admin, options, options.port) as url:
         print(f"REST at {url}, group {options.group}", flush=True)
         print(f"page at {url}/page", flush=True)

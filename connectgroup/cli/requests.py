@@ -19,15 +19,19 @@ RETRY_FOR_S: Final = 2.0
 """A coordinator that is being started or restarted is waited for this long."""
 
 
+def admin_of(options: argparse.Namespace, *, client_id: str = "cli", retry_for_s: float = RETRY_FOR_S) -> Admin:
+    """Create an admin client of the coordinators that ``--coordinator`` names; the caller closes it."""
+    from ..client.admin import Admin
+
+    addresses = options.coordinator.split(",")
+    return Admin.connect(addresses, client_id=client_id, retry_for_s=retry_for_s, access=access_of(options))
+
+
 @asynccontextmanager
 async def connected(options: argparse.Namespace, *, retry_for_s: float = RETRY_FOR_S) -> AsyncIterator[Admin]:
     """Yield an admin client of the coordinators that ``--coordinator`` names."""
-    from ..client.admin import Admin
-
     try:
-        async with Admin.connect(
-            options.coordinator.split(","), client_id="cli", retry_for_s=retry_for_s, access=access_of(options)
-        ) as admin:
+        async with admin_of(options, retry_for_s=retry_for_s) as admin:
             yield admin
     except GroupIdNotFound as error:
         raise await _no_such_group(options) from error
@@ -50,12 +54,8 @@ async def check_group(admin: Admin, options: argparse.Namespace) -> None:
 
 async def _no_such_group(options: argparse.Namespace) -> GroupIdNotFound:
     """The error for an unknown group; it names those that exist."""
-    from ..client.admin import Admin
-
     names: list[str] = []
     with suppress(ConnectGroupError):
-        async with Admin.connect(
-            options.coordinator.split(","), client_id="cli", retry_for_s=RETRY_FOR_S, access=access_of(options)
-        ) as admin:
+        async with admin_of(options) as admin:
             names = [group.group_id for group in await admin.list_groups()]
     return GroupIdNotFound(f"no such group {printable(options.group)!r}; groups here: {shown(names)}")

@@ -23,7 +23,7 @@ from ..protocol.messages.sasl import SaslHandshakeRequest
 from ..protocol.units import printable
 from ..transport.base import name_lookup_errors, reason
 from ..transport.credentials import VARIABLE, find_credentials
-from ..transport.login import log_in
+from ..transport.login import credentials_missing, log_in
 from ..wire.framing import frame
 from ..wire.kafka_apis import BROKER_APIS, BrokerRequest, decode_kafka_response, encode_call
 
@@ -139,10 +139,7 @@ class BrokerConnection:
         except ConfigError as error:
             raise NotAuthenticated(f"{self.address}: {error}") from error
         if credentials is None:
-            raise NotAuthenticated(
-                f"{self.address}: requires authentication, and no credentials were found for it on this machine; "
-                f"allowed: {VARIABLE} with the coordinator's file of credentials"
-            )
+            raise credentials_missing(self.address, allowed=f"{VARIABLE} with")
 
         def send(request: Any) -> asyncio.Future[Any]:
             return asyncio.ensure_future(self._exchange(request, self._version_of(type(request))))

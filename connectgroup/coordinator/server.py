@@ -118,7 +118,7 @@ class CoordinatorServer(GroupServer):
             except BaseException:
                 await self.close()
                 raise
-        if announce(port, path) is None:
+        if not announce(port, path):
             logger.warning("clients on this machine need --credentials %s: it cannot be announced to them", path)
 
     def _use_temporary(self, port: int) -> Path:

@@ -39,18 +39,18 @@ def connector_config(connector: DescribedConnector) -> dict[str, str]:
 
 def connector_status(connector: DescribedConnector) -> dict[str, Any]:
     """``GET /connectors/{name}/status``."""
-    itself = next(unit for unit in connector.units if unit.task == CONNECTOR)
+    itself, version = next(unit for unit in connector.units if unit.task == CONNECTOR), _version(connector)
     return {
         "name": connector.connector,
-        "connector": _unit_status(connector, itself),
-        "tasks": [task_status(connector, unit) for unit in _tasks(connector)],
+        "connector": _unit_status(connector, itself, version),
+        "tasks": [{"id": unit.task, **_unit_status(connector, unit, version)} for unit in _tasks(connector)],
         "type": CONNECTOR_TYPE,
     }
 
 
 def task_status(connector: DescribedConnector, unit: DescribedUnit) -> dict[str, Any]:
     """``GET /connectors/{name}/tasks/{task}/status``."""
-    return {"id": unit.task, **_unit_status(connector, unit)}
+    return {"id": unit.task, **_unit_status(connector, unit, _version(connector))}
 
 
 def tasks_info(connector: DescribedConnector) -> list[dict[str, Any]]:
@@ -67,9 +67,12 @@ def _tasks(connector: DescribedConnector) -> list[DescribedUnit]:
     return [unit for unit in connector.units if unit.task != CONNECTOR and (unit.member_id or not stopped)]
 
 
-def _unit_status(connector: DescribedConnector, unit: DescribedUnit) -> dict[str, Any]:
-    connector_class = config_of(connector.config).get("connector.class", "")
-    version = class_versions().get(connector_class, "")
+def _version(connector: DescribedConnector) -> str:
+    """The version of its class; empty if that is not installed here."""
+    return class_versions().get(config_of(connector.config).get("connector.class", ""), "")
+
+
+def _unit_status(connector: DescribedConnector, unit: DescribedUnit, version: str) -> dict[str, Any]:
     status: dict[str, Any] = {"state": _state(connector, unit), "worker_id": unit.member_id, "version": version}
     if unit.message:
         status["trace"] = unit.message

@@ -105,11 +105,11 @@ def create_credentials(path: Path) -> None:
         raise ConfigError("credentials", path, allowed, is_path=True) from error
 
 
-def announce(port: int, path: Path) -> Path | None:
+def announce(port: int, path: Path) -> bool:
     """Leave the note for clients of this user: the coordinator at this port of this machine uses this file.
 
     Returns:
-        The note, for ``withdraw``; null if none can be written: clients then need an option.
+        Whether it could be written; otherwise clients need an option.
     """
     note = _note(port)
     try:
@@ -119,8 +119,8 @@ def announce(port: int, path: Path) -> Path | None:
         _write(other, f"{path.absolute()}\n")
         other.replace(note)
     except (OSError, RuntimeError):  # RuntimeError: this user has no home directory
-        return None
-    return note
+        return False
+    return True
 
 
 def withdraw(port: int) -> None:

@@ -61,11 +61,15 @@ async def _send(send: Send, request: Request, expected: type[R]) -> R:
     return response
 
 
-def credentials_missing(address: str) -> NotAuthenticated:
-    """The error of a client without credentials, whose server requires them."""
+def credentials_missing(address: str, *, allowed: str = f"--credentials FILE, or {VARIABLE}, with") -> NotAuthenticated:
+    """The error of a client without credentials, whose server requires them.
+
+    Args:
+        allowed: how a file is named to this client.
+    """
     return NotAuthenticated(
         f"{address}: requires authentication, and no credentials were found for it on this machine; "
-        f"allowed: --credentials FILE, or {VARIABLE}, with the coordinator's file of credentials"
+        f"allowed: {allowed} the coordinator's file of credentials"
     )
 
 

@@ -32,7 +32,7 @@ from ..kernel.computation import under_way
 from ..kernel.current import Current
 from ..kernel.outcome import Outcome
 from ..kernel.reconcile import Target, reconcile
-from ..kernel.static import check_instance_id, former_static_member
+from ..kernel.static import check_sender, former_static_member
 from ..kernel.timers import Timer
 from . import delay, static, validate
 from .computation import ensure_computation
@@ -380,9 +380,7 @@ def _admit(group: Group, request: HeartbeatRequest) -> str | None:
         raise GroupIdNotFound(
             f"GroupId: got {printable(request.group_id)!r}; there is no such group; join with epoch 0"
         )
-    check_instance_id(group, request.member_id, request.instance_id)
-    if request.member_id not in group.members:
-        raise UnknownMemberId(f"MemberId: got {printable(request.member_id)!r}; the group has no such member")
+    check_sender(group, request.member_id, request.instance_id)
     check_process(group, request.member_id, request.process_id)
     current = group.current(request.member_id)
     if current.temporarily_left:

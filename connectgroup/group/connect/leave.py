@@ -6,13 +6,13 @@ was removed before it assigns the member's units to another one (S14).
 
 from __future__ import annotations
 
-from ...errors import GroupIdNotFound, UnknownMemberId
+from ...errors import GroupIdNotFound
 from ...protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from ...protocol.records.connect import MemberState
 from ...protocol.units import STATIC_LEAVE_EPOCH, printable, show
 from ..kernel import deadlines
 from ..kernel.outcome import Outcome
-from ..kernel.static import check_instance_id
+from ..kernel.static import check_sender
 from ..kernel.timers import Timer
 from . import delay, static
 from .computation import ensure_computation
@@ -33,9 +33,7 @@ def leave(group: Group, request: HeartbeatRequest, now_ms: int, settings: GroupS
     """
     if not group.exists:
         raise GroupIdNotFound(f"GroupId: got {printable(request.group_id)!r}; there is no such group")
-    check_instance_id(group, request.member_id, request.instance_id)
-    if request.member_id not in group.members:
-        raise UnknownMemberId(f"MemberId: got {printable(request.member_id)!r}; the group has no such member")
+    check_sender(group, request.member_id, request.instance_id)
     check_process(group, request.member_id, request.process_id)
     overlay = Overlay(group, now_ms)
     if request.member_epoch == STATIC_LEAVE_EPOCH:

@@ -11,7 +11,6 @@ from dataclasses import replace
 from ...errors import (
     ComputeAssignment,
     FencedMemberEpoch,
-    GroupIdNotFound,
     GroupMaxSizeReached,
     PolicyViolation,
     UnknownMemberId,
@@ -32,7 +31,7 @@ from ..kernel.current import Current
 from ..kernel.outcome import Outcome
 from ..kernel.reconcile import Target, reconcile
 from ..kernel.selection import check_assignors
-from ..kernel.static import check_instance_id, former_static_member
+from ..kernel.static import former_static_member
 from ..kernel.timers import Timer
 from ..registry import Client
 from . import static
@@ -156,13 +155,7 @@ def _admit(draft: Draft, request: ConsumerHeartbeatRequest) -> None:
     new epoch was lost (HB-04). A fenced member stays in the group until its session expires, as Kafka shipped it.
     """
     group, member_id = draft.group, request.member_id
-    if not group.exists:
-        raise GroupIdNotFound(f"GroupId: got {printable(group.group_id)!r}; there is no such group")
-    check_instance_id(group, member_id, request.instance_id)
-    if member_id not in group.members:
-        raise UnknownMemberId(f"MemberId: got {printable(member_id)!r}; the group has no such member")
-    if group.members[member_id].uses_classic_protocol:
-        raise UnknownMemberId(f"MemberId: {printable(member_id)!r} uses the classic protocol")
+    static.check_sender(group, member_id, request.instance_id)
     current = group.current(member_id)
     if current.temporarily_left:
         raise UnknownMemberId(f"MemberId: {printable(member_id)!r} has left temporarily; join with epoch 0")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from ...errors import GroupIdNotFound, UnknownMemberId
 from ...protocol.messages.consumer import ConsumerHeartbeatRequest, ConsumerHeartbeatResponse
 from ...protocol.records.base import MemberState
-from ...protocol.units import STATIC_LEAVE_EPOCH, printable
+from ...protocol.units import STATIC_LEAVE_EPOCH
 from ..kernel import deadlines
 from ..kernel.outcome import Outcome
-from ..kernel.static import check_instance_id
 from ..kernel.timers import Timer
 from . import static
 from .computation import ensure_computation
@@ -26,13 +24,7 @@ def leave(
         GroupIdNotFound, UnknownMemberId, FencedInstanceId: the request is rejected; no state changes.
     """
     group, member_id = draft.group, request.member_id
-    if not group.exists:
-        raise GroupIdNotFound(f"GroupId: got {printable(group.group_id)!r}; there is no such group")
-    check_instance_id(group, member_id, request.instance_id)
-    if member_id not in group.members:
-        raise UnknownMemberId(f"MemberId: got {printable(member_id)!r}; the group has no such member")
-    if group.members[member_id].uses_classic_protocol:
-        raise UnknownMemberId(f"MemberId: {printable(member_id)!r} uses the classic protocol")
+    static.check_sender(group, member_id, request.instance_id)
     timers: tuple[Timer, ...] = ()
     if request.member_epoch != STATIC_LEAVE_EPOCH:
         timers = remove_member(draft, member_id, settings)

@@ -48,6 +48,17 @@ def check_instance_id(group: StaticGroup[Any], member_id: str, instance_id: str 
         raise FencedInstanceId(f"InstanceId: {printable(instance_id)!r} is in use by member {printable(static_member)}")
 
 
+def check_sender(group: StaticGroup[Any], member_id: str, instance_id: str | None) -> None:
+    """Check that the sender of a request is a member, and that its group instance id, if any, is its own.
+
+    Raises:
+        UnknownMemberId, FencedInstanceId: see ``check_instance_id``; or the group has no such member.
+    """
+    check_instance_id(group, member_id, instance_id)
+    if member_id not in group.members:
+        raise UnknownMemberId(f"MemberId: got {printable(member_id)!r}; the group has no such member")
+
+
 def former_static_member(group: StaticGroup[M_co], member_id: str, instance_id: str | None) -> M_co | None:
     """The other member with the joining member's instance id that has temporarily left, or ``None``.
 
