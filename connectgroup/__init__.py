@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     )
     from .coordinator.runtime import Coordinator as Coordinator
     from .coordinator.server import CoordinatorServer as CoordinatorServer
+    from .dataplane.iterator import IteratorSource as IteratorSource
     from .dataplane.sink import Sink as Sink
     from .dataplane.source import Source as Source
     from .dataplane.transform import Predicate as Predicate, Transform as Transform
@@ -136,6 +137,7 @@ _HOME = {
     "connector": ("Batch", "Config", "Connector", "Lag", "PartitionOffset", "Task", "TaskContext", "fencing_token"),
     "coordinator.runtime": ("Coordinator",),
     "coordinator.server": ("CoordinatorServer",),
+    "dataplane.iterator": ("IteratorSource",),
     "dataplane.sink": ("Sink",),
     "dataplane.source": ("Source",),
     "dataplane.transform": ("Predicate", "Transform"),

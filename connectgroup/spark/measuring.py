@@ -14,6 +14,7 @@ from .errors import root_cause
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from ..dataplane.polling import Polling
     from ..dataplane.source import Source
 
 logger = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ class Measuring:
         context: TaskContext,
         source: Source,
         reached: Mapping[str, int],
-        query: StreamingQuery,
+        query: StreamingQuery | Polling,
         stopping: threading.Event,
     ) -> None:
         """Store the arguments.

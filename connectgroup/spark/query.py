@@ -4,6 +4,9 @@ A start claims the task, reads the positions and starts the query. A batch reads
 log, collects its rows and commits both to the sink. The query is named after connector, task and owner epoch. Its
 checkpoint is a new temporary directory for each start: the sink stores the offsets, so no part of a checkpoint
 outlives the query that wrote it.
+
+An iterator source is polled in this process instead (``dataplane.polling``): each batch has its range, and Spark
+applies the transforms to its rows.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,7 +27,9 @@ from typing import TYPE_CHECKING, Final
 from ..connector import Batch, Task, TaskContext
 from ..dataplane.columns import Columns
 from ..dataplane.dead_letters import DeadLetter, DeadLetterSink
+from ..dataplane.iterator import IteratorSource
 from ..dataplane.ownership import Owner, Range
+from ..dataplane.polling import Polling
 from ..dataplane.transform import RowTransform
 from .errors import SparkError, root_cause
 from .measuring import Measuring
@@ -33,7 +38,8 @@ from .tolerance import apply_tolerantly
 from .transforms.chain import Chain, apply_chain, columns_after
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from ..dataplane.sink import Sink
@@ -84,7 +90,7 @@ class SparkTask(Task):
         self._pipeline = pipeline
         self._stopping = threading.Event()
         self._cause: BaseException | None = None
-        self._query: StreamingQuery | None = None
+        self._query: StreamingQuery | Polling | None = None
         self._watcher: threading.Thread | None = None
 
     def start(self) -> None:
@@ -108,14 +114,21 @@ class SparkTask(Task):
             self._context.scratch.mkdir(parents=True, exist_ok=True)
             checkpoint = Path(tempfile.mkdtemp(prefix="checkpoint-", dir=self._context.scratch))
             batches = Batches(owner, source, chain, sink, (positions, checkpoint), self)
-            self._query = (
-                source.stream(session, positions)
-                .writeStream.queryName(f"{unit}@{self._context.owner_epoch}")
-                .option("checkpointLocation", str(checkpoint))
-                .trigger(processingTime=f"{self._interval_ms()} milliseconds")
-                .foreachBatch(batches)
-                .start()
-            )
+            if isinstance(source, IteratorSource):
+                # A session of its own, as a streaming query has: an sql step makes a view, which a session shares.
+                take = partial(batches.commit_rows, session.newSession())
+                polling = Polling(self._name, source, positions, take, interval_ms=self._interval_ms())
+                polling.start()
+                self._query = polling
+            else:
+                self._query = (
+                    source.stream(session, positions)
+                    .writeStream.queryName(self._name)
+                    .option("checkpointLocation", str(checkpoint))
+                    .trigger(processingTime=f"{self._interval_ms()} milliseconds")
+                    .foreachBatch(batches)
+                    .start()
+                )
             measuring = Measuring(self._context, source, batches.reached, self._query, self._stopping)
             threading.Thread(target=measuring.run, name=f"measure {unit}", daemon=True).start()
             watcher = threading.Thread(
@@ -150,11 +163,15 @@ class SparkTask(Task):
                     raise root_cause(error) from error
             self._watcher.join()
 
+    @property
+    def _name(self) -> str:
+        return f"{self._context.unit}@{self._context.owner_epoch}"
+
     def _interval_ms(self) -> int:
-        chance = random.Random(f"{self._context.unit}@{self._context.owner_epoch}")
+        chance = random.Random(self._name)
         return max(1, round(self._pipeline.trigger_ms * (1 + JITTER * chance.uniform(-1, 1))))
 
-    def _watch(self, query: StreamingQuery, sink: Sink, checkpoint: Path) -> None:
+    def _watch(self, query: StreamingQuery | Polling, sink: Sink, checkpoint: Path) -> None:
         """Wait for the query's end, clean up, and report the failure once unless ``stop`` was called."""
         error: BaseException
         try:
@@ -196,7 +213,7 @@ class SparkTask(Task):
 
 
 class Batches:
-    """The callback that Spark calls with each batch.
+    """The callback with each batch.
 
     Attributes:
         reached: the committed position of each slice that has been read.
@@ -223,55 +240,73 @@ class Batches:
         self._keeps_rows = all(isinstance(step.transform, RowTransform) for step in chain)
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        try:
-            ranges = self.ranges(batch_id)
-            if not ranges:
-                return
+        """Commit a batch of a streaming query."""
+        with self._reporting():
+            if ranges := self.ranges(batch_id):
+                began_s = time.monotonic()
+                if self._is_tolerant:
+                    read = apply_tolerantly(self._chain, frame.toArrow(), frame.sparkSession, self._owner)
+                else:
+                    read = apply_chain(self._chain, frame).toArrow(), []
+                self._commit(ranges, *read, time.monotonic() - began_s)
+
+    def commit_rows(self, session: SparkSession, table: pa.Table, ranges: Sequence[Range]) -> None:
+        """Commit a batch that was polled in this process. Without transforms there is nothing for Spark to compute."""
+        with self._reporting():
             began_s = time.monotonic()
-            letters: Sequence[DeadLetter] = ()
-            if self._task.tolerates_errors and isinstance(self._sink, DeadLetterSink):
-                rows, letters = apply_tolerantly(self._chain, frame, self._owner)
-                commit = partial(self._sink.commit_all, self._owner, ranges, rows, letters)
-            else:
-                rows = apply_chain(self._chain, frame).toArrow()
-                commit = partial(self._sink.commit, self._owner, ranges, rows)
-            if not self._task.is_stopping:
-                size = self._source.size_of(ranges), rows.nbytes
-                self._commit(commit, (rows.num_rows, len(letters)), size, time.monotonic() - began_s)
-                for each in ranges:
-                    self.reached[each.slice] = each.end
+            letters: list[DeadLetter] = []
+            if self._is_tolerant:
+                table, letters = apply_tolerantly(self._chain, table, session, self._owner)
+            elif self._chain:
+                table = apply_chain(self._chain, session.createDataFrame(table)).toArrow()
+            self._commit(ranges, table, letters, time.monotonic() - began_s)
+
+    @contextlib.contextmanager
+    def _reporting(self) -> Iterator[None]:
+        """Report an error of a batch to the task."""
+        try:
+            yield
         except BaseException as error:
             self._task.broke(error)
             raise
 
+    @property
+    def _is_tolerant(self) -> bool:
+        return self._task.tolerates_errors and isinstance(self._sink, DeadLetterSink)
+
     def _commit(
-        self, commit: Callable[[], bool], counts: tuple[int, int], size: tuple[int | None, int], read_s: float
+        self, ranges: Sequence[Range], rows: pa.Table, dead_letters: Sequence[DeadLetter], read_s: float
     ) -> None:
-        """Commit a batch and report it, unless it had been committed before.
+        """Commit a batch and report it, unless it had been committed before, or the task stops.
 
         Args:
-            counts: rows and dead letters.
-            size: bytes read, if known, and bytes of the rows.
+            read_s: seconds that reading and transforming took.
         """
-        began_s = time.monotonic()
-        rows, dead_letters = counts
+        if self._task.is_stopping:
+            return
         batch = partial(
             Batch,
-            read=rows + dead_letters if self._keeps_rows else None,
-            rows=rows,
-            dead_letters=dead_letters,
+            read=rows.num_rows + len(dead_letters) if self._keeps_rows else None,
+            rows=rows.num_rows,
+            dead_letters=len(dead_letters),
             read_s=read_s,
-            read_bytes=size[0],
-            written_bytes=size[1],
+            read_bytes=self._source.size_of(ranges),
+            written_bytes=rows.nbytes,
         )
+        began_s = time.monotonic()
         try:
-            written = commit()
+            if self._is_tolerant and isinstance(self._sink, DeadLetterSink):
+                written = self._sink.commit_all(self._owner, ranges, rows, dead_letters)
+            else:
+                written = self._sink.commit(self._owner, ranges, rows)
         except BaseException:
             self._task.measured(batch(commit_s=time.monotonic() - began_s, committed=False))
             raise
         if written:
             self._task.measured(batch(commit_s=time.monotonic() - began_s))
-            self._task.committed(rows)
+            self._task.committed(rows.num_rows)
+        for each in ranges:
+            self.reached[each.slice] = each.end
 
     def ranges(self, batch_id: int) -> Sequence[Range]:
         """Return the ranges of a batch from the query's own offset log; its rows do not show them, because a source may

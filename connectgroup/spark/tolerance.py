@@ -19,11 +19,16 @@ from .transforms.chain import Chain, apply_chain
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 
-def apply_tolerantly(chain: Chain, frame: DataFrame, owner: Owner) -> tuple[pa.Table, list[DeadLetter]]:
+def apply_tolerantly(
+    chain: Chain, table: pa.Table, session: SparkSession, owner: Owner
+) -> tuple[pa.Table, list[DeadLetter]]:
     """Return the rows of a batch after all transforms, and the records that a source or a transform could not process.
+
+    Args:
+        table: the rows as read, with the column of errors if the source has it.
 
     Raises:
         Exception: the source cannot be read, or a transform of the whole batch (``sql``, ``Filter`` by a condition that
@@ -31,7 +36,6 @@ def apply_tolerantly(chain: Chain, frame: DataFrame, owner: Owner) -> tuple[pa.T
     """
     import pyarrow.compute as pc
 
-    table = frame.toArrow()
     letters: list[DeadLetter] = []
     if ERROR_COLUMN in table.column_names:
         errors = table[ERROR_COLUMN]
@@ -40,7 +44,7 @@ def apply_tolerantly(chain: Chain, frame: DataFrame, owner: Owner) -> tuple[pa.T
     if not chain:
         return table, letters
     whole_batch = not all(isinstance(step.transform, RowTransform) for step in chain)
-    parts = _applied(chain, table, frame.sparkSession, owner, whole_batch)
+    parts = _applied(chain, table, session, owner, whole_batch)
     import pyarrow as pa
 
     return pa.concat_tables([rows for rows, _ in parts]), letters + [letter for _, found in parts for letter in found]

@@ -1,5 +1,7 @@
 """The contract of every source, as tests on real Spark: inherit ``SourceContract``, define two methods, and run pytest.
 
+An ``IteratorSource`` is polled as by a task, without Spark.
+
 class TestMySource(SourceContract):
     def make_source(self, place: Path, *, task: int = 0, tasks: int = 1) -> Source:
         return MySource(place / "in", task=task, tasks=tasks)
@@ -13,15 +15,19 @@ from __future__ import annotations
 import json
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 
+from ...dataplane.iterator import IteratorSource
+from ...dataplane.ownership import Range
+from ...dataplane.polling import Polling
 from ...dataplane.source import Source
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
 
@@ -103,6 +109,8 @@ def read(source: Source, positions: Mapping[str, int], number: str) -> tuple[lis
 
     The ranges of the batches must follow one another without a gap.
     """
+    if isinstance(source, IteratorSource):
+        return _poll(source, positions, number)
     from ...spark.session import spark_session
 
     rows: list[int] = []
@@ -116,10 +124,7 @@ def read(source: Source, positions: Mapping[str, int], number: str) -> tuple[lis
             return source.positions(json.loads(text.splitlines()[2]))
 
         def take(frame: DataFrame, batch_id: int) -> None:
-            for part in source.ranges(offset(batch_id - 1), offset(batch_id)):
-                assert part.start == reached.get(part.slice, 0)
-                assert part.start < part.end
-                reached[part.slice] = part.end
+            _advance(reached, source.ranges(offset(batch_id - 1), offset(batch_id)))
             rows.extend(frame.toArrow()[number].to_pylist())
 
         writer = source.stream(spark_session(), positions).writeStream.option("checkpointLocation", checkpoint)
@@ -129,3 +134,28 @@ def read(source: Source, positions: Mapping[str, int], number: str) -> tuple[lis
         finally:
             query.stop()
     return rows, reached
+
+
+def _poll(source: IteratorSource, positions: Mapping[str, int], number: str) -> tuple[list[int], dict[str, int]]:
+    rows: list[int] = []
+    reached = dict(positions)
+
+    def take(table: pa.Table, ranges: Sequence[Range]) -> None:
+        _advance(reached, ranges)
+        rows.extend(table[number].to_pylist())
+
+    query = Polling("contract", source, positions, take, interval_ms=10)
+    query.start()
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    return rows, reached
+
+
+def _advance(reached: dict[str, int], ranges: Sequence[Range]) -> None:
+    """Advance the positions; the ranges of a batch must begin at them."""
+    for part in ranges:
+        assert part.start == reached.get(part.slice, 0)
+        assert part.start < part.end
+        reached[part.slice] = part.end
