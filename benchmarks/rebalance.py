@@ -84,7 +84,7 @@ TITLES = {
     "stop": "a worker stops cleanly: SIGTERM -> all running",
     "stop longest": "   downtime, longest",
     "kill": "a worker is killed, its supervisor reports it: SIGKILL -> all running",
-    "kill silent": "a worker is killed without a supervisor (session {session:g} s): SIGKILL -> all running",
+    "kill silent": "a worker is killed, no process reports it (session {session:g} s): SIGKILL -> all running",
     "add": "10 tasks added in a second connector: PUT -> all running",
     "add others": "   other tasks interrupted",
     "grow": "tasks.max raised by 10: PUT -> all running",
@@ -306,7 +306,7 @@ class Bench:
             raise Unsettled(f"{', '.join(sorted(self.live - self.joined_ns.keys()))} did not join") from None
 
     async def start_unwatched(self, name: str, *options: str) -> asyncio.subprocess.Process:
-        """Start a worker process without a supervisor: its death is detected by the session timeout."""
+        """Start a worker process without a supervisor: no process reports its death."""
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             *("-P", "-m", "connectgroup", "worker", "--coordinator", self.supervisor.server.address, "--group", GROUP),

@@ -289,6 +289,13 @@ def _add_server(parser: argparse.ArgumentParser) -> None:
         help="how long the tasks of a lost worker are delayed for it; 0 reassigns them at once (10000)",
     )
     parser.add_argument(
+        "--connection-loss-grace-ms",
+        type=number,
+        default=1_000,
+        help="how long after the loss of its connection to look whether a worker's process on this machine has ended, "
+        "which removes the worker at once; 0: only its session timeout does (1000)",
+    )
+    parser.add_argument(
         "--assignment-interval-ms",
         type=number,
         default=0,

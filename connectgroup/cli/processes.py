@@ -142,6 +142,7 @@ def _coordinator_values(options: argparse.Namespace) -> dict[str, Any]:
         "session_timeout_ms": options.session_timeout_ms,
         "heartbeat_interval_ms": options.heartbeat_interval_ms,
         "scheduled_rebalance_max_delay_ms": options.rebalance_delay_ms,
+        "connection_loss_grace_ms": options.connection_loss_grace_ms,
         "assignment_interval_ms": options.assignment_interval_ms,
         "moves_per_round": options.moves_per_round,
         "max_connections": options.max_connections,

@@ -39,6 +39,9 @@ class CoordinatorConfig(Settings):
             is computed immediately; a larger value computes a burst of changes (a thousand workers that start
             together) once.
         moves_per_round: maximum number of running units that are moved at a time; 0 moves all at once.
+        connection_loss_grace_ms: ``connection.loss.grace.ms``: how long after the loss of a worker's connection the
+            coordinator looks whether the worker's process, on the same machine, has ended; if so, it does not wait for
+            the session timeout. 0: it does not look.
         topics_from: ``host:port`` of a Kafka broker's PLAINTEXT listener: the topics that consumer groups subscribe to.
             If null, consumers of the new protocol (KIP-848) cannot join.
         consumer_session_timeout_ms: session timeout of consumer groups (``group.consumer.session.timeout.ms``).
@@ -74,6 +77,7 @@ class CoordinatorConfig(Settings):
     scheduled_rebalance_max_delay_ms: MaybeMilliseconds = 10_000
     assignment_interval_ms: MaybeMilliseconds = 0
     moves_per_round: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+    connection_loss_grace_ms: MaybeMilliseconds = _GROUP.connection_loss_grace_ms
     topics_from: ShortText | None = None
     consumer_session_timeout_ms: Milliseconds = 45_000
     consumer_heartbeat_interval_ms: Milliseconds = 5_000
@@ -158,6 +162,7 @@ class CoordinatorConfig(Settings):
             scheduled_delay_ms=self.scheduled_rebalance_max_delay_ms,
             assignment_interval_ms=self.assignment_interval_ms,
             max_moves=self.moves_per_round,
+            connection_loss_grace_ms=self.connection_loss_grace_ms,
             max_groups=self.max_groups,
             max_members=self.max_members,
             max_units=self.max_units,

@@ -36,6 +36,7 @@ from ..protocol.messages.offsets import OffsetFetchRequest, OffsetFetchResponse
 from .command import Describe
 from .consumer_groups import ConsumerGroups
 from .listing import CLASSIC, SUMMARY, deleted, in_classic_form, listed
+from .lost_connections import LostConnections
 from .own_assignors import with_own_assignor
 from .progress import ReportedProgress
 from .shard import Shard
@@ -51,6 +52,7 @@ class Coordinator:
 
     Attributes:
         shard: the queue and the groups.
+        lost_connections: takes the connections that a transport has lost.
     """
 
     shard_class: ClassVar[type[Shard]] = Shard
@@ -90,6 +92,9 @@ class Coordinator:
             max_groups=settings.max_groups,
             in_flight_s=2 * settings.session_timeout_ms / 1000,
         )
+        self.lost_connections = LostConnections(
+            self.shard.intake.submit_input, grace_s=settings.connection_loss_grace_ms / 1000
+        )
 
     async def start(self) -> None:
         """Take ownership of the log, replay it to its end, then serve, in that order (D4).
@@ -108,6 +113,7 @@ class Coordinator:
 
     async def close(self) -> None:
         """Stop serving: parked requests are rejected with a retriable error, timers are cancelled."""
+        self.lost_connections.close()
         await self._consumers.close()
         await self.shard.close()
 

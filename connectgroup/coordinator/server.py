@@ -27,6 +27,7 @@ class GroupServer:
     def __init__(self, coordinator: Coordinator, server: TcpServer, host: str) -> None:
         """``host``: as configured, for ``address``."""
         self.coordinator, self._server, self._host = coordinator, server, host
+        server.on_connection_lost = coordinator.lost_connections.on_lost
 
     @property
     def address(self) -> str:

@@ -111,6 +111,7 @@ class Member:
             before any unit starts, and shrinks when a stop is complete.
         revoking: units whose stop has been requested and is not complete.
         process_id: identifies this process; sent with every request (PD-15).
+        os_process: names this process to the operating system; sent with every heartbeat (PD-13).
     """
 
     def __init__(
@@ -120,6 +121,7 @@ class Member:
         *,
         first_sequence: int = 0,
         process_id: int = -1,
+        os_process: str = "",
     ) -> None:
         """Create a worker that has not joined yet.
 
@@ -127,6 +129,7 @@ class Member:
             assignors: in order of preference; empty means that the group uses a server-side assignor.
             first_sequence: the sequence before that of the first heartbeat.
             process_id: identifies this process; random. -1: none.
+            os_process: see ``HeartbeatRequest.os_process``.
         """
         self.settings = settings
         self.assignors = tuple(assignors)
@@ -138,7 +141,7 @@ class Member:
         self.heartbeat_interval_ms = 0
         self.coordinator_epoch = -1
         self._sequence = first_sequence
-        self.process_id = process_id
+        self.process_id, self.os_process = process_id, os_process
         self._outstanding: _Outstanding | None = None
         self._full = True
         self._acknowledge = False
@@ -235,6 +238,7 @@ class Member:
                 max_wait_ms=0 if self._full or more_statuses else settings.max_wait_ms,
                 sequence=self._sequence,
                 process_id=self.process_id,
+                os_process=self.os_process,
                 statuses=statuses,
                 draining=self.draining,
                 labels=tuple(ConfigEntry(name=name, value=value) for name, value in settings.traits.labels),
@@ -251,6 +255,7 @@ class Member:
                 max_wait_ms=0 if more_statuses else settings.max_wait_ms,
                 sequence=self._sequence,
                 process_id=self.process_id,
+                os_process=self.os_process,
                 statuses=statuses,
             )
         self._full = self._acknowledge = False

@@ -20,10 +20,11 @@ from ..assign.placement import WorkerTraits
 from ..connector import Connector
 from ..errors import ConfigError
 from ..member.state_machine import MemberSettings
+from ..os_process import this_process
 from ..transport.tcp_client import TcpClient
 from ..worker.loop import Worker
 from ..worker.runner import RunnerSettings, TaskRunner
-from ..worker.settings import Connections
+from ..worker.settings import Connections, WorkerSettings
 from ..worker.signals import handle_signals
 from .history import History
 from .plugins import RecordingRunner, class_loader, make_assignors, make_listeners
@@ -91,6 +92,7 @@ async def run(settings: Mapping[str, Any]) -> None:
         Connections(heartbeats=clients[0], control=clients[1]),
         assignors=make_assignors([load(plugin) for plugin in settings["assignors"]]),
         listeners=make_listeners([load(plugin) for plugin in settings["listeners"]]),
+        times=WorkerSettings(os_process=this_process()),
     )
     node = Node(name)
 

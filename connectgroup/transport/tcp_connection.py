@@ -15,7 +15,7 @@ from ..errors import (
     UnsupportedVersion,
     WireError,
 )
-from ..protocol.messages.api import Handler, Response
+from ..protocol.messages.api import Handler, Request, Response
 from ..protocol.messages.cluster import ApiVersionsRequest, FindCoordinatorRequest
 from ..protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from ..protocol.units import printable
@@ -47,6 +47,7 @@ class Server(Protocol):
     handler: Handler
     limits: Limits
     authenticator: Authenticator | None
+    on_connection_lost: Callable[[Request], None]
 
     @property
     def is_closing(self) -> bool: ...
@@ -80,6 +81,7 @@ class Connection(asyncio.Protocol):
         self._waits_for_frame = True
         self._choked_at: float | None = None
         self._relay: Relay | None = None
+        self._last_request: Request | None = None
         self._refused = ""  # above a limit: the error message for its first request
         self.admission = Admission(server.authenticator)
         self.client_host = ""
@@ -169,6 +171,7 @@ class Connection(asyncio.Protocol):
         elif isinstance(request, ApiVersionsRequest | FindCoordinatorRequest):
             self.conversation.put(header, self._server.handle_locally(request))
         else:
+            self._last_request = request
             self.conversation.begin(header, request, client_id=decoded.client_id or "")
 
     def _authenticate(self, header: RequestHeader, request: SaslHandshakeRequest | SaslAuthenticateRequest) -> None:
@@ -303,6 +306,8 @@ class Connection(asyncio.Protocol):
             self._relay.close()
         if not self.conversation:
             self._server.release(self)
+        if self._last_request is not None:
+            self._server.on_connection_lost(self._last_request)
 
     def stop_reading(self) -> None:
         """Begin no more requests; requests under way still get their responses."""

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ..errors import ConfigError, InvalidRequest, TransportError
-from ..protocol.messages.api import Handler, Response
+from ..protocol.messages.api import Handler, Request, Response
 from ..protocol.messages.cluster import (
     ApiVersionsRequest,
     ApiVersionsResponse,
@@ -59,6 +59,9 @@ class TcpServer:
         limits: limits for peers.
         security: what clients must prove, and TLS; null: nothing, and plain text.
         loopback_only: whether ``start`` rejects a host that other machines can reach, unless ``security`` allows it.
+
+    Attributes:
+        on_connection_lost: called with the last request for the handler that a lost connection has received, if any.
     """
 
     def __init__(
@@ -80,6 +83,7 @@ class TcpServer:
         self.authenticator = security.authenticator
         self._advertised = (advertised_host, advertised_port, node_id)
         self._tls, self._loopback_only = security.tls, loopback_only and not security.is_reachable
+        self.on_connection_lost: Callable[[Request], None] = lambda request: None
         self._listener: asyncio.Server | None = None
         self._connections: set[Connection] = set()
         self._unauthenticated: dict[Connection, None] = {}  # in the order of arrival

@@ -84,6 +84,7 @@ class Worker:
             [assignor_info(each) for each in assignors],
             first_sequence=time.time_ns() // 1000 if first is None else first,
             process_id=new_process_id() if process is None else process,
+            os_process=self._times.os_process,
         )
         self._performer = Performer(
             self.member,

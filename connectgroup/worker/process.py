@@ -27,6 +27,7 @@ from ..config.secrets import Secrets
 from ..config.worker import WorkerConfig
 from ..connector import Connector
 from ..errors import ConfigError, ConnectGroupError, PluginError, TransportError
+from ..os_process import this_process
 from ..plugins import load_assignor, load_connector_class, load_listener
 from ..protocol.messages.common import config_of
 from ..protocol.messages.describe import DescribeRequest, DescribeResponse
@@ -74,7 +75,8 @@ async def run_worker(config: WorkerConfig, *, supervised: bool = False) -> bool:
         Connections(heartbeats=heartbeats, control=control),
         assignors=assignors,
         listeners=[load_listener(name) for name in config.listeners],
-        times=WorkerSettings(process_id=_process_id() if supervised else None),
+        # A supervisor reports the death of its workers itself: their tasks move without a delay then.
+        times=WorkerSettings(process_id=_process_id()) if supervised else WorkerSettings(os_process=this_process()),
     )
     scratch = Scratch(config.scratch, config.name)
     runner = TaskRunner(

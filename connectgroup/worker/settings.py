@@ -21,7 +21,7 @@ class Connections(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
-    """Timeouts and back-offs of a worker, in seconds; its first sequence and its process id.
+    """Timeouts and back-offs of a worker, in seconds; its first sequence and its process.
 
     Attributes:
         call_timeout_s: request timeout, in addition to the time a heartbeat is parked.
@@ -33,6 +33,8 @@ class WorkerSettings:
             can no longer write, because their fencing token is stale. ``None``: the rebalance timeout.
         first_sequence: see ``Member``; ``None``: taken from the wall clock.
         process_id: see ``Member``; ``None``: drawn at random.
+        os_process: ``os_process.this_process()``, so that a coordinator on this machine notices at once that this
+            process has ended. Empty if a supervisor reports that, or if the process outlives the worker.
 
     Raises:
         ConfigError: a time is out of its range.
@@ -46,6 +48,7 @@ class WorkerSettings:
     lose_timeout_s: float | None = None
     first_sequence: int | None = None
     process_id: int | None = None
+    os_process: str = ""
 
     def __post_init__(self) -> None:
         for name in ("call_timeout_s", "assignor_timeout_s", "retry_initial_s", "retry_max_s", "status_wait_s"):

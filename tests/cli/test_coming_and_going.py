@@ -65,11 +65,11 @@ def test_units_of_a_killed_worker_are_described_as_delayed(tmp_path: Path) -> No
             before = group.placement()
             b.signal(signal.SIGKILL)
             b.ended()
-        wait("the end of its session", lambda: "delayed" in group.described(), a.output)
+        wait("its removal", lambda: "delayed" in group.described(), a.output)
         assert re.search(r"^delayed [\d.]+ s more for worker b: naps", group.described(), re.MULTILINE)
         with group.worker("b") as again:
             wait("its tasks again", lambda: group.placement() == before, again.output)
-        assert "delayed" not in group.described()
+            assert "delayed" not in group.described()
 
 
 def test_worker_is_drained_and_the_empty_group_deleted(tmp_path: Path) -> None:

@@ -38,8 +38,9 @@ from .delete import delete
 from .describe import describe
 from .heartbeat import heartbeat
 from .install import install, install_computed, prepare
-from .leave import delay_over, rebalance_timed_out, session_timed_out
+from .leave import delay_over, process_ended, rebalance_timed_out, session_timed_out
 from .overlay import Overlay
+from .process import ProcessEnded
 from .restart import restart_member
 from .settings import GroupSettings
 from .state import Group
@@ -55,8 +56,8 @@ GroupRequest = (
     | RestartRequest
 )
 
-GroupInput = GroupRequest | TimerKey | Computed
-"""An input of a step: a request, an expired timer, or the result of a server-side assignor."""
+GroupInput = GroupRequest | TimerKey | Computed | ProcessEnded
+"""An input of a step: a request, an expired timer, the result of a server-side assignor, or the end of a process."""
 
 
 def handle(
@@ -152,6 +153,8 @@ def step(
         outcome = install_computed(group, what, now_ms, settings)
     elif isinstance(what, TimerKey):
         outcome = expire(group, what, now_ms, settings)
+    elif isinstance(what, ProcessEnded):
+        outcome = process_ended(group, what, now_ms, settings)
     else:
         outcome = handle(group, what, now_ms, settings, client_host=client_host, client_id=client_id)
     records, timers = list(outcome.records), list(outcome.timers)

@@ -17,7 +17,7 @@ from ..kernel.timers import Timer
 from . import delay, static
 from .computation import ensure_computation
 from .overlay import Overlay
-from .process import check_process
+from .process import ProcessEnded, check_process
 from .settings import GroupSettings
 from .state import Group
 
@@ -95,6 +95,21 @@ def session_timed_out(group: Group, member_id: str, now_ms: int, settings: Group
         now_ms,
         settings,
     )
+
+
+def process_ended(group: Group, ended: ProcessEnded, now_ms: int, settings: GroupSettings) -> Outcome[None]:
+    """The process of a member has ended without a leave: the member is removed as after its session timeout (PD-13).
+
+    This does nothing if the member has left or belongs to another process by now. A static member is removed if the
+    scheduled rebalance delay keeps its units for it; without a delay, its session timeout is its time to return.
+    """
+    member = group.members.get(ended.member_id)
+    if member is None or ended.process_id == -1 or member.process_id != ended.process_id:
+        return Outcome(response=None)
+    kept_by_session = member.instance_id is not None and not settings.scheduled_delay_ms
+    if kept_by_session or group.current(ended.member_id).temporarily_left:
+        return Outcome(response=None)
+    return _expel(group, ended.member_id, "ended without leaving the group", now_ms, settings)
 
 
 def rebalance_timed_out(group: Group, member_id: str, now_ms: int, settings: GroupSettings) -> Outcome[None]:

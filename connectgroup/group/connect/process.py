@@ -7,11 +7,24 @@ unknown: a member without one (its record is of an earlier version) accepts ever
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from ...errors import FencedInstanceId, UnreleasedInstanceId
 from ...protocol.records.connect import MemberRecord
 from ...protocol.units import printable
 from .settings import GroupSettings
 from .state import Group
+
+
+class ProcessEnded(NamedTuple):
+    """An input of a group: the process that joined as a member has ended without a leave (PD-13).
+
+    Attributes:
+        process_id: of the process that has ended; not -1.
+    """
+
+    member_id: str
+    process_id: int
 
 
 def check_process(group: Group, member_id: str, process_id: int) -> None:

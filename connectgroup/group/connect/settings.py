@@ -54,6 +54,8 @@ class GroupSettings:
         scheduled_delay_ms: ``scheduled.rebalance.max.delay.ms``: how long the units of a lost worker are delayed for it
             (Connect: 300 s). 0: they are reassigned at once.
         max_delay_ms: upper bound on the delay an assignor may request.
+        connection_loss_grace_ms: how long after the loss of a member's connection the coordinator looks whether the
+            member's process has ended, on the same machine; if so, the member is removed. 0: it does not look.
 
     Raises:
         ConfigError: a field is out of its range: the field, its value, and what is allowed.
@@ -72,11 +74,12 @@ class GroupSettings:
     max_moves: int = 0
     scheduled_delay_ms: int = 0
     max_delay_ms: int = 3_600_000
+    connection_loss_grace_ms: int = 1_000
 
     def __post_init__(self) -> None:
         for name in ("session_timeout_ms", "heartbeat_interval_ms", "max_rebalance_timeout_ms"):
             check_whole(name, getattr(self, name), 1, MAX_MS)
-        for name in ("assignment_interval_ms", "scheduled_delay_ms", "max_delay_ms"):
+        for name in ("assignment_interval_ms", "scheduled_delay_ms", "max_delay_ms", "connection_loss_grace_ms"):
             check_whole(name, getattr(self, name), 0, MAX_MS)
         for name in ("failures_before_fallback", "max_members", "max_units", "max_groups"):
             check_whole(name, getattr(self, name), 1, MAX_INT32)

@@ -62,6 +62,8 @@ class HeartbeatRequest:
             belongs to the process that joined; requests of any other process change nothing (PD-15). -1: none.
         progress: *(tagged)* the numbers of tasks that have changed, at most every few seconds. The coordinator keeps
             them in memory; no rule depends on them.
+        os_process: *(tagged)* the name of the operating-system process (``os_process.this_process``): the coordinator
+            looks whether it has ended when its connection is lost (PD-13). Empty: the coordinator does not look.
     """
 
     group_id: str
@@ -85,6 +87,7 @@ class HeartbeatRequest:
     returns: bool = False
     process_id: int = -1
     progress: tuple[TaskProgress, ...] = ()
+    os_process: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

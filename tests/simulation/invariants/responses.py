@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from connectgroup.group.connect.handle import GroupInput, GroupRequest, expire, handle
+from connectgroup.group.connect.process import ProcessEnded
 from connectgroup.group.connect.state import Group
 from connectgroup.group.kernel.effects import Computed
 from connectgroup.group.kernel.outcome import Outcome
@@ -57,6 +58,8 @@ class RequestsAreIdempotent(Invariant):
         if not self.watch.newest_decides():
             return
         if isinstance(what, Computed):
+            return
+        if isinstance(what, ProcessEnded):
             return
         if isinstance(what, TimerKey):
             # Each attempt of a computation without a willing member is counted, and a timer fires once.

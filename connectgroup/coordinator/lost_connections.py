@@ -1,0 +1,57 @@
+"""Members whose process has ended are removed soon after the loss of their connection (PD-13).
+
+The kernel closes the connections of a process that ends, and the coordinator sees that at once; a session timeout takes
+seconds. A lost connection alone proves nothing: a worker that lives opens another one, and must not lose its session.
+So the coordinator looks whether the process exists, which it can do for a worker on its own machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from ..group.connect.process import ProcessEnded
+from ..os_process import has_ended
+from ..protocol.messages.api import Request
+from ..protocol.messages.heartbeat import HeartbeatRequest
+
+FIRST_LOOK_S = 0.01
+"""Wait before the second look; doubled for each further one: a process ends shortly after its connections."""
+
+
+class LostConnections:
+    """Looks for the processes behind lost connections.
+
+    Attributes:
+        has_ended: whether the process with a name (``HeartbeatRequest.os_process``) has ended.
+    """
+
+    def __init__(self, submit: Callable[[str, ProcessEnded], None], *, grace_s: float) -> None:
+        """``submit`` takes a group and one of its inputs; ``grace_s`` is how long to look for a process; 0: not."""
+        self.has_ended = has_ended
+        self._submit, self._grace_s = submit, grace_s
+        self._looking: set[asyncio.Task[None]] = set()
+
+    def on_lost(self, request: Request) -> None:
+        """A connection is lost; ``request`` is the last one that was received on it."""
+        if isinstance(request, HeartbeatRequest) and request.os_process and self._grace_s:
+            task = asyncio.get_running_loop().create_task(self._look(request))
+            self._looking.add(task)
+            task.add_done_callback(self._looking.discard)
+
+    async def _look(self, request: HeartbeatRequest) -> None:
+        loop = asyncio.get_running_loop()
+        ends_s, wait_s = loop.time() + self._grace_s, FIRST_LOOK_S
+        while not self.has_ended(request.os_process):
+            left_s = ends_s - loop.time()
+            if left_s <= 0:
+                return
+            await asyncio.sleep(min(wait_s, left_s))
+            wait_s *= 2
+        self._submit(request.group_id, ProcessEnded(request.member_id, request.process_id))
+
+    def close(self) -> None:
+        """Stop looking."""
+        self._grace_s = 0.0
+        for task in self._looking:
+            task.cancel()

@@ -1,0 +1,63 @@
+"""Names of operating-system processes, by which another process on the same machine finds out that one has ended.
+
+A name contains the boot of the machine and the PID namespace, because a process id means nothing on another machine, in
+another container or after a reboot; and the start time, because process ids are used again. Linux only (``/proc``):
+elsewhere a process has no name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Final
+
+_PROC: Final = Path("/proc")
+_START_TIME: Final = 19
+"""Index of ``starttime`` in ``/proc/PID/stat`` behind the name of the program; the state is at index 0 (proc(5))."""
+
+
+def this_process() -> str:
+    """The name of this process, ``machine/pid/start time``; empty if the operating system does not tell."""
+    machine, pid = _machine(), os.getpid()
+    stat = _stat(pid)
+    return f"{machine}/{pid}/{stat[_START_TIME]}" if machine and stat else ""
+
+
+def has_ended(process: str) -> bool:
+    """Whether the process with this name has ended; false if that is unknown.
+
+    Args:
+        process: what ``this_process`` returned in that process; any other text names no known process.
+    """
+    machine, _, rest = process.partition("/")
+    pid, _, start = rest.partition("/")
+    if not machine or machine != _machine() or not (pid.isascii() and pid.isdigit() and 0 < int(pid[:12]) < 1 << 31):
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:  # it exists, and is another user's
+        pass
+    stat = _stat(int(pid))
+    # A zombie has ended: its parent has not reaped it yet.
+    return bool(stat) and (stat[0] in ("Z", "X") or stat[_START_TIME] != start)
+
+
+def _machine() -> str:
+    try:
+        boot = (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii")
+        namespace = (_PROC / "self/ns/pid").readlink()
+    except OSError:
+        return ""
+    return hashlib.sha256(f"{boot}{namespace}".encode()).hexdigest()[:16]
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of ``/proc/PID/stat`` behind the name of the program, which may contain spaces; empty if unknown."""
+    try:
+        fields = (_PROC / str(pid) / "stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return []
+    return fields if len(fields) > _START_TIME else []
