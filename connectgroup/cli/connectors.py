@@ -247,16 +247,14 @@ def _report(options: argparse.Namespace, name: str, text: str, **fields: object)
 
 
 async def list_plugins(options: argparse.Namespace) -> int:
-    from ..config.connector_validation import list_connector_classes
-    from ..plugins import available
+    from ..config.connector_validation import class_versions, list_plugins as listed
+    from ..plugins import Kind, available
 
-    classes = list_connector_classes()
-    others = {kind: available(kind) for kind in ("sources", "sinks", "transforms", "predicates", "assignors")}
+    kinds: tuple[Kind, ...] = ("connectors", "sources", "sinks", "transforms", "predicates", "assignors")
     if options.json:
-        print_json({"connectors": classes, **others})
+        print_json({"connectors": listed("connectors"), **{kind: available(kind) for kind in kinds[1:]}})
         return 0
-    rows = [("connector", each["class"], each["version"]) for each in classes]
-    rows += [(kind.removesuffix("s"), name, "") for kind, names in others.items() for name in names]
+    rows = [(kind.removesuffix("s"), name, class_versions(kind)[name]) for kind in kinds for name in available(kind)]
     print_table(("KIND", "NAME", "VERSION"), rows)
     return 0
 

@@ -1,4 +1,4 @@
-"""The settings of connector classes, and the validation of a configuration, as ``/connector-plugins`` shows them.
+"""The settings of connector classes, transforms and predicates, and the validation of a configuration.
 
 Definitions come from the pydantic models of a connector class (``Connector.settings_models``) and from the settings
 that every connector has. Validation collects all errors by setting: those of the common settings, of the models, and
@@ -21,14 +21,22 @@ from pydantic.fields import FieldInfo
 from ..assign.placement import check_settings, placement_settings
 from ..connector import Config, Connector
 from ..dataplane.settings import NOT_INSTALLED, settings_below
+from ..dataplane.transform import entry_point_name
 from ..errors import ConfigError, PluginError
 from ..masking import is_credential, masked_value, without_secrets
-from ..plugins import available, load_connector_class
+from ..plugins import Kind, available, load_connector_class, load_predicate_class, load_transform_class
 from ..protocol.units import printable
 from .connector_check import check_connector
 
 COMMON: Final = "Common"
 PLACEMENT: Final = "Placement"
+
+PLUGIN_TYPES: Final[Mapping[Kind, str]] = {
+    "connectors": "source",
+    "transforms": "transformation",
+    "predicates": "predicate",
+}
+"""Kafka's ``PluginType`` of each kind that ``/connector-plugins`` lists."""
 
 _TYPES: Final = {int: "INT", float: "DOUBLE", bool: "BOOLEAN"}
 
@@ -117,18 +125,44 @@ class Validation:
         }
 
 
-def list_connector_classes() -> list[dict[str, str]]:
-    """Name, type and version of each installed connector class. Nothing is imported."""
-    versions = class_versions()
-    return [{"class": name, "type": "source", "version": versions[name]} for name in available("connectors")]
+def list_plugins(*kinds: Kind) -> list[dict[str, str]]:
+    """Name, type and version of each installed plug-in of these kinds, of ``PLUGIN_TYPES``. Nothing is imported."""
+    return [
+        {"class": name, "type": PLUGIN_TYPES[kind], "version": class_versions(kind)[name]}
+        for kind in kinds
+        for name in available(kind)
+    ]
 
 
 @cache
-def class_versions() -> Mapping[str, str]:
-    """The version of the distribution of each connector class that was installed at the first call."""
+def class_versions(kind: Kind = "connectors") -> Mapping[str, str]:
+    """The version of the distribution of each plug-in of a kind that was installed at the first call."""
     return {
-        found.name: found.dist.version if found.dist else "" for found in entry_points(group="connectgroup.connectors")
+        found.name: found.dist.version if found.dist else "" for found in entry_points(group=f"connectgroup.{kind}")
     }
+
+
+def plugin_definitions(name: str) -> tuple[Definition, ...]:
+    """All settings of a connector class, a transform or a predicate, each without a prefix.
+
+    Args:
+        name: of its entry point; of a transform or predicate also Kafka Connect's class.
+
+    Raises:
+        ConfigError: there is no such plug-in; lists the available connector classes.
+        PluginError: it cannot be loaded.
+    """
+    if name in available("connectors"):
+        return definitions({"connector.class": name})
+    short = entry_point_name(name, "plugin")
+    model: type[BaseModel]
+    if short in available("transforms"):
+        model = load_transform_class(short, "plugin").Settings
+    elif short in available("predicates"):
+        model = load_predicate_class(short, "plugin").Settings
+    else:
+        return definitions({"connector.class": name})
+    return tuple(_definition("", key, field, model) for key, field in _fields(model))
 
 
 def definitions(config: Config) -> tuple[Definition, ...]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from ..connector import Config
 from ..dataplane.settings import parse_settings, setting_names, settings_below, unknown_setting
-from ..dataplane.transform import Place, Predicate, Transform, listed
+from ..dataplane.transform import Place, Predicate, Transform, entry_point_name, listed
 from ..errors import NO_VALUE, ConfigError
 from ..plugins import available, load_predicate_class, load_transform_class
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 TRANSFORMS: Final = "transforms."
 PREDICATES: Final = "predicates."
-_CONNECT_CLASS: Final = re.compile(r"org\.apache\.kafka\.connect\.transforms\.(?:predicates\.)?(\w+(?:\$\w+)?)")
 PluginT = TypeVar("PluginT", bound=Transform | Predicate)
 
 
@@ -88,20 +87,11 @@ def _create(
 
 
 def _transform_class(name: str, setting: str) -> type[Transform]:
-    return load_transform_class(_short(name, setting), setting)
+    return load_transform_class(entry_point_name(name, setting), setting)
 
 
 def _predicate_class(name: str, setting: str) -> type[Predicate]:
-    return load_predicate_class(_short(name, setting), setting)
-
-
-def _short(name: str, setting: str) -> str:
-    """Return the entry point's name of a plug-in that may be written as Kafka Connect's class."""
-    match = _CONNECT_CLASS.fullmatch(name)
-    short, _, part = (match[1] if match else name).partition("$")
-    if part not in ("", "Value"):
-        raise ConfigError(setting, name, f"{short} or {short}$Value: keys are transformed as the column key")
-    return short
+    return load_predicate_class(entry_point_name(name, setting), setting)
 
 
 def _names(config: Config, setting: str) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ a member of a real group:
     callbacks        calls to the listener and the assignors
     client           broker selection and retries
     connection       one connection, one request at a time
+    security         TLS and SASL, by librdkafka's settings
     problems         problems that last are logged once
 
 The public names are loaded on first use, so that the pure modules can be imported without the rest.

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from ..assign.members import TopicSpec
 from ..config.base import parse_address
-from ..errors import ConfigError, TransportError
+from ..errors import ConfigError, NotAuthenticated, TransportError
 from ..protocol.messages.cluster import FindCoordinatorRequest, FindCoordinatorResponse
 from ..protocol.units import printable
 from ..wire.kafka_apis import BrokerRequest
@@ -25,6 +25,7 @@ from ..wire.kafka_messages import MetadataRequest, MetadataResponse, TopicMetada
 from .connection import BrokerConnection
 from .errors import ASK_AGAIN, COORDINATOR_MOVED, BrokerError, Code, error_name
 from .problems import Problems
+from .security import PLAINTEXT, BrokerSecurity
 
 Line = Literal["group", "offsets", "assignor"]
 
@@ -62,16 +63,27 @@ class GroupClient:
         group_id: the group.
         client_id: sent to the brokers.
         coordinator: ``host:port`` of a coordinator that is not one of the brokers; null looks the group's up.
+        security: TLS and SASL of the brokers.
 
     Attributes:
         problems: of this consumer.
+        rejected: why the brokers or the coordinator do not authenticate this client; null if they do.
     """
 
-    def __init__(self, bootstrap: str, group_id: str, client_id: str, *, coordinator: str | None = None) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        group_id: str,
+        client_id: str,
+        *,
+        coordinator: str | None = None,
+        security: BrokerSecurity = PLAINTEXT,
+    ) -> None:
         self._bootstrap = addresses(bootstrap)
         self._fixed = parse_address("coordinator", coordinator) if coordinator is not None else None
         self.problems = Problems(group_id)
-        self._group_id, self._client_id = group_id, client_id
+        self.rejected: NotAuthenticated | None = None
+        self._group_id, self._client_id, self._security = group_id, client_id, security
         self._known: tuple[tuple[str, int], ...] = ()
         self._any: BrokerConnection | None = None
         self._coordinator: tuple[str, int] | None = None
@@ -154,7 +166,7 @@ class GroupClient:
         while True:
             try:
                 connection = await self._line(line)
-                response = await connection.call(request, timeout_s=min(each_s, give_up - loop.time()))
+                response = await self._call(connection, request, min(each_s, give_up - loop.time()))
             except TransportError as error:
                 self.forget_coordinator()
                 found = str(error)
@@ -174,6 +186,15 @@ class GroupClient:
                 raise TransportError(f"{type(request).__name__}: given up after {timeout_s:g} s: {problem}")
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, MAX_WAIT_S)
+
+    async def _call(self, connection: BrokerConnection, request: BrokerRequest, timeout_s: float) -> Any:
+        try:
+            response = await connection.call(request, timeout_s=timeout_s)
+        except NotAuthenticated as error:
+            self.rejected = error
+            raise
+        self.rejected = None
+        return response
 
     def forget_coordinator(self) -> None:
         """Discard the coordinator's address, because it moved or does not respond: the next request looks it up."""
@@ -195,7 +216,8 @@ class GroupClient:
         if connection is None or connection.address != f"{host}:{port}":
             if connection is not None:
                 await connection.close()
-            connection = self._lines[line] = BrokerConnection(host, port, self._client_id)
+            security = self._security if self._fixed is None else PLAINTEXT
+            connection = self._lines[line] = BrokerConnection(host, port, self._client_id, security)
         return connection
 
     async def _find(self) -> tuple[str, int]:
@@ -215,16 +237,16 @@ class GroupClient:
         problem = "no broker"
         if self._any is not None:
             try:
-                response = await self._any.call(request, timeout_s=REQUEST_TIMEOUT_S)
+                response = await self._call(self._any, request, REQUEST_TIMEOUT_S)
                 self.problems.solved(BROKERS)
                 return response
             except TransportError as error:
                 problem = str(error)
         # Brokers from the cluster's metadata first, then the bootstrap brokers: the former may all be gone.
         for host, port in dict.fromkeys((*self._known, *self._bootstrap)):
-            connection = BrokerConnection(host, port, self._client_id)
+            connection = BrokerConnection(host, port, self._client_id, self._security)
             try:
-                response = await connection.call(request, timeout_s=REQUEST_TIMEOUT_S)
+                response = await self._call(connection, request, REQUEST_TIMEOUT_S)
             except TransportError as error:
                 problem = str(error)
                 continue

@@ -4,7 +4,7 @@ A broker processes a connection's requests in order and starts none before it ha
 waits for the slowest member. A commit during that time therefore needs a second connection. Requests are not pipelined,
 which makes a lost response simple: any failure or timeout closes the connection, and the next call opens a new one.
 
-PLAINTEXT only: to brokers, neither TLS nor SASL is supported. A coordinator of connectgroup that authenticates its
+A broker gets TLS and SASL by librdkafka's settings (``security``). A coordinator of connectgroup that authenticates its
 clients gets the credentials that any client of this user finds (``transport.credentials``).
 
 Source: Kafka's protocol guide, "Network"; KIP-35 and KIP-511 for the versions.
@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
+import ssl
 import struct
 from typing import Any, Final
 
@@ -21,17 +23,23 @@ from ..errors import ConfigError, NotAuthenticated, TransportError, WireError
 from ..protocol.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
 from ..protocol.messages.sasl import SaslHandshakeRequest
 from ..protocol.units import printable
+from ..sasl.scram import MECHANISM
 from ..transport.base import name_lookup_errors, reason
-from ..transport.credentials import VARIABLE, find_credentials
+from ..transport.credentials import VARIABLE, Credentials, find_credentials
 from ..transport.login import credentials_missing, log_in
 from ..wire.framing import frame
 from ..wire.kafka_apis import BROKER_APIS, BrokerRequest, decode_kafka_response, encode_call
+from .security import PLAINTEXT, BrokerSecurity
 
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
 CONNECT_TIMEOUT_S: Final = 10.0
 PRODUCE: Final = 0
 """The key of an API that brokers serve and coordinators of connectgroup do not."""
 APIS_REQUEST: Final = ApiVersionsRequest(client_software_name="connectgroup", client_software_version="0")
+
+FILE_ALLOWED: Final = f"{VARIABLE} with the coordinator's file of credentials"
+SHARE_OF_SESSION: Final = 0.9
+"""A connection is used for this part of the session lifetime that the broker grants."""
 
 _LENGTH: Final = struct.Struct(">i")
 
@@ -43,10 +51,12 @@ class BrokerConnection:
         host: name or address.
         port: TCP port.
         client_id: sent to the broker with each request, for its logs and quotas.
+        security: TLS and SASL.
     """
 
-    def __init__(self, host: str, port: int, client_id: str) -> None:
-        self._host, self._port, self._client_id = host, port, client_id
+    def __init__(self, host: str, port: int, client_id: str, security: BrokerSecurity = PLAINTEXT) -> None:
+        self._host, self._port, self._client_id, self._security = host, port, client_id, security
+        self._lives_until = math.inf
         self._turn = asyncio.Lock()
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._versions: dict[type[Any], int] = {}
@@ -75,6 +85,8 @@ class BrokerConnection:
         try:
             async with asyncio.timeout(timeout_s), self._turn:
                 try:
+                    if asyncio.get_running_loop().time() >= self._lives_until:
+                        self._drop()
                     if self._streams is None:
                         await self._connect()
                     return await self._exchange(request, self._version_of(type(request)))
@@ -110,13 +122,15 @@ class BrokerConnection:
         """Connect, and select the highest version of each API that both sides support."""
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             with name_lookup_errors(self._host):
-                self._streams = await asyncio.open_connection(self._host, self._port)
+                self._streams = await asyncio.open_connection(self._host, self._port, ssl=self._security.tls)
+            self._lives_until = math.inf
             try:
                 response: ApiVersionsResponse = await self._exchange(
                     APIS_REQUEST, BROKER_APIS[ApiVersionsRequest].versions[-1]
                 )
             except (EOFError, WireError) as error:
-                hint = "is it a Kafka broker's PLAINTEXT listener? TLS and SASL are not spoken here"
+                listener = self._security.protocol.upper()
+                hint = f"is it a Kafka broker's {listener} listener? allowed: another security.protocol in ``fetch``"
                 raise WireError(f"{_error_text(error)} at ApiVersions; {hint}") from error
         theirs = {api.api_key: range(api.min_version, api.max_version + 1) for api in response.api_keys}
         self._versions = {
@@ -124,27 +138,39 @@ class BrokerConnection:
             for asked_with, api in BROKER_APIS.items()
             if (both := [version for version in api.versions if version in theirs.get(api.key, ())])
         }
+        if self._security.credentials is not None:
+            allowed = "sasl.username and sasl.password in ``fetch`` that the brokers know"
+            lifetime_ms = await self._authenticate(self._security.credentials, self._security.mechanism, allowed)
+            if lifetime_ms:
+                # Connecting anew is simpler than authenticating again between two requests (KIP-368).
+                self._lives_until = asyncio.get_running_loop().time() + lifetime_ms / 1000 * SHARE_OF_SESSION
         # Every broker lists SaslHandshake, also at a listener that needs no login; a coordinator only if it needs one.
-        if SaslHandshakeRequest in self._versions and PRODUCE not in theirs:
-            await self._log_in()
+        elif SaslHandshakeRequest in self._versions and PRODUCE not in theirs:
+            await self._authenticate(self._found_credentials())
 
-    async def _log_in(self) -> None:
-        """Authenticate to a coordinator of connectgroup.
+    def _found_credentials(self) -> Credentials:
+        """The credentials for a coordinator of connectgroup.
 
         Raises:
-            NotAuthenticated: there are no credentials, or they cannot be used, or are rejected.
+            NotAuthenticated: there are none, or they cannot be used.
         """
         try:
             credentials = find_credentials(self._host, self._port)
         except ConfigError as error:
             raise NotAuthenticated(f"{self.address}: {error}") from error
         if credentials is None:
-            raise credentials_missing(self.address, allowed=f"{VARIABLE} with")
+            raise credentials_missing(self.address, allowed=FILE_ALLOWED)
+        return credentials
+
+    async def _authenticate(
+        self, credentials: Credentials, mechanism: str = MECHANISM, allowed: str = FILE_ALLOWED
+    ) -> int:
+        """Log in; returns the lifetime of the session in milliseconds, 0 for no limit."""
 
         def send(request: Any) -> asyncio.Future[Any]:
             return asyncio.ensure_future(self._exchange(request, self._version_of(type(request))))
 
-        await log_in(self.address, credentials, send)
+        return await log_in(self.address, credentials, send, mechanism=mechanism, allowed=allowed)
 
     def _version_of(self, asked_with: type[BrokerRequest]) -> int:
         version = self._versions.get(asked_with)
@@ -175,4 +201,6 @@ class BrokerConnection:
 def _error_text(error: Exception) -> str:
     if isinstance(error, EOFError):
         return "the broker closed the connection"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS: {reason(error)}; allowed: the broker's listener for TLS, and its authority as ssl.ca.location"
     return reason(error) if isinstance(error, OSError) else printable(error, limit=300)

@@ -35,6 +35,7 @@ from .ownership import Ownership
 from .protocols import protocol_of
 from .reading import MAX_RECORDS, Reading
 from .records import Record
+from .security import broker_security
 from .settings import ConsumerSettings
 
 logger = logging.getLogger(__name__)
@@ -47,7 +48,7 @@ class GroupConsumer:
     """Reads the partitions that its group assigns to it.
 
     Args:
-        bootstrap: ``host:port`` of one or more brokers, with commas. PLAINTEXT only: no TLS, no SASL.
+        bootstrap: ``host:port`` of one or more brokers, with commas.
         group: the group's name.
         topics: names; the consumer waits for topics that do not exist yet.
         pattern: instead of ``topics``: a regular expression (RE2) that whole names of topics match.
@@ -76,7 +77,8 @@ class GroupConsumer:
             A process that is killed has read at most one interval, or one ``poll``, that is read again.
         metadata_max_age_ms: how often topics are queried, for new ones and for new partitions.
         client_id: sent to the brokers.
-        fetch: settings of librdkafka for fetching, as ``{"fetch.min.bytes": 1}``.
+        fetch: settings of librdkafka, as ``{"fetch.min.bytes": 1}``: for fetching, and TLS and SASL
+            (``security.protocol`` and the settings listed in ``consumer.security``).
 
     Raises:
         ConfigError: a setting is invalid; field, value, what is allowed. Also if the extra ``kafka`` is not installed.
@@ -128,7 +130,8 @@ class GroupConsumer:
                 "fetch": fetch or {},
             },
         )
-        self._client = GroupClient(bootstrap, group, client_id, coordinator=coordinator)
+        security = broker_security(self._settings.fetch)
+        self._client = GroupClient(bootstrap, group, client_id, coordinator=coordinator, security=security)
         self._reading = Reading(self._settings, self._client)
         self._membership, work = protocol_of(self._settings, self._client, assignors)
         self._commits = Commits(self._client, self._settings, self._membership, self._reading)
@@ -153,6 +156,7 @@ class GroupConsumer:
 
         Raises:
             FencedInstanceId: another process has this member's ``instance``. This consumer cannot continue.
+            NotAuthenticated: the brokers reject this client's credentials; the next ``poll`` tries again.
             PluginError: a callback raised, or the assignor on the leader did (the member has then left the group).
             BrokerError: the group, a topic or an offset is rejected.
             FetchError: a partition cannot be read.
@@ -180,6 +184,8 @@ class GroupConsumer:
                 left_s, has_enough = give_up - time.monotonic(), self._reading.has(at_least)
                 if (has_enough or left_s <= 0) and (records := self._reading.hand_out(limit)):
                     return records
+                if self._client.rejected is not None:
+                    raise self._client.rejected
                 if left_s <= 0:
                     return []
                 if not self._ownership.is_read() or self._work.has_retry():

@@ -12,6 +12,7 @@ from ..config.base import MaybeMilliseconds, Milliseconds, Settings, ShortText, 
 from ..errors import ConfigError
 from ..topics.regex import violation
 from .client import addresses
+from .security import check_security
 
 TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 OURS = (
@@ -72,12 +73,9 @@ class ConsumerSettings(Settings):
             allowed = f"at most a third of session_timeout_ms ({self.session_timeout_ms})"
             raise ConfigError("heartbeat_interval_ms", self.heartbeat_interval_ms, allowed)
         for name, value in self.fetch.items():
-            if name.startswith(("sasl.", "ssl.")) or (
-                name == "security.protocol" and str(value).lower() != "plaintext"
-            ):
-                raise ConfigError(f"fetch.{name}", "a value", "nothing: only PLAINTEXT is spoken, no TLS and no SASL")
             if name in OURS:
                 raise ConfigError(
                     f"fetch.{name}", value, "settings of fetching only; this one the consumer makes itself"
                 )
+        check_security(self.fetch)
         return self

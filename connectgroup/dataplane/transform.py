@@ -12,16 +12,19 @@ Kafka record). Transforms of the whole value (``HoistField``, ``Flatten``) leave
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from ..errors import ConfigError
 from .settings import PluginSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+
+_CONNECT_CLASS: Final = re.compile(r"org\.apache\.kafka\.connect\.transforms\.(?:predicates\.)?(\w+(?:\$\w+)?)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +139,19 @@ class Predicate(ABC):
         Raises:
             ConfigError: the frame lacks a column that the predicate needs.
         """
+
+
+def entry_point_name(name: str, setting: str) -> str:
+    """Return the entry point's name of a transform or predicate, which may be written as Kafka Connect's class.
+
+    Raises:
+        ConfigError: a class for keys; ``setting`` is its field.
+    """
+    match = _CONNECT_CLASS.fullmatch(name)
+    short, _, part = (match[1] if match else name).partition("$")
+    if part not in ("", "Value"):
+        raise ConfigError(setting, name, f"{short} or {short}$Value: keys are transformed as the column key")
+    return short
 
 
 def quoted(name: str) -> str:

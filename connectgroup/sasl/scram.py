@@ -1,7 +1,9 @@
-"""SCRAM-SHA-256: a client proves that it knows a password, and the server that it knows the password's verifier.
+"""SCRAM: a client proves that it knows a password, and the server that it knows the password's verifier.
 
 Neither the password nor anything that could be used in its place is sent. The server keeps a ``Verifier``, not the
 password. Channel binding is not used: over TLS, the certificate authenticates the server.
+
+Servers here support SCRAM-SHA-256; clients SCRAM-SHA-512 as well, which Kafka's brokers offer too.
 
 Source: RFC 5802 (SCRAM), RFC 7677 (SHA-256), KIP-84. User names are ASCII here, so SASLprep (RFC 4013) changes nothing.
 """
@@ -17,6 +19,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 MECHANISM: Final = "SCRAM-SHA-256"
+
+DIGESTS: Final = {MECHANISM: "sha256", "SCRAM-SHA-512": "sha512"}
+"""The hash function of each mechanism that a client supports, by ``hashlib``'s name."""
 
 MIN_ITERATIONS: Final = 4_096
 """Iterations that RFC 7677 requires at least; a client rejects fewer."""
@@ -51,9 +56,9 @@ def verifier_of(password: str, *, salt: bytes, iterations: int = MIN_ITERATIONS)
 class ScramClient:
     """The client's side of one exchange: ``first``, ``final``, ``finish``, in this order."""
 
-    def __init__(self, name: str, password: str, *, nonce: str) -> None:
+    def __init__(self, name: str, password: str, *, nonce: str, mechanism: str = MECHANISM) -> None:
         """``nonce``: random, at least 16 printable ASCII characters without a comma."""
-        self._password, self._nonce = password, nonce
+        self._password, self._nonce, self._digest = password, nonce, DIGESTS[mechanism]
         self._first_bare = f"n={name.replace('=', '=3D').replace(',', '=2C')},r={nonce}"
         self._server_signature = b""
 
@@ -75,9 +80,10 @@ class ScramClient:
             raise SaslError(f"iterations: got {iterations}; allowed: {MIN_ITERATIONS} to {MAX_ITERATIONS}")
         without_proof = f"c=biws,r={nonce}"
         message = f"{self._first_bare},{server_first.decode()},{without_proof}".encode()
-        client_key, server_key = _keys(self._password, salt, iterations)
-        proof = _xor(client_key, _hmac(hashlib.sha256(client_key).digest(), message))
-        self._server_signature = _hmac(server_key, message)
+        client_key, server_key = _keys(self._password, salt, iterations, self._digest)
+        stored_key = hashlib.new(self._digest, client_key).digest()
+        proof = _xor(client_key, _hmac(stored_key, message, self._digest))
+        self._server_signature = _hmac(server_key, message, self._digest)
         return f"{without_proof},p={_encode(proof)}".encode()
 
     def finish(self, server_final: bytes) -> None:
@@ -143,14 +149,14 @@ class ScramServer:
 
 
 @functools.lru_cache(maxsize=64)
-def _keys(password: str, salt: bytes, iterations: int) -> tuple[bytes, bytes]:
+def _keys(password: str, salt: bytes, iterations: int, digest: str = "sha256") -> tuple[bytes, bytes]:
     """Client key and server key. Cached: each connection of a process needs them."""
-    salted = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, iterations)
-    return _hmac(salted, b"Client Key"), _hmac(salted, b"Server Key")
+    salted = hashlib.pbkdf2_hmac(digest, password.encode(), salt, iterations)
+    return _hmac(salted, b"Client Key", digest), _hmac(salted, b"Server Key", digest)
 
 
-def _hmac(key: bytes, message: bytes) -> bytes:
-    return hmac.digest(key, message, "sha256")
+def _hmac(key: bytes, message: bytes, digest: str = "sha256") -> bytes:
+    return hmac.digest(key, message, digest)
 
 
 def _xor(left: bytes, right: bytes) -> bytes:

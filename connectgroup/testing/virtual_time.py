@@ -6,7 +6,9 @@ Unmodified asyncio code runs on it, and 300 s pass in milliseconds. Two things m
   until the thread has ended or blocks in virtual time (``Gate.wait``, ``VirtualLoop.sleep_in_thread``, and
   ``time.sleep`` within ``virtual_sleep``). So virtual time never passes a call that is still computing, and the order
   of events does not depend on the operating system. A thread that takes longer than ``REAL_LIMIT_S`` of real time
-  counts as blocked; virtual time then continues without it, so that a test of a plug-in that hangs still ends.
+  counts as blocked; virtual time then continues without it, so that a test of a plug-in that hangs still ends. A
+  thread that calls the loop (``asyncio.run_coroutine_threadsafe``) probably waits for it: the loop runs then, and from
+  then on waits for this thread only ``CALLER_LIMIT_S`` of real time before virtual time passes.
 - *Nodes.* A ``Node`` stands for a process. Everything that starts in its context belongs to it. A node can be paused
   (SIGSTOP: nothing of it runs, and its clock continues) or killed (SIGKILL: nothing of it runs any more).
 """
@@ -25,6 +27,9 @@ from typing import Any
 REAL_LIMIT_S = 5.0
 """Seconds of real time that the loop waits for a thread, and for an event when nothing is left to happen."""
 
+CALLER_LIMIT_S = 0.05
+"""Seconds of real time that virtual time waits for a thread that has called the loop, to end or to call it again."""
+
 MAX_TURNS = 100_000
 """Turns of the loop at one moment of virtual time: code that needs more of them spins."""
 
@@ -34,6 +39,8 @@ NODE: contextvars.ContextVar[Node | None] = contextvars.ContextVar("connectgroup
 _changed = threading.Condition()
 _blocked: set[threading.Thread] = set()
 _ended: set[threading.Thread] = set()
+_callers: set[threading.Thread] = set()
+"""Threads that have called the loop, and may wait for it."""
 
 
 class Stuck(RuntimeError):
@@ -110,7 +117,11 @@ class Gate:
 def _wait_for(thread: threading.Thread) -> None:
     """Wait in real time until a thread that the loop has started ends or blocks at a gate."""
     with _changed:
-        _changed.wait_for(lambda: thread in _blocked or thread in _ended or not thread.is_alive(), timeout=REAL_LIMIT_S)
+        _changed.wait_for(lambda: thread in _callers or not _runs(thread), timeout=REAL_LIMIT_S)
+
+
+def _runs(thread: threading.Thread) -> bool:
+    return thread not in _blocked and thread not in _ended and thread.is_alive()
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -146,6 +157,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             finally:
                 with _changed:
                     _ended.add(thread)
+                    _callers.discard(thread)
                     _changed.notify_all()
 
         thread = threading.Thread(target=run, name=name, daemon=True)
@@ -162,10 +174,30 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         result.add_done_callback(self._in_executor.discard)
         return result
 
+    def call_soon_threadsafe(  # type: ignore[override]
+        self, callback: Any, *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        handle = super().call_soon_threadsafe(callback, *args, context=context)
+        thread = threading.current_thread()
+        if thread in self.threads:
+            with _changed:
+                _callers.add(thread)
+                _changed.notify_all()
+        return handle
+
+    def _await_callers(self) -> None:
+        """Wait until each thread that has called the loop has ended, blocks, or calls it again; or for the limit."""
+        with _changed:
+            callers = _callers & set(self.threads)
+            if callers:
+                _callers.difference_update(callers)
+                _changed.wait_for(lambda: not any(map(_runs, callers)) or bool(_callers), timeout=CALLER_LIMIT_S)
+                _callers.update(filter(_runs, callers))
+
     def sleep_in_thread(self, seconds: float) -> None:
         """Block the calling thread for this long, in virtual time."""
         gate = Gate()
-        self.call_soon_threadsafe(self.call_later, seconds, gate.open)
+        super().call_soon_threadsafe(self.call_later, seconds, gate.open)  # this thread waits for the gate
         gate.wait()
 
     def create_task(self, coro: Any, *, name: Any = None, context: Context | None = None) -> asyncio.Task[Any]:
@@ -202,6 +234,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                 raise Stuck(f"virtual time stands still at {self._now:.3f} s: some code runs without ever waiting")
             return list(self._poll(0))
         self._turns = 0
+        self._await_callers()
         waits = timeout is None or bool(self._in_executor)
         ready = list(self._poll(REAL_LIMIT_S if waits else 0))
         if not ready and timeout is None:

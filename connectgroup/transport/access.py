@@ -60,9 +60,9 @@ def server_tls(setting: str, certificate: Path, key: Path, ca: Path | None = Non
     """
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    _load_certificate(context, setting, certificate, key)
+    load_certificate(context, setting, certificate, key)
     if ca is not None:
-        _load_authorities(context, ca)
+        load_authorities(context, ca)
         context.verify_mode = ssl.CERT_REQUIRED
     return context
 
@@ -79,24 +79,28 @@ def client_tls(ca: Path, certificate: Path | None = None, key: Path | None = Non
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    _load_authorities(context, ca)
+    load_authorities(context, ca)
     if certificate is not None and key is not None:
-        _load_certificate(context, "tls_cert", certificate, key)
+        load_certificate(context, "tls_cert", certificate, key)
     return context
 
 
-def _load_certificate(context: ssl.SSLContext, setting: str, certificate: Path, key: Path) -> None:
+def load_certificate(
+    context: ssl.SSLContext, setting: str, certificate: Path, key: Path, *, password: str = ""
+) -> None:
+    """Use a certificate and its key. Raises ConfigError: a file cannot be used."""
     try:
         # Without the callback OpenSSL would ask at the terminal for the password of an encrypted key.
-        context.load_cert_chain(certificate, key, password=lambda: "")
+        context.load_cert_chain(certificate, key, password=lambda: password)
     except (OSError, ssl.SSLError, ValueError) as error:
         raise ConfigError(
             setting, f"{certificate} ({reason(error)})", "PEM files of a certificate and its key"
         ) from error
 
 
-def _load_authorities(context: ssl.SSLContext, ca: Path) -> None:
+def load_authorities(context: ssl.SSLContext, ca: Path, *, setting: str = "tls_ca") -> None:
+    """Trust the authorities in a PEM file. Raises ConfigError: it cannot be used."""
     try:
         context.load_verify_locations(ca)
     except (OSError, ssl.SSLError, ValueError) as error:
-        raise ConfigError("tls_ca", f"{ca} ({reason(error)})", "a PEM file of certificates") from error
+        raise ConfigError(setting, f"{ca} ({reason(error)})", "a PEM file of certificates") from error

@@ -1,11 +1,11 @@
-"""The client's login on a new connection: SCRAM-SHA-256, by SaslHandshake and SaslAuthenticate."""
+"""The client's login on a new connection, by SaslHandshake and SaslAuthenticate: SCRAM, or PLAIN if it is asked for."""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from ..errors import NotAuthenticated
 from ..protocol.messages.api import Request, Response
@@ -16,43 +16,61 @@ from ..protocol.messages.sasl import (
     SaslHandshakeResponse,
 )
 from ..protocol.units import printable
-from ..sasl.scram import MECHANISM, SaslError, ScramClient
+from ..sasl.scram import DIGESTS, MECHANISM, SaslError, ScramClient
+from ..sasl.server import PLAIN
 from .credentials import VARIABLE, Credentials
 
 Send = Callable[[Request], asyncio.Future[Response]]
 
 R = TypeVar("R", bound=Response)
 
+MECHANISMS: Final = (*DIGESTS, PLAIN)
+"""What a client supports."""
 
-async def log_in(address: str, credentials: Credentials, send: Send) -> None:
-    """Prove the password to the server, and check that the server knows it too.
+ALLOWED: Final = f"--credentials FILE, or {VARIABLE}, with the coordinator's file of credentials"
 
-    The password is not sent: a process that listens at the coordinator's address does not learn it.
+
+async def log_in(
+    address: str, credentials: Credentials, send: Send, *, mechanism: str = MECHANISM, allowed: str = ALLOWED
+) -> int:
+    """Prove the password to the server; by SCRAM, check that the server knows it too.
+
+    By SCRAM, the password is not sent: a process that listens at the server's address does not learn it.
+
+    Args:
+        address: of the server, for errors.
+        mechanism: of ``MECHANISMS``.
+        allowed: how a user gives other credentials, for errors.
+
+    Returns:
+        Milliseconds until the server closes the connection unless the client authenticates again (KIP-368); 0: never.
 
     Raises:
         NotAuthenticated: one of the two failed.
         TransportError: the connection was lost.
     """
-    chosen = await _send(send, SaslHandshakeRequest(mechanism=MECHANISM), SaslHandshakeResponse)
+    chosen = await _send(send, SaslHandshakeRequest(mechanism=mechanism), SaslHandshakeResponse)
     if chosen.error_code:
         offered = printable(", ".join(chosen.mechanisms))
-        raise NotAuthenticated(f"{address}: does not support {MECHANISM}; it offers {offered or 'no mechanism'}")
-    exchange = ScramClient(credentials.name, credentials.password, nonce=secrets.token_urlsafe(18))
+        raise NotAuthenticated(f"{address}: does not support {mechanism}; it offers {offered or 'no mechanism'}")
+
+    async def answer(token: bytes) -> SaslAuthenticateResponse:
+        found = await _send(send, SaslAuthenticateRequest(auth_bytes=token), SaslAuthenticateResponse)
+        if found.error_code:
+            name, text = printable(credentials.name), printable(found.error_message or "")
+            raise NotAuthenticated(f"{address}: rejects user {name!r}: {text}; allowed: {allowed}")
+        return found
+
+    if mechanism == PLAIN:
+        return (await answer(f"\0{credentials.name}\0{credentials.password}".encode())).session_lifetime_ms
+    nonce = secrets.token_urlsafe(18)
+    exchange = ScramClient(credentials.name, credentials.password, nonce=nonce, mechanism=mechanism)
     try:
-        final = exchange.final(await _answer(address, credentials, send, exchange.first()))
-        exchange.finish(await _answer(address, credentials, send, final))
+        last = await answer(exchange.final((await answer(exchange.first())).auth_bytes))
+        exchange.finish(last.auth_bytes)
     except SaslError as error:
         raise NotAuthenticated(f"{address}: authentication failed: {error}") from error
-
-
-async def _answer(address: str, credentials: Credentials, send: Send, token: bytes) -> bytes:
-    answer = await _send(send, SaslAuthenticateRequest(auth_bytes=token), SaslAuthenticateResponse)
-    if answer.error_code:
-        raise NotAuthenticated(
-            f"{address}: rejects user {printable(credentials.name)!r}: {printable(answer.error_message or '')}; "
-            f"allowed: --credentials FILE, or {VARIABLE}, with the coordinator's file of credentials"
-        )
-    return answer.auth_bytes
+    return last.session_lifetime_ms
 
 
 async def _send(send: Send, request: Request, expected: type[R]) -> R:
@@ -61,15 +79,14 @@ async def _send(send: Send, request: Request, expected: type[R]) -> R:
     return response
 
 
-def credentials_missing(address: str, *, allowed: str = f"--credentials FILE, or {VARIABLE}, with") -> NotAuthenticated:
+def credentials_missing(address: str, *, allowed: str = ALLOWED) -> NotAuthenticated:
     """The error of a client without credentials, whose server requires them.
 
     Args:
-        allowed: how a file is named to this client.
+        allowed: how a user gives credentials to this client.
     """
     return NotAuthenticated(
-        f"{address}: requires authentication, and no credentials were found for it on this machine; "
-        f"allowed: {allowed} the coordinator's file of credentials"
+        f"{address}: requires authentication, and no credentials were found for it on this machine; allowed: {allowed}"
     )
 
 

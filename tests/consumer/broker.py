@@ -21,6 +21,7 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from tests.certificates import create_certificates
 from tests.integration.processes import wait
 
 KAFKA = "4.3.1"
@@ -86,10 +87,21 @@ PROPERTIES = """
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller_port}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+listeners=PLAINTEXT://127.0.0.1:{port},SASL://127.0.0.1:{sasl_port},TLS://127.0.0.1:{tls_port},CONTROLLER://127.0.0.1:{controller_port}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port},SASL://127.0.0.1:{sasl_port},TLS://127.0.0.1:{tls_port}
 controller.listener.names=CONTROLLER
-listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL:SASL_SSL,TLS:SSL
+ssl.keystore.type=PEM
+ssl.keystore.location={directory}/server.keystore
+ssl.truststore.type=PEM
+ssl.truststore.location={directory}/client.pem
+listener.name.tls.ssl.client.auth=required
+listener.name.sasl.sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512
+listener.name.sasl.plain.sasl.jaas.config=\\
+ org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="{password}";
+listener.name.sasl.scram-sha-256.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;
+listener.name.sasl.scram-sha-512.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;
+listener.name.sasl.plain.connections.max.reauth.ms=3000
 inter.broker.listener.name=PLAINTEXT
 broker.rack=here
 log.dirs={data}
@@ -109,6 +121,10 @@ group.consumer.heartbeat.interval.ms=200
 """
 
 
+PASSWORD = "correct horse battery"
+"""Of the user ``alice``."""
+
+
 class Unavailable(Exception):
     """What is missing on this machine; the reason for skipping tests."""
 
@@ -118,6 +134,10 @@ class Broker:
 
     Attributes:
         bootstrap: ``host:port``.
+        sasl: ``host:port`` of a listener for SASL_SSL: user ``alice`` with ``PASSWORD``, by PLAIN for 3 s at a time
+            and by SCRAM. ``certificates / "server.pem"`` is its authority.
+        tls: ``host:port`` of a listener for SSL that requires the client's certificate ``certificates / "client.pem"``.
+        certificates: the directory of certificates and keys.
     """
 
     def __init__(self, directory: Path, jars: Path) -> None:
@@ -125,15 +145,28 @@ class Broker:
         self._compiled = directory / "java"
         member = Path(__file__).with_name("JavaMember.java")
         _run("javac", "-nowarn", "-cp", f"{jars}/*", "-d", self._compiled, member)
-        port, controller_port = free_ports(2)
-        self.bootstrap = f"127.0.0.1:{port}"
+        port, sasl_port, tls_port, controller_port = free_ports(4)
+        self.bootstrap, self.sasl, self.tls = (f"127.0.0.1:{each}" for each in (port, sasl_port, tls_port))
+        self.certificates = directory
+        create_certificates(directory, "server", "client", "other")
+        pem = [(directory / f"server.{ending}").read_text() for ending in ("key", "pem")]
+        (directory / "server.keystore").write_text("".join(pem))
         self._java = ("java", "-Xmx256m", *SMALL_JVM, "-cp", f"{jars}/*")
         self._settings = directory / "server.properties"
         self._settings.write_text(
-            PROPERTIES.format(port=port, controller_port=controller_port, data=directory / "data")
+            PROPERTIES.format(
+                port=port,
+                sasl_port=sasl_port,
+                tls_port=tls_port,
+                controller_port=controller_port,
+                directory=directory,
+                password=PASSWORD,
+                data=directory / "data",
+            )
         )
         cluster_id = "A" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[1:22]
-        _run(*self._java, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", self._settings)
+        users = [f"--add-scram=SCRAM-SHA-{bits}=[name=alice,password={PASSWORD}]" for bits in (256, 512)]
+        _run(*self._java, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", self._settings, *users)
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -212,7 +245,7 @@ def fetched_jars() -> Path:
     """The directory with the jars; they are fetched if the cache lacks them.
 
     Raises:
-        Unavailable: no ``java``, ``javac`` or ``mvn``, or Maven Central does not respond.
+        Unavailable: no ``java``, ``javac``, ``mvn`` or ``openssl``, or Maven Central does not respond.
     """
     _check_commands()
     wanted = [line.split(":") for line in JARS.split()]
@@ -234,10 +267,10 @@ def fetched_with_dependencies(name: str, jars: Sequence[str]) -> Path:
 
 
 def _check_commands() -> None:
-    for command in ("java", "javac", "mvn"):
+    for command in ("java", "javac", "mvn", "openssl"):
         if shutil.which(command) is None:
             raise Unavailable(
-                f"a Kafka broker needs {command!r}, which is not installed (a JDK 17 or later, and Maven)"
+                f"a Kafka broker needs {command!r}, which is not installed (a JDK 17 or later, Maven, OpenSSL)"
             )
 
 

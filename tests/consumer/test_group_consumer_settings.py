@@ -74,12 +74,28 @@ class Nothing(PartitionAssignor):
             "auto_offset_reset: got 'first'; allowed: 'earliest', 'latest' or 'error'",
         ),
         (
-            {"fetch": {"security.protocol": "SSL"}},
-            "fetch.security.protocol: got 'a value'; allowed: nothing: only PLAINTEXT is spoken, no TLS and no SASL",
+            {"fetch": {"security.protocol": "tls"}},
+            "fetch.security.protocol: got 'tls'; allowed: one of plaintext, ssl, sasl_plaintext, sasl_ssl",
         ),
         (
             {"fetch": {"sasl.password": "secret"}},
-            "fetch.sasl.password: got '[hidden]'; allowed: nothing: only PLAINTEXT is spoken, no TLS and no SASL",
+            "fetch.sasl.password: got '[hidden]'; allowed: with security.protocol sasl_plaintext or sasl_ssl only",
+        ),
+        (
+            {"fetch": {"security.protocol": "SASL_SSL", "sasl.mechanism": "GSSAPI"}},
+            "fetch.sasl.mechanism: got 'GSSAPI'; allowed: one of SCRAM-SHA-256, SCRAM-SHA-512, PLAIN",
+        ),
+        (
+            {"fetch": {"security.protocol": "SASL_SSL", "sasl.mechanisms": "PLAIN", "sasl.username": "a"}},
+            "fetch.sasl.password: got '[hidden]'; allowed: a value, because security.protocol is sasl_ssl",
+        ),
+        (
+            {"fetch": {"security.protocol": "ssl", "ssl.certificate.location": "mine.pem"}},
+            "fetch.ssl.certificate.location: got 'mine.pem'; allowed: together with ssl.key.location",
+        ),
+        (
+            {"fetch": {"security.protocol": "ssl", "ssl.ca.location": "/no/ca.pem"}},
+            "fetch.ssl.ca.location: got '/no/ca.pem (No such file or directory)'; allowed: a PEM file of certificates",
         ),
         (
             {"fetch": {"group.id": "other"}},
@@ -169,7 +185,7 @@ async def test_server_that_is_no_broker_is_named_with_a_hint(response: bytes, me
         text = str(caught.value)
         assert text.startswith(f"127.0.0.1:{port}: MetadataRequest: {message}")
         assert text.endswith(
-            "at ApiVersions; is it a Kafka broker's PLAINTEXT listener? TLS and SASL are not spoken here"
+            "at ApiVersions; is it a Kafka broker's PLAINTEXT listener? allowed: another security.protocol in ``fetch``"
         )
         assert "\n" not in text
 

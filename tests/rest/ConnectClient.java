@@ -17,7 +17,10 @@ final class ConnectClient {
         System.out.println("connectors " + client.getConnectors());
         awaitState(client, name, "RUNNING");
         System.out.println("tasks " + client.getConnectorTasks(name).size());
-        System.out.println("task 1 " + client.getConnectorTaskStatus(name, 1).getState());
+        while (!client.getConnectorTaskStatus(name, 1).getState().equals("RUNNING")) {
+            Thread.sleep(50);
+        }
+        System.out.println("task 1 RUNNING");
         client.updateConnectorConfig(name, Map.of("connector.class", "idle", "tasks.max", "1", "name", name));
         System.out.println("tasks.max " + client.getConnectorConfig(name).get("tasks.max"));
         client.pauseConnector(name);

@@ -51,7 +51,7 @@ ARGUMENTS: Final = (
     "--no-first-run",
 )
 SCREENSHOTS: Final = Path(__file__).parents[2] / "artifacts" / "page"
-TIMEOUT_MS: Final = 30_000
+TIMEOUT_MS: Final = 120_000
 
 
 @asynccontextmanager

@@ -7,7 +7,6 @@ import json
 import re
 import shutil
 import ssl
-import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 from urllib.parse import quote
@@ -23,6 +22,7 @@ from connectgroup.rest import bodies
 from connectgroup.rest.rate import RateLimit
 from connectgroup.rest.server import RestServer
 from connectgroup.transport.tcp_client import TcpClient
+from tests.certificates import create_certificates
 from tests.coordinator.builders import GROUP, beat, serving
 
 from .conftest import Api, rest_server
@@ -76,6 +76,26 @@ async def test_connector_classes_are_listed_with_their_settings(api: Api) -> Non
     assert definitions["assignment.labels"]["group"] == "Placement"
     assert "task" not in definitions, "internal"
     assert "nosuch" in await api("GET", "/connector-plugins/nosuch/config", 404)
+
+
+async def test_transforms_and_predicates_are_listed_on_request_with_their_settings(api: Api) -> None:
+    listed = await api("GET", "/connector-plugins?connectorsOnly=FALSE", 200)
+    types = {plugin["class"]: plugin["type"] for plugin in listed}
+    assert (types["pipeline"], types["MaskField"], types["TopicNameMatches"]) == (
+        *("source", "transformation", "predicate"),
+    )
+    assert all(plugin["version"] for plugin in listed)
+    assert await api("GET", "/connector-plugins?connectorsOnly=true", 200) == await api(
+        "GET", "/connector-plugins", 200
+    )
+    for name in ("MaskField", "org.apache.kafka.connect.transforms.MaskField$Value"):
+        definitions = {each["name"]: each for each in await api("GET", f"/connector-plugins/{name}/config", 200)}
+        assert definitions["fields"]["required"]
+        assert not definitions["replacement"]["required"]
+    [pattern] = await api("GET", "/connector-plugins/TopicNameMatches/config", 200)
+    assert pattern["name"] == "pattern"
+    assert "connectorsOnly" in await api("GET", "/connector-plugins?connectorsOnly=1", 400)
+    assert "keys are" in await api("GET", "/connector-plugins/MaskField$Key/config", 404)
 
 
 async def test_validation_reports_all_errors_by_setting(api: Api) -> None:
@@ -384,16 +404,10 @@ def test_a_users_file_without_valid_lines_is_refused(users: Path, content: str) 
 @pytest.fixture
 def certificate(tmp_path: Path) -> tuple[Path, Path]:
     """A self-signed certificate for 127.0.0.1, and its key."""
-    openssl = shutil.which("openssl")
-    if openssl is None:
+    if shutil.which("openssl") is None:
         pytest.skip("openssl creates the certificate")
-    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
-    request = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=localhost"]
-    names = ["-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"]
-    subprocess.run(
-        [openssl, *request, *names, "-keyout", key, "-out", certificate], check=True, capture_output=True, timeout=60
-    )
-    return certificate, key
+    create_certificates(tmp_path, "server")
+    return tmp_path / "server.pem", tmp_path / "server.key"
 
 
 async def test_every_address_is_served_with_authentication_and_tls(users: Path, certificate: tuple[Path, Path]) -> None:

@@ -51,6 +51,7 @@ from connectgroup.transport.tcp_client import TcpClient
 from connectgroup.transport.tcp_server import TcpServer
 from connectgroup.wire.apis import API_VERSIONS, APIS, DESCRIBE, SASL_AUTHENTICATE, decode_response, encode_request
 from connectgroup.wire.framing import FrameReader, frame
+from tests.certificates import create_certificates
 
 
 @asynccontextmanager
@@ -427,14 +428,7 @@ async def test_client_does_not_authenticate_to_a_proxy_whose_broker_lists_sasl()
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """``server``, ``client`` and ``other``: each a self-signed certificate for localhost, with its key."""
     directory = tmp_path_factory.mktemp("tls")
-    for name in ("server", "client", "other"):
-        subprocess.run(
-            ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={name}",
-             "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1",
-             "-keyout", directory / f"{name}.key", "-out", directory / f"{name}.pem"],
-            check=True,
-            capture_output=True,
-        )  # fmt: skip
+    create_certificates(directory, "server", "client", "other")
     return directory
 
 

@@ -12,10 +12,11 @@ from starlette.responses import JSONResponse, Response
 from ... import threads
 from ...config import connector_validation
 from ...errors import ConfigError
+from ...plugins import available
 from ...protocol.units import printable
-from ..bodies import config_from, read_object
+from ..bodies import config_from, flag, read_object
 from ..errors import RestError
-from ..operations import ANY, Operation, listing, mapping
+from ..operations import ANY, FLAG, Operation, listing, mapping
 
 T = TypeVar("T")
 
@@ -49,20 +50,22 @@ def check_class(request: Request, config: Mapping[str, str], status: int = 400) 
 
 def _classes(request: Request) -> list[dict[str, str]]:
     allowed = request.app.state.context.connector_classes
-    return [each for each in connector_validation.list_connector_classes() if not allowed or each["class"] in allowed]
+    return [each for each in connector_validation.list_plugins("connectors") if not allowed or each["class"] in allowed]
 
 
 async def list_plugins(request: Request) -> Response:
-    """The installed connector classes."""
-    return JSONResponse(_classes(request))
+    """The installed connector classes; transforms and predicates too, with ``connectorsOnly=false``."""
+    others = connector_validation.list_plugins("transforms", "predicates")
+    return JSONResponse(_classes(request) + ([] if flag(request, "connectorsOnly", default=True) else others))
 
 
 async def plugin_config(request: Request) -> Response:
-    """The definitions of all settings of a connector class."""
+    """The definitions of all settings of a connector class, a transform or a predicate."""
     name = request.path_params["plugin"]
-    check_class(request, {"connector.class": name}, status=404)
+    if name not in available("transforms") + available("predicates"):
+        check_class(request, {"connector.class": name}, status=404)
     try:
-        definitions = await off_loop(lambda: connector_validation.definitions({"connector.class": name}))
+        definitions = await off_loop(lambda: connector_validation.plugin_definitions(name))
     except ConfigError as error:
         raise RestError(404, f"Unknown plugin {printable(name)}. {error}") from error
     return JSONResponse([definition.as_json() for definition in definitions])
@@ -83,7 +86,7 @@ async def validate_config(request: Request) -> Response:
 
 
 OPERATIONS: Final = (
-    Operation("GET", "/connector-plugins", list_plugins, response=listing(ANY)),
+    Operation("GET", "/connector-plugins", list_plugins, query={"connectorsOnly": FLAG}, response=listing(ANY)),
     Operation("GET", "/connector-plugins/{plugin}/config", plugin_config, response=listing(ANY)),
     Operation(
         "PUT",

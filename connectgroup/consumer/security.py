@@ -1,0 +1,136 @@
+"""TLS and SASL to Kafka's brokers, by librdkafka's settings.
+
+librdkafka fetches records; the requests about the group go over connections of this library. One set of settings serves
+both, so only settings are allowed that both can obey:
+
+    security.protocol                       plaintext, ssl, sasl_plaintext, sasl_ssl
+    ssl.ca.location                         PEM file of the authorities; by default those of the system
+    ssl.certificate.location, ssl.key.location, ssl.key.password    the client's certificate (mutual TLS)
+    ssl.endpoint.identification.algorithm   https (default) or none: whether the certificate must name the host
+    enable.ssl.certificate.verification     true (default) or false
+    sasl.mechanism, sasl.mechanisms         PLAIN, SCRAM-SHA-256, SCRAM-SHA-512
+    sasl.username, sasl.password
+
+Source: librdkafka's CONFIGURATION.md; KIP-12, KIP-43, KIP-84.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from ..errors import ConfigError
+from ..transport.access import load_authorities, load_certificate
+from ..transport.credentials import Credentials
+from ..transport.login import MECHANISMS
+
+PROTOCOLS: Final = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
+SETTINGS: Final = (
+    *("security.protocol", "enable.ssl.certificate.verification", "ssl.endpoint.identification.algorithm"),
+    *("ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.key.password"),
+    *("sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password"),
+)
+CERTIFICATE, KEY = "ssl.certificate.location", "ssl.key.location"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSecurity:
+    """How a connection to a broker is protected.
+
+    Attributes:
+        protocol: of ``PROTOCOLS``.
+        tls: null without TLS.
+        credentials: null without SASL.
+        mechanism: the SASL mechanism.
+    """
+
+    protocol: str = "plaintext"
+    tls: ssl.SSLContext | None = None
+    credentials: Credentials | None = field(default=None, repr=False)
+    mechanism: str = ""
+
+
+PLAINTEXT: Final = BrokerSecurity()
+
+
+def check_security(settings: Mapping[str, Any]) -> None:
+    """Check the settings of TLS and SASL, without the files that they name.
+
+    Raises:
+        ConfigError: one of them is invalid, missing, or not supported; the field begins with ``fetch.``.
+    """
+    for name in settings:
+        if name.startswith(("ssl.", "sasl.", "enable.ssl", "security.")) and name not in SETTINGS:
+            value = "a value"  # it may be a secret
+            raise ConfigError(f"fetch.{name}", value, f"of the settings of TLS and SASL, {', '.join(SETTINGS)}")
+    protocol = _choice(settings, "security.protocol", PROTOCOLS)
+    _choice(settings, "enable.ssl.certificate.verification", ("true", "false"))
+    _choice(settings, "ssl.endpoint.identification.algorithm", ("https", "none"))
+    if (CERTIFICATE in settings) != (KEY in settings):
+        given, missing = (CERTIFICATE, KEY) if CERTIFICATE in settings else (KEY, CERTIFICATE)
+        raise ConfigError(f"fetch.{given}", settings[given], f"together with {missing}")
+    needs_sasl = protocol.startswith("sasl_")
+    for name in settings:
+        if name.startswith("sasl.") and not needs_sasl:
+            raise ConfigError(f"fetch.{name}", "a value", "with security.protocol sasl_plaintext or sasl_ssl only")
+        if name.startswith("ssl.") and not protocol.endswith("ssl"):
+            raise ConfigError(f"fetch.{name}", "a value", "with security.protocol ssl or sasl_ssl only")
+    if needs_sasl:
+        if _mechanism(settings) not in MECHANISMS:
+            value = _mechanism(settings) or "''"
+            raise ConfigError("fetch.sasl.mechanism", value, f"one of {', '.join(MECHANISMS)}")
+        for name in ("sasl.username", "sasl.password"):
+            if not settings.get(name):
+                raise ConfigError(f"fetch.{name}", "''", f"a value, because security.protocol is {protocol}")
+
+
+def broker_security(settings: Mapping[str, Any]) -> BrokerSecurity:
+    """What settings that ``check_security`` accepts mean for a connection.
+
+    Raises:
+        ConfigError: a file that they name cannot be used.
+    """
+    protocol = _choice(settings, "security.protocol", PROTOCOLS)
+    credentials = None
+    if protocol.startswith("sasl_"):
+        credentials = Credentials(str(settings["sasl.username"]), str(settings["sasl.password"]))
+    return BrokerSecurity(
+        protocol=protocol,
+        tls=_tls(settings) if protocol.endswith("ssl") else None,
+        credentials=credentials,
+        mechanism=_mechanism(settings),
+    )
+
+
+def _tls(settings: Mapping[str, Any]) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if (authorities := settings.get("ssl.ca.location")) is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        load_authorities(context, Path(str(authorities)), setting="fetch.ssl.ca.location")
+    is_verified = _choice(settings, "enable.ssl.certificate.verification", ("true", "false")) == "true"
+    names_host = _choice(settings, "ssl.endpoint.identification.algorithm", ("https", "none")) == "https"
+    context.check_hostname = is_verified and names_host
+    if not is_verified:
+        context.verify_mode = ssl.CERT_NONE
+    if CERTIFICATE in settings:
+        password = str(settings.get("ssl.key.password", ""))
+        certificate, key = Path(str(settings[CERTIFICATE])), Path(str(settings[KEY]))
+        load_certificate(context, f"fetch.{CERTIFICATE}", certificate, key, password=password)
+    return context
+
+
+def _choice(settings: Mapping[str, Any], name: str, allowed: tuple[str, ...]) -> str:
+    """The value in lower case; by default the first allowed one."""
+    value = str(settings.get(name, allowed[0])).lower()
+    if value not in allowed:
+        raise ConfigError(f"fetch.{name}", settings[name], f"one of {', '.join(allowed)}")
+    return value
+
+
+def _mechanism(settings: Mapping[str, Any]) -> str:
+    return str(settings.get("sasl.mechanism", settings.get("sasl.mechanisms", ""))).upper()
