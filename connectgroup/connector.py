@@ -58,11 +58,15 @@ class Lag:
         records: records behind the end of the source.
         bytes: bytes that are not read yet.
         files: files that are not read, or not read to their end.
+        unfinished_files: those of which only a last line without a line feed is left.
+        unreadable_files: files that cannot be read, or were rewritten; not among ``files``.
     """
 
     records: int | None = None
     bytes: int | None = None
     files: int | None = None
+    unfinished_files: int | None = None
+    unreadable_files: int | None = None
 
 
 def _ignore(_: object) -> None:

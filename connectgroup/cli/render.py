@@ -22,7 +22,10 @@ def rate_text(numbers: Progress) -> str:
 
 
 def lag_text(numbers: Progress) -> str:
-    """Format what a task has not read yet: ``1,200 records``, ``3 files, 2.5 MB``; empty if it is not known."""
+    """Format what a task has not read yet: ``1,200 records``, ``3 files, 2.5 MB``; empty if it is not known.
+
+    Files that are not read for a reason are added: ``1 with an unfinished last line``, ``1 unreadable``.
+    """
     parts = [
         f"{count:,} {noun if count == 1 else noun + 's'}"
         for noun, count in (("record", numbers.records_lag), ("file", numbers.files_left))
@@ -30,6 +33,11 @@ def lag_text(numbers: Progress) -> str:
     ]
     if numbers.bytes_lag != UNKNOWN:
         parts.append(bytes_text(numbers.bytes_lag))
+    # The hint for an operator who wonders why the lag stays: source.final.newline.
+    if numbers.unfinished_files > 0:
+        parts.append(f"{numbers.unfinished_files:,} with an unfinished last line")
+    if numbers.unreadable_files > 0:
+        parts.append(f"{numbers.unreadable_files:,} unreadable")
     return ", ".join(parts)
 
 

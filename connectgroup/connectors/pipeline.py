@@ -16,6 +16,7 @@ from pydantic_core import PydanticCustomError
 
 from ..assign.placement import RESERVED
 from ..connector import Config, Connector, PartitionOffset, Task, TaskContext
+from ..dataplane.committed import CommittedPositions
 from ..dataplane.dead_letters import DeadLetterSink
 from ..dataplane.settings import (
     NOT_INSTALLED,
@@ -192,6 +193,7 @@ def parse_config(config: Config) -> Pipeline:
         source=lambda: source.create(source_settings, task=settings.task, tasks=settings.tasks),
         chain=lambda opened: parse_chain(config, opened.metadata),
         sink=lambda columns: sink.create(sink_settings, columns),
+        committed=lambda connector: CommittedPositions.of(connector, sink, settings_below(config, SINK)),
         tasks=settings.tasks,
         trigger_ms=settings.trigger_ms,
         dead_letters=settings.errors_deadletterqueue_name,

@@ -28,7 +28,9 @@ SQLITE_TYPES: Final = {
 }
 _OTHER_SQLITE_TYPES: Final = {"BINARY": "BLOB", "TINYINT": "INTEGER"}
 _ALIASES: Final = {"INTEGER": "INT", "LONG": "BIGINT", "SHORT": "SMALLINT", "REAL": "FLOAT", "VARCHAR": "STRING"}
-_COLUMN: Final = re.compile(r"\s*(?:`(?P<quoted>[^`]+)`|(?P<plain>[A-Za-z_]\w*))(?:\s*:\s*|\s+)(?P<type>\w+)\s*")
+_COLUMN: Final = re.compile(r"\s*(?:`(?P<quoted>(?:[^`]|``)+)`|(?P<plain>[A-Za-z_]\w*))(?:\s*:\s*|\s+)(?P<type>\w+)\s*")
+_COMMA: Final = re.compile(r",(?=(?:[^`]*`[^`]*`)*[^`]*$)")
+"""A comma outside backticks: an even number of them follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ def from_ddl(ddl: str, *, field: str = "source.schema") -> Columns:
             compared without case).
     """
     columns = []
-    for part in ddl.split(","):
+    for part in _COMMA.split(ddl):
         match = _COLUMN.fullmatch(part)
         if match is None:
             raise ConfigError(field, part.strip() or ddl, "columns as NAME TYPE, separated by commas")
@@ -67,7 +69,7 @@ def from_ddl(ddl: str, *, field: str = "source.schema") -> Columns:
         kind = _ALIASES.get(kind, kind)
         if kind not in SQLITE_TYPES:
             raise ConfigError(field, part.strip(), f"types {', '.join(SQLITE_TYPES)}")
-        columns.append(Column(match["quoted"] or match["plain"], kind))
+        columns.append(Column((match["quoted"] or "").replace("``", "`") or match["plain"], kind))
     return check_names(columns, field=field)
 
 
@@ -88,7 +90,7 @@ def check_names(columns: list[Column], *, field: str) -> Columns:
 
 def to_ddl(columns: Columns) -> str:
     """Return the columns in Spark's DDL, with every name quoted."""
-    return ", ".join(f"`{column.name}` {column.type}" for column in columns)
+    return ", ".join(f"`{column.name.replace('`', '``')}` {column.type}" for column in columns)
 
 
 def to_arrow(columns: Columns) -> pa.Schema:

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from .errors import Fenced, OffsetConflict, SinkError
-from .ownership import EPOCH_BITS, Owner, Range
+from .ownership import EPOCH_BITS, Owner, Position, Range, metadata_of
 
 
 class Transaction(ABC):
@@ -71,14 +71,15 @@ def claim_task(transaction: Transaction, owner: Owner, is_mine: Callable[[str], 
     )
     positions: dict[str, int] = {}
     rows = transaction.execute(
-        "SELECT slice, position, epoch FROM connectgroup_offsets WHERE connector = ? ORDER BY slice", owner.connector
+        "SELECT slice, position, epoch, metadata FROM connectgroup_offsets WHERE connector = ? ORDER BY slice",
+        owner.connector,
     )
-    for slice_, position, epoch in rows:
+    for slice_, position, epoch, metadata in rows:
         if not is_mine(slice_):
             continue
         if epoch > owner.fencing_token:
             raise _fenced(owner, slice_, epoch)
-        positions[slice_] = position
+        positions[slice_] = Position(position, metadata)
     transaction.execute_many(
         "UPDATE connectgroup_offsets SET epoch = ? WHERE connector = ? AND slice = ? AND epoch < ?",
         [(owner.fencing_token, owner.connector, slice_, owner.fencing_token) for slice_ in positions],
@@ -100,9 +101,10 @@ def is_committed(transaction: Transaction, owner: Owner, ranges: Sequence[Range]
 def advance(transaction: Transaction, owner: Owner, ranges: Sequence[Range]) -> None:
     """Set the position of every slice to the end of its range."""
     transaction.execute_many(
-        "INSERT INTO connectgroup_offsets (connector, slice, position, epoch) VALUES (?, ?, ?, ?)"
-        " ON CONFLICT (connector, slice) DO UPDATE SET position = excluded.position, epoch = excluded.epoch",
-        [(owner.connector, r.slice, r.end, owner.fencing_token) for r in ranges],
+        "INSERT INTO connectgroup_offsets (connector, slice, position, epoch, metadata) VALUES (?, ?, ?, ?, ?)"
+        " ON CONFLICT (connector, slice) DO UPDATE SET position = excluded.position, epoch = excluded.epoch,"
+        " metadata = excluded.metadata",
+        [(owner.connector, r.slice, int(r.end), owner.fencing_token, metadata_of(r.end)) for r in ranges],
     )
 
 
@@ -228,10 +230,13 @@ def _fenced(owner: Owner, place: str, theirs: int) -> Fenced:
     )
 
 
+ADD_METADATA: Final = "ALTER TABLE connectgroup_offsets ADD COLUMN metadata TEXT NOT NULL DEFAULT ''"
+"""For tables from before positions had metadata."""
 TABLES: Final = {
     "connectgroup_offsets": (
         "CREATE TABLE IF NOT EXISTS connectgroup_offsets (connector TEXT NOT NULL, slice TEXT NOT NULL,"
-        " position BIGINT NOT NULL, epoch BIGINT NOT NULL, PRIMARY KEY (connector, slice))"
+        " position BIGINT NOT NULL, epoch BIGINT NOT NULL, metadata TEXT NOT NULL DEFAULT '',"
+        " PRIMARY KEY (connector, slice))"
     ),
     "connectgroup_fences": (
         "CREATE TABLE IF NOT EXISTS connectgroup_fences (connector TEXT NOT NULL, task INTEGER NOT NULL,"

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from .errors import SinkError
-from .fences import TABLES, Transaction, advance, alter_positions, claim_task, is_committed
-from .ownership import Owner, Range
+from .fences import ADD_METADATA, TABLES, Transaction, advance, alter_positions, claim_task, is_committed
+from .ownership import Owner, Position, Range
 
 BUSY_TIMEOUT_S: Final = 5.0
 """Seconds to wait for another writer of the same file before the batch fails."""
@@ -106,11 +106,9 @@ class OffsetStore:
     def positions(self, connector: str) -> dict[str, int]:
         """Return the positions of all slices of a connector; claims nothing."""
         with self._lock, self._told():
-            return dict(
-                self._connection.execute(
-                    "SELECT slice, position FROM connectgroup_offsets WHERE connector = ? ORDER BY slice", (connector,)
-                ).fetchall()
-            )
+            statement = "SELECT slice, position, metadata FROM connectgroup_offsets WHERE connector = ? ORDER BY slice"
+            found = self._connection.execute(statement, (connector,)).fetchall()
+        return {name: Position(position, metadata) for name, position, metadata in found}
 
     def alter(self, connector: str, fencing_token: int, positions: Mapping[str, int | None] | None) -> None:
         """Change the positions of a connector that runs no task. See ``fences.alter_positions``."""
@@ -154,8 +152,13 @@ class OffsetStore:
                 if not {name for (name,) in known} >= set(TABLES):
                     for statement in TABLES.values():
                         self._connection.execute(f"{statement} WITHOUT ROWID")
+                columns = self._connection.execute("PRAGMA table_info(connectgroup_offsets)").fetchall()
+                if "metadata" not in {column[1] for column in columns}:
+                    self._connection.execute(ADD_METADATA)
                 return
             except sqlite3.OperationalError as error:
+                if "duplicate column" in str(error):  # Another process has added it meanwhile.
+                    return
                 # The busy timeout does not apply to a change of the journal mode, so wait here.
                 if "locked" not in str(error) or time.monotonic() > give_up:
                     raise

@@ -40,9 +40,37 @@ class Owner:
         return f"{self.connector}-{self.task} at owner epoch {self.owner_epoch}"
 
 
+class Position(int):
+    """A position in a slice, with what the source remembers about the slice: Kafka's metadata of a committed offset.
+
+    Sinks store the metadata with the position. A plain ``int`` is a position without metadata.
+
+    Attributes:
+        metadata: a text that only the source understands.
+    """
+
+    metadata: str
+
+    def __new__(cls, value: int, metadata: str = "") -> Position:
+        position = super().__new__(cls, value)
+        position.metadata = metadata
+        return position
+
+    def __getnewargs__(self) -> tuple[int, str]:  # type: ignore[override]
+        return int(self), self.metadata
+
+
+def metadata_of(position: int) -> str:
+    """Return the metadata of a position; empty for a plain ``int``."""
+    return position.metadata if isinstance(position, Position) else ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
-    """The part of one slice that a batch read: half open, ``[start, end)``, in the unit of the slice (bytes)."""
+    """The part of one slice that a batch read: half open, ``[start, end)``, in the unit of the slice (bytes).
+
+    The metadata of ``end`` are committed with it (``Position``).
+    """
 
     slice: str
     start: int

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import ConfigError
 from .errors import SinkError, SourceError
-from .fences import TABLES, Transaction, advance, alter_positions, claim_task, is_committed
-from .ownership import Owner, Range
+from .fences import ADD_METADATA, TABLES, Transaction, advance, alter_positions, claim_task, is_committed
+from .ownership import Owner, Position, Range
 
 if TYPE_CHECKING:
     import psycopg
@@ -68,6 +68,9 @@ class PostgresStore:
                     # CREATE needs more rights than a test, so an administrator may create them beforehand.
                     if transaction.execute("SELECT to_regclass(?)", name) == [(None,)]:
                         transaction.execute(statement)
+                has_metadata = "SELECT 1 FROM pg_attribute WHERE attrelid = to_regclass(?) AND attname = 'metadata'"
+                if not transaction.execute(has_metadata, "connectgroup_offsets"):
+                    transaction.execute(ADD_METADATA)
         except BaseException:
             self._connection.close()
             raise
@@ -99,8 +102,9 @@ class PostgresStore:
     def positions(self, connector: str) -> dict[str, int]:
         """Return the positions of all slices of a connector; claims nothing."""
         with self._lock, told_as(SinkError, self.where):
-            statement = "SELECT slice, position FROM connectgroup_offsets WHERE connector = ? ORDER BY slice"
-            return dict(run(self._connection, statement, connector))
+            statement = "SELECT slice, position, metadata FROM connectgroup_offsets WHERE connector = ? ORDER BY slice"
+            found = run(self._connection, statement, connector)
+            return {name: Position(position, metadata) for name, position, metadata in found}
 
     def alter(self, connector: str, fencing_token: int, positions: Mapping[str, int | None] | None) -> None:
         """Change the positions of a connector that runs no task. See ``fences.alter_positions``."""

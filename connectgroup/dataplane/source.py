@@ -16,11 +16,13 @@ from ..errors import NO_VALUE, UNKNOWN_SETTING, ConfigError
 from ..protocol.units import printable
 from .columns import Columns
 from .errors import SourceError
-from .ownership import Range, ranges_between
+from .ownership import Position, Range, ranges_between
 from .settings import PluginSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from .committed import CommittedPositions
 
 
 class Source(ABC):
@@ -109,6 +111,17 @@ class Source(ABC):
             positions: the position of each known slice of this task; a missing slice is at position 0.
         """
 
+    def sharing(self, committed: CommittedPositions) -> Source:
+        """Return this source so that it may look up what all tasks of its connector have committed. Called once, before
+        the columns are used.
+
+        Raises:
+            ConfigError: a setting cannot be used.
+            SourceError: the source cannot be read.
+            SinkError: the positions cannot be read.
+        """
+        return self
+
     def tolerant(self) -> Source:
         """Return this source so that a bad record is a row with an error (``dead_letters``), not an error of the batch.
 
@@ -119,14 +132,14 @@ class Source(ABC):
     def positions(self, offset: Any) -> dict[str, int]:
         """Return the position of each slice at an offset of the stream, decoded from the JSON that Spark logs.
 
-        By default the offset is a JSON object of slice name to position.
+        By default the offset is a JSON object of slice name to position, or to a list of position and metadata.
 
         Raises:
             SourceError: the offset has another form.
         """
         if not isinstance(offset, dict):
             raise SourceError(f"offset {offset!r}; allowed: slice names and positions")
-        return offset
+        return {name: Position(*at) if isinstance(at, list) else at for name, at in offset.items()}
 
     def ranges(self, start: Mapping[str, int], end: Mapping[str, int]) -> Sequence[Range]:
         """Return the ranges of a batch between two offsets, sorted by slice; slices without a change are omitted."""

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from ..dataplane.committed import CommittedPositions
     from ..dataplane.sink import Sink
     from ..dataplane.source import Source
 
@@ -58,6 +59,7 @@ class Pipeline:
         source: opens the source; called at each start, because it may have to look at external state.
         chain: creates the transforms for the rows of a source.
         sink: opens the sink for rows of these columns.
+        committed: returns where the positions of a connector are, given its name.
         dead_letters: the table or topic of the records that cannot be processed; empty: such a record ends the query.
         tasks: the number of tasks of the connector.
         trigger_ms: interval in milliseconds at which the query looks for new data.
@@ -66,6 +68,7 @@ class Pipeline:
     source: Callable[[], Source]
     chain: Callable[[Source], Chain]
     sink: Callable[[Columns], Sink]
+    committed: Callable[[str], CommittedPositions]
     tasks: int
     trigger_ms: int
     dead_letters: str = ""
@@ -94,7 +97,8 @@ class SparkTask(Task):
         self._watcher: threading.Thread | None = None
 
     def start(self) -> None:
-        unit, source = self._context.unit, self._pipeline.source()
+        unit = self._context.unit
+        source = self._pipeline.source().sharing(self._pipeline.committed(unit.connector))
         session = spark_session()
         chain = self._pipeline.chain(source)
         sink = self._pipeline.sink(columns_after(chain, source.columns, session))

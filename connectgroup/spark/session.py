@@ -62,7 +62,7 @@ def warm_up() -> None:
 
     The first query of a session starts four Python helpers and loads half of Spark: 2 s once, 0.4 s after that.
     """
-    from ..dataplane.columns import Column
+    from .sources.file_settings import FileSettings
     from .sources.files import FileSource
 
     session = spark_session()
@@ -70,8 +70,8 @@ def warm_up() -> None:
         root = Path(scratch, "files")
         root.mkdir()
         (root / "one.csv").write_text("a\n1\n")
-        columns = (Column("a", "INT"),)
-        source = FileSource(root=root, form="csv", columns=columns, task=0, tasks=1, most_bytes=1024)
+        settings = FileSettings.model_validate({"path": str(root), "format": "csv", "schema": "a INT"})
+        source = FileSource.create(settings, task=0, tasks=1)
         query = (
             source.stream(session, {})
             .writeStream.option("checkpointLocation", str(Path(scratch, "checkpoint")))

@@ -106,6 +106,8 @@ class Flow:
             "records-lag": None if self.lag is None else self.lag.records,
             "bytes-lag": None if self.lag is None else self.lag.bytes,
             "files-left": None if self.lag is None else self.lag.files,
+            "unfinished-files": None if self.lag is None else self.lag.unfinished_files,
+            "unreadable-files": None if self.lag is None else self.lag.unreadable_files,
             "last-record-timestamp": self.last_record_ms or None,
             "last-poll-timestamp": self.last_poll_ms or None,
         }
@@ -124,6 +126,8 @@ class Flow:
             files_left=_or_unknown(lag.files),
             last_record_ms=self.last_record_ms,
             last_poll_ms=self.last_poll_ms,
+            unfinished_files=_or_unknown(lag.unfinished_files),
+            unreadable_files=_or_unknown(lag.unreadable_files),
         )
 
 

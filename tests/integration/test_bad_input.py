@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from connectgroup.errors import InvalidRequest
-from connectgroup.spark.sources.listing import is_slice_of
+from connectgroup.spark.sources.catalog import is_slice_of
 
 from .cluster import GROUP, LocalGroup
 from .conftest import Background

@@ -19,7 +19,7 @@ from connectgroup.dataplane.fences import Transaction
 from connectgroup.dataplane.offset_store import OffsetStore
 from connectgroup.dataplane.ownership import Owner, Range
 from connectgroup.protocol.units import Unit
-from connectgroup.spark.sources.listing import is_slice_of
+from connectgroup.spark.sources.catalog import is_slice_of
 from connectgroup.worker.settings import WorkerSettings
 from tests.worker.builders import World
 

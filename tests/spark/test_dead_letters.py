@@ -17,7 +17,8 @@ from connectgroup.dataplane.ownership import Range
 from connectgroup.errors import ConfigError
 from connectgroup.spark.sinks.postgres import PostgresSettings, PostgresSink
 from connectgroup.spark.sinks.sqlite import SqliteSettings, SqliteSink
-from connectgroup.spark.sources.lines import read_range, read_tolerantly
+from connectgroup.spark.sources.dialect import Dialect
+from connectgroup.spark.sources.parts import read_part, read_range
 from connectgroup.testing.contracts.sink import every, owner, span
 
 from .conftest import Bench
@@ -40,7 +41,9 @@ def test_bad_lines_are_rows_with_their_error(
 ) -> None:
     (tmp_path / "f").write_text(text)
     whole = Range(slice="f", start=0, end=len(text))
-    rows = [row for batch in read_tolerantly(tmp_path, whole, COLUMNS, form) for row in batch.to_pylist()]
+    rows = [
+        row for batch in read_part(tmp_path, whole, COLUMNS, Dialect(form), tolerant=True) for row in batch.to_pylist()
+    ]
     errors = [json.loads(row["connectgroup_error"]) for row in rows if row["connectgroup_error"] is not None]
     assert [error["record"] for error in errors] == [record for _, record in bad]
     for error, (line, _) in zip(errors, bad, strict=True):
@@ -50,12 +53,13 @@ def test_bad_lines_are_rows_with_their_error(
     assert len(rows) == len(lines)
     if bad:
         with pytest.raises(BadLine):
-            read_range(tmp_path, whole, COLUMNS, form)
+            read_range(tmp_path, whole, COLUMNS, Dialect(form))
 
 
 def test_line_numbers_count_from_the_start_of_the_file(tmp_path: Path) -> None:
     (tmp_path / "f").write_text("a,b\n1,x\n2,y\nbad\n")
-    (batch,) = read_tolerantly(tmp_path, Range(slice="f", start=12, end=16), COLUMNS, "csv")
+    wanted = Range(slice="f", start=12, end=16)
+    (batch,) = read_part(tmp_path, wanted, COLUMNS, Dialect("csv"), tolerant=True)
     assert ", line 4 (byte 12)" in batch.to_pylist()[0]["connectgroup_error"]
 
 

@@ -13,13 +13,9 @@ import pytest
 
 from connectgroup.dataplane.errors import SourceError
 from connectgroup.dataplane.ownership import Range, ranges_between
-from connectgroup.spark.sources.listing import (
-    Planner,
-    is_slice_of,
-    last_line_end,
-    list_files,
-    read_bytes,
-)
+from connectgroup.spark.sources.catalog import is_slice_of
+from connectgroup.spark.sources.listing import last_line_end, list_files, read_bytes
+from connectgroup.spark.sources.planner import Planner
 
 
 def planner(root: Path, *, most_bytes: int = 1000, task: int = 0, tasks: int = 1) -> Planner:
@@ -139,7 +135,7 @@ def test_every_file_belongs_to_one_task_under_any_hash_seed() -> None:
     for tasks in (1, 2, 3, 7):
         assert all([is_slice_of(n, t, tasks) for t in range(tasks)].count(True) == 1 for n in names)
     code = (
-        "from connectgroup.spark.sources.listing import is_slice_of;"
+        "from connectgroup.spark.sources.catalog import is_slice_of;"
         "print(''.join(str(int(is_slice_of(f'part-{n}.csv', 0, 2))) for n in range(100)))"
     )
     outputs = {
@@ -154,6 +150,12 @@ def test_every_file_belongs_to_one_task_under_any_hash_seed() -> None:
     }
     assert outputs == {"".join(str(int(is_slice_of(n, 0, 2))) for n in names) + "\n"}
     assert 30 < sum(is_slice_of(n, 0, 2) for n in names) < 70
+
+
+def test_names_that_differ_in_one_digit_go_to_both_of_two_tasks() -> None:
+    """The CRC-32 of these eight names is odd."""
+    names = [f"tx-{n}.csv" for n in range(8)]
+    assert 0 < sum(is_slice_of(n, 0, 2) for n in names) < 8
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -13,7 +13,8 @@ from connectgroup.dataplane.columns import from_ddl, to_ddl
 from connectgroup.dataplane.errors import BadLine
 from connectgroup.dataplane.ownership import Range
 from connectgroup.errors import ConfigError
-from connectgroup.spark.sources.lines import Format, columns_from_header, read_range
+from connectgroup.spark.sources.dialect import Dialect, Format
+from connectgroup.spark.sources.parts import columns_from_header, read_range
 
 ALL = from_ddl("b BOOLEAN, h SMALLINT, i INT, l BIGINT, f FLOAT, d DOUBLE, s STRING, day DATE, at TIMESTAMP")
 AB = from_ddl("a INT, b STRING")
@@ -23,7 +24,7 @@ CSV_HEADER = b"a,b\n"
 def read(tmp_path: Path, data: bytes, form: Format, columns: Any = AB, start: int = 0) -> list[dict[str, Any]]:
     (tmp_path / "x").write_bytes(data)
     rows: list[dict[str, Any]] = read_range(
-        tmp_path, Range(slice="x", start=start, end=len(data)), columns, form
+        tmp_path, Range(slice="x", start=start, end=len(data)), columns, Dialect(form)
     ).to_pylist()
     return rows
 
@@ -66,10 +67,10 @@ def test_empty_field_is_null_and_a_quoted_one_is_an_empty_string(tmp_path: Path)
 
 def test_null_word_is_null_in_every_type(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(CSV_HEADER + b'NA,NA\n1,"NA"\n')
-    found = read_range(tmp_path, Range(slice="x", start=4, end=17), AB, "csv", "NA").to_pylist()
+    found = read_range(tmp_path, Range(slice="x", start=4, end=17), AB, Dialect("csv", "NA")).to_pylist()
     assert found == [{"a": None, "b": None}, {"a": 1, "b": "NA"}]
     with pytest.raises(BadLine, match="a is 'NA'; allowed: INT or null"):
-        read_range(tmp_path, Range(slice="x", start=4, end=17), AB, "csv")
+        read_range(tmp_path, Range(slice="x", start=4, end=17), AB, Dialect("csv"))
 
 
 def test_header_is_read_once_at_the_start_of_a_file(tmp_path: Path) -> None:
@@ -214,15 +215,15 @@ def test_any_bytes_make_rows_or_an_invalid_line(tmp_path: Path, form: Format) ->
 
 
 def test_columns_without_a_schema_are_strings_named_by_the_first_header(tmp_path: Path) -> None:
-    assert columns_from_header(tmp_path) is None
+    assert columns_from_header(tmp_path, Dialect("csv")) is None
     (tmp_path / "b.csv").write_bytes(b"x,y z\n1,2\n")
     (tmp_path / "a.csv").write_bytes(b"unfin")
-    columns = columns_from_header(tmp_path)
+    columns = columns_from_header(tmp_path, Dialect("csv"))
     assert columns is not None
     assert to_ddl(columns) == "`x` STRING, `y z` STRING"
     (tmp_path / "a.csv").write_bytes(b"x,X\n")
     with pytest.raises(ConfigError, match=r"a\.csv.*allowed: column names that are not empty and stand once"):
-        columns_from_header(tmp_path)
+        columns_from_header(tmp_path, Dialect("csv"))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sqlite3
 import threading
@@ -12,11 +13,12 @@ import pytest
 
 from connectgroup.connector import TaskContext
 from connectgroup.dataplane.errors import Fenced, OffsetConflict, SinkError
-from connectgroup.dataplane.fences import Transaction
+from connectgroup.dataplane.fences import TABLES, Transaction
 from connectgroup.dataplane.offset_store import OffsetStore
-from connectgroup.dataplane.ownership import Owner, Range
+from connectgroup.dataplane.ownership import Owner, Position, Range, metadata_of
 from connectgroup.protocol.units import Unit
-from connectgroup.spark.sources.listing import is_slice_of
+from connectgroup.spark.sinks.kafka_offsets import State, slice_records
+from connectgroup.spark.sources.catalog import is_slice_of
 
 
 @pytest.fixture
@@ -382,3 +384,57 @@ def test_write_lock_is_taken_before_the_fences_are_read(store: OffsetStore) -> N
     assert store.commit(owner(1, 0, tasks=2), one("a", 0, 10), write)
     other.execute("BEGIN IMMEDIATE")
     other.close()
+
+
+def test_metadata_of_a_position_are_committed_and_claimed_with_it(store: OffsetStore) -> None:
+    store.claim(owner(1), every)
+    store.commit(owner(1), [Range(slice="a", start=0, end=Position(10, "fingerprint"))])
+    store.commit(owner(1), one("b", 0, 5))
+    found = store.claim(owner(2), every)
+    assert {name: (at, metadata_of(at)) for name, at in found.items()} == {"a": (10, "fingerprint"), "b": (5, "")}
+    assert metadata_of(store.positions("c")["a"]) == "fingerprint"
+    store.alter("c", 3, {"a": 3})
+    assert metadata_of(store.positions("c")["a"]) == "", "another position has other metadata"
+
+
+def test_file_from_before_positions_had_metadata_still_loads(tmp_path: Path) -> None:
+    old = sqlite3.connect(tmp_path / "o.sqlite")
+    for name, statement in TABLES.items():
+        former = statement.replace(" metadata TEXT NOT NULL DEFAULT '',", "")
+        assert (former != statement) == (name == "connectgroup_offsets")
+        old.execute(f"{former} WITHOUT ROWID")
+    old.execute("INSERT INTO connectgroup_offsets VALUES ('c', 'a', 10, 1)")
+    old.commit()
+    old.close()
+    store = OffsetStore(tmp_path / "o.sqlite")
+    assert store.claim(owner(2), every) == {"a": 10}
+    store.commit(owner(2), [Range(slice="a", start=10, end=Position(12, "m"))])
+    assert metadata_of(store.claim(owner(3), every)["a"]) == "m"
+    store.close()
+
+
+def test_metadata_are_stored_in_postgres_also_in_tables_from_before(database: str) -> None:
+    import psycopg
+
+    from connectgroup.dataplane.postgres_store import PostgresStore
+
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(TABLES["connectgroup_offsets"].replace(" metadata TEXT NOT NULL DEFAULT '',", ""))
+        connection.execute("INSERT INTO connectgroup_offsets VALUES ('c', 'a', 10, 1)")
+    store = PostgresStore(database)
+    assert store.claim(owner(2), every) == {"a": 10}
+    store.commit(owner(2), [Range(slice="a", start=10, end=Position(12, "m"))], lambda _: None)
+    assert metadata_of(store.claim(owner(3), every)["a"]) == metadata_of(store.positions("c")["a"]) == "m"
+    store.close()
+
+
+def test_metadata_are_in_the_records_of_the_offsets_topic() -> None:
+    state = State()
+    range_ = Range(slice="a", start=0, end=Position(10, "m"))
+    for key, value in slice_records(owner(1), [range_]):
+        _, kind, name = json.loads(key)
+        state.apply(kind, name, json.loads(value))
+    state.apply("slice", "old", {"position": 3, "token": 1})
+    claimed = {json.loads(key)[2]: json.loads(value) for key, value in state.claim_records(owner(2), {}, every)}
+    assert claimed["a"] == {"position": 10, "token": 2, "metadata": "m"}
+    assert claimed["old"] == {"position": 3, "token": 2}

@@ -27,6 +27,8 @@ class Progress:
         files_left: files that are not read to their end.
         last_record_ms: when records last became durable; 0: never.
         last_poll_ms: when a poll of the source was last complete, as far as measured; 0: never.
+        unfinished_files: *(tagged)* files of which only a last line without a line feed is left.
+        unreadable_files: *(tagged)* files that cannot be read, or were rewritten.
     """
 
     records_read: int = UNKNOWN
@@ -39,6 +41,8 @@ class Progress:
     files_left: int = UNKNOWN
     last_record_ms: int = 0
     last_poll_ms: int = 0
+    unfinished_files: int = UNKNOWN
+    unreadable_files: int = UNKNOWN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

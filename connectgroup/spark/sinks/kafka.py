@@ -22,7 +22,7 @@ from ...dataplane.ownership import Owner, Range
 from ...dataplane.settings import PluginSettings
 from ...errors import NO_VALUE, ConfigError
 from ..kafka_client import client_settings
-from .kafka_offsets import OffsetsTopic, reason, told_as_sink_error
+from .kafka_offsets import OffsetsTopic, reason, slice_records, told_as_sink_error
 from .kafka_positions import TIMEOUT_S, KafkaPositions, transactional_id, transactional_producer
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ class KafkaSink(DeadLetterSink):
                     break
                 except BufferError:
                     producer.poll(0.1)
-        for key_text, value_text in self._offsets.positions(owner, ranges):
+        for key_text, value_text in slice_records(owner, ranges):
             producer.produce(self._settings.offsets_topic, value_text, key_text, partition=0)
         producer.commit_transaction(TIMEOUT_S)
 

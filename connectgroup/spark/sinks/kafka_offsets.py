@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from ...dataplane.errors import Fenced, SinkError
-from ...dataplane.ownership import EPOCH_BITS, Owner, Range
+from ...dataplane.ownership import EPOCH_BITS, Owner, Position, Range, metadata_of
 from ..kafka_client import admin
 
 _READ_TIMEOUT_S: Final = 60.0
@@ -47,7 +47,7 @@ class State:
             if value["position"] is None:
                 self.slices.pop(name, None)
             else:
-                self.slices[name] = value["position"], value["token"]
+                self.slices[name] = Position(value["position"], value.get("metadata", "")), value["token"]
 
     def check(self, owner: Owner, where: str, is_mine: Callable[[str], bool] | None = None) -> None:
         """Check that no later owner has claimed the task, another layout or one of the slices.
@@ -90,7 +90,7 @@ class State:
             yield _record(owner, "fenced", tasks, token=until)
         for name, (position, _) in self.slices.items():
             if is_mine(name):
-                yield _record(owner, "slice", name, position=position, token=token)
+                yield _slice_record(owner, name, position, token)
 
     @property
     def claims(self) -> tuple[dict[int, int], dict[int, int]]:
@@ -108,7 +108,7 @@ class State:
             owner, positions = replace(owner, source=""), dict.fromkeys(self.slices)
         yield from self.claim_records(owner, fenced, lambda name: name not in positions)
         for name, position in positions.items():
-            yield _record(owner, "slice", name, position=position, token=owner.fencing_token)
+            yield _slice_record(owner, name, position, owner.fencing_token)
 
 
 class OffsetsTopic:
@@ -201,15 +201,16 @@ class OffsetsTopic:
             time.sleep(0.1)
             self._admin.list_topics(self.name, timeout=10)
 
-    def positions(self, owner: Owner, ranges: Sequence[Range]) -> Iterator[Record]:
-        """Yield the records of a batch's offsets."""
-        for r in ranges:
-            yield _record(owner, "slice", r.slice, position=r.end, token=owner.fencing_token)
-
     def close(self) -> None:
         """Drop the connection."""
         with suppress(AttributeError):
             del self._admin
+
+
+def slice_records(owner: Owner, ranges: Sequence[Range]) -> Iterator[Record]:
+    """Yield the records of a batch's offsets."""
+    for r in ranges:
+        yield _slice_record(owner, r.slice, r.end, owner.fencing_token)
 
 
 @contextmanager
@@ -227,6 +228,11 @@ def reason(error: BaseException) -> str:
     """Return the text of an error of the Kafka client."""
     first = error.args[0] if error.args else error
     return " ".join((first.str() if hasattr(first, "str") else str(first)).split())[:300]
+
+
+def _slice_record(owner: Owner, name: str, position: int | None, token: int) -> Record:
+    metadata = "" if position is None else metadata_of(position)
+    return _record(owner, "slice", name, position=position, token=token, **({"metadata": metadata} if metadata else {}))
 
 
 def _record(owner: Owner, kind: str, name: object, **value: object) -> Record:

@@ -1,8 +1,8 @@
 """The Spark side of the source ``files``: a streaming Python data source.
 
-Spark's offset is a JSON object that maps file names to bytes read. Spark writes the end of a batch to the query's
-offset log before it plans the batch, so a retry within a query reads the same bytes again. The first batch starts from
-the positions that the task claimed in the sink, never from a checkpoint.
+Spark's offset is a JSON object that maps slices to bytes read, or to bytes and metadata. Spark writes the end of a
+batch to the query's offset log before it plans the batch, so a retry within a query reads the same bytes again. The
+first batch starts from the positions that the task claimed in the sink, never from a checkpoint.
 
 Spark's Python workers import this module.
 """
@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from ...dataplane.columns import to_ddl
-from ...dataplane.ownership import Range, ranges_between
-from .files import DATA_SOURCE, FileSource
-from .listing import Planner
+from ...dataplane.ownership import Position, Range, metadata_of, ranges_between
+from .files import DATA_SOURCE, FileSource, encoded
+from .planner import Planner
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,11 +42,12 @@ class FilesDataSource(DataSource):
 
 @dataclass
 class LineRange(InputPartition):
-    """One range of one file, read by one Spark task."""
+    """One range of one file, read by one Spark task; ``metadata`` identify the file."""
 
-    slice: str
+    file: str
     start: int
     end: int
+    metadata: str
 
 
 class FilesReader(DataSourceStreamReader):
@@ -55,24 +56,34 @@ class FilesReader(DataSourceStreamReader):
     def __init__(self, source: FileSource, positions: dict[str, int]) -> None:
         self._source = source
         self._positions = positions
-        self._planner = Planner(root=source.root, task=source.task, tasks=source.tasks, most_bytes=source.most_bytes)
+        self._planner: Planner | None = source.planner(positions)
 
-    def initialOffset(self) -> dict[str, int]:
-        return self._positions
+    def initialOffset(self) -> dict[str, Any]:
+        return {name: int(at) for name, at in self._positions.items()}
 
-    def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:
-        return self._planner.advance(start)
+    def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:
+        assert self._planner is not None
+        before = {name: int(at) for name, at in self._source.positions(start).items()}
+        after = self._planner.advance(before)
+        # Only positions that change have metadata: the offsets of 20,000 files are logged with each batch.
+        return start if after == before else encoded(after)
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        return [LineRange(r.slice, r.start, r.end) for r in ranges_between(start, end)]
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        assert self._planner is not None
+        before, after = self._source.positions(start), self._source.positions(end)
+        return [
+            LineRange(self._planner.file_of(r.slice), int(r.start), int(r.end), metadata_of(r.end))
+            for r in ranges_between(before, after)
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from .lines import read_range, read_tolerantly
+        from .parts import read_part
 
         assert isinstance(partition, LineRange)
-        wanted = Range(slice=partition.slice, start=partition.start, end=partition.end)
-        source = self._source
-        if source.is_tolerant:
-            yield from read_tolerantly(source.root, wanted, source.columns, source.form, source.null)
-        else:
-            yield read_range(source.root, wanted, source.columns, source.form, source.null)
+        end = Position(partition.end, partition.metadata)
+        wanted, source = Range(slice=partition.file, start=partition.start, end=end), self._source
+        yield from read_part(source.root, wanted, source.columns, source.settings.dialect, tolerant=source.is_tolerant)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Spark pickles the reader for its workers after it has planned; the planner knows every file.
+        return {"_source": self._source, "_positions": {}, "_planner": None}

@@ -1,4 +1,4 @@
-"""The source ``files``: a directory of growing CSV or JSON-lines files.
+"""The source ``files``: a directory of growing CSV, JSON-lines or text files.
 
 A slice is a file; its position is the number of bytes read. ``file_reader`` is the Spark side of it.
 """
@@ -6,102 +6,77 @@ A slice is a file; its position is the number of bytes read. ``file_reader`` is 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
-
-from pydantic import Field
+from typing import TYPE_CHECKING, Any, Final
 
 from ...connector import Lag
 from ...dataplane.columns import Column, Columns, from_ddl, to_ddl
+from ...dataplane.committed import CommittedPositions
 from ...dataplane.dead_letters import ERROR_COLUMN
-from ...dataplane.ownership import Range
-from ...dataplane.settings import PluginSettings, require_absolute
+from ...dataplane.ownership import Range, metadata_of
 from ...dataplane.source import Source
 from ...errors import NO_VALUE, ConfigError
-from .listing import files_left, is_slice_of, list_files
+from .catalog import is_slice_of
+from .file_settings import FileSettings
+from .listing import list_files
+from .planner import Planner
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+logger = logging.getLogger(__name__)
+
 DATA_SOURCE: Final = "connectgroup-files"
 """Name of the data source in Spark."""
-
-Format = Literal["csv", "jsonl", "text"]
-
-
-class FileSettings(PluginSettings):
-    """Settings of the source ``files``, each with the prefix ``source.``."""
-
-    path: Annotated[str, Field(min_length=1, description="a directory, as an absolute path")]
-    format: Annotated[Format, Field(description="csv, jsonl, text: each line is the column value")]
-    schema_: Annotated[
-        str | None,
-        Field(alias="schema", description="columns as NAME TYPE, separated by commas (csv: may be left out)"),
-    ] = None
-    null: Annotated[
-        str, Field(description="a word that means null in a csv field without quotes, beside the empty field")
-    ] = ""
-    max_bytes_per_batch: Annotated[int, Field(ge=1024, le=256 << 20, description="1024 to 268435456")] = 16 << 20
-
-    def model_post_init(self, _: Any) -> None:
-        """Check the path, the schema and their combination with the format.
-
-        Raises:
-            ConfigError: the path is relative, the schema is not valid, or ``jsonl`` has no schema.
-        """
-        require_absolute("source.path", self.path, "a directory, as an absolute path")
-        if self.schema_ is not None:
-            if self.format == "text":
-                raise ConfigError("source.schema", self.schema_, "nothing with source.format text")
-            from_ddl(self.schema_)
-        elif self.format == "jsonl":
-            raise ConfigError("source.schema", NO_VALUE, "columns as NAME TYPE, separated by commas (jsonl needs them)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSource(Source):
     """The rows of a directory of growing files, each read by one task. A slice is a file, its position the bytes read.
+    A file is known by a fingerprint of what was read of it: a renamed file is not read again. With
+    ``errors.tolerance=all``, the rows of a file with another header or with damaged compression are one dead letter in
+    each batch; a file that cannot be opened or was rewritten is left out, logged and counted in the status.
 
     Attributes:
-        root: the directory.
-        form: ``csv``, ``jsonl`` or ``text``.
+        settings: the settings.
         columns: names and types of the columns.
         task, tasks: the task's number and the number of tasks; they determine the files of this task.
-        most_bytes: upper bound on the bytes of one batch.
-        null: a word that means null in CSV, in addition to the empty field.
-        is_tolerant: whether a bad line is a row with an error.
+        committed: where the positions of all tasks are; null: this task is the only one.
+        is_tolerant: whether a bad line is a row with an error, and a file that cannot be read is left out.
+        infers: whether the columns come from a header, not from the settings.
+        reported: files that cannot be read, as of the last call of ``lag``; each is logged once.
     """
 
     Settings = FileSettings
 
-    root: Path
-    form: Format
+    settings: FileSettings
     columns: Columns
     task: int
     tasks: int
-    most_bytes: int
-    null: str = ""
+    committed: CommittedPositions | None = None
     is_tolerant: bool = False
+    infers: bool = False
+    reported: set[str] = field(default_factory=set, compare=False)
 
     @classmethod
     def create(cls, settings: FileSettings, *, task: int, tasks: int) -> FileSource:
         root = Path(settings.path)
         list_files(root)
-        return cls(
-            root=root,
-            form=settings.format,
-            columns=_columns(settings, root),
-            task=task,
-            tasks=tasks,
-            most_bytes=settings.max_bytes_per_batch,
-            null=settings.null,
-        )
+        infers = settings.format == "csv" and (settings.schema_ is None or settings.schema_drift == "evolve")
+        return cls(settings=settings, columns=_columns(settings, root), task=task, tasks=tasks, infers=infers)
+
+    @property
+    def root(self) -> Path:
+        """The directory."""
+        return Path(self.settings.path)
 
     @property
     def description(self) -> str:
-        return f"{self.form} files in {self.root}"
+        return f"{self.settings.format} files in {self.root}"
 
     def owns(self, slice_name: str) -> bool:
         return is_slice_of(slice_name, self.task, self.tasks)
@@ -110,15 +85,34 @@ class FileSource(Source):
         from .file_reader import FilesDataSource
 
         session.dataSource.register(FilesDataSource)
-        plain = asdict(self) | {"root": str(self.root), "positions": dict(positions)}
         ddl = to_ddl(self.read_columns)
-        return session.readStream.format(DATA_SOURCE).schema(ddl).option("plan", json.dumps(plain)).load()
+        return session.readStream.format(DATA_SOURCE).schema(ddl).option("plan", self.to_json(positions)).load()
 
     def lag(self, positions: Mapping[str, int]) -> Lag:
-        return files_left(self.root, positions, self.task, self.tasks)
+        planner = self.planner(positions)
+        lag = planner.lag(positions)
+        for name in sorted(planner.problems.keys() - self.reported):
+            logger.warning("%s: %s; the task goes on with other files", self.root / name, planner.problems[name])
+        self.reported.clear()
+        self.reported.update(planner.problems)
+        return lag
 
     def size_of(self, ranges: Sequence[Range]) -> int:
         return sum(each.end - each.start for each in ranges)
+
+    def sharing(self, committed: CommittedPositions) -> FileSource:
+        columns = self.columns
+        if self.infers:
+            stored = _stored_columns(committed.read()) or ()
+            columns = stored if stored and self.settings.schema_ is None else merged(columns, stored)
+        if self.settings.schema_drift == "evolve":
+            from .parts import all_headers
+
+            found = all_headers(self.root, self.settings.dialect, self.settings.file_pattern)
+            columns = merged(columns, *found)
+        if not columns:
+            raise ConfigError("source.schema", NO_VALUE, f"a schema, or a CSV file with a header in {self.root}")
+        return replace(self, columns=columns, committed=committed if self.tasks > 1 else None)
 
     def tolerant(self) -> FileSource:
         return replace(self, is_tolerant=True)
@@ -128,28 +122,84 @@ class FileSource(Source):
         """The columns of the stream: those of the rows and, if bad lines are tolerated, their error."""
         return (*self.columns, Column(ERROR_COLUMN, "STRING")) if self.is_tolerant else self.columns
 
+    def planner(self, positions: Mapping[str, int]) -> Planner:
+        """Return a planner of this task's batches.
+
+        Args:
+            positions: the position of each slice when the task started.
+        """
+        schema = to_ddl(self.columns) if self.infers else ""
+        return Planner(
+            root=self.root,
+            task=self.task,
+            tasks=self.tasks,
+            most_bytes=self.settings.max_bytes_per_batch,
+            rules=replace(self.settings.rules, skips_bad=self.is_tolerant, schema=schema),
+            positions=positions,
+            others=None if self.committed is None else self.committed.read,
+        )
+
+    def to_json(self, positions: Mapping[str, int]) -> str:
+        """Encode the source and the positions for Spark's processes."""
+        return json.dumps(
+            {
+                "settings": self.settings.model_dump(by_alias=True, exclude_unset=True),
+                "columns": [asdict(column) for column in self.columns],
+                "task": self.task,
+                "tasks": self.tasks,
+                "committed": None if self.committed is None else asdict(self.committed),
+                "is_tolerant": self.is_tolerant,
+                "infers": self.infers,
+                "positions": encoded(positions),
+            }
+        )
+
     @classmethod
     def from_json(cls, text: str) -> tuple[FileSource, dict[str, int]]:
-        """Decode the source and the positions that ``stream`` passed to Spark."""
+        """Decode the source and the positions of ``to_json``."""
         plain = json.loads(text)
-        positions = plain.pop("positions")
-        columns = tuple(Column(**column) for column in plain.pop("columns"))
-        return cls(root=Path(plain.pop("root")), columns=columns, **plain), positions
+        committed = plain["committed"]
+        source = cls(
+            settings=FileSettings.model_validate(plain["settings"]),
+            columns=tuple(Column(**column) for column in plain["columns"]),
+            task=plain["task"],
+            tasks=plain["tasks"],
+            committed=None if committed is None else CommittedPositions(**committed),
+            is_tolerant=plain["is_tolerant"],
+            infers=plain["infers"],
+        )
+        return source, source.positions(plain["positions"])
+
+
+def encoded(positions: Mapping[str, int]) -> dict[str, Any]:
+    """Return positions as JSON: slice to bytes, or to bytes and metadata."""
+    return {name: [int(at), metadata_of(at)] if metadata_of(at) else int(at) for name, at in positions.items()}
+
+
+def merged(columns: Columns, *others: Columns) -> Columns:
+    """Return columns and, after them, those of others that have other names; names are compared without case."""
+    found = {column.name.lower(): column for column in columns}
+    for column in chain.from_iterable(others):
+        found.setdefault(column.name.lower(), column)
+    return tuple(found.values())
 
 
 def _columns(settings: FileSettings, root: Path) -> Columns:
-    """Return the columns of the schema setting or, without one, of a CSV header.
-
-    Raises:
-        ConfigError: there is no schema and no CSV file with a header.
-    """
+    """Return the columns of the schema setting or, without one, of a CSV header; none if there is neither."""
     if settings.format == "text":
         return (Column("value", "STRING"),)
     if settings.schema_ is not None:
         return from_ddl(settings.schema_)
-    from .lines import columns_from_header
+    from .parts import columns_from_header
 
-    columns = columns_from_header(root)
-    if columns is None:
-        raise ConfigError("source.schema", NO_VALUE, f"a schema, or a CSV file with a header in {root}")
-    return columns
+    return columns_from_header(root, settings.dialect, settings.file_pattern) or ()
+
+
+def _stored_columns(positions: Mapping[str, int]) -> Columns | None:
+    """Return the inferred columns that were committed with the positions, if any."""
+    for name in sorted(positions):
+        if text := metadata_of(positions[name]):
+            schema = json.loads(text).get("schema", "")
+            if schema:
+                return from_ddl(schema)
+    return None

@@ -1,8 +1,8 @@
 """Parses bytes of whole lines into typed columns; an error describes the first invalid line.
 
 Parsing is strict and identical on every worker: a value that is not of its column's type is an error, never a
-null, because a row that silently loses a value is a lost row. A whole range is parsed in one call; only if that
-fails are the lines searched for the invalid one.
+null, because a row that silently loses a value is a lost row. All lines are parsed in one call; only if that
+fails are they searched for the invalid one.
 """
 
 from __future__ import annotations
@@ -11,25 +11,22 @@ import csv
 import io
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 
-from ...dataplane.columns import Column, Columns, check_names, to_arrow
+from ...dataplane.columns import Column, Columns, to_arrow
 from ...dataplane.dead_letters import ERROR_COLUMN, error_text
-from ...dataplane.errors import BadLine
-from ...dataplane.ownership import Range
-from ...errors import ConfigError
 from ...protocol.units import printable
-from .listing import list_files, read_bytes
-
-Format = Literal["csv", "jsonl", "text"]
+from .dialect import Dialect, records_of
 
 _FAULTS: Final = (pa.ArrowException, ValueError, OverflowError, TypeError, RecursionError)
-_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _SOME_VALUE: Final = {"BOOLEAN": b"true", "DATE": b"2000-01-01", "TIMESTAMP": b"2000-01-01T00:00:00Z"}
+_HAS_ZONE: Final = r"^.{10}.*(Z|[+-]\d\d(:?\d\d)?)$"
 _JSON_TYPES: Final[dict[str, frozenset[type]]] = {
     "BOOLEAN": frozenset({bool}),
     "SMALLINT": frozenset({int}),
@@ -43,166 +40,277 @@ _JSON_TYPES: Final[dict[str, frozenset[type]]] = {
 }
 
 
-def read_range(root: Path, wanted: Range, columns: Columns, form: Format, null: str = "") -> pa.RecordBatch:
-    """Return the rows of one range of one file.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A place in a file, for errors.
 
-    Args:
-        root: the source's directory.
-        wanted: bytes ``[start, end)`` of whole lines. A CSV file's first line is its header, never a row.
-        columns: names and types; a CSV header must be exactly these names in this order. A JSON line may omit
-            columns (null) and have others (dropped).
-        form: ``csv``, ``jsonl`` or ``text`` (each line is the column ``value``).
-        null: a word that means null in an unquoted CSV field, in addition to the empty field (for example ``NA``).
-
-    Returns:
-        One row per line that is not blank, in the order of the file.
-
-    Raises:
-        BadLine: a line is invalid; names file, line number, byte offset, violation and what is allowed, of the first.
-        SourceError: the file cannot be read.
+    Attributes:
+        path: the file.
+        offset: bytes before it.
+        line: lines before it.
     """
-    data = read_bytes(root, wanted)
-    skipped = 0
-    if wanted.start == 0:
-        skipped = len(_BYTE_ORDER_MARK) if data.startswith(_BYTE_ORDER_MARK) else 0
-        if form == "csv":
-            skipped = _check_header(root / wanted.slice, data, skipped, columns)
-    body = data[skipped:]
-    try:
-        return _parse(body, columns, form, null)
-    except _FAULTS:
-        at, why = _first_fault(body, columns, form, null)
-    offset = wanted.start + skipped + at
-    before = read_bytes(root, Range(slice=wanted.slice, start=0, end=offset)) if offset else b""
-    where = f"{root / wanted.slice}, line {before.count(10) + 1} (byte {offset})"
-    raise BadLine(f"{where}: {why}")
+
+    path: Path
+    offset: int = 0
+    line: int = 0
+
+    def after(self, data: bytes) -> Place:
+        """Return the place after some bytes."""
+        return replace(self, offset=self.offset + len(data), line=self.line + data.count(b"\n"))
+
+    def __str__(self) -> str:
+        return f"{self.path}, line {self.line + 1} (byte {self.offset})"
 
 
-def read_tolerantly(
-    root: Path, wanted: Range, columns: Columns, form: Format, null: str = ""
-) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one range with the column ``connectgroup_error``, in the order of the file.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineParser:
+    """Parses the lines of one file.
 
-    A line that is invalid is a row of nulls with its error (``dead_letters.error_text``).
-
-    Raises:
-        BadLine: the header of a CSV file is invalid; then every row would be.
-        SourceError: the file cannot be read.
+    Attributes:
+        columns: names and types of the rows. A JSON line may omit columns (null).
+        dialect: how the lines are written.
+        names: CSV: the names of the fields of the file, in their order; by default those of the columns.
     """
-    path, data, at = root / wanted.slice, read_bytes(root, wanted), 0
-    if wanted.start == 0:
-        at = len(_BYTE_ORDER_MARK) if data.startswith(_BYTE_ORDER_MARK) else 0
-        if form == "csv":
-            at = _check_header(path, data, at, columns)
-    before = read_bytes(root, Range(slice=wanted.slice, start=0, end=wanted.start)) if wanted.start else b""
-    lines_before = before.count(b"\n")
-    while at < len(data):
+
+    columns: Columns
+    dialect: Dialect
+    names: Sequence[str] | None = None
+
+    def rows(self, data: bytes) -> pa.RecordBatch:
+        """Return one row for each line that is not blank.
+
+        Raises:
+            InvalidLine: a line is invalid.
+        """
         try:
-            yield _with_error(_parse(data[at:], columns, form, null), None)
-            return
+            return self._parse(data)
         except _FAULTS:
-            offset, why = _first_fault(data[at:], columns, form, null)
-        if offset:
-            yield _with_error(_parse(data[at : at + offset], columns, form, null), None)
-        at += offset
-        line = data[at : data.index(b"\n", at) + 1]
-        place = f"{path}, line {lines_before + data[:at].count(10) + 1} (byte {wanted.start + at})"
-        text = line.decode(errors="backslashreplace").rstrip("\r\n")
-        nulls = pa.RecordBatch.from_pylist([{}], schema=to_arrow(columns))
-        yield _with_error(nulls, error_text(place=place, reason=why, record=text))
-        at += len(line)
+            at, why = self._first_fault(data)
+        raise InvalidLine(at, why)
+
+    def rows_and_errors(self, data: bytes, place: Place) -> Iterator[pa.RecordBatch]:
+        """Yield the rows with the column ``connectgroup_error``, in the order of the file.
+
+        A line that is invalid is a row of nulls with its error (``dead_letters.error_text``).
+        """
+        at = 0
+        while at < len(data):
+            try:
+                yield with_error(self._parse(data[at:]))
+                return
+            except _FAULTS:
+                offset, why = self._first_fault(data[at:])
+            if offset:
+                yield with_error(self._parse(data[at : at + offset]))
+            at += offset
+            line = records_of(data[at:], self.dialect.separator)[0]
+            text = line.decode(self.dialect.encoding, errors="backslashreplace").rstrip("\r\n")
+            yield self.error(str(place.after(data[:at])), why, text)
+            at += len(line)
+
+    def error(self, place: str, reason: str, record: str) -> pa.RecordBatch:
+        """Return the row for a record that cannot be read: nulls, and the error."""
+        nulls = pa.RecordBatch.from_pylist([{}], schema=to_arrow(self.columns))
+        return with_error(nulls, error_text(place=place, reason=reason, record=record))
+
+    def _parse(self, data: bytes) -> pa.RecordBatch:
+        """Parse all lines of ``data``; an invalid line raises one of ``_FAULTS``."""
+        if self.dialect.encoding != "utf-8":
+            data = data.decode(self.dialect.encoding).encode()
+        if self.dialect.form == "text":
+            values = [line.decode().removesuffix("\r") for line in data.split(b"\n")[:-1]]
+            return pa.RecordBatch.from_arrays([pa.array(values, pa.string())], schema=to_arrow(self.columns))
+        return self._parse_csv(data) if self.dialect.form == "csv" else self._parse_jsonl(data)
+
+    def _parse_csv(self, data: bytes) -> pa.RecordBatch:
+        separator = self.dialect.separator
+        if separator is None and data.count(b"\r") != data.count(b"\r\n"):
+            raise ValueError("a carriage return alone")
+        names = self._field_names()
+        types = {column.name: column.type for column in self.columns}
+        # Append a record: a quote left open in the last one would otherwise run to the end of the data unnoticed. It
+        # swallows the appended record instead, and the row count shows that.
+        more = _SOME_VALUE.get(types.get(names[0], ""), b"0") + self.dialect.delimiter.encode() * (len(names) - 1)
+        rows = self._read_csv(data + more + b"\n", names)
+        count = rows.num_rows - 1
+        # Without blank lines, the most frequent case, the number of line feeds is enough.
+        if count != data.count(b"\n") and count != _not_blank(records_of(data, separator)):
+            raise ValueError("a line break inside quotes")
+        return rows.slice(0, count)
+
+    def _read_csv(self, data: bytes, names: Sequence[str]) -> pa.RecordBatch:
+        schema, dialect = to_arrow(self.columns), self.dialect
+        read_types = pa.schema([self._type_to_read(field) for field in schema])
+        table = pyarrow.csv.read_csv(
+            io.BytesIO(data),
+            # One block: a line may be longer than the default block; it also keeps the row order of the file.
+            read_options=pyarrow.csv.ReadOptions(column_names=names, block_size=len(data) + 1, use_threads=False),
+            parse_options=pyarrow.csv.ParseOptions(
+                delimiter=dialect.delimiter,
+                quote_char=dialect.quote or False,
+                newlines_in_values=dialect.separator is not None,
+            ),
+            convert_options=pyarrow.csv.ConvertOptions(
+                column_types=read_types,
+                include_columns=schema.names,
+                include_missing_columns=True,
+                null_values=["", dialect.null],
+                true_values=["true", "True", "TRUE"],
+                false_values=["false", "False", "FALSE"],
+                decimal_point=dialect.decimal,
+                # The second field of a,,b is null; that of a,"",b is an empty string.
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+            ),
+        )
+        rows = table.combine_chunks().to_batches()[0]
+        if read_types == schema:
+            return rows
+        arrays = [
+            rows.column(at) if kind == schema.types[at] else _timestamps(rows.column(at), dialect.timezone)
+            for at, kind in enumerate(read_types.types)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def _type_to_read(self, field: pa.Field) -> pa.Field:
+        """Arrow reads timestamps with a zone, or without, but not both: they are read as text."""
+        is_text = self.dialect.timezone and pa.types.is_timestamp(field.type)
+        return pa.field(field.name, pa.string()) if is_text else field
+
+    def _field_names(self) -> Sequence[str]:
+        return [column.name for column in self.columns] if self.names is None else self.names
+
+    def _parse_jsonl(self, data: bytes) -> pa.RecordBatch:
+        # Do not use Arrow's JSON reader: version 26 ends the process on the line ``null``.
+        lines = _lines(data)
+        if not all(line.lstrip()[:1] == b"{" and line.rstrip()[-1:] == b"}" for line in lines):
+            raise ValueError("a line is not an object")
+        text = (b"[" + b",".join(lines) + b"]").decode()
+        objects = json.loads(text, parse_constant=_refuse_constant)
+        if len(objects) != len(lines):
+            raise ValueError("a line is not one object")
+        if not self.dialect.ignores_others:
+            known = {column.name for column in self.columns}
+            if not all(item.keys() <= known for item in objects):
+                raise ValueError("a field that the schema does not have")
+        schema = to_arrow(self.columns)
+        arrays = []
+        for column, field in zip(self.columns, schema, strict=True):
+            values = [item.get(column.name) for item in objects]
+            if not set(map(type, values)) <= _JSON_TYPES[column.type] | {type(None)}:
+                raise TypeError(f"{column.name} is not {column.type}")
+            arrays.append(_to_array(values, column, field.type, self.dialect.timezone))
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def _first_fault(self, data: bytes) -> tuple[int, str]:
+        """Return the offset of the first invalid line, and the reason. Uses a binary search."""
+        lines = records_of(data, self.dialect.separator)
+        low, high = 0, len(lines)
+        while high - low > 1:
+            middle = (low + high) // 2
+            try:
+                self._parse(b"".join(lines[low:middle]))
+            except _FAULTS:
+                high = middle
+            else:
+                low = middle
+        offset, line = sum(map(len, lines[:low])), lines[low]
+        try:
+            text = line.decode(self.dialect.encoding)
+        except UnicodeDecodeError as error:
+            at = "" if self.dialect.form == "text" else f"byte {error.start + 1} of the line is "
+            encoding = "UTF-8" if self.dialect.encoding == "utf-8" else self.dialect.encoding
+            return offset, f"{at}not {encoding}; allowed: {encoding} text"
+        return offset, self._explain_csv(text) if self.dialect.form == "csv" else self._explain_jsonl(text)
+
+    def _explain_csv(self, line: str) -> str:
+        names, dialect = self._field_names(), self.dialect
+        quoting = {"quotechar": dialect.quote} if dialect.quote else {"quoting": csv.QUOTE_NONE}
+        try:
+            fields = next(csv.reader([line.rstrip("\r\n")], delimiter=dialect.delimiter, strict=True, **quoting), [])
+        except csv.Error as error:
+            allowed = "quotes that end" if dialect.multiline else "quotes that end on the line they began on"
+            return f"not CSV ({error}); allowed: {allowed}"
+        if len(fields) != len(names):
+            return f"{len(fields)} fields; allowed: {len(names)} ({printable(', '.join(names))})"
+        columns = {column.name: column for column in self.columns}
+        for name, value in zip(names, fields, strict=True):
+            column = columns.get(name, Column(name, "STRING"))
+            quote = dialect.quote if column.type == "STRING" else ""
+            text = quote + (value.replace(quote, 2 * quote) if quote else value) + quote
+            try:
+                one = LineParser(columns=(column,), dialect=replace(dialect, encoding="utf-8"))
+                one._parse_csv(text.encode() + b"\n")
+            except _FAULTS:
+                return f"{printable(name)} is {printable(value)!r}; allowed: {self._allowed(column)}"
+        return "not a CSV record; allowed: one record a line, no line breaks inside quotes"
+
+    def _explain_jsonl(self, line: str) -> str:
+        try:
+            found = json.loads(line, parse_constant=_refuse_constant)
+        except json.JSONDecodeError as error:
+            return f"not JSON ({error.msg} at column {error.colno}); allowed: one JSON object a line"
+        except (ValueError, RecursionError) as error:
+            return f"not JSON ({printable(error)}); allowed: one JSON object a line"
+        if not isinstance(found, dict):
+            return f"{printable(line.strip(), limit=40)} is not an object; allowed: one JSON object a line"
+        for column in self.columns:
+            value = json.dumps(found.get(column.name))
+            try:
+                one = LineParser(columns=(column,), dialect=replace(self.dialect, encoding="utf-8"))
+                one._parse_jsonl((json.dumps({column.name: found.get(column.name)}) + "\n").encode())
+            except _FAULTS:
+                return f"{column.name} is {printable(value)}; allowed: {self._allowed(column)}"
+        others = [name for name in found if name not in {column.name for column in self.columns}]
+        if others and not self.dialect.ignores_others:
+            names = ", ".join(column.name for column in self.columns)
+            return f"field {printable(others[0])}; allowed: {printable(names)}, or source.schema.drift=ignore"
+        return "not a JSON object a line; allowed: one JSON object a line"
+
+    def _allowed(self, column: Column) -> str:
+        zone = "ISO 8601" if self.dialect.timezone else "ISO 8601 with a zone"
+        form = {"TIMESTAMP": f" ({zone})", "DATE": " (YYYY-MM-DD)", "BOOLEAN": " (true or false)"}
+        return f"{column.type}{form.get(column.type, '')} or null"
 
 
-def _with_error(rows: pa.RecordBatch, error: str | None) -> pa.RecordBatch:
+class InvalidLine(ValueError):
+    """The first invalid line of some lines.
+
+    Attributes:
+        offset: bytes before the line.
+        reason: the violation and what is allowed.
+    """
+
+    def __init__(self, offset: int, reason: str) -> None:
+        super().__init__(reason)
+        self.offset, self.reason = offset, reason
+
+
+def with_error(rows: pa.RecordBatch, error: str | None = None) -> pa.RecordBatch:
+    """Return rows with the column of the error."""
     errors = pa.array([error] * rows.num_rows, pa.string())
     return rows.append_column(pa.field(ERROR_COLUMN, pa.string()), errors)
 
 
-def columns_from_header(root: Path) -> Columns | None:
-    """Return the columns of the first CSV file with a complete header line, all strings; None without such a file.
-
-    Raises:
-        ConfigError: the header has an empty or duplicate column name.
-        SourceError: the directory or the file cannot be read.
-    """
-    for name in list_files(root):
-        with (root / name).open("rb") as file:
-            first = file.readline()
-        if first.endswith(b"\n"):
-            names = _header_names(root / name, first)
-            return check_names([Column(n, "STRING") for n in names], field=f"header of {root / name}")
-    return None
+def _to_array(values: Sequence[Any], column: Column, kind: pa.DataType, timezone: str) -> pa.Array:
+    if column.type == "TIMESTAMP":
+        return _timestamps(pa.array(values, pa.string()), timezone)
+    return pa.array(values, pa.string()).cast(kind) if column.type == "DATE" else pa.array(values, kind)
 
 
-def _parse(data: bytes, columns: Columns, form: Format, null: str) -> pa.RecordBatch:
-    """Parse all lines of ``data``; an invalid line raises one of ``_FAULTS``."""
-    if form == "text":
-        values = [line.decode().removesuffix("\r") for line in data.split(b"\n")[:-1]]
-        return pa.RecordBatch.from_arrays([pa.array(values, pa.string())], schema=to_arrow(columns))
-    return _parse_csv(data, columns, null) if form == "csv" else _parse_jsonl(data, columns)
-
-
-def _parse_csv(data: bytes, columns: Columns, null: str) -> pa.RecordBatch:
-    if data.count(b"\r") != data.count(b"\r\n"):
-        raise ValueError("a carriage return alone")
-    # Append a line: a quote left open on the last line would otherwise run to the end of the data unnoticed. It
-    # swallows the appended line instead, and the row count shows that.
-    lines = data.count(b"\n") + 1
-    data += _SOME_VALUE.get(columns[0].type, b"0") + b"," * (len(columns) - 1) + b"\n"
-    rows = _read_csv(data, to_arrow(columns), null)
-    if rows.num_rows != lines and rows.num_rows != len(_lines(data)):
-        raise ValueError("a line break inside quotes")
-    return rows.slice(0, rows.num_rows - 1)
-
-
-def _read_csv(data: bytes, schema: pa.Schema, null: str) -> pa.RecordBatch:
-    table = pyarrow.csv.read_csv(
-        io.BytesIO(data),
-        # One block: a line may be longer than the default block; it also keeps the row order of the file.
-        read_options=pyarrow.csv.ReadOptions(column_names=schema.names, block_size=len(data) + 1, use_threads=False),
-        convert_options=pyarrow.csv.ConvertOptions(
-            column_types=schema,
-            null_values=["", null],
-            true_values=["true", "True", "TRUE"],
-            false_values=["false", "False", "FALSE"],
-            # The second field of a,,b is null; that of a,"",b is an empty string.
-            strings_can_be_null=True,
-            quoted_strings_can_be_null=False,
-        ),
-    )
-    return table.combine_chunks().to_batches()[0]
-
-
-def _parse_jsonl(data: bytes, columns: Columns) -> pa.RecordBatch:
-    # Do not use Arrow's JSON reader: version 26 ends the process on the line ``null``.
-    lines = _lines(data)
-    if not all(line.lstrip()[:1] == b"{" and line.rstrip()[-1:] == b"}" for line in lines):
-        raise ValueError("a line is not an object")
-    text = (b"[" + b",".join(lines) + b"]").decode()
-    objects = json.loads(text, parse_constant=_refuse_constant)
-    if len(objects) != len(lines):
-        raise ValueError("a line is not one object")
-    schema = to_arrow(columns)
-    arrays = []
-    for column, field in zip(columns, schema, strict=True):
-        values = [item.get(column.name) for item in objects]
-        if not set(map(type, values)) <= _JSON_TYPES[column.type] | {type(None)}:
-            raise TypeError(f"{column.name} is not {column.type}")
-        arrays.append(_to_array(values, column, field.type))
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _to_array(values: Sequence[Any], column: Column, kind: pa.DataType) -> pa.Array:
-    if column.type in ("DATE", "TIMESTAMP"):
-        if column.type == "TIMESTAMP" and any(v is not None and not _has_zone(v) for v in values):
-            raise ValueError("no zone")
-        return pa.array(values, pa.string()).cast(kind)
-    return pa.array(values, kind)
-
-
-def _has_zone(value: str) -> bool:
-    tail = value[10:]
-    return tail.endswith("Z") or "+" in tail or "-" in tail
+def _timestamps(values: pa.Array, timezone: str) -> pa.Array:
+    """Return texts as timestamps in UTC; those without a zone are of ``timezone``, or an error if it is empty."""
+    kind = pa.timestamp("us", tz="UTC")
+    has_zone = pc.match_substring_regex(values, _HAS_ZONE)
+    nothing = pa.scalar(None, pa.string())
+    local = pc.if_else(has_zone, nothing, values)
+    if local.null_count == len(local):
+        return values.cast(kind)
+    if not timezone:
+        raise ValueError("no zone")
+    # A clock that is set back shows an hour twice, one that is set forward omits an hour.
+    fixed = pc.assume_timezone(local.cast(pa.timestamp("us")), timezone, ambiguous="earliest", nonexistent="latest")
+    return pc.coalesce(pc.if_else(has_zone, values, nothing).cast(kind), fixed.cast(kind))
 
 
 def _refuse_constant(name: str) -> float:
@@ -214,91 +322,5 @@ def _lines(data: bytes) -> list[bytes]:
     return [line for line in data.split(b"\n") if line.strip(b"\r")]
 
 
-def _first_fault(data: bytes, columns: Columns, form: Format, null: str) -> tuple[int, str]:
-    """Return the offset of the first invalid line, and the reason. Uses a binary search."""
-    lines = data.splitlines(keepends=True) if b"\r" not in data else [x + b"\n" for x in data.split(b"\n")[:-1]]
-    low, high = 0, len(lines)
-    while high - low > 1:
-        middle = (low + high) // 2
-        try:
-            _parse(b"".join(lines[low:middle]), columns, form, null)
-        except _FAULTS:
-            high = middle
-        else:
-            low = middle
-    if form == "text":
-        return sum(map(len, lines[:low])), "not UTF-8; allowed: UTF-8 text"
-    why = _explain_csv(lines[low], columns, null) if form == "csv" else _explain_jsonl(lines[low], columns)
-    return sum(map(len, lines[:low])), why
-
-
-def _explain_csv(line: bytes, columns: Columns, null: str) -> str:
-    try:
-        fields = next(csv.reader([line.decode().rstrip("\r\n")], strict=True), [])
-    except UnicodeDecodeError as error:
-        return f"byte {error.start + 1} of the line is not UTF-8; allowed: UTF-8 text"
-    except csv.Error as error:
-        return f"not CSV ({error}); allowed: quotes that end on the line they began on"
-    if len(fields) != len(columns):
-        names = printable(", ".join(column.name for column in columns))
-        return f"{len(fields)} fields; allowed: {len(columns)} ({names})"
-    for value, column in zip(fields, columns, strict=True):
-        try:
-            quoted = '"' + value.replace('"', '""') + '"'
-            _parse_csv((quoted if column.type == "STRING" else value).encode() + b"\n", (column,), null)
-        except _FAULTS:
-            return f"{column.name} is {printable(value)!r}; allowed: {_allowed(column)}"
-    return "not a CSV record; allowed: one record a line, no line breaks inside quotes"
-
-
-def _explain_jsonl(line: bytes, columns: Columns) -> str:
-    try:
-        found = json.loads(line.decode(), parse_constant=_refuse_constant)
-    except UnicodeDecodeError as error:
-        return f"byte {error.start + 1} of the line is not UTF-8; allowed: UTF-8 text"
-    except json.JSONDecodeError as error:
-        return f"not JSON ({error.msg} at column {error.colno}); allowed: one JSON object a line"
-    except (ValueError, RecursionError) as error:
-        return f"not JSON ({printable(error)}); allowed: one JSON object a line"
-    if not isinstance(found, dict):
-        return f"{printable(line.decode().strip(), limit=40)} is not an object; allowed: one JSON object a line"
-    for column in columns:
-        try:
-            _parse_jsonl(json.dumps({column.name: found.get(column.name)}).encode(), (column,))
-        except _FAULTS:
-            value = printable(json.dumps(found.get(column.name)))
-            return f"{column.name} is {value}; allowed: {_allowed(column)}"
-    return "not a JSON object a line; allowed: one JSON object a line"
-
-
-def _allowed(column: Column) -> str:
-    form = {"TIMESTAMP": " (ISO 8601 with a zone)", "DATE": " (YYYY-MM-DD)", "BOOLEAN": " (true or false)"}
-    return f"{column.type}{form.get(column.type, '')} or null"
-
-
-def _check_header(path: Path, data: bytes, skipped: int, columns: Columns) -> int:
-    """Return the offset of the first row of a CSV file.
-
-    Raises:
-        BadLine: the first line is not exactly the names of the columns.
-    """
-    end = data.index(b"\n", skipped) + 1
-    names = _header_names(path, data[:end])
-    if names != [column.name for column in columns]:
-        allowed = ",".join(column.name for column in columns)
-        raise BadLine(
-            f"{path}, line 1 (byte 0): header {printable(','.join(names))!r};"
-            f" allowed: exactly the columns {printable(allowed)!r}, in this order"
-        )
-    return end
-
-
-def _header_names(path: Path, line: bytes) -> list[str]:
-    text = line.removeprefix(_BYTE_ORDER_MARK).decode("utf-8", "replace").rstrip("\r\n")
-    try:
-        return next(csv.reader([text]), [])
-    except csv.Error as error:  # a carriage return inside the line, a field of more than 128 KiB
-        raise BadLine(f"{path}, line 1 (byte 0): header is not CSV ({error}); allowed: column names") from error
-
-
-__all__ = ["BadLine", "ConfigError", "Format", "columns_from_header", "read_range"]
+def _not_blank(records: Sequence[bytes]) -> int:
+    return sum(1 for record in records if record.strip(b"\r\n"))

@@ -1,21 +1,12 @@
-"""Divides a directory of growing files into slices and ranges of whole lines.
-
-A slice is a file, named by its path below the directory; its position is the number of bytes read. Task *i* of
-*n* reads the files for which the CRC-32 of the name modulo *n* is *i*. The result is the same in every process,
-always. Only lines that end in a line feed are read; the text after the last line feed is still being written.
-"""
+"""Lists the files of a directory, and reads bytes of them."""
 
 from __future__ import annotations
 
 import os
-import stat
-import zlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
-from ...connector import Lag
 from ...dataplane.errors import SourceError
 from ...dataplane.ownership import Range
 
@@ -23,101 +14,12 @@ UNFINISHED: Final = (".tmp", ".part")
 _BLOCK_BYTES: Final = 64 * 1024
 
 
-def is_slice_of(name: str, task: int, tasks: int) -> bool:
-    """Whether a file belongs to a task."""
-    return zlib.crc32(name.encode("utf-8", "surrogateescape")) % tasks == task
-
-
-@dataclass(slots=True, kw_only=True)
-class Planner:
-    """Chooses the ranges of the next batch.
-
-    Attributes:
-        root: the directory.
-        task, tasks: the task's number and the number of tasks; they determine the files of this task.
-        most_bytes: upper bound on the bytes of one batch, and on the length of a line.
-    """
-
-    root: Path
-    task: int
-    tasks: int
-    most_bytes: int
-    _last_served: str = ""
-
-    def advance(self, start: Mapping[str, int]) -> dict[str, int]:
-        """Return the end of the next batch, given its start; equal to ``start`` if there is nothing to read.
-
-        Raises:
-            SourceError: the directory or a file cannot be read, a file became shorter, or a line is too long.
-        """
-        end = dict(start)
-        left = self.most_bytes
-        names = [name for name in list_files(self.root) if is_slice_of(name, self.task, self.tasks)]
-        # Round robin: begin after the file read last, so that a fast-growing file cannot starve the others.
-        for name in [n for n in names if n > self._last_served] + [n for n in names if n <= self._last_served]:
-            if left <= 0:
-                break
-            position = start.get(name, 0)
-            stop = self._whole_lines(name, position, left)
-            if stop > position:
-                end[name] = stop
-                left -= stop - position
-                self._last_served = name
-        return end
-
-    def _whole_lines(self, name: str, position: int, most_bytes: int) -> int:
-        """Return the end of the last whole line that starts at or after ``position`` and ends within ``most_bytes``."""
-        path = self.root / name
-        try:
-            found = path.stat()
-            if not stat.S_ISREG(found.st_mode):
-                raise SourceError(f"{path}: not a regular file; allowed: files")
-            if found.st_size < position:
-                raise SourceError(
-                    f"{path}: has {found.st_size} bytes, {position} were read already;"
-                    " allowed: files that only grow (write a new file instead)"
-                )
-            if found.st_size == position:
-                return position
-            stop = min(found.st_size, position + most_bytes)
-            with path.open("rb") as file:
-                end = last_line_end(file.fileno(), position, stop)
-        except FileNotFoundError as error:
-            if path.is_symlink():
-                raise _unreadable(path, error) from error
-            return position  # Deleted since the listing; the part already read stays committed.
-        except OSError as error:
-            raise _unreadable(path, error) from error
-        if end == position and most_bytes == self.most_bytes and stop - position == most_bytes:
-            raise SourceError(
-                f"{path}: the line at byte {position} is longer than {most_bytes} bytes;"
-                " allowed: lines up to source.max.bytes.per.batch"
-            )
-        return end
-
-
-def files_left(root: Path, positions: Mapping[str, int], task: int, tasks: int) -> Lag:
-    """Return the files of a task that are not read to their end, and the bytes after the positions.
-
-    An unfinished last line counts: it is not read yet.
-
-    Raises:
-        SourceError: the directory cannot be read.
-    """
-    files = left = 0
-    for name in list_files(root):
-        if is_slice_of(name, task, tasks):
-            try:
-                size = (root / name).stat().st_size
-            except OSError:
-                continue  # deleted since the listing, or unreadable: the task itself reports that
-            files += size > positions.get(name, 0)
-            left += max(0, size - positions.get(name, 0))
-    return Lag(bytes=left, files=files)
-
-
-def list_files(root: Path) -> list[str]:
+def list_files(root: Path, pattern: str = "") -> list[str]:
     """Return the sorted names of all files below a directory, except hidden and unfinished ones (``UNFINISHED``).
+
+    Args:
+        root: the directory.
+        pattern: a glob for file names or, with a ``/``, for paths below the directory; empty: all.
 
     Raises:
         SourceError: the directory cannot be read.
@@ -127,7 +29,7 @@ def list_files(root: Path) -> list[str]:
         raise SourceError(f"{root}: {what}; allowed: source.path names a directory that can be read")
 
     def refuse(error: OSError) -> None:
-        raise _unreadable(Path(error.filename), error)
+        raise unreadable(Path(error.filename), error)
 
     names = []
     for directory, inner, files in os.walk(root, onerror=refuse):
@@ -138,6 +40,9 @@ def list_files(root: Path) -> list[str]:
             for name in files
             if not name.startswith((".", "_")) and not name.endswith(UNFINISHED)
         ]
+    if pattern:
+        has_path = "/" in pattern
+        names = [name for name in names if fnmatchcase(name if has_path else name.rpartition("/")[2], pattern)]
     return sorted(names)
 
 
@@ -162,19 +67,32 @@ def read_bytes(root: Path, wanted: Range) -> bytes:
     path = root / wanted.slice
     try:
         with path.open("rb") as file:
-            data = os.pread(file.fileno(), wanted.end - wanted.start, wanted.start)
-            while len(data) < wanted.end - wanted.start:
-                more = os.pread(file.fileno(), wanted.end - wanted.start - len(data), wanted.start + len(data))
-                if not more:
-                    raise SourceError(
-                        f"{path}: has {wanted.start + len(data)} bytes, {wanted.end} are to be read;"
-                        " allowed: files that only grow (write a new file instead)"
-                    )
-                data += more
+            return read_bytes_of(file.fileno(), path, wanted.start, wanted.end)
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
+
+
+def read_bytes_of(descriptor: int, path: Path, start: int, end: int) -> bytes:
+    """Return the bytes ``[start, end)`` of an open file.
+
+    Raises:
+        SourceError: the file cannot be read, or is shorter.
+    """
+    try:
+        data = os.pread(descriptor, end - start, start)
+        while len(data) < end - start:
+            more = os.pread(descriptor, end - start - len(data), start + len(data))
+            if not more:
+                raise SourceError(
+                    f"{path}: has {start + len(data)} bytes, {int(end)} are to be read;"
+                    " allowed: files that only grow (write a new file instead)"
+                )
+            data += more
+    except OSError as error:
+        raise unreadable(path, error) from error
     return data
 
 
-def _unreadable(path: Path, error: OSError) -> SourceError:
+def unreadable(path: Path, error: OSError) -> SourceError:
+    """Return the error for a file or directory that cannot be read."""
     return SourceError(f"{path}: cannot be read ({error.strerror}); allowed: files this worker may read")

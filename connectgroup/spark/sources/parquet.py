@@ -17,7 +17,8 @@ from ...dataplane.columns import Column, Columns, check_names, from_ddl, to_arro
 from ...dataplane.errors import SourceError
 from ...dataplane.ownership import Range
 from ...dataplane.settings import PluginSettings, require_absolute
-from .listing import is_slice_of, list_files
+from .catalog import is_slice_of
+from .listing import list_files
 from .sliced import SlicedSource
 
 if TYPE_CHECKING:

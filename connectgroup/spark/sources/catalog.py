@@ -1,0 +1,154 @@
+"""Maps the files of a directory to slices: a slice keeps its file when the file is renamed.
+
+A slice has the name under which its file was first read. If another file has that name later, its slice is the name
+with ``#2``, ``#3`` and so on; all of them belong to the same task.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from .identity import Identity, Index, identities_in, stats_of
+
+_GENERATION: Final = re.compile(r"(#\d+)+$")
+
+
+def is_slice_of(name: str, task: int, tasks: int) -> bool:
+    """Whether a slice belongs to a task: by a digest of its name without ``#2``, the same in every process, always.
+
+    Not by a CRC: those of names that differ in one digit may all be even.
+    """
+    base = _GENERATION.sub("", name).encode("utf-8", "surrogateescape")
+    return int.from_bytes(hashlib.blake2b(base, digest_size=8).digest()) % tasks == task
+
+
+class Catalog:
+    """The slices of one task, and the files they are.
+
+    Attributes:
+        stats: status of each file of this task, as of the last call of ``slices``.
+        rewritten: files whose name is that of a slice, and whose content is not: file to slice.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        positions: Mapping[str, int],
+        owns: Callable[[str], bool],
+        others: Callable[[], Mapping[str, int]] | None = None,
+    ) -> None:
+        """Store the arguments.
+
+        Args:
+            root: the directory.
+            positions: the position of each slice of this task; its metadata have the file's identity.
+            owns: whether a slice belongs to this task.
+            others: returns the committed positions of all tasks. Null: this task is the only one.
+        """
+        self._root, self._owns, self._others = root, owns, others
+        self._identities = identities_in(positions)
+        self._file_of = {name: self._identities[name].file if name in self._identities else name for name in positions}
+        self._lost: set[str] = set()
+        self._names: set[str] = set()
+        self._checked: set[tuple[str, int]] = set()
+        self._their_index: Index | None = None
+        self.stats: dict[str, os.stat_result] = {}
+        self.rewritten: dict[str, str] = {}
+
+    def slices(self, names: Sequence[str]) -> dict[str, str]:
+        """Return the slice of each file that this task reads.
+
+        Args:
+            names: all files of the directory, also those of other tasks.
+        """
+        self._their_index = None
+        known = set(self._file_of.values())
+        self.stats = stats_of(self._root, [name for name in names if name in known or self._owns(name)])
+        present = set(names)
+        found = self._unchanged(present)
+        fresh = [name for name in names if name not in self._names and name not in found]
+        lost = {name for name, file in self._file_of.items() if found.get(file) != name and name in self._identities}
+        if lost - self._lost:  # Each file may be one of them, also those that other slices have had.
+            fresh = [name for name in names if name not in found]
+        self._lost = lost
+        if lost and fresh:
+            self._find_renamed(fresh, found)
+        self._names = present
+        former = {file: name for name, file in self._file_of.items() if name in self._lost}
+        self.rewritten = {}
+        for name in names:
+            if name not in found and self._owns(name):
+                if name in former:
+                    self.rewritten[name] = former[name]
+                found[name] = self.new_slice(name)
+        return found
+
+    def remember(self, name: str, identity: Identity) -> None:
+        """Store the identity of a slice's file after a part of it has been read."""
+        self._identities[name], self._file_of[name] = identity, identity.file
+
+    def identity(self, name: str) -> Identity | None:
+        """Return the identity of a slice's file as it was last committed or read."""
+        return self._identities.get(name)
+
+    def belongs_to_another(self, file: str) -> bool:
+        """Whether another task has read a file under the name it had before."""
+        found = self.stats.get(file)
+        if self._others is None or found is None or (file, found.st_ino) in self._checked:
+            return False
+        if self._their_index is None:
+            theirs = {name: at for name, at in self._others().items() if not self._owns(name)}
+            self._their_index = Index(identities_in(theirs).items())
+        for _, identity in self._their_index.find(self._root / file, found):
+            former = self._root / identity.file
+            try:
+                is_copy = former.stat().st_ino != found.st_ino and identity.is_in(former, former.stat())
+            except OSError:
+                is_copy = False
+            if not is_copy:
+                return True
+        self._checked.add((file, found.st_ino))
+        return False
+
+    def _unchanged(self, present: set[str]) -> dict[str, str]:
+        """Return the slices whose file still has its name, by file."""
+        found: dict[str, str] = {}
+        for name, file in self._file_of.items():
+            if file not in present:
+                continue
+            identity, status = self._identities.get(name), self.stats.get(file)
+            if identity is None or status is None or identity.is_in(self._root / file, status):
+                other = self._identities.get(found.get(file, ""))
+                # Two slices of one name, and what was read of the one is the beginning of the other.
+                is_longer = identity is not None and (other is None or other.read < identity.read)
+                if file not in found or is_longer:
+                    found[file] = name
+        return found
+
+    def _find_renamed(self, files: Sequence[str], found: dict[str, str]) -> None:
+        index = Index((name, self._identities[name]) for name in self._lost)
+        stats = stats_of(self._root, files)
+        for file, status in stats.items():
+            # The inode first: several lost slices may have begun with the same bytes.
+            matches = [
+                (identity.inode != status.st_ino, name)
+                for name, identity in index.find(self._root / file, status)
+                if name in self._lost
+            ]
+            if matches:
+                name = min(matches)[1]
+                self._lost.discard(name)
+                self._file_of[name], found[file], self.stats[file] = file, name, status
+
+    def new_slice(self, file: str) -> str:
+        """Return the name of the slice that a file will be when a part of it has been read."""
+        name, generation = file, 1
+        while name in self._file_of:
+            generation += 1
+            name = f"{file}#{generation}"
+        return name

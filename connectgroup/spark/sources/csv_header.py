@@ -1,0 +1,82 @@
+"""The header of a CSV file: the names of its fields."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from ...dataplane.columns import Column, Columns, check_names
+from ...dataplane.errors import BadLine, SourceError
+from ...protocol.units import printable
+from .dialect import Dialect, last_record_end
+
+BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+
+
+def header_end(data: bytes, dialect: Dialect) -> int:
+    """Return the offset of the first row of a file that begins with ``data``; 0 if the header is not complete."""
+    end = data.find(b"\n") + 1
+    quote = dialect.separator
+    while quote and end and not last_record_end(data[:end], quote):
+        end = data.find(b"\n", end) + 1
+    return end
+
+
+def names_in(path: Path, header: bytes, dialect: Dialect) -> list[str]:
+    """Return the names in a header.
+
+    Raises:
+        BadLine: the header is not CSV, or has a name that Spark cannot use.
+    """
+    text = header.removeprefix(BYTE_ORDER_MARK).decode(dialect.encoding, "replace").rstrip("\r\n")
+    quoting = {"quotechar": dialect.quote} if dialect.quote else {"quoting": csv.QUOTE_NONE}
+    try:
+        names = next(csv.reader([text], delimiter=dialect.delimiter, **quoting), [])
+    except csv.Error as error:  # a carriage return inside the line, a field of more than 128 KiB
+        raise _bad(path, f"header is not CSV ({error})", "column names") from error
+    unusable = [name for name in names if not name.isprintable()]
+    if unusable:
+        raise _bad(path, f"column {printable(unusable[0])!r}", "column names without control characters")
+    return names
+
+
+def check_header(path: Path, names: Sequence[str], columns: Columns, dialect: Dialect) -> None:
+    """Check the names of a file against the columns.
+
+    Raises:
+        BadLine: they are not exactly the names of the columns or, where others are ignored, a name stands twice.
+        SourceError: the schema evolves, and a name is new.
+    """
+    wanted = [column.name for column in columns]
+    if dialect.drift == "evolve":
+        known = {name.lower() for name in wanted}
+        new = printable(", ".join(name for name in names if name.lower() not in known))
+        if new:
+            raise SourceError(f"{path}: has the new columns {new}; allowed: the task starts again and adds them")
+    if not dialect.ignores_others:
+        if list(names) != wanted:
+            found, allowed = printable(dialect.delimiter.join(names)), printable(dialect.delimiter.join(wanted))
+            raise _bad(path, f"header {found!r}", f"exactly the columns {allowed!r}, in this order")
+        return
+    if not set(names) & set(wanted):
+        raise _bad(path, f"header {printable(','.join(names))!r}", f"at least one of {printable(', '.join(wanted))}")
+    twice = [name for name in wanted if list(names).count(name) > 1]
+    if twice:
+        raise _bad(path, f"column {printable(twice[0])!r} stands twice", "each column once")
+
+
+def columns_of(path: Path, header: bytes, dialect: Dialect) -> Columns:
+    """Return the columns of a header, all strings.
+
+    Raises:
+        BadLine: the header is not CSV.
+        ConfigError: a name is empty or stands twice.
+    """
+    names = names_in(path, header, dialect)
+    return check_names([Column(name, "STRING") for name in names], field=f"header of {path}")
+
+
+def _bad(path: Path, found: str, allowed: str) -> BadLine:
+    return BadLine(f"{path}, line 1 (byte 0): {found}; allowed: {allowed}")

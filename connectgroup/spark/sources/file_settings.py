@@ -1,0 +1,148 @@
+"""The settings of the source ``files``."""
+
+from __future__ import annotations
+
+import zoneinfo
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from ...dataplane.columns import from_ddl
+from ...dataplane.settings import PluginSettings, require_absolute
+from ...errors import NO_VALUE, ConfigError
+from .dialect import ENCODINGS, Dialect, Drift, Format
+from .planner import FileRules
+
+
+class FileSettings(PluginSettings):
+    """Settings of the source ``files``, each with the prefix ``source.``."""
+
+    path: Annotated[str, Field(min_length=1, description="a directory, as an absolute path")]
+    format: Annotated[
+        Format,
+        Field(
+            description="csv, jsonl, text: each line is the column value. Files named .gz or .zst are decompressed;"
+            " each is read in one batch, when it is complete"
+        ),
+    ]
+    schema_: Annotated[
+        str | None,
+        Field(
+            alias="schema",
+            description="columns as NAME TYPE, separated by commas (csv: by default those of a header, as STRING, taken"
+            " once and stored with the offsets)",
+        ),
+    ] = None
+    schema_drift: Annotated[
+        Drift | None,
+        Field(
+            description="error, ignore, evolve: columns or fields that the schema does not have. ignore and evolve find"
+            " csv columns by their names; evolve (csv) adds new ones as STRING, and restarts the task. By default error"
+            " for csv, ignore for jsonl"
+        ),
+    ] = None
+    file_pattern: Annotated[
+        str,
+        Field(description="a glob for names of files, such as *.csv, or with a / for paths below the directory"),
+    ] = ""
+    delimiter: Annotated[str, Field(description="csv: the character between fields; \\t is a tab")] = ","
+    quote: Annotated[
+        str, Field(description="csv: the character around fields; none: quotes are ordinary characters")
+    ] = '"'
+    multiline: Annotated[bool, Field(description="true, false: csv: whether a quoted field may contain line feeds")] = (
+        False
+    )
+    decimal: Annotated[Literal[".", ","], Field(description="csv: . or , as the decimal point")] = "."
+    null: Annotated[
+        str, Field(description="a word that means null in a csv field without quotes, beside the empty field")
+    ] = ""
+    timezone: Annotated[
+        str,
+        Field(description="the zone of timestamps without one, such as Europe/Berlin; by default they are invalid"),
+    ] = ""
+    encoding: Annotated[
+        Literal["utf-8", "iso-8859-1", "iso-8859-15", "windows-1252"], Field(description=", ".join(ENCODINGS))
+    ] = "utf-8"
+    final_newline: Annotated[
+        Literal["wait", "accept"],
+        Field(
+            description="wait, accept: whether a last line without a line feed waits for it, or is read when the file"
+            " has not been modified for source.final.newline.ms. A compressed file that is incomplete is an error then"
+        ),
+    ] = "wait"
+    final_newline_ms: Annotated[int, Field(ge=0, le=604_800_000, description="0 to 604800000")] = 60_000
+    on_rewrite: Annotated[
+        Literal["fail", "read"],
+        Field(
+            description="fail, read: whether a file that no longer begins with what was read of it fails the task or is"
+            " read as a new file. A renamed file is the same file"
+        ),
+    ] = "fail"
+    max_bytes_per_batch: Annotated[int, Field(ge=1024, le=256 << 20, description="1024 to 268435456")] = 16 << 20
+
+    def model_post_init(self, _: Any) -> None:
+        """Check the path, the schema and the settings that depend on the format.
+
+        Raises:
+            ConfigError: the path is relative, the schema or another setting is not valid, or ``jsonl`` has no schema.
+        """
+        require_absolute("source.path", self.path, "a directory, as an absolute path")
+        if self.schema_ is not None:
+            if self.format == "text":
+                raise ConfigError("source.schema", self.schema_, "nothing with source.format text")
+            from_ddl(self.schema_)
+        elif self.format == "jsonl":
+            raise ConfigError("source.schema", NO_VALUE, "columns as NAME TYPE, separated by commas (jsonl needs them)")
+        if self.schema_drift == "evolve" and self.format != "csv":
+            raise ConfigError("source.schema.drift", "evolve", f"error or ignore with source.format {self.format}")
+        self._check_csv()
+        if self.timezone:
+            try:
+                zoneinfo.ZoneInfo(self.timezone)
+            except (ValueError, OSError, zoneinfo.ZoneInfoNotFoundError) as error:
+                allowed = "the name of a time zone, such as Europe/Berlin or UTC"
+                raise ConfigError("source.timezone", self.timezone, allowed) from error
+
+    @property
+    def dialect(self) -> Dialect:
+        """How the lines of the files are written."""
+        return Dialect(
+            form=self.format,
+            null=self.null,
+            delimiter=_character(self.delimiter),
+            quote="" if self.quote == "none" else self.quote,
+            multiline=self.multiline,
+            decimal=self.decimal,
+            timezone=self.timezone,
+            encoding=self.encoding,
+            drift=self.schema_drift,
+        )
+
+    @property
+    def rules(self) -> FileRules:
+        """Which files are read, and what becomes of unusual ones."""
+        return FileRules(
+            pattern=self.file_pattern,
+            on_rewrite=self.on_rewrite,
+            final_newline=self.final_newline,
+            final_newline_ms=self.final_newline_ms,
+            quote=self.dialect.separator,
+        )
+
+    def _check_csv(self) -> None:
+        one = "one ASCII character that is not a letter, a digit or a line break"
+        delimiter = _character(self.delimiter)
+        if not _is_separator(delimiter) or delimiter == self.decimal == ",":
+            raise ConfigError("source.delimiter", self.delimiter, f"{one}, and not the decimal point")
+        if self.quote != "none" and (not _is_separator(self.quote) or self.quote == delimiter):
+            raise ConfigError("source.quote", self.quote, f"{one}, and not the delimiter; or none")
+        if self.multiline and (self.format != "csv" or self.quote == "none"):
+            raise ConfigError("source.multiline", "true", "false, or source.format csv with quotes")
+
+
+def _character(text: str) -> str:
+    return "\t" if text in ("\\t", "tab") else text
+
+
+def _is_separator(text: str) -> bool:
+    return len(text) == 1 and text.isascii() and not text.isalnum() and text not in "\r\n\0"

@@ -1,0 +1,287 @@
+"""Reads one range of one file: whole lines of a plain file, or a whole compressed file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Final
+
+from ...dataplane.columns import Columns
+from ...dataplane.errors import BadLine, SourceError
+from ...dataplane.ownership import Range, metadata_of
+from ...errors import ConfigError
+from ...protocol.units import printable
+from .csv_header import BYTE_ORDER_MARK, check_header, columns_of, header_end, names_in
+from .dialect import Dialect, codec_of, last_record_end
+from .identity import Identity
+from .lines import InvalidLine, LineParser, Place, with_error
+from .listing import list_files, read_bytes_of, unreadable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+CHUNK_BYTES: Final = 16 << 20
+"""Bytes of a compressed file that are parsed at once."""
+_HEADER_BYTES: Final = 64 << 10
+
+
+def read_range(root: Path, wanted: Range, columns: Columns, dialect: Dialect) -> pa.RecordBatch:
+    """Return the rows of one range of a plain file. See ``read_part``."""
+    (rows,) = read_part(root, wanted, columns, dialect)
+    return rows
+
+
+def read_part(
+    root: Path, wanted: Range, columns: Columns, dialect: Dialect, *, tolerant: bool = False
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of one range of one file, in their order.
+
+    Args:
+        root: the source's directory.
+        wanted: its slice is the file's path below the directory; bytes ``[start, end)`` are whole lines, or a whole
+            compressed file. The metadata of the end identify the file. A CSV file's first line is its header.
+        columns: names and types of the rows.
+        dialect: how the lines are written.
+        tolerant: whether the rows have the column ``connectgroup_error``: a line that is invalid, and a file whose
+            header does not fit or that cannot be decompressed, is a row of nulls with its error.
+
+    Yields:
+        One row for each line that is not blank.
+
+    Raises:
+        BadLine: a line is invalid; names file, line number, byte offset, violation and what is allowed, of the first.
+        SourceError: the file cannot be read or decompressed.
+    """
+    with _opened(root, wanted) as (path, file):
+        part = _Part(path=path, file=file, wanted=wanted, parser=LineParser(columns=columns, dialect=dialect))
+        if codec := codec_of(wanted.slice):
+            yield from part.compressed(codec, tolerant)
+        else:
+            yield from part.plain(tolerant)
+
+
+class _Damaged(SourceError):
+    """A file cannot be decompressed."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Part:
+    path: Path
+    file: BinaryIO
+    wanted: Range
+    parser: LineParser
+
+    def plain(self, tolerant: bool) -> Iterator[pa.RecordBatch]:
+        start, descriptor = self.wanted.start, self.file.fileno()
+        data = read_bytes_of(descriptor, self.path, start, self.wanted.end)
+        if not data.endswith(b"\n"):
+            data += b"\n"  # source.final.newline=accept
+        if start and os.pread(descriptor, 1, start - 1) != b"\n":
+            # The line before was accepted without its line feed, which has come since.
+            data = data.removeprefix(b"\r").removeprefix(b"\n")
+        skipped = 0
+        try:
+            if start == 0:
+                skipped = self._prepare(data)
+            elif self.parser.dialect.form == "csv":
+                self._prepare(self._head())
+        except BadLine as error:
+            if not tolerant:
+                raise
+            yield self._put_aside(str(error))
+            return
+        body = data[skipped:]
+        try:
+            rows = self.parser.rows(body)
+        except InvalidLine as error:
+            before = read_bytes_of(descriptor, self.path, 0, start) + data[:skipped]
+            place = Place(path=self.path).after(before)
+            if not tolerant:
+                raise BadLine(f"{place.after(body[: error.offset])}: {error.reason}") from None
+            yield from self.parser.rows_and_errors(body, place)
+        else:
+            yield with_error(rows) if tolerant else rows
+
+    def compressed(self, codec: str, tolerant: bool) -> Iterator[pa.RecordBatch]:
+        place, rest, is_first = Place(path=self.path), b"", self.wanted.start == 0
+        separator = self.parser.dialect.separator
+        try:
+            for block in self._blocks(codec):
+                data = rest + block
+                if is_first and not header_end(data, self.parser.dialect) and block:
+                    rest = data
+                    continue
+                end = last_record_end(data, separator) if block else len(data)
+                data, rest = data[:end], data[end:]
+                if data and not data.endswith(b"\n"):
+                    data += b"\n"
+                if is_first and data:
+                    skipped, is_first = self._prepare(data), False
+                    place, data = place.after(data[:skipped]), data[skipped:]
+                yield from self._chunk(data, place, tolerant)
+                place = place.after(data)
+        except (BadLine, _Damaged) as error:
+            if not tolerant:
+                raise (error if isinstance(error, BadLine) else SourceError(str(error))) from error
+            yield self._put_aside(str(error))
+
+    def _blocks(self, codec: str) -> Iterator[bytes]:
+        """Yield the decompressed blocks of the range, then an empty one."""
+        import pyarrow as pa
+
+        self.file.seek(self.wanted.start)
+        stream = pa.CompressedInputStream(pa.PythonFile(self.file, mode="r"), codec)
+        while True:
+            try:
+                block = stream.read(CHUNK_BYTES)
+            except (OSError, pa.ArrowException) as error:
+                raise _Damaged(
+                    f"{self.path}: cannot be decompressed ({' '.join(str(error).split())[:120]});"
+                    f" allowed: a complete {codec} file"
+                ) from error
+            yield block
+            if not block:
+                return
+
+    def _chunk(self, data: bytes, place: Place, tolerant: bool) -> Iterator[pa.RecordBatch]:
+        if not data:
+            return
+        if tolerant:
+            yield from self.parser.rows_and_errors(data, place)
+            return
+        try:
+            yield self.parser.rows(data)
+        except InvalidLine as error:
+            raise BadLine(f"{place.after(data[: error.offset])}: {error.reason}") from None
+
+    def _prepare(self, data: bytes) -> int:
+        """Check the head of a file; return the offset of its first row.
+
+        Raises:
+            BadLine: the header of a CSV file does not fit the columns.
+        """
+        parser = self.parser
+        dialect = parser.dialect
+        if dialect.form == "csv":
+            end = header_end(data, dialect)
+            names = names_in(self.path, data[:end], dialect)
+            check_header(self.path, names, parser.columns, dialect)
+            self.parser = LineParser(columns=parser.columns, dialect=dialect, names=names)
+            return end
+        has_mark = dialect.encoding == "utf-8" and data.startswith(BYTE_ORDER_MARK)
+        return len(BYTE_ORDER_MARK) if has_mark else 0
+
+    def _head(self) -> bytes:
+        return head_of(self.file.fileno(), self.parser.dialect)
+
+    def _put_aside(self, error: str) -> pa.RecordBatch:
+        """Return the row for a range of which nothing can be read."""
+        reason = error.removeprefix(str(self.path)).lstrip(", ").removeprefix(": ")
+        place = f"{self.path}, bytes {self.wanted.start} to {int(self.wanted.end)}"
+        text = (
+            "" if codec_of(self.wanted.slice) else printable(self._head().decode(errors="replace").strip(), limit=200)
+        )
+        return self.parser.error(place, reason, text)
+
+
+def head_of(descriptor: int, dialect: Dialect) -> bytes:
+    """Return the beginning of an open file, with its header if that is complete."""
+    data = os.pread(descriptor, _HEADER_BYTES, 0)
+    while not (end := header_end(data, dialect)):
+        more = os.pread(descriptor, len(data) or 1, len(data))
+        if not more:
+            return data
+        data += more
+    return data[:end]
+
+
+def columns_from_header(root: Path, dialect: Dialect, pattern: str = "") -> Columns | None:
+    """Return the columns of the first CSV file with a complete header, all strings; None without such a file.
+
+    Raises:
+        BadLine: a header is not CSV.
+        ConfigError: the header has an empty or duplicate column name.
+        SourceError: the directory or the file cannot be read.
+    """
+    return next((columns_of(path, head, dialect) for path, head in _headers(root, dialect, pattern)), None)
+
+
+def all_headers(root: Path, dialect: Dialect, pattern: str = "") -> Iterator[Columns]:
+    """Yield the columns of each CSV file with a complete and valid header, all strings.
+
+    Raises:
+        SourceError: the directory or a file cannot be read.
+    """
+    for path, head in _headers(root, dialect, pattern):
+        with suppress(BadLine, ConfigError):  # Reported when the file is read.
+            yield columns_of(path, head, dialect)
+
+
+def _headers(root: Path, dialect: Dialect, pattern: str) -> Iterator[tuple[Path, bytes]]:
+    """Yield the complete headers of files, in the order of their names."""
+    import pyarrow as pa
+
+    for name in list_files(root, pattern):
+        path, codec = root / name, codec_of(name)
+        try:
+            with path.open("rb") as file:
+                if codec:
+                    stream = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), codec)
+                    head = stream.read(_HEADER_BYTES)
+                    head = head[: header_end(head, dialect)]
+                else:
+                    head = head_of(file.fileno(), dialect)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            if codec:
+                continue  # Not complete yet, or damaged: reported when it is read.
+            raise unreadable(path, error) from error
+        if head.endswith(b"\n"):
+            yield path, head
+
+
+@contextmanager
+def _opened(root: Path, wanted: Range) -> Iterator[tuple[Path, BinaryIO]]:
+    """Open the file of a range; it may have been renamed since the range was chosen.
+
+    Raises:
+        SourceError: the file cannot be opened, or has been replaced.
+    """
+    identity = Identity.from_metadata(metadata_of(wanted.end))
+    path, found = root / wanted.slice, None
+    if identity is None or _is_same(path, identity):
+        found = path
+    else:
+        names = list_files(root)
+        found = next(
+            (root / n for n in names if _inode(root / n) == identity.inode and _is_same(root / n, identity)), None
+        )
+    if found is None:
+        raise SourceError(f"{path}: was replaced while it was read; allowed: the task starts again")
+    try:
+        file = found.open("rb")
+    except OSError as error:
+        raise unreadable(path, error) from error
+    with file:
+        yield found, file
+
+
+def _is_same(path: Path, identity: Identity) -> bool:
+    try:
+        with path.open("rb") as file:
+            return identity.has_content_of(file.fileno())
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise unreadable(path, error) from error
+
+
+def _inode(path: Path) -> int | None:
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return None

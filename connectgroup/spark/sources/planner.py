@@ -1,0 +1,263 @@
+"""Divides a directory of growing files into slices and ranges of whole lines.
+
+A slice is a file; its position is the number of bytes read. Only lines that end in a line feed are read; the text after
+the last line feed is still being written. A compressed file is read as a whole when it is complete.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal
+
+from ...connector import Lag
+from ...dataplane.errors import SourceError
+from ...dataplane.ownership import Position
+from .catalog import Catalog, is_slice_of
+from .dialect import codec_of, last_record_end
+from .identity import Identity
+from .listing import last_line_end, list_files, unreadable
+
+_CHUNK_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileRules:
+    """Which files are read, and what becomes of unusual ones.
+
+    Attributes:
+        pattern: a glob for the names of files; empty: all.
+        on_rewrite: ``fail``: a file that no longer begins with what was read of it is an error; ``read``: it is a new
+            file.
+        final_newline: ``wait``: a last line without a line feed is not read; ``accept``: it is, ``final_newline_ms``
+            after the file was last modified.
+        final_newline_ms: in milliseconds.
+        quote: the quote character between which line feeds do not end a record; null: each line feed does.
+        skips_bad: whether a file that cannot be read is left out, or is an error of the task.
+        schema: the inferred schema, to commit with the positions; empty: it was configured.
+    """
+
+    pattern: str = ""
+    on_rewrite: Literal["fail", "read"] = "fail"
+    final_newline: Literal["wait", "accept"] = "wait"
+    final_newline_ms: int = 60_000
+    quote: bytes | None = None
+    skips_bad: bool = False
+    schema: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class Planner:
+    """Chooses the ranges of the next batch.
+
+    Attributes:
+        root: the directory.
+        task, tasks: the task's number and the number of tasks; they determine the files of this task.
+        most_bytes: upper bound on the bytes of one batch, and on the length of a line. A compressed file may exceed it.
+        rules: which files are read, and what becomes of unusual ones.
+        positions: the position of each slice when the task started.
+        others: returns the committed positions of all tasks; null: this task is the only one.
+        problems: the files that the last call could not read, and why.
+    """
+
+    root: Path
+    task: int
+    tasks: int
+    most_bytes: int
+    rules: FileRules = field(default_factory=FileRules)
+    positions: Mapping[str, int] = field(default_factory=dict)
+    others: Callable[[], Mapping[str, int]] | None = None
+    problems: dict[str, str] = field(default_factory=dict)
+    _last_served: str = ""
+    _catalog: Catalog | None = None
+    _incomplete: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+
+    def advance(self, start: Mapping[str, int]) -> dict[str, int]:
+        """Return the end of the next batch, given its start; equal to ``start`` if there is nothing to read.
+
+        Raises:
+            SourceError: the directory or a file cannot be read, a file was rewritten, or a line is too long.
+        """
+        end = dict(start)
+        left = self.most_bytes
+        names = list_files(self.root, self.rules.pattern)
+        slices = self._files().slices(names)
+        self.problems = {}
+        # Round robin: begin after the file read last, so that a fast-growing file cannot starve the others.
+        for name in _rotated(names, self._last_served):
+            if left <= 0:
+                break
+            if name not in slices:
+                continue
+            try:
+                found = self._next(name, slices[name], start, left)
+            except SourceError as error:
+                if not self.rules.skips_bad:
+                    raise
+                self.problems[name] = str(error)
+                continue
+            if found is not None:
+                slice_, position = found
+                left -= position - start.get(slice_, 0)
+                end[slice_] = position
+                self._last_served = name
+        return end
+
+    def file_of(self, slice_: str) -> str:
+        """Return the file of a slice."""
+        identity = self._files().identity(slice_)
+        return slice_ if identity is None else identity.file
+
+    def lag(self, positions: Mapping[str, int]) -> Lag:
+        """Return the files of the task that are not read to their end, and the bytes after the positions.
+
+        An unfinished last line counts: it is not read yet.
+
+        Raises:
+            SourceError: the directory cannot be read.
+        """
+        files = left = unfinished = 0
+        self.problems = {}
+        catalog = Catalog(self.root, positions, self._owns, self.others)
+        for name, slice_ in catalog.slices(list_files(self.root, self.rules.pattern)).items():
+            found = catalog.stats.get(name)
+            is_rewritten = name in catalog.rewritten and self.rules.on_rewrite == "fail"
+            if found is None or is_rewritten or not os.access(self.root / name, os.R_OK):
+                if os.path.lexists(self.root / name):
+                    self.problems[name] = "was rewritten" if is_rewritten else "cannot be read"
+                continue
+            position = positions.get(slice_, 0)
+            if found.st_size <= position or (position == 0 and catalog.belongs_to_another(name)):
+                continue
+            files, left = files + 1, left + found.st_size - position
+            unfinished += self._is_unfinished(name, position, found)
+        return Lag(bytes=left, files=files, unfinished_files=unfinished, unreadable_files=len(self.problems))
+
+    def _files(self) -> Catalog:
+        if self._catalog is None:
+            self._catalog = Catalog(self.root, self.positions, self._owns, self.others)
+        return self._catalog
+
+    def _owns(self, slice_: str) -> bool:
+        return is_slice_of(slice_, self.task, self.tasks)
+
+    def _next(self, name: str, slice_: str, start: Mapping[str, int], left: int) -> tuple[str, Position] | None:
+        """Return the slice of a file and the end of its next range; None if there is nothing to read now.
+
+        Raises:
+            SourceError: the file cannot be read, was rewritten, or has a line that is too long.
+        """
+        path, catalog = self.root / name, self._files()
+        former = catalog.identity(catalog.rewritten[name]) if name in catalog.rewritten else None
+        try:
+            found = catalog.stats.get(name) or path.stat()
+            if not stat.S_ISREG(found.st_mode):
+                raise SourceError(f"{path}: not a regular file; allowed: files")
+            if former is not None and self.rules.on_rewrite == "fail":
+                raise _rewritten(path, found.st_size, former.read)
+            if found.st_size < start.get(slice_, 0):
+                if self.rules.on_rewrite == "fail":
+                    raise _rewritten(path, found.st_size, start[slice_])
+                slice_ = catalog.new_slice(name)
+            position = start.get(slice_, 0)
+            if found.st_size == position or (position == 0 and catalog.belongs_to_another(name)):
+                return None
+            with path.open("rb") as file:
+                end = self._end(file.fileno(), name, position, left)
+                if end == position:
+                    return None
+                identity = Identity.of(file.fileno(), name, end)
+        except FileNotFoundError as error:
+            if path.is_symlink():
+                raise unreadable(path, error) from error
+            return None  # Deleted since the listing; the part already read stays committed.
+        except OSError as error:
+            raise unreadable(path, error) from error
+        catalog.remember(slice_, identity)
+        schema = {"schema": self.rules.schema} if self.rules.schema else {}
+        return slice_, Position(end, identity.metadata(**schema))
+
+    def _end(self, descriptor: int, name: str, position: int, most_bytes: int) -> int:
+        """Return the end of what can be read of an open file after ``position``, within ``most_bytes``."""
+        found = os.fstat(descriptor)
+        may_accept = self.rules.final_newline == "accept" and self._age_ms(found) >= self.rules.final_newline_ms
+        if codec_of(name):
+            return found.st_size if may_accept or self._is_complete(name, position, found) else position
+        stop = min(found.st_size, position + most_bytes)
+        if position and not _continues(descriptor, position):
+            raise SourceError(
+                f"{self.root / name}: byte {position} is not the start of a line: the line before was read without its"
+                " line feed (source.final.newline=accept); allowed: complete lines, or a new file"
+            )
+        if self.rules.quote is None:
+            end = last_line_end(descriptor, position, stop)
+        else:
+            end = position + last_record_end(os.pread(descriptor, stop - position, position), self.rules.quote)
+        if end == position and stop == found.st_size and may_accept:
+            return stop
+        if end == position and most_bytes == self.most_bytes and stop - position == most_bytes:
+            raise SourceError(
+                f"{self.root / name}: the line at byte {position} is longer than {most_bytes} bytes;"
+                " allowed: lines up to source.max.bytes.per.batch"
+            )
+        return end
+
+    def _age_ms(self, found: os.stat_result) -> float:
+        return time.time() * 1000 - found.st_mtime_ns / 1_000_000
+
+    def _is_unfinished(self, name: str, position: int, found: os.stat_result) -> bool:
+        """Whether nothing of a file can be read now but a last line without a line feed."""
+        if codec_of(name):
+            return False
+        start = max(position, found.st_size - _CHUNK_BYTES)
+        try:
+            with (self.root / name).open("rb") as file:
+                return b"\n" not in os.pread(file.fileno(), found.st_size - start, start)
+        except OSError:
+            return False
+
+    def _is_complete(self, name: str, position: int, found: os.stat_result) -> bool:
+        """Whether a compressed file is complete. One that is damaged is, too: the reader reports it."""
+        import pyarrow as pa
+
+        version = found.st_ino, found.st_size, found.st_mtime_ns
+        if self._incomplete.get(name) == version:
+            return False
+        try:
+            with (self.root / name).open("rb") as file:
+                file.seek(position)
+                stream = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), codec_of(name))
+                while stream.read(_CHUNK_BYTES):
+                    pass
+        except (OSError, pa.ArrowException) as error:
+            if "runcated" in str(error):
+                self._incomplete[name] = version
+                return False
+        self._incomplete.pop(name, None)
+        return True
+
+
+def _continues(descriptor: int, position: int) -> bool:
+    """Whether a line starts at a position, or the end of the line before."""
+    around = os.pread(descriptor, 3, position - 1)
+    return around[:1] == b"\n" or around[1:2] in (b"\n", b"") or around[1:3] == b"\r\n"
+
+
+def _rewritten(path: Path, size: int, read: int) -> SourceError:
+    what = (
+        f"has {size} bytes, {read} were read already"
+        if size < read
+        else f"was rewritten: it no longer begins with the {read} bytes that were read of it"
+    )
+    return SourceError(
+        f"{path}: {what}; allowed: files that only grow (write a new file instead), or source.on.rewrite=read"
+    )
+
+
+def _rotated(names: Sequence[str], last: str) -> list[str]:
+    """Return names so that those after the last one come first."""
+    return [name for name in names if name > last] + [name for name in names if name <= last]

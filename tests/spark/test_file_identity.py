@@ -1,0 +1,229 @@
+"""A file is known by what was read of it: renamed, rotated, copied and rewritten files. No Spark."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectgroup.dataplane.errors import SourceError
+from connectgroup.dataplane.ownership import Position, metadata_of, ranges_between
+from connectgroup.spark.sources.catalog import is_slice_of
+from connectgroup.spark.sources.listing import read_bytes
+from connectgroup.spark.sources.planner import FileRules, Planner
+
+
+class Reader:
+    """One task that reads a directory; ``store`` has the committed positions of all tasks."""
+
+    def __init__(self, root: Path, store: dict[str, int], *, task: int = 0, tasks: int = 1, **rules: Any) -> None:
+        self.root, self.store = root, store
+        mine = {name: at for name, at in store.items() if is_slice_of(name, task, tasks)}
+        others: Callable[[], Mapping[str, int]] | None = (lambda: dict(store)) if tasks > 1 else None
+        self.planner = Planner(
+            root=root,
+            task=task,
+            tasks=tasks,
+            most_bytes=1 << 20,
+            rules=FileRules(**rules),
+            positions=dict(mine),
+            others=others,
+        )
+        self.at: dict[str, int] = mine
+
+    def read(self) -> str:
+        """Read and commit all batches; return the bytes in the order of the slices."""
+        text = ""
+        while (end := self.planner.advance(self.at)) != self.at:
+            for part in ranges_between(self.at, end):
+                assert metadata_of(part.end)
+                file = self.planner.file_of(part.slice)
+                text += read_bytes(self.root, type(part)(slice=file, start=part.start, end=part.end)).decode()
+            self.at = end
+            self.store.update(end)
+        return text
+
+
+def append(path: Path, text: str) -> None:
+    with path.open("a") as file:
+        file.write(text)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_renamed_file_is_not_read_again_and_continues(tmp_path: Path, restarts: bool) -> None:
+    store: dict[str, int] = {}
+    append(tmp_path / "a", "one\n")
+    reader = Reader(tmp_path, store)
+    assert reader.read() == "one\n"
+    (tmp_path / "a").rename(tmp_path / "z")
+    if restarts:
+        reader = Reader(tmp_path, store)
+    assert reader.read() == ""
+    append(tmp_path / "z", "two\n")
+    assert reader.read() == "two\n"
+    assert store == {"a": 8}
+    assert Reader(tmp_path, store).planner.lag(store).files == 0
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_rotated_logs_are_read_once(tmp_path: Path, restarts: bool) -> None:
+    """A chain of renames at once, and a new file under the first name."""
+    store: dict[str, int] = {}
+    reader = Reader(tmp_path, store)
+    text = ""
+    for round_ in range(4):
+        for number in range(round_, 0, -1):
+            source = tmp_path / (f"log.{number - 1}" if number > 1 else "log")
+            append(source, f"late {round_} {number}\n")
+            source.rename(tmp_path / f"log.{number}")
+        append(tmp_path / "log", f"line {round_}\n")
+        if restarts:
+            reader = Reader(tmp_path, store)
+        text += reader.read()
+    assert sorted(text.splitlines()) == sorted(
+        [f"line {n}" for n in range(4)] + [f"late {n} {m}" for n in range(4) for m in range(1, n + 1)]
+    )
+    assert sorted(store) == ["log", "log#2", "log#3", "log#4"]
+
+
+def test_file_renamed_to_the_name_of_another_task_is_read_once(tmp_path: Path) -> None:
+    store: dict[str, int] = {}
+    names = {task: [n for n in map(str, range(100)) if is_slice_of(n, task, 2)] for task in range(2)}
+    append(tmp_path / names[0][0], "one\n")
+    tasks = [Reader(tmp_path, store, task=task, tasks=2) for task in range(2)]
+    assert [task.read() for task in tasks] == ["one\n", ""]
+    (tmp_path / names[0][0]).rename(tmp_path / names[1][0])
+    append(tmp_path / names[1][0], "two\n")
+    assert [task.read() for task in reversed(tasks)] == ["", "two\n"]
+    assert [task.planner.lag(store).files for task in tasks] == [0, 0]
+    shutil.copy(tmp_path / names[1][0], tmp_path / names[1][1])
+    assert [task.read() for task in tasks] == ["", "one\ntwo\n"], "a copy is another file"
+
+
+@pytest.mark.parametrize("same_size", [False, True])
+def test_file_rewritten_in_place_is_an_error_that_says_so(tmp_path: Path, same_size: bool) -> None:
+    store: dict[str, int] = {}
+    append(tmp_path / "a", "one\n")
+    reader = Reader(tmp_path, store)
+    reader.read()
+    (tmp_path / "a").write_text("two\n" if same_size else "two\nthree\n")
+    os.utime(tmp_path / "a", (1, 1))
+    for each in (reader, Reader(tmp_path, store)):
+        with pytest.raises(
+            SourceError,
+            match=r"a: was rewritten: it no longer begins with the 4 bytes that were read of it;"
+            r" allowed: files that only grow .*, or source\.on\.rewrite=read",
+        ):
+            each.read()
+    again = Reader(tmp_path, store, on_rewrite="read")
+    assert again.read() == (tmp_path / "a").read_text()
+    append(tmp_path / "a", "four\n")
+    assert Reader(tmp_path, store, on_rewrite="read").read() == "four\n"
+    (tmp_path / "a").write_text("x\n")
+    assert again.read() == "x\n", "shorter than what was read"
+    assert sorted(store) == ["a", "a#2", "a#3"]
+
+
+def test_file_rewritten_with_the_same_beginning_continues(tmp_path: Path) -> None:
+    """A writer that replaces a file by a longer version of it."""
+    store: dict[str, int] = {}
+    append(tmp_path / "a", "one\n")
+    Reader(tmp_path, store).read()
+    append(tmp_path / "new.tmp", "one\ntwo\n")
+    (tmp_path / "new.tmp").rename(tmp_path / "a")
+    assert Reader(tmp_path, store).read() == "two\n"
+
+
+def test_new_file_with_the_content_of_a_deleted_one_is_read(tmp_path: Path) -> None:
+    store: dict[str, int] = {}
+    append(tmp_path / "monday", "ok\n")
+    reader = Reader(tmp_path, store)
+    reader.read()
+    (tmp_path / "monday").unlink()
+    append(tmp_path / "tuesday", "ok\n")
+    os.utime(tmp_path / "tuesday", (1, 1))
+    assert reader.read() == "ok\n"
+
+
+def test_file_moved_from_another_disk_is_not_read_again(tmp_path: Path) -> None:
+    """Another inode; the content and the time of change are the same."""
+    store: dict[str, int] = {}
+    append(tmp_path / "a", "one\n")
+    Reader(tmp_path, store).read()
+    shutil.copy2(tmp_path / "a", tmp_path / "b")
+    (tmp_path / "a").unlink()
+    assert Reader(tmp_path, store).read() == ""
+
+
+def test_offsets_without_metadata_still_load(tmp_path: Path) -> None:
+    append(tmp_path / "a", "one\n")
+    append(tmp_path / "a", "two\n")
+    store: dict[str, int] = {"a": 4}
+    assert Reader(tmp_path, store).read() == "two\n"
+    assert isinstance(store["a"], Position)
+    store = {"a": 100}
+    with pytest.raises(SourceError, match="a: has 8 bytes, 100 were read already; allowed: files that only grow"):
+        Reader(tmp_path, store).read()
+    assert Reader(tmp_path, store, on_rewrite="read").read() == "one\ntwo\n"
+    assert Reader(tmp_path, store).read() == ""
+
+
+def test_last_line_without_a_line_feed_is_shown_and_read_on_request(tmp_path: Path) -> None:
+    store: dict[str, int] = {}
+    append(tmp_path / "a", "one\ntwo")
+    reader = Reader(tmp_path, store)
+    assert reader.read() == "one\n"
+    lag = reader.planner.lag(store)
+    assert (lag.files, lag.bytes, lag.unfinished_files) == (1, 3, 1)
+    young = Reader(tmp_path, store, final_newline="accept", final_newline_ms=3_600_000)
+    assert young.read() == ""
+    old = Reader(tmp_path, store, final_newline="accept", final_newline_ms=0)
+    assert old.read() == "two"
+    assert old.planner.lag(store).unfinished_files == 0
+    append(tmp_path / "a", "\nthree\n")
+    assert old.read() == "\nthree\n"
+
+
+def test_line_that_goes_on_after_it_was_accepted_is_an_error(tmp_path: Path) -> None:
+    append(tmp_path / "a", "one")
+    reader = Reader(tmp_path, {}, final_newline="accept", final_newline_ms=0)
+    assert reader.read() == "one"
+    append(tmp_path / "a", "more\n")
+    with pytest.raises(SourceError, match=r"a: byte 3 is not the start of a line: .*final\.newline=accept"):
+        reader.read()
+
+
+def test_file_that_cannot_be_read_is_left_out_if_errors_are_tolerated(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("nowhere")
+    append(tmp_path / "b", "one\n")
+    with pytest.raises(SourceError, match="a: cannot be read"):
+        Reader(tmp_path, {}).read()
+    reader = Reader(tmp_path, {}, skips_bad=True)
+    assert reader.read() == "one\n"
+    assert list(reader.planner.problems) == ["a"]
+    assert reader.planner.lag(reader.at).unreadable_files == 1
+
+
+def test_compressed_file_is_read_when_it_is_complete(tmp_path: Path) -> None:
+    whole = gzip.compress(b"one\n" * 1000)
+    (tmp_path / "a.gz").write_bytes(whole[:-10])
+    reader = Reader(tmp_path, {})
+    assert reader.planner.advance({}) == {}
+    assert Reader(tmp_path, {}, final_newline="accept", final_newline_ms=0).planner.advance({}) == {
+        "a.gz": len(whole) - 10
+    }
+    (tmp_path / "a.gz").write_bytes(whole)
+    assert reader.planner.advance({}) == {"a.gz": len(whole)}
+
+
+def test_only_files_of_the_pattern_are_read(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    for name in ("a.csv", "b.txt", "deep/c.csv"):
+        append(tmp_path / name, f"{name}\n")
+    assert Reader(tmp_path, {}, pattern="*.csv").read() == "a.csv\ndeep/c.csv\n"
+    assert Reader(tmp_path, {}, pattern="deep/*").read() == "deep/c.csv\n"
