@@ -27,8 +27,8 @@ class Progress:
         files_left: files that are not read to their end.
         last_record_ms: when records last became durable; 0: never.
         last_poll_ms: when a poll of the source was last complete, as far as measured; 0: never.
-        unfinished_files: *(tagged)* files of which only a last line without a line feed is left.
-        unreadable_files: *(tagged)* files that cannot be read, or were rewritten.
+        unfinished_files: files of which only a last line without a line feed is left.
+        unreadable_files: files that cannot be read, or were rewritten.
     """
 
     records_read: int = UNKNOWN
