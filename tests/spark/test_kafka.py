@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import re
 import sqlite3
 import subprocess
 import sys
+import threading
 import uuid
 from pathlib import Path
 
@@ -22,6 +24,7 @@ from connectgroup.dataplane.sink import PositionStore, Sink
 from connectgroup.dataplane.source import Source
 from connectgroup.errors import ConfigError
 from connectgroup.spark import measuring
+from connectgroup.spark.sinks import kafka_offsets
 from connectgroup.spark.sinks.kafka import KafkaSink, KafkaSinkSettings
 from connectgroup.spark.sources.kafka import KafkaSource, KafkaSourceSettings
 from connectgroup.testing.contracts.sink import SinkContract
@@ -235,6 +238,7 @@ def test_transaction_of_a_worker_that_died_is_invisible(kafka: str, tmp_path: Pa
 import os, sys
 from connectgroup.dataplane.columns import from_ddl
 from connectgroup.dataplane.ownership import Owner, Range
+from connectgroup.spark.sinks import kafka_offsets
 from connectgroup.spark.sinks.kafka import KafkaSink, KafkaSinkSettings
 import pyarrow as pa
 settings = KafkaSinkSettings.model_validate({{"bootstrap.servers": {kafka!r}, "topic": {name!r}}})
@@ -263,3 +267,37 @@ sink.commit(owner, [Range(slice="s", start=1, end=2)], pa.table({{"a": [1]}}))
     assert sink.commit(owner, [Range(slice="s", start=1, end=2)], pa.table({"a": [1]})) is True
     sink.close()
     assert committed(kafka, name) == [(None, '{"a":0}'), (None, '{"a":1}')]
+
+
+def test_task_claims_while_another_one_commits_all_the_time(kafka: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """L1: the topic of offsets, which connectors share, never comes to rest."""
+    import pyarrow as pa
+
+    monkeypatch.setattr(kafka_offsets, "_READ_TIMEOUT_S", 10.0)
+    name = f"t{uuid.uuid4().hex}"
+    make_topic(kafka, name, 1)
+    settings = KafkaSinkSettings.model_validate({"bootstrap.servers": kafka, "topic": name})
+    busy, other = (KafkaSink.create(settings, from_ddl("a INT")) for _ in range(2))
+    writer = Owner(connector=f"{name}-busy", task=0, tasks=1, fencing_token=1)
+    busy.claim(writer, lambda name: True)
+    stopping = threading.Event()
+
+    def commit() -> None:
+        for at in itertools.count():
+            if stopping.is_set():
+                return
+            busy.commit(writer, [Range(slice="s", start=at, end=at + 1)], pa.table({"a": [at]}))
+
+    thread = threading.Thread(target=commit, daemon=True)
+    thread.start()
+    try:
+        for token in (1, 2):
+            owner = Owner(connector=name, task=0, tasks=1, fencing_token=token)
+            assert other.claim(owner, lambda name: True) == ({} if token == 1 else {"s": 1})
+            if token == 1:
+                assert other.commit(owner, [Range(slice="s", start=0, end=1)], pa.table({"a": [0]})) is True
+    finally:
+        stopping.set()
+        thread.join(60)
+        busy.close()
+        other.close()

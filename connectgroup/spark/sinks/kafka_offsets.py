@@ -173,9 +173,15 @@ class OffsetsTopic:
                     continue
                 error = message.error()
                 if error is None:
+                    at = message.offset() or 0
+                    # While other tasks commit all the time, librdkafka reports no end of the partition.
+                    if at >= end:
+                        return state
                     key, value = json.loads(message.key() or b"[]"), message.value()
                     if len(key) == 3 and key[0] == connector and value is not None:
                         state.apply(key[1], key[2], json.loads(value))
+                    if at == end - 1:
+                        return state
                 elif error.code() != KafkaError._PARTITION_EOF:
                     raise KafkaException(error)
                 elif (message.offset() or 0) >= end:
