@@ -143,6 +143,7 @@ class Bench:
             ),
             restart=False,
             worker_log=self._hear,
+            allowed_paths=[directory.resolve()],
         )
         self.wanted: set[str] = set()
         self.live: set[str] = {f"worker-{number}" for number in range(1, workers + 1)}

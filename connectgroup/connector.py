@@ -69,6 +69,15 @@ class Lag:
     unreadable_files: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class LocalPath:
+    """Marks a setting that names a file or directory on the worker: ``path: Annotated[str, LocalPath(), Field(...)]``.
+
+    For the models of ``Connector.settings_models``, and the ``Settings`` of a source or sink. Workers allow only the
+    paths of their list (``worker.allowed.paths``). A class that opens files must mark all settings that name them.
+    """
+
+
 def _ignore(_: object) -> None:
     """The default of ``TaskContext.batch`` and ``TaskContext.lag``."""
 

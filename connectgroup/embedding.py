@@ -89,7 +89,8 @@ class EmbeddedGroup:
             )
         )
         if runner is None:
-            settings = RunnerSettings(scratch=self._scratch / name, group_id=self.group_id)
+            # The coordinator has no port: this program alone adds connectors, and it has the same rights as they.
+            settings = RunnerSettings(scratch=self._scratch / name, group_id=self.group_id, allowed_paths=None)
             publish, report = worker.publish_tasks, worker.report
             worker.set_runner(
                 TaskRunner(name, settings, load_class=load_connector_class, publish=publish, report=report)

@@ -34,6 +34,7 @@ from .protocol.messages.common import each_unit
 from .protocol.messages.describe import DescribedGroup
 from .protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from .protocol.units import LEAVE_EPOCH
+from .worker.command import access_options, worker_options
 from .worker.restart import RESTART_EXIT_CODE
 from .worker.settings import PROCESS_ID_VARIABLE, new_process_id
 
@@ -113,6 +114,7 @@ class Supervisor:
         worker_log: Callable[[str, str], None] | None = None,
         metrics_port: int | None = None,
         secrets: Secrets = NO_SECRETS,
+        allowed_paths: Sequence[Path] | None = None,
         kill_unresponsive: bool = True,
     ) -> None:
         """Create a supervisor; nothing runs before the ``async with`` block.
@@ -129,6 +131,7 @@ class Supervisor:
             worker_log: called with the worker's name and a line of its log; the default prints it to standard error.
             metrics_port: the n-th worker serves its metrics at this port plus n; 0: each at any port; null: no worker.
             secrets: the secrets that connectors may refer to.
+            allowed_paths: the files and directories that connectors may use; null: the default of a worker.
             kill_unresponsive: whether to kill a worker that the group has removed and that has not reported for the
                 session timeout.
 
@@ -139,13 +142,15 @@ class Supervisor:
         options: dict[str, object] = {"group": group, "scratch": scratch, "assignors": tuple(assignors)}
         optional = {"server_assignor": server_assignor, "rebalance_timeout_ms": rebalance_timeout_ms}
         options |= {"secret_env": secrets.env, "secret_paths": secrets.paths}
+        options["allowed_paths"] = paths = tuple(allowed_paths or ())
         checked(WorkerConfig, options | {name: value for name, value in optional.items() if value is not None})
         self.group = group
         self.server = CoordinatorServer(coordinator)
         self.admin = Admin.local(self.server.coordinator, client_host=HERE)
         self.workers: dict[str, WorkerProcess] = {}
         self._count, self._scratch, self._connectors = workers, scratch, tuple(connectors)
-        self._options = [*_worker_options(assignors, server_assignor, rebalance_timeout_ms), *secrets.options()]
+        self._options = [*worker_options(assignors, server_assignor, rebalance_timeout_ms), *secrets.options()]
+        self._options += [word for path in paths for word in ("--allowed-path", str(path))]
         self._restart = restart
         self._worker_log = worker_log or _to_stderr
         self._metrics_port = metrics_port
@@ -271,7 +276,7 @@ class Supervisor:
             *("-P", "-m", "connectgroup", "worker", "--supervised"),
             *("--coordinator", self.server.address, "--group", self.group, "--name", worker.name),
             *("--scratch", str(self._scratch)),
-            *_access_options(self.server),
+            *access_options(self.server.config, self.server.credentials),
             *self._options,
             *([] if worker.metrics_port is None else ["--metrics-port", str(worker.metrics_port)]),
             stdin=asyncio.subprocess.PIPE,
@@ -390,29 +395,6 @@ class Supervisor:
         )
         with contextlib.suppress(RetryError):
             await retrying(self.server.coordinator.handle, request, client_host=HERE)
-
-
-def _worker_options(
-    assignors: Sequence[str], server_assignor: str | None, rebalance_timeout_ms: int | None
-) -> list[str]:
-    """Options of ``connectgroup worker`` that all workers of a supervisor share."""
-    options = [word for name in assignors for word in ("--assignor", name)]
-    if not assignors:
-        options += ["--server-assignor", server_assignor] if server_assignor is not None else ["--no-assignor"]
-    if rebalance_timeout_ms is not None:
-        options += ["--rebalance-timeout-ms", str(rebalance_timeout_ms)]
-    return options
-
-
-def _access_options(server: CoordinatorServer) -> list[str]:
-    """Options with which a worker connects to the coordinator: paths of files, not their contents."""
-    config, files = server.config, {"--credentials": server.credentials}
-    if config.tls_cert is not None:
-        # Without authorities the certificate is its own: a self-signed one.
-        files["--tls-ca"] = config.tls_ca or config.tls_cert
-    if config.tls_ca is not None:
-        files |= {"--tls-cert": config.tls_cert, "--tls-key": config.tls_key}
-    return [word for option, path in files.items() if path is not None for word in (option, str(path))]
 
 
 async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes]:

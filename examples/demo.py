@@ -76,6 +76,7 @@ async def demo(options: argparse.Namespace) -> int:
         scratch=data / "scratch",
         coordinator=CoordinatorConfig(port=0, data=data / "groups.sqlite"),
         connectors=[connector],
+        allowed_paths=[data],
         restart=False,
         worker_log=lambda name, line: print(f"{name} | {line}", file=log, flush=True),
     )

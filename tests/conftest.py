@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Generator
 from operator import itemgetter
 from typing import Any
@@ -14,6 +15,13 @@ import pytest
 def state_home(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Coordinators announce their credentials here, and not to the other processes of this user."""
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def allowed_paths(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Workers that tests start as processes may use the files of the tests."""
+    paths = tempfile.gettempdir(), str(tmp_path_factory.getbasetemp())
+    os.environ["CONNECTGROUP_ALLOWED_PATHS"] = os.pathsep.join(paths)
 
 
 @pytest.hookimpl(wrapper=True)

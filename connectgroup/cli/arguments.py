@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ..protocol.units import name_violation, printable
 from .completion import with_groups
@@ -57,6 +57,41 @@ def secrets_of(options: argparse.Namespace) -> Secrets:
         if not each.is_absolute():
             raise ConfigError("--secret-path", each, "an absolute path")
     return Secrets(env=tuple(options.secret_env), paths=tuple(options.secret_path))
+
+
+ALLOWED_PATHS: Final = "CONNECTGROUP_ALLOWED_PATHS"
+"""Environment variable with the default of ``--allowed-path``: absolute paths, separated by colons."""
+
+
+def add_allowed_paths(parser: argparse.ArgumentParser, default: str) -> None:
+    """Add ``--allowed-path``; ``default`` describes it."""
+    parser.add_argument(
+        "--allowed-path",
+        type=path,
+        action="append",
+        metavar="PATH",
+        help="a file or directory that sources, sinks and other connectors may use; may be repeated; the variable "
+        f"{ALLOWED_PATHS} sets the default ({default})",
+    )
+
+
+def allowed_paths_of(options: argparse.Namespace) -> tuple[Path, ...] | None:
+    """Return the list of ``add_allowed_paths``; null if neither an option nor the environment has one.
+
+    Raises:
+        ConfigError: a path is relative.
+    """
+    from ..config.paths import require_absolute_paths
+
+    if options.allowed_path is not None:
+        require_absolute_paths("--allowed-path", options.allowed_path)
+        return tuple(options.allowed_path)
+    text = os.environ.get(ALLOWED_PATHS)
+    if not text:
+        return None
+    paths = tuple(map(Path, text.split(os.pathsep)))
+    require_absolute_paths(ALLOWED_PATHS, paths)
+    return paths
 
 
 def add_wait(

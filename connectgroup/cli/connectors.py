@@ -212,14 +212,14 @@ async def connector_offsets(options: argparse.Namespace) -> int:
     from ..config.connector_file import read_json
     from ..config.connector_offsets import changes_from, offsets_as_json
 
-    secrets = secrets_of(options)
+    permissions = offsets.Permissions(secrets=secrets_of(options))
     async with connected(options) as admin:
         connector = await admin.describe_connector(options.group, options.name)
         if (options.reset or options.alter is not None) and connector.target_state != "STOPPED":
             stop = f"connectgroup connectors stop {printable(options.name)}"
             raise InvalidRequest(f"{offsets.NOT_STOPPED.format(name=printable(options.name))}, or: {stop}")
         if options.reset:
-            await offsets.alter(admin, options.group, options.name, None, secrets=secrets)
+            await offsets.alter(admin, options.group, options.name, None, permissions=permissions)
             _report(options, options.name, "offsets reset", reset=True)
         elif options.alter is not None:
             try:
@@ -228,10 +228,12 @@ async def connector_offsets(options: argparse.Namespace) -> int:
                 if error.field.startswith(str(options.alter)):
                     raise
                 raise ConfigError(f"{options.alter}: {error.field}", error.value, error.allowed) from error
-            await offsets.alter(admin, options.group, options.name, changes, secrets=secrets)
+            await offsets.alter(admin, options.group, options.name, changes, permissions=permissions)
             _report(options, options.name, f"offsets of {len(changes)} partitions altered", altered=len(changes))
         else:
-            print_json(offsets_as_json(await offsets.offsets(admin, options.group, options.name, secrets=secrets)))
+            print_json(
+                offsets_as_json(await offsets.offsets(admin, options.group, options.name, permissions=permissions))
+            )
     return 0
 
 

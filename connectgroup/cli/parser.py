@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from .. import __version__
 from ..protocol.records.connect import HISTORY
-from .arguments import add_coordinator, add_group, add_json, add_secrets, count, name, number, path
+from .arguments import add_allowed_paths, add_coordinator, add_group, add_json, add_secrets, count, name, number, path
 from .completion import SHELLS, print_completion, with_groups, with_plugins, with_workers
 from .connector_options import add_connectors, add_plugins
 from .groups import (
@@ -72,6 +72,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_rest(up, "--rest-")
     _add_metrics(up, "; worker-1 serves its own at the next port, worker-2 at the one after")
     add_secrets(up)
+    add_allowed_paths(up, "the current directory")
     up.set_defaults(run=run_up)
 
     rest = commands.add_parser("rest", help="serve the REST API of a group")
@@ -80,6 +81,7 @@ def build_parser() -> argparse.ArgumentParser:
     rest.add_argument("--new-group", action="store_true", help="create the group if there are only others")
     rest.add_argument("--port", type=number, default=DEFAULT_REST_PORT, help=f"port, 0 for any ({DEFAULT_REST_PORT})")
     _add_rest(rest, "--")
+    add_allowed_paths(rest, "only the workers check")
     rest.set_defaults(run=serve_rest)
 
     coordinator = commands.add_parser("coordinator", help="run a coordinator")
@@ -135,6 +137,7 @@ def build_parser() -> argparse.ArgumentParser:
     worker.add_argument("--supervised", action="store_true", help=argparse.SUPPRESS)
     _add_metrics(worker)
     add_secrets(worker)
+    add_allowed_paths(worker, "none")
     worker.set_defaults(run=serve_worker)
 
     groups = commands.add_parser("groups", help="list, describe, explain and delete groups").add_subparsers(

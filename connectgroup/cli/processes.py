@@ -10,18 +10,19 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ..errors import ConfigError, PluginError
-from .arguments import secrets_of
+from ..errors import ConfigError, ConnectGroupError, PluginError
+from .arguments import allowed_paths_of, secrets_of
 from .requests import admin_of
 from .security import ACCESS_OPTIONS
 
 if TYPE_CHECKING:
     from ..client.admin import Admin
+    from ..config.connector_file import ConnectorFile
     from ..config.coordinator import CoordinatorConfig
     from ..coordinator.server import GroupServer
     from ..rest.events import Rates
@@ -64,6 +65,8 @@ async def run_up(options: argparse.Namespace) -> int:
         load_assignor(name)
     data, coordinator = Path(options.data), _coordinator_config(options)
     _check_connections(options.workers, coordinator)
+    options.allowed_path = paths = allowed_paths_of(options) or (Path.cwd(),)
+    _check_connector_paths(options, connectors)
     last_port = 65_535 - options.workers
     if options.metrics_port is not None and not 0 <= options.metrics_port <= last_port:
         allowed = f"0 to {last_port} for {options.workers} workers, each at a port of its own"
@@ -79,6 +82,7 @@ async def run_up(options: argparse.Namespace) -> int:
         rebalance_timeout_ms=options.rebalance_timeout_ms,
         restart=not options.no_restart,
         secrets=secrets_of(options),
+        allowed_paths=paths,
         metrics_port=options.metrics_port,
     )
     _make_directory("--data", data)
@@ -89,6 +93,7 @@ async def run_up(options: argparse.Namespace) -> int:
         metrics_url = await stack.enter_async_context(_metrics_server(options.metrics_port))
         await stack.enter_async_context(supervisor)
         print(f"coordinator at {supervisor.server.address}, group {options.group}", flush=True)
+        print(f"connectors may use files in {', '.join(map(str, paths))} (--allowed-path)", flush=True)
         if metrics_url:
             print(f"metrics at {metrics_url}", flush=True)
         if options.rest_port is not None:
@@ -119,6 +124,28 @@ async def run_up(options: argparse.Namespace) -> int:
             raise ConfigError("up", "no worker that runs", "workers that start; each one reported its error above")
         print("stopping the workers ...", flush=True)
     return 0
+
+
+def _check_connector_paths(options: argparse.Namespace, connectors: Sequence[ConnectorFile]) -> None:
+    """Reject a connector that uses files outside the list before anything starts; workers report all other errors.
+
+    Raises:
+        ConfigError: names the file of the connector.
+    """
+    from ..config.paths import check_paths
+    from ..config.secrets import has_references
+    from ..plugins import load_connector_class
+
+    for file, connector in zip(options.connector, connectors, strict=True):
+        known = {key: value for key, value in connector.config.items() if not has_references({key: value})}
+        try:
+            cls = load_connector_class(known.get("connector.class", ""))
+        except ConnectGroupError:
+            continue
+        try:
+            check_paths(cls, known, options.allowed_path)
+        except ConfigError as error:
+            raise ConfigError(f"{file}: config.{error.field}", error.value, error.allowed, is_path=True) from error
 
 
 def _coordinator_config(options: argparse.Namespace) -> CoordinatorConfig:
@@ -209,6 +236,7 @@ async def _rest_server(
         "readers": options.rest_readers,
         "connector_classes": tuple(options.rest_connector_classes or ()),
         "requests_per_second": options.rest_requests_per_second,
+        "allowed_paths": allowed_paths_of(options),
         # ``up`` runs the workers of its group, which create it if the first connector does not.
         "new_group": options.run is not serve_rest or options.new_group,
     }
@@ -312,6 +340,7 @@ async def serve_worker(options: argparse.Namespace) -> int:
     values |= {name: value for name in optional if (value := getattr(options, name)) is not None}
     secrets = secrets_of(options)
     values |= {"secret_env": secrets.env, "secret_paths": secrets.paths}
+    values["allowed_paths"] = allowed_paths_of(options) or ()
     config = checked(WorkerConfig, values)
     _make_directory("--scratch", scratch)
     async with _metrics_server(options.metrics_port) as url:

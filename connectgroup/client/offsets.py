@@ -8,10 +8,10 @@ connector's sink, and access to where the sink stores its offsets.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from ..config import connector_offsets
-from ..config.secrets import NO_SECRETS, Secrets
+from ..config.connector_offsets import Permissions
 from ..connector import PartitionOffset, fencing_token
 from ..errors import ConnectorNotFound, GroupIdNotFound, InvalidRequest
 from ..protocol.messages.common import config_of
@@ -29,6 +29,10 @@ async def in_thread(function: Callable[[], Any]) -> Any:
     return await off_loop("offsets", function)
 
 
+ANY_PATH: Final = Permissions()
+"""The permissions of a command: it runs as the user who typed it. No secrets, because they are named one by one."""
+
+
 NOT_STOPPED = (
     "Connectors must be in the STOPPED state before their offsets can be modified. This can be done for the specified"
     " connector by issuing a 'PUT' request to the '/connectors/{name}/stop' endpoint"
@@ -36,7 +40,7 @@ NOT_STOPPED = (
 
 
 async def offsets(
-    admin: Admin, group_id: str, name: str, run: OffLoop = in_thread, *, secrets: Secrets = NO_SECRETS
+    admin: Admin, group_id: str, name: str, run: OffLoop = in_thread, *, permissions: Permissions = ANY_PATH
 ) -> Any:
     """Return the committed offsets of a connector as ``list[PartitionOffset]``.
 
@@ -45,7 +49,7 @@ async def offsets(
         ConnectGroupError: the offsets cannot be read.
     """
     config = config_of((await _described(admin, group_id, name))[1].config)
-    return await run(lambda: connector_offsets.read_offsets(name, config, secrets))
+    return await run(lambda: connector_offsets.read_offsets(name, config, permissions))
 
 
 async def alter(
@@ -55,7 +59,7 @@ async def alter(
     changes: Sequence[PartitionOffset] | None,
     run: OffLoop = in_thread,
     *,
-    secrets: Secrets = NO_SECRETS,
+    permissions: Permissions = ANY_PATH,
 ) -> None:
     """Change the committed offsets of a stopped connector, all or none.
 
@@ -65,7 +69,7 @@ async def alter(
 
     Args:
         changes: the partitions to change; null resets all offsets.
-        secrets: the secrets that this process may read.
+        permissions: what the connector's class may read in this process.
 
     Raises:
         ConnectorNotFound: the group has no such connector.
@@ -78,7 +82,7 @@ async def alter(
         raise InvalidRequest(NOT_STOPPED.format(name=printable(name)))
     token = fencing_token(group.incarnation, connector.version)
     config = config_of(connector.config)
-    await run(lambda: connector_offsets.alter_offsets(name, config, token, changes, secrets))
+    await run(lambda: connector_offsets.alter_offsets(name, config, token, changes, permissions))
 
 
 async def topics(admin: Admin, group_id: str, name: str, run: OffLoop = in_thread) -> Any:
@@ -89,7 +93,7 @@ async def topics(admin: Admin, group_id: str, name: str, run: OffLoop = in_threa
         ConnectGroupError: the topics cannot be determined.
     """
     config = config_of((await _described(admin, group_id, name))[1].config)
-    return await run(lambda: connector_offsets.read_topics(name, config))
+    return await run(lambda: connector_offsets.read_topics(name, config, ANY_PATH))
 
 
 async def require_connector(admin: Admin, group_id: str, name: str) -> None:

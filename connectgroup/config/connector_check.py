@@ -13,11 +13,15 @@ from ..connector import Connector
 from ..errors import ConnectGroupError, PluginError, one_line
 from ..masking import without_secrets
 from ..plugins import load_connector_class
-from .secrets import check_references
+from .paths import AllowedPaths, check_paths
+from .secrets import check_references, has_references
 
 
-def check_connector(name: str, config: Mapping[str, str]) -> None:
+def check_connector(name: str, config: Mapping[str, str], allowed_paths: AllowedPaths = None) -> None:
     """Reject an invalid configuration.
+
+    Args:
+        allowed_paths: the paths that connectors may use; null if they are not known here: each worker checks them.
 
     Raises:
         ConfigError: names the setting, the value and the allowed values.
@@ -28,6 +32,9 @@ def check_connector(name: str, config: Mapping[str, str]) -> None:
     cls = load_connector_class(config.get("connector.class", ""))
     with masked_errors(cls, config):
         cls(name, own_settings(config))
+    # What a reference leads to is known on the workers only.
+    known = {key: value for key, value in config.items() if not has_references({key: value})}
+    check_paths(cls, known, allowed_paths)
 
 
 @contextmanager

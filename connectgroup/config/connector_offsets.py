@@ -6,6 +6,7 @@ The class is loaded by entry point and created with the connector's configuratio
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from ..assign.placement import own_settings
@@ -14,6 +15,7 @@ from ..errors import ConfigError, InvalidRequest
 from ..plugins import load_connector_class
 from ..protocol.units import printable
 from .connector_check import masked_errors
+from .paths import AllowedPaths, check_paths
 from .secrets import NO_SECRETS, Secrets
 
 T = TypeVar("T")
@@ -22,18 +24,30 @@ MAX_PARTITIONS: Final = 10_000
 """Partitions in one change."""
 
 
-def read_offsets(name: str, config: Mapping[str, str], secrets: Secrets = NO_SECRETS) -> list[PartitionOffset]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Permissions:
+    """What a connector class may read in the process of an operator's tool.
+
+    Attributes:
+        secrets: the secrets that the configuration may refer to.
+        paths: the files that the class may open; null for any.
+    """
+
+    secrets: Secrets = NO_SECRETS
+    paths: AllowedPaths = None
+
+
+def read_offsets(name: str, config: Mapping[str, str], permissions: Permissions) -> list[PartitionOffset]:
     """Return the committed offsets of a connector.
 
     Args:
         name: the connector's name.
         config: its configuration, with credentials.
-        secrets: the secrets that this process may read.
 
     Raises:
         ConnectGroupError: the offsets cannot be read; the message contains no credential.
     """
-    return list(_called(name, config, secrets, lambda connector: connector.offsets()))
+    return list(_called(name, config, permissions, lambda connector: connector.offsets()))
 
 
 def alter_offsets(
@@ -41,30 +55,32 @@ def alter_offsets(
     config: Mapping[str, str],
     fencing_token: int,
     changes: Sequence[PartitionOffset] | None,
-    secrets: Secrets = NO_SECRETS,
+    permissions: Permissions,
 ) -> None:
     """Change the committed offsets of a connector, all or none; null resets them. See ``Connector.alter_offsets``.
 
     Raises:
         ConnectGroupError: the offsets were not changed; the message contains no credential.
     """
-    _called(name, config, secrets, lambda connector: connector.alter_offsets(fencing_token, changes))
+    _called(name, config, permissions, lambda connector: connector.alter_offsets(fencing_token, changes))
 
 
-def read_topics(name: str, config: Mapping[str, str], secrets: Secrets = NO_SECRETS) -> list[str]:
+def read_topics(name: str, config: Mapping[str, str], permissions: Permissions) -> list[str]:
     """Return the Kafka topics of a connector, sorted.
 
     Raises:
         ConnectGroupError: they cannot be determined; the message contains no credential.
     """
-    return sorted(_called(name, config, secrets, lambda connector: connector.topics()))
+    return sorted(_called(name, config, permissions, lambda connector: connector.topics()))
 
 
-def _called(name: str, config: Mapping[str, str], secrets: Secrets, method: Callable[[Connector], T]) -> T:
+def _called(name: str, config: Mapping[str, str], permissions: Permissions, method: Callable[[Connector], T]) -> T:
     cls = load_connector_class(config.get("connector.class", ""))
     found: dict[str, str] = {}
     with masked_errors(cls, config, found):
-        return method(cls(name, own_settings(secrets.resolve(config, found))))
+        resolved = permissions.secrets.resolve(config, found)
+        check_paths(cls, resolved, permissions.paths)
+        return method(cls(name, own_settings(resolved)))
 
 
 def offsets_as_json(offsets: Sequence[PartitionOffset]) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from ..masking import is_credential, masked_value, without_secrets
 from ..plugins import Kind, available, load_connector_class, load_predicate_class, load_transform_class
 from ..protocol.units import printable
 from .connector_check import check_connector
+from .paths import AllowedPaths
 
 COMMON: Final = "Common"
 PLACEMENT: Final = "Placement"
@@ -183,8 +184,12 @@ def definitions(config: Config) -> tuple[Definition, ...]:
     return tuple(defined.values())
 
 
-def validate(config: Mapping[str, str]) -> Validation:
-    """Validate a configuration. Imports the class and its plug-ins, and may block; opens nothing."""
+def validate(config: Mapping[str, str], allowed_paths: AllowedPaths = None) -> Validation:
+    """Validate a configuration. Imports the class and its plug-ins, and may block; opens nothing.
+
+    Args:
+        allowed_paths: see ``check_connector``.
+    """
     errors: dict[str, list[str]] = {}
 
     def add(setting: str, message: object) -> None:
@@ -220,7 +225,7 @@ def validate(config: Mapping[str, str]) -> Validation:
                 add(setting, message)
     if not errors:
         try:
-            check_connector(config["name"], config)
+            check_connector(config["name"], config, allowed_paths)
         except ConfigError as error:
             add(error.field, error)
         except PluginError as error:

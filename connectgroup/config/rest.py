@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from ..errors import ConfigError
 from ..transport.credentials import read_passwords
 from .base import DEFAULT_REST_PORT, Name, Port, Settings
+from .paths import require_absolute_paths
 
 
 class RestConfig(Settings):
@@ -27,6 +28,9 @@ class RestConfig(Settings):
         allowed_hosts: names by which clients may address the server (``Host``, ``Origin``), besides ``host`` and the
             names of the loopback addresses. Other requests are rejected: they may come from a web page (DNS rebinding).
         connector_classes: the values of ``connector.class`` that clients may use; empty: every installed class.
+        allowed_paths: the paths that connectors may use (``WorkerConfig.allowed_paths``): other configurations are
+            rejected. Null: only the workers check them, and requests about offsets in a file are rejected, because this
+            server would open the file itself.
         requests_per_second: maximum for each client address; further requests get 429.
         new_group: whether the first connector creates the group if the coordinator serves other worker groups only;
             otherwise the request is rejected, because the name of the group is rather a typing error.
@@ -41,6 +45,7 @@ class RestConfig(Settings):
     key: Path | None = None
     allowed_hosts: tuple[Name, ...] = Field(default=())
     connector_classes: tuple[Name, ...] = ()
+    allowed_paths: tuple[Path, ...] | None = None
     requests_per_second: Annotated[int, Field(ge=1, le=1_000_000)] = 1_000
     new_group: bool = False
 
@@ -48,6 +53,7 @@ class RestConfig(Settings):
     def _fits_together(self) -> RestConfig:
         if (self.certificate is None) != (self.key is None):
             raise ConfigError("key", self.key, "certificate and key together")
+        require_absolute_paths("allowed_paths", self.allowed_paths or ())
         return self
 
 

@@ -15,6 +15,7 @@ from ..errors import ConfigError
 from ..member.state_machine import MemberSettings
 from .access import AccessConfig
 from .base import DEFAULT_PORT, Milliseconds, Name, ShortText, parse_address
+from .paths import require_absolute_paths
 
 
 class WorkerConfig(AccessConfig):
@@ -38,6 +39,9 @@ class WorkerConfig(AccessConfig):
         scratch: directory on local disk in which the worker creates a private directory (mode 0700) for its tasks.
         secret_env: environment variables that connectors may refer to (``Secrets.env``).
         secret_paths: files and directories that connectors may refer to (``Secrets.paths``), as absolute paths.
+        allowed_paths: files, and directories with all that is below them, that sources, sinks and other connector
+            classes may use (``worker.allowed.paths``), as absolute paths; by default none. Whoever may add a connector
+            to the group would otherwise read and write every file of this worker's user.
         rebalance_timeout_ms: how long the worker may take to stop revoked tasks; after that the coordinator removes it.
             Also how long it may take to compute a target assignment; after that another member is chosen.
     """
@@ -56,6 +60,7 @@ class WorkerConfig(AccessConfig):
     scratch: Path
     secret_env: tuple[ShortText, ...] = ()
     secret_paths: tuple[Path, ...] = ()
+    allowed_paths: tuple[Path, ...] = ()
     rebalance_timeout_ms: Milliseconds = 60_000
     refresh_s: Annotated[float, Field(gt=0, le=3600)] = 5.0
 
@@ -71,9 +76,8 @@ class WorkerConfig(AccessConfig):
 
     @model_validator(mode="after")
     def _absolute(self) -> WorkerConfig:
-        for path in self.secret_paths:
-            if not path.is_absolute():
-                raise ConfigError("secret_paths", path, "an absolute path")
+        require_absolute_paths("secret_paths", self.secret_paths)
+        require_absolute_paths("allowed_paths", self.allowed_paths)
         return self
 
     @property

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from ..connector import Config, Connector, Task, TaskContext
+from ..connector import Config, Connector, LocalPath, Task, TaskContext
 from ..dataplane.settings import PluginSettings
 from ..errors import ConfigError
 
@@ -17,7 +17,7 @@ from ..errors import ConfigError
 class IdleSettings(PluginSettings):
     """The settings of ``idle``. Others are ignored, so that a configuration of any connector can be tried with it."""
 
-    log: Annotated[str, Field(description="a file to which each start and stop appends one line")] = ""
+    log: Annotated[str, LocalPath(), Field(description="a file to which each start and stop appends one line")] = ""
     stop_ms: Annotated[int, Field(ge=0, description="a whole number of milliseconds")] = 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, cast
 
 from starlette.applications import Starlette
@@ -54,6 +55,7 @@ class RestContext:
         commit: the commit there: the version of connectgroup.
         loggers: the loggers of this process.
         connector_classes: the classes that may be used; empty: all that are installed.
+        allowed_paths: the files that connectors may use; null: the server does not know, and opens none itself.
         may_create_group: whether the first connector creates the group although the coordinator serves others.
     """
 
@@ -64,6 +66,7 @@ class RestContext:
     commit: str = ""
     loggers: Loggers = field(default_factory=Loggers)
     connector_classes: tuple[str, ...] = ()
+    allowed_paths: tuple[Path, ...] | None = None
     may_create_group: bool = False
 
 

@@ -83,6 +83,7 @@ class RestServer:
                 group_id=config.group,
                 commit=version("connectgroup"),
                 connector_classes=config.connector_classes,
+                allowed_paths=config.allowed_paths,
                 may_create_group=config.new_group,
             )
         app = create_app(

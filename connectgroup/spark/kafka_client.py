@@ -14,7 +14,13 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
 _ALLOWED = 'settings of the Kafka client as a JSON object of texts, such as {"security.protocol": "SSL"}'
-_REFUSED = ("plugin.library.paths", "ssl.engine.location", "sasl.jaas.config", "enable.ssl.certificate.verification")
+_REFUSED = (
+    "plugin.library.paths",
+    "ssl.engine.location",
+    "sasl.jaas.config",
+    "sasl.kerberos.kinit.cmd",
+    "enable.ssl.certificate.verification",
+)
 
 
 def client_settings(field: str, text: str) -> dict[str, str]:

@@ -209,7 +209,7 @@ class VirtualGroup(WorkerGroup):
         )
         runner = TaskRunner(
             name,
-            RunnerSettings(scratch=self._scratch / name, group_id=self.plan.group_id),
+            RunnerSettings(scratch=self._scratch / name, group_id=self.plan.group_id, allowed_paths=None),
             load_class=class_loader(self._classes, node),
             publish=worker.publish_tasks,
             report=worker.report,

@@ -104,7 +104,7 @@ async def run(settings: Mapping[str, Any]) -> None:
 
     runner = TaskRunner(
         name,
-        RunnerSettings(scratch=Path(settings["scratch"]), group_id=settings["group"]),
+        RunnerSettings(scratch=Path(settings["scratch"]), group_id=settings["group"], allowed_paths=None),
         load_class=load_class,
         publish=worker.publish_tasks,
         report=worker.report,

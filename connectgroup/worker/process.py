@@ -86,6 +86,7 @@ async def run_worker(config: WorkerConfig, *, supervised: bool = False) -> bool:
             refresh_s=config.refresh_s,
             group_id=config.group,
             secrets=Secrets(env=config.secret_env, paths=config.secret_paths),
+            allowed_paths=config.allowed_paths,
         ),
         load_class=load_connector_class,
         publish=worker.publish_tasks,

@@ -23,6 +23,7 @@ from typing import Protocol, runtime_checkable
 from ..assign.placement import max_tasks, own_settings
 from ..assign.sandbox import location_of
 from ..checks import check_number, check_text
+from ..config.paths import AllowedPaths, check_paths, require_absolute_paths
 from ..config.secrets import NO_SECRETS, Secrets, restored
 from ..connector import Config, Connector, Task
 from ..errors import ConfigError, Fenced, PluginError, StaleMemberEpoch
@@ -103,6 +104,10 @@ class RunnerSettings:
         retry_initial_s: back-off before a failed task is restarted; doubles with each consecutive failure.
         retry_max_s: maximum back-off.
         group_id: the worker's group, for metrics.
+        secrets: the secrets that connectors may refer to.
+        allowed_paths: the files and directories that connectors may use, as absolute paths (``config.paths``); by
+            default none, because a worker gets its connectors from a coordinator. Null: any, for a program that
+            configures all connectors of the group itself.
 
     Raises:
         ConfigError: a field is out of its range: the field, its value, and what is allowed.
@@ -114,6 +119,7 @@ class RunnerSettings:
     retry_max_s: float = 30.0
     group_id: str = ""
     secrets: Secrets = NO_SECRETS
+    allowed_paths: AllowedPaths = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.scratch, Path):
@@ -121,6 +127,7 @@ class RunnerSettings:
         for name in ("refresh_s", "retry_initial_s", "retry_max_s"):
             check_number(name, getattr(self, name), 0, 3_600)
         check_text("group_id", self.group_id)
+        require_absolute_paths("allowed_paths", self.allowed_paths or ())
 
 
 class _Failed(Exception):
@@ -324,8 +331,17 @@ class TaskRunner:
 
     def _create(self, run: Run, cls: type[Connector]) -> Connector:
         """Create the connector with its secrets. Blocks."""
-        config = self._settings.secrets.resolve(run.grant.connector_config, run.secrets)
-        return cls(run.grant.unit.connector, own_settings(config))
+        return cls(run.grant.unit.connector, own_settings(self._usable(run, cls, run.grant.connector_config)))
+
+    def _usable(self, run: Run, cls: type[Connector], config: Config) -> dict[str, str]:
+        """Return a configuration with its secrets. Blocks.
+
+        Raises:
+            ConfigError: it refers to a secret, or names a file, that this worker does not allow.
+        """
+        resolved = self._settings.secrets.resolve(config, run.secrets)
+        check_paths(cls, resolved, self._settings.allowed_paths)
+        return resolved
 
     async def _run_task(self, run: Run, cls: type[Connector]) -> None:
         """Run a task: start it, wait until it fails or must stop, stop it."""
@@ -344,7 +360,7 @@ class TaskRunner:
             context = events.context(self._member_id, scratch, on_batch)
             task: Task | None = None
             try:
-                task = connector.task(self._settings.secrets.resolve(grant.config, run.secrets), context)
+                task = connector.task(self._usable(run, cls, grant.config), context)
                 task.start()
             except BaseException:
                 # The remains of a start that failed half-way must not continue to write. The error of the start

@@ -41,7 +41,7 @@ async def worker(server: CoordinatorServer, tmp_path: Path) -> AsyncIterator[Non
     worker.set_runner(
         TaskRunner(
             "w",
-            RunnerSettings(scratch=tmp_path / "scratch", group_id="workers"),
+            RunnerSettings(scratch=tmp_path / "scratch", group_id="workers", allowed_paths=[tmp_path]),
             load_class=load_connector_class,
             publish=worker.publish_tasks,
             report=worker.report,

@@ -72,7 +72,7 @@ class Api:
 @asynccontextmanager
 async def rest_server(coordinator: Coordinator, **config: Any) -> AsyncIterator[Api]:
     async with Admin.local(coordinator) as admin:
-        server = RestServer(admin, RestConfig(**{"port": 0, "group": GROUP, **config}))
+        server = RestServer(admin, RestConfig(**{"port": 0, "group": GROUP, "allowed_paths": (Path("/"),), **config}))
         await server.start()
         try:
             async with httpx.AsyncClient(base_url=server.url, timeout=PATIENCE_S) as http:
@@ -97,7 +97,7 @@ async def running_worker(
     worker = Worker(member, connections, assignors=[load_assignor("balanced")])
     runner: Runner = TaskRunner(
         "w",
-        RunnerSettings(scratch=scratch, group_id=GROUP, **settings),
+        RunnerSettings(**{"scratch": scratch, "group_id": GROUP, "allowed_paths": None, **settings}),
         load_class=load_class,
         publish=worker.publish_tasks,
         report=worker.report,

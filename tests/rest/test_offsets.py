@@ -14,9 +14,9 @@ from connectgroup.connector import Config, Connector, Task, TaskContext, fencing
 from connectgroup.dataplane.errors import Fenced
 from connectgroup.dataplane.offset_store import OffsetStore
 from connectgroup.dataplane.ownership import Owner, Range
-from tests.coordinator.builders import GROUP
+from tests.coordinator.builders import GROUP, serving
 
-from .conftest import Api, running_worker
+from .conftest import Api, rest_server, running_worker
 
 NOT_STOPPED = (
     "Connectors must be in the STOPPED state before their offsets can be modified. This can be done for the specified"
@@ -256,3 +256,21 @@ async def test_a_change_that_arrives_after_a_resume_is_rejected(
         store.alter("c", before, {"s0": 0})
     assert before < claims[0][0].fencing_token
     assert await api("GET", "/connectors/c/offsets", 200) == body(s0=10)
+
+
+async def test_files_outside_the_servers_list_are_neither_configured_nor_opened(tmp_path: Path) -> None:
+    """A request about offsets opens the sink's file in this process, as its user."""
+    config = pipeline(tmp_path)
+    what = f"got '{tmp_path / 'out.db'}'; allowed: a path at or below one of --allowed-path ({tmp_path / 'in'})"
+    async with serving() as coordinator:
+        async with rest_server(coordinator, allowed_paths=(tmp_path / "in",)) as api:
+            refused = await api("POST", "/connectors", 400, {"name": "c", "config": config})
+            assert what in refused
+            validated = await api("PUT", "/connector-plugins/pipeline/config/validate", 200, {**config, "name": "c"})
+            assert [each["value"]["name"] for each in validated["configs"] if each["value"]["errors"]] == ["sink.path"]
+        async with rest_server(coordinator, allowed_paths=None) as api:
+            await stopped(api, config)
+            for method, sent in (("GET", None), ("PATCH", body(a=5)), ("DELETE", None)):
+                refused = await api(method, "/connectors/c/offsets", 400, sent)
+                assert "--allowed-path (none)" in refused
+    assert not (tmp_path / "out.db").exists()

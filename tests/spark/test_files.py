@@ -104,6 +104,19 @@ def test_non_regular_file_is_a_one_line_error(tmp_path: Path) -> None:
         planner(tmp_path).advance({})
 
 
+def test_link_to_a_file_outside_the_directory_is_an_error(tmp_path: Path) -> None:
+    """Another user who may write in the directory could have any file of the worker's user copied."""
+    root, outside = tmp_path / "in", tmp_path / "secret"
+    root.mkdir()
+    outside.write_text("key\n")
+    (root / "b").write_text("1\n")
+    (root / "a").symlink_to(root / "b")
+    assert list_files(root) == ["a", "b"]
+    (root / "c").symlink_to(outside)
+    with pytest.raises(SourceError, match=f"c: links to {outside}; allowed: links to files below {root}"):
+        list_files(root)
+
+
 def test_unreadable_file_is_a_one_line_error(tmp_path: Path) -> None:
     """Root may read every file, so the check runs as another user where possible."""
     (tmp_path / "a").write_bytes(b"1\n")

@@ -28,7 +28,7 @@ async def test_each_start_and_stop_is_one_line_and_nothing_is_left_on_disk(tmp_p
 
     runner = TaskRunner(
         "a",
-        RunnerSettings(scratch=tmp_path / "scratch"),
+        RunnerSettings(scratch=tmp_path / "scratch", allowed_paths=[tmp_path]),
         load_class=load_connector_class,
         publish=publish,
         report=statuses.append,

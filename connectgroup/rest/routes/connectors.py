@@ -269,7 +269,8 @@ async def _checked(request: Request, name: str, config: Mapping[str, str]) -> di
         )
     check_class(request, config)
     complete = {**config, "name": name}
-    errors = (await off_loop(lambda: connector_validation.validate(complete))).errors
+    paths = request.app.state.context.allowed_paths
+    errors = (await off_loop(lambda: connector_validation.validate(complete, paths))).errors
     if errors:
         raise RestError(
             400,

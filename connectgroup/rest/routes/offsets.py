@@ -17,22 +17,28 @@ from .plugins import off_loop
 async def get_offsets(request: Request) -> Response:
     """The committed offsets."""
     context, name = request.app.state.context, request.path_params["name"]
-    return JSONResponse(offsets_as_json(await offsets.offsets(context.admin, context.group_id, name, off_loop)))
+    found = await offsets.offsets(context.admin, context.group_id, name, off_loop, permissions=_permissions(request))
+    return JSONResponse(offsets_as_json(found))
 
 
 async def patch_offsets(request: Request) -> Response:
     """Change the offsets of a stopped connector, all or none; a null offset forgets the partition."""
     context, name = request.app.state.context, request.path_params["name"]
     changes = changes_from(await read_object(request))
-    await offsets.alter(context.admin, context.group_id, name, changes, off_loop)
+    await offsets.alter(context.admin, context.group_id, name, changes, off_loop, permissions=_permissions(request))
     return JSONResponse({"message": "The offsets for this connector have been altered successfully"})
 
 
 async def delete_offsets(request: Request) -> Response:
     """Forget all offsets of a stopped connector."""
     context, name = request.app.state.context, request.path_params["name"]
-    await offsets.alter(context.admin, context.group_id, name, None, off_loop)
+    await offsets.alter(context.admin, context.group_id, name, None, off_loop, permissions=_permissions(request))
     return JSONResponse({"message": "The offsets for this connector have been reset successfully"})
+
+
+def _permissions(request: Request) -> offsets.Permissions:
+    """This process opens the sink's files itself, for its clients: none without a list."""
+    return offsets.Permissions(paths=request.app.state.context.allowed_paths or ())
 
 
 OFFSETS: Final = {

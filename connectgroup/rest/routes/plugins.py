@@ -82,7 +82,8 @@ async def validate_config(request: Request) -> Response:
         )
     if name not in {plugin["class"] for plugin in _classes(request)}:
         raise RestError(404, f"Failed to find any class that implements Connector and which name matches {name}")
-    return JSONResponse((await off_loop(lambda: connector_validation.validate(config))).as_json())
+    paths = request.app.state.context.allowed_paths
+    return JSONResponse((await off_loop(lambda: connector_validation.validate(config, paths))).as_json())
 
 
 OPERATIONS: Final = (

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
+from ...connector import LocalPath
 from ...dataplane.columns import Columns
 from ...dataplane.fences import Transaction
 from ...dataplane.offset_store import FilePositions, OffsetStore
@@ -29,7 +30,7 @@ class ConsoleSettings(PluginSettings):
     """Settings of the sink ``console``, each with the prefix ``sink.``."""
 
     offsets: Annotated[
-        str, Field(description="an SQLite file for the offsets, as an absolute path; in memory by default")
+        str, LocalPath(), Field(description="an SQLite file for the offsets, as an absolute path; in memory by default")
     ] = ""
     max_rows: Annotated[int, Field(ge=0, description="rows to print of each batch, from 0")] = 20
 

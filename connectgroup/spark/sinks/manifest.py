@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 from pydantic import Field
 
+from ...connector import LocalPath
 from ...dataplane.columns import Columns
 from ...dataplane.errors import SinkError
 from ...dataplane.fences import Transaction
@@ -36,7 +37,7 @@ MANIFEST: Final = "_manifest.sqlite"
 class FileSinkSettings(PluginSettings):
     """Settings of a sink of files, each with the prefix ``sink.``."""
 
-    path: Annotated[str, Field(min_length=1, description="a directory, as an absolute path")]
+    path: Annotated[str, LocalPath(), Field(min_length=1, description="a directory, as an absolute path")]
     busy_timeout_ms: Annotated[int, Field(ge=1, le=60_000, description="1 to 60000")] = 5_000
 
     def model_post_init(self, _: Any) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
+from ...connector import LocalPath
 from ...dataplane.columns import Columns, sql_name, sqlite_type
 from ...dataplane.dead_letters import DeadLetter, DeadLetterSink, values_of
 from ...dataplane.fences import Transaction
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 class SqliteSettings(TableSettings):
     """Settings of the sink ``sqlite``, each with the prefix ``sink.``."""
 
-    path: Annotated[str, Field(min_length=1, description="a database file, as an absolute path")]
+    path: Annotated[str, LocalPath(), Field(min_length=1, description="a database file, as an absolute path")]
     busy_timeout_ms: Annotated[int, Field(ge=1, le=60_000, description="1 to 60000")] = 5_000
 
     def model_post_init(self, context: Any) -> None:

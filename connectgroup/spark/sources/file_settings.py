@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from ...connector import LocalPath
 from ...dataplane.columns import from_ddl
 from ...dataplane.settings import PluginSettings, require_absolute
 from ...errors import NO_VALUE, ConfigError
@@ -17,7 +18,7 @@ from .planner import FileRules
 class FileSettings(PluginSettings):
     """Settings of the source ``files``, each with the prefix ``source.``."""
 
-    path: Annotated[str, Field(min_length=1, description="a directory, as an absolute path")]
+    path: Annotated[str, LocalPath(), Field(min_length=1, description="a directory, as an absolute path")]
     format: Annotated[
         Format,
         Field(

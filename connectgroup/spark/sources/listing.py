@@ -22,7 +22,8 @@ def list_files(root: Path, pattern: str = "") -> list[str]:
         pattern: a glob for file names or, with a ``/``, for paths below the directory; empty: all.
 
     Raises:
-        SourceError: the directory cannot be read.
+        SourceError: the directory cannot be read, or has a symbolic link to a file outside of it: a link that another
+            user places there would copy a file that only the worker's user may read.
     """
     if not root.is_dir():
         what = "not a directory" if root.exists() else "does not exist"
@@ -43,6 +44,11 @@ def list_files(root: Path, pattern: str = "") -> list[str]:
     if pattern:
         has_path = "/" in pattern
         names = [name for name in names if fnmatchcase(name if has_path else name.rpartition("/")[2], pattern)]
+    for name in names:
+        if (root / name).is_symlink():
+            target = Path(os.path.realpath(root / name))
+            if Path(os.path.realpath(root)) not in target.parents:
+                raise SourceError(f"{root / name}: links to {target}; allowed: links to files below {root}")
     return sorted(names)
 
 

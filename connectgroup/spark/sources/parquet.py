@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import Field
 
-from ...connector import Lag
+from ...connector import Lag, LocalPath
 from ...dataplane.columns import Column, Columns, check_names, from_ddl, to_arrow
 from ...dataplane.errors import SourceError
 from ...dataplane.ownership import Range
@@ -42,7 +42,7 @@ _TYPES: Final = {
 class ParquetSourceSettings(PluginSettings):
     """Settings of the source ``parquet``, each with the prefix ``source.``."""
 
-    path: Annotated[str, Field(min_length=1, description="a directory, as an absolute path")]
+    path: Annotated[str, LocalPath(), Field(min_length=1, description="a directory, as an absolute path")]
     schema_: Annotated[
         str | None,
         Field(alias="schema", description="columns as NAME TYPE, separated by commas; by default those of a file"),

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import Field
 
-from ...connector import Lag
+from ...connector import Lag, LocalPath
 from ...dataplane.columns import Column, Columns, check_names, from_ddl, sql_name, to_arrow
 from ...dataplane.errors import SourceError
 from ...dataplane.ownership import Range
@@ -115,7 +115,7 @@ class TableSource(SlicedSource):
 class SqliteTableSettings(TableSettings):
     """Settings of the source ``sqlite``, each with the prefix ``source.``."""
 
-    path: Annotated[str, Field(min_length=1, description="a database file, as an absolute path")]
+    path: Annotated[str, LocalPath(), Field(min_length=1, description="a database file, as an absolute path")]
     schema_: Annotated[
         str | None,
         Field(alias="schema", description="columns as NAME TYPE, separated by commas; those of the table by default"),

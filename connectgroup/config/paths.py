@@ -1,0 +1,78 @@
+"""Which files connectors may use: ``worker.allowed.paths``.
+
+A connector class marks the settings that name a local file or directory (``connector.LocalPath``). The worker compares
+their values with its list before it creates the connector or a task; a REST server with a list rejects them earlier,
+when a client writes the configuration.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from ..connector import Connector, LocalPath
+from ..errors import ConfigError
+
+AllowedPaths = Sequence[Path] | None
+"""Files, and directories with all that is below them; null: any path."""
+
+
+def check_paths(cls: type[Connector], config: Mapping[str, str], allowed: AllowedPaths) -> None:
+    """Reject a configuration that names a path outside the list. Reads links: call it off the loop.
+
+    Raises:
+        ConfigError: the first such setting, its value, and the list.
+    """
+    for error in path_errors(cls, config, allowed):
+        raise error
+
+
+def path_errors(cls: type[Connector], config: Mapping[str, str], allowed: AllowedPaths) -> Iterator[ConfigError]:
+    """One error for each setting that names a path outside the list.
+
+    ``..`` and symbolic links are resolved, in the list too. A hidden file below a listed directory is outside: a list
+    with a home directory does not allow a shell's start-up file.
+    """
+    if allowed is None:
+        return
+    roots = [Path(os.path.realpath(each)) for each in allowed]
+    for setting in path_settings(cls, config):
+        value = config.get(setting, "")
+        # The class itself rejects a value with a NUL, which is no path.
+        if value and "\0" not in value and not _is_below(Path(os.path.realpath(value)), roots):
+            listed = ", ".join(map(str, allowed)) or "none"
+            what = f"a path at or below one of --allowed-path ({listed}), not hidden"
+            yield ConfigError(setting, value, what, is_path=True)
+
+
+def path_settings(cls: type[Connector], config: Mapping[str, str]) -> list[str]:
+    """The settings of a connector class that name a local path (``LocalPath``)."""
+    return [
+        prefix + (field.alias or name)
+        for prefix, model in cls.settings_models(config).items()
+        for name, field in model.model_fields.items()
+        if any(isinstance(mark, LocalPath) for mark in field.metadata)
+    ]
+
+
+def require_absolute_paths(field: str, paths: Sequence[Path]) -> None:
+    """Reject relative paths in a list: each process has its own working directory.
+
+    Raises:
+        ConfigError: a path is relative.
+    """
+    for path in paths:
+        if not path.is_absolute():
+            raise ConfigError(field, path, "an absolute path")
+
+
+def _is_below(path: Path, roots: Sequence[Path]) -> bool:
+    for root in roots:
+        if path == root:
+            return True
+        if root in path.parents:
+            below = path.relative_to(root).parts
+            if not any(part.startswith(".") for part in below):
+                return True
+    return False

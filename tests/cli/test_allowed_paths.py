@@ -1,0 +1,56 @@
+"""``--allowed-path``: what a user sees of the files that connectors may use."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from ..integration.processes import Program, call_command, wait
+from .connector_files import connector_file
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current directory, without the default of the tests."""
+    monkeypatch.delenv("CONNECTGROUP_ALLOWED_PATHS")
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.chdir(home)
+    return home
+
+
+def idle(path: Path, log: Path) -> Path:
+    return connector_file(path, **{"connector.class": "idle", "tasks.max": "1", "log": str(log)})
+
+
+def test_up_allows_the_current_directory_and_says_so(home: Path, tmp_path: Path) -> None:
+    arguments = ("up", "--data", tmp_path / "data", "--port", "0", "--workers", "1")
+    outside = tmp_path / "outside.log"
+    refused = call_command(*arguments, "--connector", idle(tmp_path / "a.json", outside))
+    assert refused.code == 2
+    assert f"config.log: got '{outside}'; allowed: a path at or below one of --allowed-path ({home})" in refused.err
+    with Program(*arguments, "--connector", idle(tmp_path / "b.json", home / "log"), cwd=home) as up:
+        address = up.line_with("coordinator at ").split()[2].rstrip(",")
+        up.line_with(f"connectors may use files in {home} (--allowed-path)")
+        up.line_with("| 1 workers | 2/2 units |")
+        # The command line does not know the list of the workers: they reject the connector.
+        group = ("--coordinator", address)
+        assert call_command("connectors", "put", idle(tmp_path / "a.json", outside), *group).code == 0
+
+        def is_rejected() -> bool:
+            shown = call_command("connectors", "status", "naps", *group).out
+            return f"log: got '{outside}'; allowed: a path at or below one of --allowed-path ({home})" in shown
+
+        wait("the worker rejects the connector", is_rejected, up.output)
+        up.signal(signal.SIGTERM)
+        assert up.ended() == 0, up.output()
+    assert not outside.exists()
+
+
+@pytest.mark.parametrize("command", [("worker", "--group", "g"), ("up",), ("rest",)], ids=lambda words: words[0])
+def test_relative_path_in_the_list_is_rejected(home: Path, command: tuple[str, ...]) -> None:
+    done = call_command(*command, "--allowed-path", "data")
+    assert done.code == 2
+    assert "--allowed-path: got 'data'; allowed: an absolute path" in done.err
