@@ -184,7 +184,11 @@ def _text(message: bytes) -> str:
 
 
 def _fields(message: bytes) -> dict[str, str]:
-    return {part[:1]: part[2:] for part in _text(message).split(",") if part[1:2] == "="}
+    fields = {part[:1]: part[2:] for part in _text(message).split(",") if part[1:2] == "="}
+    if "m" in fields:
+        # RFC 5802, section 5.1: a mandatory extension that is not understood ends the exchange.
+        raise SaslError("mandatory extensions (m=) are not supported")
+    return fields
 
 
 def _get(fields: dict[str, str], name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import secrets
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from .scram import MECHANISM as SCRAM, SaslError, ScramServer, Verifier, verifier_of
@@ -25,12 +26,16 @@ class Authenticator:
         self._key = secrets.token_bytes(32)
         self._digests = {name: self._digest(word) for name, word in users.items()}
         self._verifiers = {name: verifier_of(word, salt=secrets.token_bytes(16)) for name, word in users.items()}
-        # An unknown name gets a salt of its own and fails at the proof: a client cannot find out which names exist.
         self._unknown = verifier_of(secrets.token_urlsafe(32), salt=secrets.token_bytes(16))
 
     def verifier(self, name: str) -> Verifier:
-        """The verifier of a user; one that no password matches for an unknown name."""
-        return self._verifiers.get(name, self._unknown)
+        """The verifier of a user; one that no password matches for an unknown name.
+
+        An unknown name has a salt of its own, the same at each attempt, as a user has, and fails at the proof: a
+        client cannot find out which names exist.
+        """
+        found = self._verifiers.get(name)
+        return found or replace(self._unknown, salt=hmac.digest(self._key, b"salt" + name.encode(), "sha256")[:16])
 
     def is_password(self, name: str, password: str) -> bool:
         """Whether the user has this password.

@@ -7,6 +7,7 @@ import base64
 import pytest
 
 from connectgroup.sasl.scram import SaslError, ScramClient, ScramServer, Verifier, verifier_of
+from connectgroup.sasl.server import Authenticator, Login
 
 CLIENT_NONCE = "rOprNGfwEbeRWgbNEkqO"
 SERVER_NONCE = "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
@@ -59,6 +60,7 @@ def test_client_rejects_a_server_that_does_not_know_the_password() -> None:
         (f"r={CLIENT_NONCE}{SERVER_NONCE},s=W22ZaJ0SNY7soEsUEjb6gQ==,i=99999999", "iterations: got 99999999"),
         (f"r={CLIENT_NONCE}{SERVER_NONCE},s=!,i=4096", "not base64"),
         ("e=other-error", "without the attribute r"),
+        (f"m=x,{SERVER_FIRST.decode()}", "mandatory extensions"),
     ],
 )
 def test_client_rejects_a_first_message(message: str, why: str) -> None:
@@ -86,10 +88,29 @@ def test_server_rejects_a_final_message(final: bytes) -> None:
         server.final(final)
 
 
-@pytest.mark.parametrize("first", [b"", b"n,,n=user", b"p=tls-unique,,n=user,r=" + b"x" * 20, b"n,,n=user,r=short"])
+@pytest.mark.parametrize(
+    "first",
+    [b"", b"n,,n=user", b"p=tls-unique,,n=user,r=" + b"x" * 20, b"n,,n=user,r=short", b"n,,m=x," + CLIENT_FIRST[3:]],
+)
 def test_server_rejects_a_first_message(first: bytes) -> None:
     with pytest.raises(SaslError):
         ScramServer(nonce=SERVER_NONCE).name(first)
+
+
+def test_unknown_names_look_like_users() -> None:
+    """Each has a salt of its own, which is the same at the next attempt."""
+
+    def answer(name: str) -> bytes:
+        login = Login(authenticator)
+        assert login.choose("SCRAM-SHA-256")
+        return login.answer(f"n,,n={name},r={CLIENT_NONCE}".encode()).partition(b",")[2]
+
+    authenticator = Authenticator({"alice": "a", "bob": "b"})
+    names = "alice", "bob", "eve", "mallory"
+    assert [answer(name) for name in names] == [answer(name) for name in names]
+    assert len({answer(name) for name in names}) == len(names)
+    assert len({len(answer(name)) for name in names}) == 1
+    assert Authenticator({}).verifier("eve").salt != authenticator.verifier("eve").salt
 
 
 def test_no_secret_is_in_a_repr() -> None:
