@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from ..config import connector_offsets
-from ..config.connector_offsets import Permissions
+from ..config.connector_offsets import Permissions as Permissions
 from ..connector import PartitionOffset, fencing_token
 from ..errors import ConnectorNotFound, GroupIdNotFound, InvalidRequest
 from ..protocol.messages.common import config_of
