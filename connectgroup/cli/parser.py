@@ -135,6 +135,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="directory in which the worker creates its private directory for temporary files",
     )
     worker.add_argument("--supervised", action="store_true", help=argparse.SUPPRESS)
+    worker.add_argument("--tls-server", type=path, help=argparse.SUPPRESS)
     _add_metrics(worker)
     add_secrets(worker)
     add_allowed_paths(worker, "none")

@@ -336,7 +336,16 @@ async def serve_worker(options: argparse.Namespace) -> int:
         values["listeners"] = tuple(options.listener)
     if options.label:
         values["labels"] = tuple(options.label)
-    optional = ("name", "instance", "capacity", "rack", "server_assignor", "rebalance_timeout_ms", *ACCESS_OPTIONS)
+    optional = (
+        "name",
+        "instance",
+        "capacity",
+        "rack",
+        "server_assignor",
+        "rebalance_timeout_ms",
+        "tls_server",
+        *ACCESS_OPTIONS,
+    )
     values |= {name: value for name in optional if (value := getattr(options, name)) is not None}
     secrets = secrets_of(options)
     values |= {"secret_env": secrets.env, "secret_paths": secrets.paths}

@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import model_validator
 
 from ..errors import ConfigError
-from ..transport.access import Access, client_tls
+from ..transport.access import Access, client_tls, client_tls_to
 from ..transport.credentials import named_credentials, read_credentials
 from .base import Settings
 
@@ -18,12 +18,15 @@ class AccessConfig(Settings):
     Attributes:
         credentials: file with ``name=password``; null: found by itself on the coordinator's machine.
         tls_ca: PEM file with the authorities of the coordinator's certificate; null: plain text.
+        tls_server: PEM file that begins with the coordinator's certificate; instead of ``tls_ca``. The name in the
+            certificate does not matter. A supervisor passes it to its workers.
         tls_cert: PEM file with the certificate of this client, if the coordinator requires one.
         tls_key: PEM file with its private key.
     """
 
     credentials: Path | None = None
     tls_ca: Path | None = None
+    tls_server: Path | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None
 
@@ -31,7 +34,9 @@ class AccessConfig(Settings):
     def _complete(self) -> AccessConfig:
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ConfigError("tls_key", self.tls_key, "tls_cert and tls_key together", is_path=True)
-        if self.tls_cert is not None and self.tls_ca is None:
+        if self.tls_ca is not None and self.tls_server is not None:
+            raise ConfigError("tls_server", self.tls_server, "tls_ca or tls_server, not both", is_path=True)
+        if self.tls_cert is not None and self.tls_ca is None and self.tls_server is None:
             raise ConfigError("tls_ca", None, "the file of the authorities of the coordinator's certificate")
         return self
 
@@ -46,7 +51,10 @@ class AccessConfig(Settings):
             credentials = read_credentials("credentials", self.credentials)
         else:
             named_credentials()  # only to report an unusable file now: the client reads it for each connection
-        return Access(
-            credentials=credentials,
-            tls=None if self.tls_ca is None else client_tls(self.tls_ca, self.tls_cert, self.tls_key),
-        )
+        own = self.tls_cert, self.tls_key
+        tls = None
+        if self.tls_server is not None:
+            tls = client_tls_to(self.tls_server, *own)
+        elif self.tls_ca is not None:
+            tls = client_tls(self.tls_ca, *own)
+        return Access(credentials=credentials, tls=tls)

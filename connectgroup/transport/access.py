@@ -85,6 +85,32 @@ def client_tls(ca: Path, certificate: Path | None = None, key: Path | None = Non
     return context
 
 
+def client_tls_to(server: Path, certificate: Path | None = None, key: Path | None = None) -> ssl.SSLContext:
+    """The TLS settings of a client that knows the certificate of its server, whoever issued it and for whatever name.
+
+    Args:
+        server: PEM file that begins with the server's certificate.
+        certificate, key: see ``client_tls``.
+
+    Raises:
+        ConfigError: a file cannot be used.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # Only who has the key of this very certificate passes, so a name would prove nothing more.
+    context.check_hostname = False
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    end = "-----END CERTIFICATE-----"
+    try:
+        first, found, _ = server.read_text(encoding="ascii").partition(end)
+        context.load_verify_locations(cadata=first[first.index("-----BEGIN CERTIFICATE-----") :] + found)
+    except (OSError, ssl.SSLError, ValueError) as error:
+        raise ConfigError("tls_server", f"{server} ({reason(error)})", "a PEM file of a certificate") from error
+    if certificate is not None and key is not None:
+        load_certificate(context, "tls_cert", certificate, key)
+    return context
+
+
 def load_certificate(
     context: ssl.SSLContext, setting: str, certificate: Path, key: Path, *, password: str = ""
 ) -> None:

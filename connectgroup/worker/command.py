@@ -24,8 +24,8 @@ def access_options(config: CoordinatorConfig, credentials: Path | None) -> list[
     """Options with which a worker connects to a coordinator: paths of files, not their contents."""
     files = {"--credentials": credentials}
     if config.tls_cert is not None:
-        # Without authorities the certificate is its own: a self-signed one.
-        files["--tls-ca"] = config.tls_ca or config.tls_cert
+        # Whoever issued it, and for whatever name: the workers connect to this coordinator and no other.
+        files["--tls-server"] = config.tls_cert
     if config.tls_ca is not None:
         files |= {"--tls-cert": config.tls_cert, "--tls-key": config.tls_key}
     return [word for option, path in files.items() if path is not None for word in (option, str(path))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -133,3 +134,24 @@ def test_up_ends_when_every_worker_has_a_configuration_error(tmp_path: Path) -> 
         assert len(errors) == 1, up.output()
         assert "RuntimeError: not in a worker" in errors[0]
     assert up.lines[-1].startswith("connectgroup: up: got 'no worker that runs'; allowed: ")
+
+
+@pytest.mark.parametrize("mutual", [False, True])
+async def test_workers_join_whoever_issued_the_coordinators_certificate_and_for_whatever_name(
+    tmp_path: Path, mutual: bool
+) -> None:
+    def openssl(*words: str | Path) -> None:
+        subprocess.run(["openssl", *words], check=True, capture_output=True, cwd=tmp_path)
+
+    new_key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    openssl("req", "-x509", *new_key, "-subj", "/CN=authority", "-keyout", "ca.key", "-out", "ca.pem")
+    openssl("req", *new_key, "-subj", "/CN=connect.example.org", "-keyout", "key.pem", "-out", "request.pem")
+    issued_by = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial")
+    openssl("x509", "-req", "-in", "request.pem", *issued_by, "-days", "2", "-out", "cert.pem")
+    files = {"tls_cert": tmp_path / "cert.pem", "tls_key": tmp_path / "key.pem"}
+    if mutual:
+        files["tls_ca"] = tmp_path / "ca.pem"
+    async with supervisor_of_one(tmp_path, times=files) as supervisor:
+        await supervisor.admin.wait_until(
+            "sleepers", lambda group: len(group.members) == 1, what="joined", timeout_s=90
+        )
