@@ -170,10 +170,13 @@ def settings(java_options: Sequence[str] = ()) -> dict[str, str]:
                 "-XX:+UseSerialGC",
                 "-XX:+ExitOnOutOfMemoryError",
                 "-Djava.net.preferIPv4Stack=true",
+                f'"-Djava.io.tmpdir={scratch}"',
                 *java_options,
                 f"-Dlog4j2.configurationFile={(Path(__file__).parent / 'log4j2.properties').as_uri()}",
             )
         ),
+        # A worker process has set it to a directory that is deleted with the worker's scratch directory.
+        "spark.local.dir": str(scratch),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.warehouse.dir": str(scratch / "connectgroup-warehouse"),

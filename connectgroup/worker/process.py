@@ -99,7 +99,8 @@ async def run_worker(config: WorkerConfig, *, supervised: bool = False) -> bool:
     if supervised:
         beside.append(asyncio.create_task(_report_to_supervisor(worker, runner)))
     try:
-        with handle_signals(worker.stop, worker.drain, worker.restart), short_collections():
+        signals = handle_signals(worker.stop, worker.drain, worker.restart)
+        with scratch.for_temporary_files(), signals, short_collections():
             if await _unless_stopped(worker, _warm_up(config, control)):
                 logger.info("joining group %s at %s", config.group, config.coordinator)
                 await worker.run()

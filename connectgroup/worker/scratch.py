@@ -16,6 +16,7 @@ import shutil
 import stat
 import tempfile
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 from ..errors import ConfigError
@@ -70,6 +71,25 @@ class Scratch:
             self._lock = _mark(self.path, marker)
         except OSError as error:
             raise ConfigError("scratch", parent, f"a directory this user can write ({error.strerror})") from error
+
+    @contextlib.contextmanager
+    def for_temporary_files(self) -> Iterator[None]:
+        """Have this process and those that it starts place their temporary files below the directory.
+
+        Java leaves such files behind if it is killed; a later worker of this name deletes them with the directory.
+        """
+        directory = self.path / "tmp"
+        directory.mkdir(mode=0o700)
+        before, variable = tempfile.tempdir, os.environ.get("TMPDIR")
+        tempfile.tempdir = os.environ["TMPDIR"] = str(directory)
+        try:
+            yield
+        finally:
+            tempfile.tempdir = before
+            if variable is None:
+                del os.environ["TMPDIR"]
+            else:
+                os.environ["TMPDIR"] = variable
 
     def remove(self) -> None:
         """Delete the directory and its contents. A second call has no effect."""

@@ -74,7 +74,10 @@ class Flow:
 def test_rows_arrive_once_in_every_sink_when_the_worker_is_killed(tmp_path: Path, database: str, kafka: str) -> None:
     flow = Flow(tmp_path, database, kafka)
     options = ["--workers", "1", "--port", "0", "--data", str(tmp_path / "data"), "--rebalance-delay-ms", "0"]
-    with marked(), Program("up", *options, *flow.files(), cwd=tmp_path) as up:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    files = {"TMPDIR": str(temporary)}
+    with marked(), Program("up", *options, *flow.files(), cwd=tmp_path, environment=files) as up:
 
         def counts() -> dict[str, int]:
             assert up.code is None, up.output()
@@ -96,3 +99,6 @@ def test_rows_arrive_once_in_every_sink_when_the_worker_is_killed(tmp_path: Path
         up.ended()
     for name, numbers in flow.arrived().items():
         assert sorted(numbers) == [*range(ROWS)], name
+    # Also those of the worker that was killed, which the next worker of its name has removed.
+    for directory in temporary, tmp_path / "data" / "scratch":
+        assert [path.name for path in directory.iterdir()] == [], "temporary files of Java are left behind"

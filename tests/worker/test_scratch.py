@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import stat
+import subprocess
 import tempfile
 from pathlib import Path
 
@@ -51,6 +52,21 @@ def test_worker_deletes_nothing_through_a_symbolic_link_at_the_default_path(tmp_
         # The message shows the first 80 characters of a path.
         assert f"--scratch: got '{str(tmp_path / 'tmp' / link)[:70]}" in output
         assert "; allowed: a directory, not a symbolic link" in output
+
+
+def test_temporary_files_of_a_worker_are_deleted_with_its_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    scratch = Scratch(tmp_path, "w")
+    with scratch.for_temporary_files():
+        own = Path(tempfile.mkdtemp())
+        child = subprocess.run(["mktemp"], capture_output=True, text=True, check=True).stdout.strip()
+        for path in own, Path(child):
+            assert scratch.path in path.parents
+    assert os.environ["TMPDIR"] == str(tmp_path)
+    scratch.remove()
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.fixture
