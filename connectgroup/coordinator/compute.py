@@ -91,6 +91,10 @@ class Effects:
         elif key not in self._running:
             self._spawn(self._compute(key, effect))
 
+    def forget(self, group_id: str) -> None:
+        """A group was deleted."""
+        self._warned.pop(group_id, None)
+
     def close(self) -> None:
         """Abandon all computations."""
         for call in self._running.values():

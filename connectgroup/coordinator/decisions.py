@@ -19,6 +19,7 @@ from .command import Command, Describe, loading_error
 from .dedup import Dedup
 from .loading import Groups, Loaded
 from .parking import Parking
+from .retention import Remove, Retention, removal
 from .timers import Timers
 from .turn import Turn
 
@@ -32,6 +33,7 @@ class Decisions:
         """``max_groups``: maximum number of groups; the other arguments are the parts of the shard."""
         self._groups, self._registry, self._timers = groups, registry, timers
         self._parking, self._dedup, self._max_groups = parking, dedup, max_groups
+        self.retention = Retention(groups)
 
     def admit(self, command: Command, turn: Turn) -> Loaded | None:
         """Return the group of the command, or ``None`` if the command was completed or is obsolete."""
@@ -70,7 +72,7 @@ class Decisions:
         if command.response is None or (group is not None and isinstance(command.what, Describe)):
             return group
         if group is None or not group.state.exists:
-            if command.traits.creates_group and self._is_full():
+            if command.traits.creates_group and self._is_full() and not self._make_room(turn):
                 return PolicyViolation(f"this coordinator has all of its {self._max_groups} groups")
             # A deleted group keeps its state for its own type only.
             return group if group is not None and _handles(group.group_type, command) else self._new(command)
@@ -113,10 +115,31 @@ class Decisions:
         limit = self._max_groups
         return len(loaded) >= limit and sum(group.state.exists for group in loaded.values()) >= limit
 
+    def _make_room(self, turn: Turn) -> bool:
+        """Remove a vacant group; return whether there was one."""
+        group_id = self.retention.to_replace()
+        if group_id is not None:
+            self._remove(self._groups.loaded[group_id], turn)
+        return group_id is not None
+
     # ---- the decision
+
+    def _remove(self, group: Loaded, turn: Turn) -> None:
+        """Remove a group that is vacant or deleted."""
+        how = removal(group)
+        if isinstance(how, Command):
+            self.decide(how, group, turn)
+        elif how is not None:
+            turn.records.append(how)
+            turn.written.add(how.group_id)
+            turn.deleted.append(how.group_id)
+            del self._groups.loaded[how.group_id]
 
     def decide(self, command: Command, group: Loaded, turn: Turn) -> None:
         """Have the group's type decide one input; add the outcome to the turn."""
+        if isinstance(command.what, Remove):
+            self._remove(group, turn)
+            return
         request, repeated = command.traits, command.parked
         if isinstance(command.what, Describe):
             turn.responses.append((command, _described(command, command.what.request, group, self._groups.clock_ms())))
@@ -128,6 +151,8 @@ class Decisions:
         if outcome.records:
             turn.records += (*group.removes, *outcome.records)
             turn.written.add(request.group_id)
+            if not group.state.exists:
+                turn.deleted.append(request.group_id)
             turn.timers += group.timers
             self._respond(request.group_id, group.parked_responses, turn)
         turn.effects += outcome.effects

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any
 
 from ..errors import GroupError
@@ -15,6 +16,9 @@ from .command import Command
 MAX_INPUTS_PER_TURN = 500
 """Maximum number of commands per turn: bounds the batch and the latency of the first command."""
 
+MIN_OTHERS_PER_TURN = 50
+"""Commands per turn, at least, that are not heartbeats of members, if so many are queued."""
+
 
 class Intake:
     """Queued commands, and requests without a response yet.
@@ -22,12 +26,19 @@ class Intake:
     Attributes:
         not_serving: why all requests are rejected, or ``None``.
         on_arrival: called when a request has been queued.
+
+    If more commands are queued than one turn takes, heartbeats of members go first: they must arrive before the leases
+    of the members expire, whatever other clients send.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, is_member: Callable[[str, str, int], bool] = lambda group_id, sender, process_id: False) -> None:
+        """``is_member``: whether a group has the sender as a member that belongs to the process."""
+        self._is_member = is_member
         self.not_serving: GroupError | None = None
         self.on_arrival: Callable[[RequestTraits], None] = lambda request: None
-        self._queue: deque[Command] = deque()
+        self._queue: deque[tuple[int, Command]] = deque()  # with the number of the command
+        self._heartbeats: deque[tuple[int, Command]] = deque()
+        self._count = 0
         self._has_work = asyncio.Event()
         self._pending: dict[Command, None] = {}  # in order of arrival
 
@@ -70,15 +81,31 @@ class Intake:
     def enqueue(self, command: Command) -> None:
         """Queue a command, unless the shard does not serve any more."""
         if self.not_serving is None:
-            self._queue.append(command)
+            self._count += 1
+            queue = self._heartbeats if self._is_heartbeat_of_member(command) else self._queue
+            queue.append((self._count, command))
             self._has_work.set()
+
+    def _is_heartbeat_of_member(self, command: Command) -> bool:
+        """Numbered requests only: a late one is recognized, in whatever order they are decided."""
+        sent = command.traits
+        return (
+            sent.renews is not None
+            and sent.sequence >= 0
+            and self._is_member(sent.group_id, sent.sender, sent.process_id)
+        )
 
     async def take(self) -> list[Command]:
         """Wait for commands; return those of the next turn."""
-        if not self._queue:
+        heartbeats, others = self._heartbeats, self._queue
+        if not heartbeats and not others:
             self._has_work.clear()
             await self._has_work.wait()
-        return [self._queue.popleft() for _ in range(min(len(self._queue), MAX_INPUTS_PER_TURN))]
+        first = min(len(heartbeats), MAX_INPUTS_PER_TURN - min(len(others), MIN_OTHERS_PER_TURN))
+        taken = [heartbeats.popleft() for _ in range(first)]
+        taken += [others.popleft() for _ in range(min(len(others), MAX_INPUTS_PER_TURN - first))]
+        taken.sort(key=itemgetter(0))  # within a turn, in order of arrival
+        return [command for _, command in taken]
 
     def stop(self, error: GroupError) -> None:
         """Reject all pending requests, in whatever state they are, and all later ones."""

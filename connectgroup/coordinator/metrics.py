@@ -131,6 +131,10 @@ class CoordinatorMetrics(Source):
             if isinstance(record, RebalanceRecord) and record.rebalance.finished_ms >= 0:
                 self._rebalances.setdefault(record.group_id, FinishedRebalances()).add(record.rebalance, now_s)
 
+    def forget(self, group_id: str) -> None:
+        """A group was deleted."""
+        self._rebalances.pop(group_id, None)
+
     def on_append_failed(self) -> None:
         """The log rejected a batch, or the outcome of its append is unknown."""
         self._failed_appends += 1

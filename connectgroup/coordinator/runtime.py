@@ -96,6 +96,8 @@ class Coordinator:
             self.shard.intake.submit_input, grace_s=settings.connection_loss_grace_ms / 1000
         )
 
+        self.shard.on_deleted = self._progress.forget
+
     async def start(self) -> None:
         """Take ownership of the log, replay it to its end, then serve, in that order (D4).
 
@@ -190,7 +192,5 @@ class Coordinator:
         return ConsumerDescribeResponse(groups=tuple(group for response in responses for group in response.groups))
 
     async def _delete(self, request: DeleteRequest, client: Client) -> DeleteResponse:
-        for name in request.group_ids:
-            self._progress.forget(name)
         responses = [await self._submit(DeleteRequest(group_ids=(name,)), client) for name in request.group_ids]
         return DeleteResponse(results=tuple(result for response in responses for result in response.results))

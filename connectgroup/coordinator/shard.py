@@ -42,6 +42,7 @@ from .intake import Intake
 from .loading import Groups
 from .metrics import CoordinatorMetrics
 from .parking import Parking
+from .retention import Remove
 from .timers import Timers
 from .tracing import RebalanceTraces
 from .turn import Turn
@@ -55,6 +56,7 @@ class Shard:
     Attributes:
         intake: the queue.
         groups, timers, parking: the state in memory.
+        on_deleted: called with each group that was deleted.
     """
 
     def __init__(
@@ -72,7 +74,7 @@ class Shard:
         self._log = log
         self.groups = Groups(log, registry, clock_ms=clock_ms, spawn=self._spawn)
         self.dedup = Dedup(self.groups.is_member, in_flight_s=in_flight_s)
-        self.intake = Intake()
+        self.intake = Intake(self.groups.is_member)
         self.timers = Timers(self.intake.enqueue)
         self.parking = Parking()
         self.decisions = Decisions(self.groups, registry, self.timers, self.parking, self.dedup, max_groups)
@@ -81,6 +83,7 @@ class Shard:
         self.groups.on_loaded = self._act
         self.groups.on_dropped = (self.timers.drop_group, self.parking.refuse_group)
         self.groups.on_fenced = self._step_down
+        self.on_deleted: Callable[[str], None] = lambda group_id: None
         self.traces = RebalanceTraces()
         self.metrics = CoordinatorMetrics(self.groups, self.parking)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -212,6 +215,10 @@ class Shard:
             turn.discard_actions(turn.written)
             turn.responses = []
         self._act(turn)
+        for group_id in turn.deleted:
+            self._forget(group_id)
+        for group_id in self.decisions.retention.due(asyncio.get_running_loop().time()):
+            self.intake.submit_input(group_id, Remove())
         for command, response in turn.responses:
             self.metrics.on_response(command, response)
             command.resolve(response)
@@ -252,6 +259,14 @@ class Shard:
             self.timers.set(timer)
         for effect in decided.effects:
             self.effects.perform(effect)
+
+    def _forget(self, group_id: str) -> None:
+        """Drop what is kept of a group besides its records."""
+        self.metrics.forget(group_id)
+        self.traces.forget(group_id)
+        self.effects.forget(group_id)
+        self.decisions.retention.on_deleted(group_id)
+        self.on_deleted(group_id)
 
     # ---- arrival
 

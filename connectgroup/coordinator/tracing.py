@@ -35,6 +35,10 @@ class RebalanceTraces:
         traceparent = self._spans.traceparent(request.group_id)
         return {"traceparent": traceparent} if traceparent else NO_FIELDS
 
+    def forget(self, group_id: str) -> None:
+        """A group was deleted."""
+        self._spans.forget(group_id)
+
     def close(self) -> None:
         """End all spans."""
         self._spans.close()

@@ -22,6 +22,7 @@ class Turn:
         timers, effects, responses: applied, performed and sent once the batch is durable.
         parked: requests that the turn parked.
         written: groups with records.
+        deleted: groups that were deleted, or removed.
     """
 
     commands: list[Command]
@@ -31,6 +32,7 @@ class Turn:
     responses: list[tuple[Command, Any]] = field(default_factory=list)
     parked: list[Command] = field(default_factory=list)
     written: set[str] = field(default_factory=set)
+    deleted: list[str] = field(default_factory=list)
 
     def discard_group(self, group_id: str) -> None:
         """Discard the results of a group and refuse its requests."""

@@ -229,6 +229,12 @@ class RebalanceSpans:
             self._traceparents[group_id] = traceparent
         return traceparent
 
+    def forget(self, group_id: str) -> None:
+        """A group was deleted: end its span."""
+        self._traceparents.pop(group_id, None)
+        if group_id in self._open:
+            self._open.pop(group_id)[1].end()
+
     def close(self) -> None:
         """End all spans: the coordinator stops serving."""
         for _, current in self._open.values():

@@ -97,6 +97,10 @@ class _Turn(Generic[Ticket]):
         self.response: Response | bytes | None = None
 
 
+def _ignore(ticket: object, response: object) -> None:
+    """In place of the connection, which is lost."""
+
+
 class Conversation(Generic[Ticket]):
     """The handler's side of one connection: requests run concurrently, responses are sent in request order.
 
@@ -141,6 +145,10 @@ class Conversation(Generic[Ticket]):
             self._flush()
 
         return respond
+
+    def close(self) -> None:
+        """Drop the reference to the connection; no request is outstanding."""
+        self._answer = _ignore
 
     def _finished(self, turn: _Turn[Ticket], request: Request, task: asyncio.Task[Response]) -> None:
         self.tasks.discard(task)

@@ -42,6 +42,10 @@ class Limits:
         max_unauthenticated: maximum number of connections that have not authenticated yet; above it, the oldest of them
             is closed, so that connections of strangers lock nobody out. They do not count as ``max_connections``.
         authentication_deadline_s: how long a connection may take to authenticate.
+        reclaim_idle_s: at a limit on connections, a new one replaces the one without a request under way that has been
+            idle for the longest time, at least this long.
+        max_incomplete_bytes: maximum size of all requests above 64 KiB that have not arrived whole (at least two of the
+            largest); above it, the oldest of them is dropped with its connection.
         max_in_flight: maximum number of requests in flight per connection; above it, the server stops reading.
         max_unsent_bytes: maximum size of unsent responses per connection; above it, the server stops reading.
         frame_deadline_s: timeout from a frame's first byte to its last, and from the connect to the first frame.
@@ -56,6 +60,8 @@ class Limits:
     refused_deadline_s: float = 5.0
     max_unauthenticated: int = 200
     authentication_deadline_s: float = 10.0
+    reclaim_idle_s: float = 1.0
+    max_incomplete_bytes: int = 16 << 20
     max_in_flight: int = 64
     max_unsent_bytes: int = 256 * 1024
     frame_deadline_s: float = 30.0

@@ -41,6 +41,10 @@ _FORWARDED: Final = RequestHeader(-1, -1, -1)
 """In place of the header of a request that is forwarded: its response is not encoded here."""
 
 
+SMALL_BYTES: Final = 64 * 1024
+"""Incomplete requests of up to so many bytes are not counted: the limits on connections bound them."""
+
+
 class Server(Protocol):
     """What a connection needs of its server."""
 
@@ -59,6 +63,8 @@ class Server(Protocol):
     def admit_authenticated(self, connection: Connection) -> str: ...
 
     def release(self, connection: Connection) -> None: ...
+
+    def count_incomplete(self, connection: Connection, size: int) -> None: ...
 
     def log_complaint(self, host: str, what: str) -> None: ...
 
@@ -79,6 +85,7 @@ class Connection(asyncio.Protocol):
         self._lost = self._stopped = self._hanging_up = self._paused = False
         self._began_at = self._heard_at = self._frame_began_at = self._loop.time()
         self._waits_for_frame = True
+        self._incomplete = 0
         self._choked_at: float | None = None
         self._relay: Relay | None = None
         self._last_request: Request | None = None
@@ -125,6 +132,10 @@ class Connection(asyncio.Protocol):
             self._frame_began_at = now
         self._waits_for_frame = self._reader.mid_frame
         self._frames += frames
+        incomplete = self._reader.size if self._reader.size > SMALL_BYTES else 0
+        if incomplete != self._incomplete:
+            self._incomplete = incomplete
+            self._server.count_incomplete(self, incomplete)
         self._work()
 
     def _work(self) -> None:
@@ -234,8 +245,7 @@ class Connection(asyncio.Protocol):
 
     def _answer(self, header: RequestHeader, response: Response | bytes | None) -> None:
         if self._lost:
-            if not self.conversation:
-                self._server.release(self)
+            self._release_if_done()
             return
         if not self._out:
             self._loop.call_soon(self._send)
@@ -280,6 +290,16 @@ class Connection(asyncio.Protocol):
 
     # ------------------------------------------------------------------------------------------ closing
 
+    @property
+    def frame_began_at(self) -> float:
+        """When the first byte of the incomplete frame arrived, on the loop's clock."""
+        return self._frame_began_at
+
+    def idle_s(self, now: float) -> float:
+        """Seconds since the last byte arrived; -1 while a request is under way or a response is unread."""
+        busy = len(self.conversation) or self._frames or self._choked_at is not None
+        return -1.0 if busy else now - self._heard_at
+
     def overdue(self, now: float) -> str:
         """Return the reason to close the connection; empty if there is none."""
         limits = self._limits
@@ -302,12 +322,18 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost = self._stopped = True
         self._frames.clear()
+        self._reader.discard()
         if self._relay is not None:
             self._relay.close()
-        if not self.conversation:
-            self._server.release(self)
+        self._release_if_done()
         if self._last_request is not None:
             self._server.on_connection_lost(self._last_request)
+
+    def _release_if_done(self) -> None:
+        """Stop counting a lost connection whose last request is done, and free its buffers now, not at a collection."""
+        if not self.conversation:
+            self._server.release(self)
+            self.conversation.close()
 
     def stop_reading(self) -> None:
         """Begin no more requests; requests under way still get their responses."""
@@ -322,4 +348,6 @@ class Connection(asyncio.Protocol):
 
     def abort(self) -> None:
         """Close immediately; discard unsent responses."""
+        self._stopped = True
+        self._reader.discard()
         self._transport.abort()

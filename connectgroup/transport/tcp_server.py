@@ -17,7 +17,7 @@ import logging
 import os
 import socket
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from ..errors import ConfigError, InvalidRequest, TransportError
@@ -37,6 +37,7 @@ from ..wire.apis import (
 )
 from .access import Security
 from .base import Relay, reason
+from .handshake import Handshake
 from .limits import LOOPBACK, Limits, is_loopback, resolve
 from .tcp_connection import Connection
 
@@ -86,7 +87,9 @@ class TcpServer:
         self.on_connection_lost: Callable[[Request], None] = lambda request: None
         self._listener: asyncio.Server | None = None
         self._connections: set[Connection] = set()
-        self._unauthenticated: dict[Connection, None] = {}  # in the order of arrival
+        self._unauthenticated: dict[Connection | Handshake, None] = {}  # in the order of arrival
+        self._incomplete: dict[Connection, int] = {}  # bytes of large incomplete requests, in the order of their begin
+        self._incomplete_bytes = 0
         self._refused: set[Connection] = set()
         self._by_host: Counter[str] = Counter()
         self._complaints: dict[str, tuple[float, int]] = {}
@@ -110,12 +113,9 @@ class TcpServer:
             # Accept one connection per turn of the loop. asyncio accepts up to ``backlog`` connections per turn. If no
             # file descriptor is free, it fails, and logs a traceback, as often; no request is handled meanwhile (F36).
             self._listener = await loop.create_server(
-                lambda: Connection(self),
+                self._new_protocol,
                 addresses,
                 self.port,
-                ssl=self._tls,
-                # asyncio reports a connection after its TLS handshake: the other deadlines do not cover the handshake.
-                ssl_handshake_timeout=self.limits.authentication_deadline_s if self._tls is not None else None,
                 backlog=1,
             )
             for listening in self._listener.sockets:
@@ -140,8 +140,8 @@ class TcpServer:
         listener.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
-        for connection in [*self._refused, *self._unauthenticated]:
-            connection.abort()
+        for each in [*self._refused, *self._unauthenticated]:
+            each.abort()
         for connection in self._connections:
             connection.stop_reading()
         tasks = {task for connection in self._connections for task in connection.conversation.tasks}
@@ -183,6 +183,33 @@ class TcpServer:
 
     # ------------------------------------------------------------------------------------------ connections
 
+    def _new_protocol(self) -> asyncio.Protocol:
+        """The protocol of an accepted connection."""
+        if self._tls is None:
+            return Connection(self)
+        deadline_s = self.limits.authentication_deadline_s
+        return Handshake(self._tls, deadline_s, lambda: Connection(self), self._begin_handshake, self._end_handshake)
+
+    def _begin_handshake(self, handshake: Handshake) -> bool:
+        """Count a TLS handshake, which takes a quarter of a megabyte; false while the server is closing."""
+        if not self.is_closing:
+            self._add_unauthenticated(handshake)
+        return not self.is_closing
+
+    def _end_handshake(self, handshake: Handshake, failure: str) -> None:
+        self._unauthenticated.pop(handshake, None)
+        if failure:
+            self.log_complaint(handshake.client_host, failure)
+
+    def _add_unauthenticated(self, connection: Connection | Handshake) -> None:
+        """Count a connection that has not authenticated; at the limit, close the oldest of them."""
+        if len(self._unauthenticated) >= self.limits.max_unauthenticated:
+            oldest = next(iter(self._unauthenticated))
+            del self._unauthenticated[oldest]
+            self.log_complaint(oldest.client_host, "closed: too many connections that have not authenticated")
+            oldest.abort()
+        self._unauthenticated[connection] = None
+
     def new_relay(self, on_writable: Callable[[], None]) -> Relay | None:
         """The relay of a new connection; ``on_writable`` is to be called when it has become writable again."""
         return None
@@ -195,12 +222,7 @@ class TcpServer:
         """
         if connection.admission.is_open:
             return self._count(connection)
-        if len(self._unauthenticated) >= self.limits.max_unauthenticated:
-            oldest = next(iter(self._unauthenticated))
-            del self._unauthenticated[oldest]
-            self.log_complaint(oldest.client_host, "closed: too many connections that have not authenticated")
-            oldest.abort()
-        self._unauthenticated[connection] = None
+        self._add_unauthenticated(connection)
         return ""
 
     def admit_authenticated(self, connection: Connection) -> str:
@@ -214,9 +236,10 @@ class TcpServer:
 
     def _count(self, connection: Connection) -> str:
         host, limits = connection.client_host, self.limits
-        if len(self._connections) >= limits.max_connections:
+        if len(self._connections) >= limits.max_connections and not self._close_idle(self._connections):
             return f"the coordinator is at its limit of {limits.max_connections} connections (max_connections)"
-        if self._by_host[host] >= limits.max_connections_per_address:
+        full = self._by_host[host] >= limits.max_connections_per_address
+        if full and not self._close_idle([each for each in self._connections if each.client_host == host]):
             limit = limits.max_connections_per_address
             return (
                 f"the coordinator is at its limit of {limit} connections from one address (max_connections_per_address)"
@@ -224,6 +247,38 @@ class TcpServer:
         self._connections.add(connection)
         self._by_host[host] += 1
         return ""
+
+    def _close_idle(self, connections: Collection[Connection]) -> bool:
+        """Close some of the connections that are idle for the longest time; return whether there is room now.
+
+        Otherwise a client that opens connections and leaves them idle would lock out all others. A worker or a command
+        whose connection is closed opens a new one for its next request. Several at once: finding them takes long.
+
+        Source: Kafka closes the least recently used connection for one of its inter-broker listener (KIP-612).
+        """
+        now = asyncio.get_running_loop().time()
+        idle = [each for each in connections if each.idle_s(now) >= self.limits.reclaim_idle_s]
+        idle.sort(key=lambda each: each.idle_s(now), reverse=True)
+        for each in idle[: 1 + len(connections) // 50]:
+            self.log_complaint(each.client_host, "closed: idle, and other clients need connections")
+            each.abort()
+            self.release(each)
+        return bool(idle)
+
+    def count_incomplete(self, connection: Connection, size: int) -> None:
+        """Note how much of an incomplete large request a connection has sent, 0 for none.
+
+        Above the limit of all connections, the oldest of these requests is dropped with its connection.
+        """
+        self._incomplete_bytes += size - self._incomplete.pop(connection, 0)
+        if size:
+            self._incomplete[connection] = size
+        limits = self.limits
+        while self._incomplete_bytes > max(limits.max_incomplete_bytes, 2 * limits.max_frame_bytes):
+            oldest = min(self._incomplete, key=lambda each: each.frame_began_at)
+            self._incomplete_bytes -= self._incomplete.pop(oldest)
+            self.log_complaint(oldest.client_host, "closed: too many large requests that have not arrived whole")
+            oldest.abort()
 
     def admit_refused(self, connection: Connection) -> bool:
         """Whether a connection above a limit may stay open until the response to its first request."""
@@ -241,6 +296,8 @@ class TcpServer:
         """Stop counting a connection that is lost and whose last request is done."""
         self._refused.discard(connection)
         self._unauthenticated.pop(connection, None)
+        if connection in self._incomplete:
+            self.count_incomplete(connection, 0)
         if connection in self._connections:
             self._connections.discard(connection)
             self._by_host[connection.client_host] -= 1
@@ -264,7 +321,8 @@ class TcpServer:
         """Close overdue connections; one timer serves all connections, so that a request needs no timer."""
         loop = asyncio.get_running_loop()
         now = loop.time()
-        for connection in [*self._connections, *self._refused, *self._unauthenticated]:
+        unauthenticated = [each for each in self._unauthenticated if isinstance(each, Connection)]
+        for connection in [*self._connections, *self._refused, *unauthenticated]:
             if overdue := connection.overdue(now):
                 self.log_complaint(connection.client_host, overdue)
                 connection.abort()

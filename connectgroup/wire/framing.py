@@ -41,6 +41,15 @@ class FrameReader:
         """Whether a frame is partly received: a deadline for slow peers depends on it."""
         return bool(self._pending)
 
+    @property
+    def size(self) -> int:
+        """Number of bytes of the incomplete frame that have arrived."""
+        return len(self._pending)
+
+    def discard(self) -> None:
+        """Drop the incomplete frame: its connection is lost, and a reference cycle may keep the reader for a while."""
+        self._pending = bytearray()
+
     def feed(self, data: bytes | bytearray | memoryview) -> list[bytes]:
         """Feed ``data``; return the frames that are complete now, without their lengths.
 

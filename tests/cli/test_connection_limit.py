@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from connectgroup.protocol.messages.cluster import ApiVersionsRequest
+from connectgroup.wire.apis import encode_request
+from connectgroup.wire.framing import frame
 
 from ..integration.processes import Program, call_command, wait
 
@@ -18,15 +24,33 @@ LIMITS = {
 }
 
 
+@contextlib.contextmanager
+def busy_connections(host: str, port: int, count: int) -> Iterator[None]:
+    """Connections with a request every tenth of a second: the server closes idle ones for new ones."""
+    request = frame(encode_request(ApiVersionsRequest(), version=0, correlation_id=1, client_id=None))
+    ended = threading.Event()
+
+    def keep_busy() -> None:
+        while not ended.wait(0.1):
+            for peer in peers:
+                peer.sendall(request)
+
+    with contextlib.ExitStack() as opened:
+        peers = [opened.enter_context(socket.create_connection((host, port))) for _ in range(count)]
+        thread = threading.Thread(target=keep_busy)
+        thread.start()
+        opened.callback(thread.join)
+        opened.callback(ended.set)
+        yield
+
+
 @pytest.mark.parametrize("option", LIMITS)
 def test_commands_and_workers_report_the_limit_that_is_reached(tmp_path: Path, option: str) -> None:
     options = ("--port", 0, "--data", tmp_path / "data", "--no-authentication", option, 2)
     with Program("coordinator", *options) as coordinator:
         address = coordinator.line_with("coordinator at ").removeprefix("coordinator at ")
         host, _, port = address.rpartition(":")
-        with contextlib.ExitStack() as opened:
-            for _ in range(2):
-                opened.enter_context(socket.create_connection((host, int(port))))
+        with busy_connections(host, int(port), 2):
             listed = call_command("groups", "list", "--coordinator", address)
             assert (listed.code, listed.err) == (2, f"connectgroup: {LIMITS[option]}\n")
             arguments = ("--name", "w", "--group", "g", "--coordinator", address, "--scratch", tmp_path)

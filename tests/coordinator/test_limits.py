@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import tracemalloc
 
 import pytest
 
-from connectgroup.coordinator import dedup
+from connectgroup.coordinator import dedup, intake
+from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.errors import InvalidRequest, StaleMemberEpoch, UnknownMemberId
 from connectgroup.protocol.messages.describe import DescribeRequest, DescribeResponse
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
 
 from .builders import GROUP, add, ask, beat, change, look, send, serving
 
@@ -64,3 +67,23 @@ async def test_requests_for_unknown_groups_allocate_no_group() -> None:
             await send(coordinator, DescribeRequest(group_ids=(f"unknown-{number}",)))
             await ask(coordinator, beat("a", 7, group_id=f"unknown-{number}"))
         assert not coordinator.shard.groups.loaded
+
+
+async def test_heartbeats_of_members_are_decided_before_a_flood_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lease of a member would expire while its heartbeat waits behind 100,000 requests of strangers."""
+    monkeypatch.setattr(intake, "MAX_INPUTS_PER_TURN", 20)
+    monkeypatch.setattr(intake, "MIN_OTHERS_PER_TURN", 5)
+    answered: list[str] = []
+
+    async def answer(coordinator: Coordinator, request: HeartbeatRequest, name: str) -> None:
+        await ask(coordinator, request)
+        answered.append(name)
+
+    async with serving() as coordinator:
+        await change(coordinator, add())
+        joined = await ask(coordinator, beat("a", sequence=1))
+        strangers = [answer(coordinator, beat(f"s{number}", 7, sequence=1), "stranger") for number in range(200)]
+        member = answer(coordinator, beat("a", joined.member_epoch, sequence=2), "member")
+        await asyncio.gather(*strangers, member)
+    assert answered.index("member") < 25
+    assert len(answered) == 201

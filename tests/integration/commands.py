@@ -33,6 +33,8 @@ class CommandGroup:
         self.log = TaskLog(root / "tasks.log")
         self.tasks = tasks
         self.address = ""
+        self.access: tuple[str, ...] = ()
+        """Options of each command about credentials and TLS."""
         self._options = options
         self._port = "0"
 
@@ -62,7 +64,7 @@ class CommandGroup:
     def run(self, what: str, action: str, *arguments: str | Path | int) -> Finished:
         """Run ``connectgroup WHAT ACTION``, for this group, in this process."""
         group = (GROUP,) if what == "groups" else ("--group", GROUP)
-        return call_command(what, action, *group, "--coordinator", self.address, *arguments)
+        return call_command(what, action, *group, "--coordinator", self.address, *self.access, *arguments)
 
     def put(self, name: str, tasks: int, **config: str) -> None:
         """Create or change a connector of idle tasks; the command must succeed."""

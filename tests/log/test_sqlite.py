@@ -14,6 +14,7 @@ from connectgroup.errors import LogError
 from connectgroup.log.base import MAX_BATCH_BYTES, Log, LogFenced
 from connectgroup.log.sqlite.log import SqliteLog
 from connectgroup.log.sqlite.store import Store
+from connectgroup.protocol.records.base import Tombstone
 from connectgroup.testing.contracts.log import LogContract, contents, member, opened
 from tests.no_threads import NoThreads
 from tests.volume import volume
@@ -186,3 +187,18 @@ async def test_record_of_a_later_coordinator_epoch_than_the_log_is_an_error(tmp_
         loaded = (await log.load("g"))["g"]
         assert isinstance(loaded, LogError)
         assert "it is of coordinator epoch 4, the log is at 1" in str(loaded)
+
+
+@pytest.mark.asyncio
+async def test_many_small_groups_that_were_deleted_are_compacted(tmp_path: Path) -> None:
+    """No group alone has enough rows to be compacted."""
+    async with opened(SqliteLog(tmp_path / "groups.db", compact_after=20)) as log:
+        for number in range(200):
+            record = member("m", group=f"g{number}")
+            await log.append([record])
+            await log.append([Tombstone(record.key)])
+        await log.append([member("m", group="kept")])
+        loaded = (await log.load()).values()
+        left = [record for records in loaded if not isinstance(records, LogError) for record in records]
+        assert left[-1] == member("m", group="kept")
+        assert len(left) <= 150

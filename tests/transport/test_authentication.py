@@ -514,3 +514,37 @@ async def test_host_name_of_an_address_that_other_machines_reach_is_refused(
     with pytest.raises(ConfigError, match=r"127\.evil\.example \(192\.0\.2\.1\)"):
         async with serving(tmp_path, host="127.evil.example"):
             pass
+
+
+async def test_client_that_knows_the_servers_certificate_accepts_no_other(tmp_path: Path, certificates: Path) -> None:
+    """Even if the same authority has issued it."""
+    files = {"tls_cert": certificates / "server.pem", "tls_key": certificates / "server.key"}
+    async with serving(tmp_path, **files) as server:
+        known = checked(AccessConfig, {"tls_server": certificates / "server.pem"}).access()
+        assert isinstance(await describe(server, known), DescribeResponse)
+        other = checked(AccessConfig, {"tls_server": certificates / "other.pem"}).access()
+        with pytest.raises(TransportError):
+            await describe(server, other)
+
+
+async def test_oldest_tls_handshake_is_closed_for_a_new_connection(certificates: Path) -> None:
+    """A handshake takes a quarter of a megabyte, and asyncio alone has no bound on their number."""
+    security = Security(
+        authenticator=Authenticator({"connectgroup": "word"}),
+        tls=server_tls("tls_cert", certificates / "server.pem", certificates / "server.key"),
+    )
+    coordinator = Coordinator(MemoryLog(), GroupSettings())
+    server = TcpServer(coordinator, security=security, limits=Limits(max_unauthenticated=2))
+    await server.start()
+    try:
+        opened = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(3)]
+        assert await asyncio.wait_for(opened[0][0].read(1), 5) == b""
+        access = tls(certificates, "server")
+        context = access.tls
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=context)
+        assert await asyncio.wait_for(opened[1][0].read(1), 5) == b""
+        assert not opened[2][0].at_eof()
+        for _, each in (*opened, (reader, writer)):
+            each.transport.abort()
+    finally:
+        await server.close()

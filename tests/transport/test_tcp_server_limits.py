@@ -165,6 +165,40 @@ async def test_connection_above_the_limit_is_rejected_until_another_closes(limit
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("limits", [{"max_connections": 20}, {"max_connections_per_address": 20}])
+async def test_idle_connections_lock_no_client_out(limits: dict[str, float]) -> None:
+    """At a limit the connection that is idle for the longest time is closed; one with a request under way never is."""
+    handler = ScriptedHandler("parked")
+    async with server(handler, **limits, reclaim_idle_s=0.0) as tcp:
+        busy = await Peer.to(tcp)
+        busy.send(beat("parked"), correlation_id=1)
+        await handler.has_begun("parked")
+        idle = [await Peer.to(tcp) for _ in range(30)]
+        assert await idle[-1].is_alive()
+        assert await idle[0].is_closed_by_server()
+        handler.release("parked")
+        assert (await busy.receive(HEARTBEAT))[0] == 1
+        for peer in (busy, *idle):
+            peer.close()
+
+
+@pytest.mark.asyncio
+async def test_incomplete_requests_of_all_connections_have_a_bound(caplog: pytest.LogCaptureFixture) -> None:
+    """A limit for each connection alone would allow 8 MiB on each of 2,000."""
+    async with server(ScriptedHandler(), max_frame_bytes=1 << 20, max_incomplete_bytes=4 << 20) as tcp:
+        peers = [await Peer.to(tcp) for _ in range(10)]
+        for peer in peers:
+            peer.writer.write(struct.pack(">i", 1 << 20) + bytes((1 << 20) - 1))
+            await peer.writer.drain()
+        assert await peers[0].is_closed_by_server()
+        good = await Peer.to(tcp)
+        assert await good.is_alive()
+        assert "too many large requests that have not arrived whole" in caplog.text
+        for peer in (good, *peers):
+            peer.close()
+
+
+@pytest.mark.asyncio
 async def test_name_lookup_without_a_thread_is_retriable(monkeypatch: pytest.MonkeyPatch) -> None:
     """F36: one line, as for a port in use."""
     NoThreads(monkeypatch, "asyncio_")

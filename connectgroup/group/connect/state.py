@@ -123,6 +123,11 @@ class Group:
         """The member's target assignment."""
         return self.targets.get(member_id, NO_TARGET)
 
+    @property
+    def is_vacant(self) -> bool:
+        """Whether the group exists without members and connectors: only its history is lost with it."""
+        return self.exists and not (self.members or self.connectors or self.delays)
+
     # ----------------------------------------------------------------------------------------------
 
     def apply(self, record: Record) -> None:

@@ -84,8 +84,8 @@ class SqliteLog(Log):
                         if not written.done():
                             written.set_result(None)
                 with suppress(LogError):  # the next append gets the same error and has a caller to raise it to
-                    for group_id in due:
-                        await self._run(Store.compact, group_id)
+                    if due:
+                        await self._run(Store.compact_groups, due)
         finally:
             self._writer = None
             for _, written in (*taken, *self._waiting):  # none, unless this asyncio task was cancelled

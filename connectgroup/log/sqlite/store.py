@@ -21,6 +21,7 @@ import stat
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,6 +39,9 @@ SCHEMA_VERSION: Final = 1
 
 COMPACT_AFTER: Final = 2_000
 """Rows of one group: its compaction then takes about 50 ms, during which nothing else is written."""
+
+GROUPS_AT_ONCE: Final = 50
+"""Groups with few rows that are compacted together, if all groups have five times ``COMPACT_AFTER`` rows to compact."""
 
 _SCHEMA: Final = f"""
 CREATE TABLE records (
@@ -84,6 +88,7 @@ class Store:
         self._epoch = 0
         self._live: Counter[str] = Counter()  # rows per group after its last compaction
         self._added: Counter[str] = Counter()  # rows per group added since then
+        self._all_live = self._all_added = 0  # the sums of both
 
     def append(self, batches: Sequence[Sequence[EncodedRecord]]) -> list[str]:
         """Write the batches in one transaction; return the groups that are due for ``compact``."""
@@ -108,8 +113,13 @@ class Store:
             connection.executemany(_INSERT, rows)
             connection.executemany(_COUNT, [(group_id, *sums[group_id]) for group_id in sums])
         self._added.update({group_id: count for group_id, (count, _) in sums.items()})
+        self._all_added += len(rows)
         # Due when as many rows were added as are live: the amortized cost of compaction does not exceed that of append.
-        return [group for group in sums if self._added[group] >= max(self._compact_after, self._live[group])]
+        due = [group for group in sums if self._added[group] >= max(self._compact_after, self._live[group])]
+        if self._all_added >= max(5 * self._compact_after, self._all_live):
+            # Many groups with few rows each, such as groups that are created and deleted: the first ones written.
+            due += [group for group in islice(self._added, GROUPS_AT_ONCE) if group not in due]
+        return due
 
     def load(self, group_id: str | None) -> dict[str, Loaded]:
         """Return the records of one group or of all groups; a corrupt group has an error instead of its records."""
@@ -146,30 +156,47 @@ class Store:
         A corrupt group is not changed: a corrupt row must neither replace a valid row nor be removed unnoticed.
         """
         with self._transaction() as connection:
-            newest: dict[Key, int] = {}
-            rows: dict[str, list[tuple[int, Key, bool, int]]] = {}
-            for row in self._rows(connection, group_id):
-                entries = rows.setdefault(row.group_id, [])
-                try:
-                    key = row.key()
-                except WireError:
-                    continue  # the sums do not match then
-                newest[key] = row.offset
-                entries.append((row.offset, key, row.value is None, row.crc))
-            expected = self._sums(connection, group_id)
-            dropped: list[tuple[int]] = []
-            for group, entries in rows.items():
-                kept = [crc for offset, key, tombstone, crc in entries if newest[key] == offset and not tombstone]
-                self._live[group], self._added[group] = len(kept), 0
-                sums = len(entries), sum(crc for *_, crc in entries) & 0xFFFFFFFF
-                if expected.get(group) != sums or len(kept) == len(entries):
-                    continue
-                dropped.extend((offset,) for offset, key, gone, _ in entries if newest[key] != offset or gone)
-                connection.execute("DELETE FROM groups WHERE group_id = ?", (group,))
-                if kept:
-                    connection.execute(_COUNT, (group, len(kept), sum(kept) & 0xFFFFFFFF))
-            connection.executemany("DELETE FROM records WHERE offset = ?", dropped)
+            return self._compact(connection, group_id)
+
+    def compact_groups(self, group_ids: Sequence[str]) -> None:
+        """As ``compact`` for each of these groups, in one transaction."""
+        with self._transaction() as connection:
+            for group_id in group_ids:
+                self._compact(connection, group_id)
+
+    def _compact(self, connection: sqlite3.Connection, group_id: str | None) -> int:
+        newest: dict[Key, int] = {}
+        rows: dict[str, list[tuple[int, Key, bool, int]]] = {}
+        for row in self._rows(connection, group_id):
+            entries = rows.setdefault(row.group_id, [])
+            try:
+                key = row.key()
+            except WireError:
+                continue  # the sums do not match then
+            newest[key] = row.offset
+            entries.append((row.offset, key, row.value is None, row.crc))
+        expected = self._sums(connection, group_id)
+        dropped: list[tuple[int]] = []
+        for group, entries in rows.items():
+            kept = [crc for offset, key, tombstone, crc in entries if newest[key] == offset and not tombstone]
+            self._count_compacted(group, len(kept))
+            sums = len(entries), sum(crc for *_, crc in entries) & 0xFFFFFFFF
+            if expected.get(group) != sums or len(kept) == len(entries):
+                continue
+            dropped.extend((offset,) for offset, key, gone, _ in entries if newest[key] != offset or gone)
+            connection.execute("DELETE FROM groups WHERE group_id = ?", (group,))
+            if kept:
+                connection.execute(_COUNT, (group, len(kept), sum(kept) & 0xFFFFFFFF))
+        if group_id is not None and group_id not in rows:
+            self._count_compacted(group_id, 0)
+        connection.executemany("DELETE FROM records WHERE offset = ?", dropped)
         return len(dropped)
+
+    def _count_compacted(self, group_id: str, live: int) -> None:
+        self._all_added -= self._added.pop(group_id, 0)
+        self._all_live += live - self._live.pop(group_id, 0)
+        if live:
+            self._live[group_id] = live
 
     def open(self) -> int:
         """Open the file: lock, check, create if new, increment the epoch, compact. Return the new epoch."""

@@ -1,0 +1,1 @@
+"""Attacks on a coordinator, with real processes and sockets: see ``test_attacks``."""

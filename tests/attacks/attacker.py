@@ -1,0 +1,255 @@
+"""The attacks, each in a process of its own: ``python -m tests.attacks.attacker ATTACK ADDRESS CREDENTIALS SECONDS``.
+
+The attacker has the credentials of the coordinator, except where that would make an attack weaker: a client that may
+connect must not be able to harm the others either. Prints how many of its operations were performed, as JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import ssl
+import struct
+import sys
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from connectgroup.protocol.messages.api import Request
+from connectgroup.protocol.messages.assignment import InstallRequest
+from connectgroup.protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequest
+from connectgroup.protocol.messages.describe import DeleteRequest
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
+from connectgroup.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
+from connectgroup.wire.apis import APIS, HEARTBEAT, encode_request
+from connectgroup.wire.framing import frame
+
+GROUP: Final = "sleepers"
+MEMBER: Final = "w1"
+KEYS: Final = {api.request_class: api.key for api in APIS.values()}
+LOST: Final = (OSError, asyncio.IncompleteReadError)
+"""The coordinator has closed the connection, which is its right."""
+
+
+@dataclass
+class Target:
+    """The coordinator, and what was done to it so far."""
+
+    host: str
+    port: int
+    name: str
+    password: str
+    done: Counter[str] = field(default_factory=Counter)
+
+    async def connect(self) -> Peer:
+        """A connection that has not authenticated."""
+        return Peer(*await asyncio.open_connection(self.host, self.port))
+
+    async def log_in(self) -> Peer:
+        """A connection that has authenticated, by PLAIN, which costs a client nothing."""
+        peer = await self.connect()
+        await peer.call(SaslHandshakeRequest(mechanism="PLAIN"))
+        await peer.call(SaslAuthenticateRequest(auth_bytes=f"\0{self.name}\0{self.password}".encode()))
+        return peer
+
+
+class Peer:
+    """One connection, which follows no rule."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    def send(self, request: Request) -> None:
+        key = KEYS[type(request)]
+        data = encode_request(request, version=max(APIS[key].versions), correlation_id=1, client_id="attacker")
+        self.writer.write(frame(data))
+
+    async def receive(self) -> bytes:
+        (length,) = struct.unpack(">i", await self.reader.readexactly(4))
+        return await self.reader.readexactly(length)
+
+    async def call(self, request: Request) -> bytes:
+        self.send(request)
+        return await self.receive()
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+Attack = Callable[[Target, int], Awaitable[None]]
+"""One of several attackers that run side by side, given its number; runs until it is cancelled."""
+
+
+async def _pipelined(target: Target, what: str, requests: Callable[[], Request]) -> None:
+    """Send requests as fast as the coordinator reads them."""
+    peer = await target.log_in()
+
+    async def drain() -> None:
+        while True:
+            await peer.receive()
+            target.done[what] += 1
+
+    draining = asyncio.create_task(drain())
+    try:
+        while not draining.done():
+            for _ in range(50):
+                peer.send(requests())
+            await peer.writer.drain()
+            await asyncio.sleep(0)
+        draining.result()
+    finally:
+        draining.cancel()
+        peer.close()
+
+
+async def unknown_members(target: Target, number: int) -> None:
+    """Heartbeats of members that do not exist, each with another name; in turn of this group and of groups without."""
+    ids = itertools.count()
+
+    def request() -> Request:
+        name = f"{number}-{next(ids)}".ljust(200, "x")
+        group = GROUP if number % 2 else name
+        return HeartbeatRequest(group_id=group, member_id=name, member_epoch=7, sequence=1, max_wait_ms=3_000)
+
+    await _pipelined(target, "heartbeats", request)
+
+
+async def impostors(target: Target, number: int) -> None:
+    """Requests of a process that uses the name of another process's member."""
+    numbers = itertools.count()
+
+    def request() -> Request:
+        n = next(numbers)
+        process, sequence = 1_000 + number, (1 << 60) + n
+        if n % 4 == 3:
+            return InstallRequest(group_id=GROUP, member_id=MEMBER, member_epoch=n % 7, group_epoch=n % 9)
+        epoch = (0, -1, n % 9 + 1)[n % 4]
+        return HeartbeatRequest(
+            group_id=GROUP, member_id=MEMBER, member_epoch=epoch, owned=(), sequence=sequence, process_id=process
+        )
+
+    await _pipelined(target, "requests", request)
+
+
+async def group_creation(target: Target, number: int) -> None:
+    """Groups that are created, by a join or by a connector, and left or deleted, each with another name."""
+    peer = await target.log_in()
+    for n in itertools.count():
+        group = f"{number}-{n}".ljust(200, "g")
+        if n % 2:
+            join = HeartbeatRequest(
+                group_id=group, member_id="m", member_epoch=0, sequence=1, owned=(), rebalance_timeout_ms=1_000,
+                server_assignor="balanced",
+            )  # fmt: skip
+            await peer.call(join)
+            await peer.call(HeartbeatRequest(group_id=group, member_id="m", member_epoch=-1, sequence=2))
+        else:
+            change = ConnectorChange(connector="c", config=())
+            await peer.call(UpdateConnectorsRequest(group_id=group, changes=(change,)))
+            await peer.call(DeleteRequest(group_ids=(group,)))
+        target.done["groups"] += 1
+
+
+async def connections(target: Target, number: int) -> None:
+    """More connections than the coordinator accepts, with and without a login, each idle; closed ones are replaced."""
+    opened: list[Peer] = []
+    for n in itertools.count():
+        with suppress(*LOST):
+            opened.append(await (target.log_in() if n % 2 else target.connect()))
+            target.done["connections"] += 1
+        for peer in [peer for peer in opened if peer.reader.at_eof()]:
+            peer.close()
+            opened.remove(peer)
+        await asyncio.sleep(0 if len(opened) < 100 else 0.02)
+
+
+async def giant_frames(target: Target, number: int) -> None:
+    """Frames with impossible lengths, arrays of a million elements, and large frames whose end never arrives."""
+    lengths = b"\x7f\xff\xff\xff", b"\x80\x00\x00\x00", b"\xff\xff\xff\xff", b"\x00\x00\x00\x00"
+    held: list[Peer] = []
+    for n in itertools.count():
+        with suppress(*LOST):
+            peer = await (target.log_in() if n % 2 else target.connect())
+            if n % 4 == 1 and len(held) < 40:
+                # All but the last byte of the largest frame.
+                held.append(peer)
+                peer.writer.write(struct.pack(">i", 8 << 20) + bytes((8 << 20) - 1))
+                await peer.writer.drain()
+                target.done["held frames"] += 1
+                continue
+            if n % 4 == 3:
+                # A heartbeat whose array of units claims 2^31 - 1 elements; and one of a million empty ones.
+                header = struct.pack(">hhih", HEARTBEAT, max(APIS[HEARTBEAT].versions), 1, -1) + b"\0"
+                for body in (b"\xff\xff\xff\xff\x07" * 8, b"\x81\x80\x40" + bytes(1 << 20)):
+                    peer.writer.write(frame(header + body))
+                    await peer.receive()
+            else:
+                peer.writer.write(lengths[n // 2 % len(lengths)] + bytes(64))
+                await peer.reader.read(1)
+            target.done["frames"] += 1
+            peer.close()
+
+
+async def half_open_tls(target: Target, number: int) -> None:
+    """TCP connections whose TLS handshake stops half-way, and some that never begin it."""
+    opened: list[asyncio.StreamWriter] = []
+    context = ssl.create_default_context()
+    for n in itertools.count():
+        with suppress(*LOST):
+            _, writer = await asyncio.open_connection(target.host, target.port)
+            opened.append(writer)
+            if n % 4:
+                outgoing = ssl.MemoryBIO()
+                handshake = context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost")
+                with suppress(ssl.SSLWantReadError):
+                    handshake.do_handshake()
+                writer.write(outgoing.read())
+            target.done["handshakes"] += 1
+        if len(opened) > 600:
+            opened.pop(0).close()
+        await asyncio.sleep(0.001)
+
+
+ATTACKS: Final[dict[str, tuple[Attack, int]]] = {
+    "unknown_members": (unknown_members, 4),
+    "impostors": (impostors, 2),
+    "group_creation": (group_creation, 4),
+    "connections": (connections, 2),
+    "giant_frames": (giant_frames, 2),
+    "half_open_tls": (half_open_tls, 1),
+}
+"""Each attack, and how many attackers run it side by side."""
+
+
+async def _attack(name: str, target: Target, seconds: float) -> None:
+    attack, count = ATTACKS[name]
+
+    async def repeatedly(number: int) -> None:
+        while True:
+            with suppress(*LOST):
+                await attack(target, number)
+            await asyncio.sleep(0.05)
+
+    attackers = [asyncio.create_task(repeatedly(number)) for number in range(count)]
+    done, running = await asyncio.wait(attackers, timeout=seconds)
+    for attacker in running:
+        attacker.cancel()
+    await asyncio.wait(attackers)
+    for attacker in done:
+        attacker.result()  # a fault of the attack itself
+
+
+def main(name: str, address: str, credentials: str, seconds: str) -> None:
+    host, _, port = address.rpartition(":")
+    user, _, password = Path(credentials).read_text().splitlines()[0].partition("=")
+    target = Target(host, int(port), user, password)
+    asyncio.run(_attack(name, target, float(seconds)))
+    print(json.dumps(target.done))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,171 @@
+"""The coordinator under attack: bounded memory, no member loses its lease, honest clients are served.
+
+A coordinator, two workers with idle tasks and each attacker are processes of their own. Honest clients are commands as
+users type them: each connects, authenticates, asks, and ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from connectgroup.client.admin import Admin
+from connectgroup.config.access import AccessConfig
+from connectgroup.config.base import checked
+from connectgroup.log.registry import LOG_FILE
+from connectgroup.transport.credentials import FILE_NAME
+from tests.integration.commands import GROUP, CommandGroup
+from tests.integration.processes import PATIENCE_S, Program, wait
+from tests.volume import volume
+
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("attacks")]
+
+SECONDS = volume(user=1, ci=3, soak=180)
+"""Duration of each attack."""
+
+MAX_MB = 128
+"""Largest resident memory of the coordinator, at any time."""
+
+TASKS = 4
+LIMITS = ("--max-connections", 100, "--max-connections-per-address", 100, "--max-unauthenticated", 50)
+
+
+@dataclass
+class Honest:
+    """Clients one after the other, each of which describes the group, as ``connectgroup groups describe`` does."""
+
+    address: str
+    access: AccessConfig
+    times_ms: list[float] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+    def __enter__(self) -> Honest:
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="honest clients")
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(PATIENCE_S)
+
+    async def _run(self) -> None:
+        while not self._stop.is_set():
+            began = time.monotonic()
+            try:
+                async with Admin.connect([self.address], retry_for_s=2.0, access=self.access.access()) as admin:
+                    described = await admin.describe(GROUP)
+                assert {member.member_id for member in described.members} == {"w1", "w2"}
+            except Exception as error:
+                self.failures.append(f"{type(error).__name__}: {error}")
+            self.times_ms.append((time.monotonic() - began) * 1000)
+            await asyncio.sleep(0.02)
+
+    def percentile(self, share: float) -> float:
+        return sorted(self.times_ms)[min(len(self.times_ms) - 1, int(share * len(self.times_ms)))]
+
+
+@dataclass
+class Attacked:
+    """A coordinator with two workers that run all tasks, and honest clients."""
+
+    group: CommandGroup
+    coordinator: Program
+    access: AccessConfig
+
+    @property
+    def data(self) -> Path:
+        return self.group.root / "data"
+
+    def attack(self, name: str) -> dict[str, int]:
+        """Run an attack; check memory, leases and honest clients. Returns how often the attacker did what."""
+        ran = self.group.starts(), self.group.stops()
+        with Honest(self.group.address, self.access) as honest:
+            command = (sys.executable, "-m", "tests.attacks.attacker", name, self.group.address)
+            done = subprocess.run(
+                [*command, str(self.data / FILE_NAME), str(SECONDS)],
+                capture_output=True,
+                text=True,
+                timeout=SECONDS + PATIENCE_S,
+                check=False,
+            )
+        assert done.returncode == 0, done.stderr[-3_000:]
+        done_of: dict[str, int] = json.loads(done.stdout)
+        shown = f"{name}: {done_of}, {self.megabytes()} MB at most; honest clients: {len(honest.times_ms)} requests, "
+        print(shown + f"median {honest.percentile(0.5):.0f} ms, p99 {honest.percentile(0.99):.0f} ms")
+        assert sum(done_of.values()) > 0, "the attack has begun"
+        assert honest.failures == []
+        assert honest.percentile(0.99) < 5_000, honest.times_ms
+        assert (self.group.starts(), self.group.stops()) == ran, "no member has lost its lease: no task was moved"
+        assert self.megabytes() <= MAX_MB
+        return done_of
+
+    def megabytes(self) -> int:
+        """The largest resident memory of the coordinator so far."""
+        status = Path(f"/proc/{self.coordinator.pid}/status").read_text()
+        found = re.search(r"VmHWM:\s+(\d+) kB", status)
+        assert found is not None
+        return int(found[1]) >> 10
+
+
+def attacked(root: Path, *options: str | int, **access: Path) -> Iterator[Attacked]:
+    """Start the processes; at the end the coordinator has logged no failure of its own."""
+    root.mkdir(exist_ok=True)
+    group = CommandGroup(root, *LIMITS, *options, tasks=TASKS)
+    with group.coordinator() as coordinator:
+        files = {"credentials": group.root / "data" / FILE_NAME, **access}
+        words = tuple(word for name, file in files.items() for word in (f"--{name.replace('_', '-')}", str(file)))
+        group.access = words
+        group.put("naps", TASKS)
+        with group.worker("w1", *words), group.worker("w2", *words):
+            wait("all tasks run", lambda: group.is_stable("w1", "w2"), group.described)
+            yield Attacked(group, coordinator, checked(AccessConfig, files))
+        assert coordinator.code is None, coordinator.output()
+        assert not any("Traceback" in line for line in coordinator.lines), coordinator.output()
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
+    yield from attacked(tmp_path_factory.mktemp("attacked"))
+
+
+@pytest.mark.parametrize("name", ["unknown_members", "impostors", "connections", "giant_frames"])
+def test_attack_harms_neither_members_nor_other_clients(plain: Attacked, name: str) -> None:
+    plain.attack(name)
+
+
+def test_flood_of_created_groups_leaves_a_bounded_log(plain: Attacked) -> None:
+    done = plain.attack("group_creation")
+    with closing(sqlite3.connect(f"file:{plain.data / LOG_FILE}?mode=ro", uri=True)) as log:
+        (rows,) = log.execute("SELECT count(*) FROM records").fetchone()
+    assert rows < 30_000, done
+
+
+@pytest.fixture(scope="module")
+def over_tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
+    root = tmp_path_factory.mktemp("attacked-tls")
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+         "-subj", "/CN=coordinator", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1",
+         "-keyout", root / "key.pem", "-out", root / "cert.pem"],
+        check=True,
+        capture_output=True,
+    )  # fmt: skip
+    options = ("--tls-cert", str(root / "cert.pem"), "--tls-key", str(root / "key.pem"))
+    yield from attacked(root / "group", *options, tls_ca=root / "cert.pem")
+
+
+def test_half_open_tls_handshakes_harm_nobody(over_tls: Attacked) -> None:
+    over_tls.attack("half_open_tls")

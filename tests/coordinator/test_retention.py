@@ -1,0 +1,76 @@
+"""Groups that strangers create are bounded, and so is what is left of deleted groups."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from connectgroup.coordinator import retention
+from connectgroup.coordinator.runtime import Coordinator
+from connectgroup.errors import PolicyViolation
+from connectgroup.log.memory import MemoryLog
+from connectgroup.protocol.messages.describe import DeleteRequest, DescribeRequest, DescribeResponse
+from tests.worker.builders import settings
+
+from .builders import add, ask, beat, change, memory_is_log, send, served, serving
+
+
+async def join_and_leave(coordinator: Coordinator, group_id: str) -> None:
+    assert (await ask(coordinator, beat("stranger", group_id=group_id))).error_code == 0
+    assert (await ask(coordinator, beat("stranger", -1, group_id=group_id))).error_code == 0
+
+
+async def groups(coordinator: Coordinator) -> list[str]:
+    described = await send(coordinator, DescribeRequest())
+    assert isinstance(described, DescribeResponse)
+    return [group.group_id for group in described.groups]
+
+
+async def test_vacant_group_is_deleted_after_a_while() -> None:
+    log = MemoryLog()
+    async with serving(log) as coordinator:
+        await join_and_leave(coordinator, "vacant")
+        await change(coordinator, add(group_id="configured"))
+        await ask(coordinator, beat("a", group_id="used"))
+        for _ in range(14):
+            await ask(coordinator, beat("a", group_id="used"))
+            await asyncio.sleep(retention.CHECK_EVERY_S / 2)
+        assert await groups(coordinator) == ["configured", "used", "vacant"]
+        for _ in range(10):
+            await ask(coordinator, beat("a", group_id="used"))
+            await asyncio.sleep(retention.CHECK_EVERY_S)
+        assert await groups(coordinator) == ["configured", "used"]
+        await memory_is_log(coordinator, log)
+
+
+async def test_new_group_replaces_a_vacant_one_at_the_limit() -> None:
+    log = MemoryLog()
+    async with serving(log, settings(max_groups=3)) as coordinator:
+        await change(coordinator, add(group_id="configured"))
+        for group_id in "v1", "v2", "v3":
+            await join_and_leave(coordinator, group_id)
+            await asyncio.sleep(1)
+        assert await groups(coordinator) == ["configured", "v2", "v3"]
+        for group_id in "n1", "n2":
+            assert (await change(coordinator, add(group_id=group_id))).error_code == 0
+        assert await groups(coordinator) == ["configured", "n1", "n2"]
+        assert (await change(coordinator, add(group_id="n3"))).error_code == PolicyViolation.code
+        await memory_is_log(coordinator, log)
+
+
+async def test_only_the_latest_deleted_groups_leave_a_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "MAX_DELETED", 3)
+    log = MemoryLog()
+    async with serving(log) as coordinator:
+        for number in range(8):
+            await change(coordinator, add(group_id=f"g{number}"))
+            await send(coordinator, DeleteRequest(group_ids=(f"g{number}",)))
+            await asyncio.sleep(1)
+        created_ms = served(coordinator, "g7").created_ms
+        await log.compact()
+        assert sorted(await log.load()) == ["g5", "g6", "g7"]
+        coordinator.shard.groups.clock_ms = lambda: 0
+        await change(coordinator, add(group_id="g7"))
+        assert served(coordinator, "g7").created_ms == created_ms + 1_000
+        await memory_is_log(coordinator, log)
