@@ -3,6 +3,9 @@
 The kernel closes the connections of a process that ends, and the coordinator sees that at once; a session timeout takes
 seconds. A lost connection alone proves nothing: a worker that lives opens another one, and must not lose its session.
 So the coordinator looks whether the process exists, which it can do for a worker on its own machine.
+
+It also looks when a worker cannot join because another process is the member: that one may have ended while there was
+no coordinator that could see its connection lost.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from ..group.connect.process import ProcessEnded
 from ..os_process import has_ended
 from ..protocol.messages.api import Request
 from ..protocol.messages.heartbeat import HeartbeatRequest
+from ..protocol.records.connect import MemberRecord
 
 FIRST_LOOK_S = 0.01
 """Wait before the second look; doubled for each further one: a process ends shortly after its connections."""
@@ -38,6 +42,11 @@ class LostConnections:
             task = asyncio.get_running_loop().create_task(self._look(request))
             self._looking.add(task)
             task.add_done_callback(self._looking.discard)
+
+    def on_refused_join(self, group_id: str, member: MemberRecord) -> None:
+        """A process cannot join because this member exists. It tries again, so one look is enough."""
+        if member.os_process and self._grace_s and self.has_ended(member.os_process):
+            self._submit(group_id, ProcessEnded(member.member_id, member.process_id))
 
     async def _look(self, request: HeartbeatRequest) -> None:
         loop = asyncio.get_running_loop()

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
-from ..errors import ConfigError, GroupError, InvalidRequest
+from ..errors import ConfigError, GroupError, InvalidRequest, UnreleasedInstanceId
 from ..group.classic.group_type import ClassicGroupType
 from ..group.classic.settings import ClassicSettings
 from ..group.connect.group_type import ConnectGroupType
@@ -33,6 +33,7 @@ from ..protocol.messages.listing import (
     ListGroupsRequest,
 )
 from ..protocol.messages.offsets import OffsetFetchRequest, OffsetFetchResponse
+from ..protocol.records.connect import MemberRecord
 from .command import Describe
 from .consumer_groups import ConsumerGroups
 from .listing import CLASSIC, SUMMARY, deleted, in_classic_form, listed
@@ -134,6 +135,8 @@ class Coordinator:
             if isinstance(request, HeartbeatRequest) and request.progress and response.error_code == 0:
                 loaded = self.shard.groups.loaded.get(request.group_id)
                 self._progress.record(loaded.state if loaded is not None else None, request)
+            elif isinstance(request, HeartbeatRequest) and response.error_code == UnreleasedInstanceId.code:
+                self._look_for_process(request)
         elif isinstance(request, DescribeRequest):
             response = DescribeResponse(
                 groups=tuple([await self._describe(request, each) for each in self._named(request)])
@@ -161,6 +164,13 @@ class Coordinator:
             response, coordinator_epoch=self._log.epoch, **self.shard.traces.fields(request, response)
         )
         return with_epoch
+
+    def _look_for_process(self, refused: HeartbeatRequest) -> None:
+        """Look whether the member that a process cannot replace belongs to a process that has ended."""
+        loaded = self.shard.groups.loaded.get(refused.group_id)
+        member = loaded.state.members.get(refused.member_id) if loaded is not None else None
+        if isinstance(member, MemberRecord):
+            self.lost_connections.on_refused_join(refused.group_id, member)
 
     async def _submit(self, request: Request, client: Client) -> Any:
         group_type = self._registry.owner(request)

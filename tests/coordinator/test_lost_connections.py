@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from connectgroup.coordinator.runtime import Coordinator
+from connectgroup.errors import UnreleasedInstanceId
 from connectgroup.group.connect.settings import GroupSettings
+from connectgroup.log.memory import MemoryLog, MemoryStorage
 from connectgroup.os_process import has_ended, this_process
 from tests.worker.builders import settings
 
@@ -87,6 +89,21 @@ async def test_process_that_ends_shortly_after_its_connection_is_found() -> None
         assert not served(coordinator, GROUP).members
 
 
+async def test_process_that_ended_without_a_coordinator_is_found_by_its_successor() -> None:
+    """The record of the member names the process, so a coordinator that has never seen its connection can look."""
+    storage = MemoryStorage()
+    async with serving(MemoryLog(storage), group=LONG) as first:
+        await change(first, add())
+        await ask(first, beat("a", process_id=1, os_process=ENDED))
+    async with serving(MemoryLog(storage), group=LONG) as second:
+        second.lost_connections.has_ended = lambda process: process == ENDED
+        refused = await ask(second, beat("a", process_id=2))
+        assert refused.error_code == UnreleasedInstanceId.code
+        joined = await ask(second, beat("a", process_id=2))
+        assert joined.error_code == 0
+        assert served(second).members["a"].process_id == 2
+
+
 def test_operating_system_tells_whether_a_process_has_ended() -> None:
     name = this_process()
     assert not has_ended(name)
@@ -101,7 +118,7 @@ def test_operating_system_tells_whether_a_process_has_ended() -> None:
         assert not has_ended(named)
         assert has_ended(f"{machine}/{pid}/{int(start) - 1}")  # an earlier process with this id
         other.kill()
-        os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)  # a zombie: nobody has reaped it
+        os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)  # a zombie, which its parent has not reaped
         assert has_ended(named)
         other.wait()
         assert has_ended(named)

@@ -314,6 +314,7 @@ def _join(
         else known.restart_requested and not group.current(member_id).temporarily_left,
         drain_requested=known is not None and known.drain_requested and not request.draining,
         process_id=request.process_id,
+        os_process=request.os_process,
     )
     waiting = delay.delays_for(overlay, member)
     temporarily = f"{member_id} came back" if waiting else ""

@@ -99,6 +99,7 @@ class MemberRecord:
         restart_requested: *(tagged)* an operator has requested that the worker restart; the member has not left yet.
         drain_requested: *(tagged)* an operator has requested that the worker drain; the member does not drain yet.
         process_id: *(tagged)* the process that joined as the member; -1 if unknown (PD-15).
+        os_process: *(tagged)* its name to the operating system (``HeartbeatRequest.os_process``); empty if unknown.
     """
 
     group_id: str
@@ -118,6 +119,7 @@ class MemberRecord:
     restart_requested: bool = False
     drain_requested: bool = False
     process_id: int = -1
+    os_process: str = ""
 
     @property
     def has_request(self) -> bool:
