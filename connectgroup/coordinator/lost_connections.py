@@ -22,6 +22,10 @@ from ..protocol.records.connect import MemberRecord
 FIRST_LOOK_S = 0.01
 """Wait before the second look; doubled for each further one: a process ends shortly after its connections."""
 
+MAX_LOOKS = 1_000
+"""Processes that are looked for at a time: any client may open and close connections. The members of others are removed
+at their session timeouts."""
+
 
 class LostConnections:
     """Looks for the processes behind lost connections.
@@ -38,6 +42,8 @@ class LostConnections:
 
     def on_lost(self, request: Request) -> None:
         """A connection is lost; ``request`` is the last one that was received on it."""
+        if len(self._looking) >= MAX_LOOKS:
+            return
         if isinstance(request, HeartbeatRequest) and request.os_process and self._grace_s:
             task = asyncio.get_running_loop().create_task(self._look(request))
             self._looking.add(task)
