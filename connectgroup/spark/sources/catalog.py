@@ -122,7 +122,12 @@ class Catalog:
             if file not in present:
                 continue
             identity, status = self._identities.get(name), self.stats.get(file)
-            if identity is None or status is None or identity.is_in(self._root / file, status):
+            if (
+                identity is None
+                or status is None
+                or identity.is_unchanged(status)
+                or identity.is_in(self._root / file, status)
+            ):
                 other = self._identities.get(found.get(file, ""))
                 # Two slices of one name, and what was read of the one is the beginning of the other.
                 is_longer = identity is not None and (other is None or other.read < identity.read)

@@ -74,12 +74,14 @@ class Identity:
             and _tail(descriptor, self.read) == self.tail
         )
 
+    def is_unchanged(self, found: os.stat_result) -> bool:
+        """Whether a file has the inode, the size and the time of change that it had when all of it was read."""
+        return (found.st_size, found.st_mtime_ns, found.st_ino) == (self.read, self.mtime_ns, self.inode)
+
     def is_in(self, path: Path, found: os.stat_result) -> bool:
         """Whether the file at a path still begins with what was read. A file that cannot be opened is assumed to."""
         if found.st_size < self.read:
             return False
-        if (found.st_ino, found.st_size, found.st_mtime_ns) == (self.inode, self.read, self.mtime_ns):
-            return True
         try:
             with path.open("rb") as file:
                 return self.has_content_of(file.fileno())
@@ -134,7 +136,7 @@ def stats_of(root: Path, names: Sequence[str]) -> dict[str, os.stat_result]:
     stats = {}
     for name in names:
         try:
-            stats[name] = (root / name).stat()
+            stats[name] = os.stat(f"{root}/{name}")
         except OSError:
             continue
     return stats

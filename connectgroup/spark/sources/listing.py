@@ -35,12 +35,10 @@ def list_files(root: Path, pattern: str = "") -> list[str]:
     names = []
     for directory, inner, files in os.walk(root, onerror=refuse):
         inner[:] = [name for name in inner if not name.startswith((".", "_"))]
-        below = Path(directory).relative_to(root)
-        names += [
-            (below / name).as_posix()
-            for name in files
-            if not name.startswith((".", "_")) and not name.endswith(UNFINISHED)
-        ]
+        below = Path(directory).relative_to(root).as_posix()
+        # Text, not paths: a directory may have 20,000 files, and is listed at each trigger.
+        prefix = "" if below == "." else f"{below}/"
+        names += [prefix + name for name in files if not name.startswith((".", "_")) and not name.endswith(UNFINISHED)]
     if pattern:
         has_path = "/" in pattern
         names = [name for name in names if fnmatchcase(name if has_path else name.rpartition("/")[2], pattern)]

@@ -91,7 +91,7 @@ class Planner:
         for name in _rotated(names, self._last_served):
             if left <= 0:
                 break
-            if name not in slices:
+            if name not in slices or self._is_read(name, slices[name], start):
                 continue
             try:
                 found = self._next(name, slices[name], start, left)
@@ -141,6 +141,11 @@ class Planner:
         if self._catalog is None:
             self._catalog = Catalog(self.root, self.positions, self._owns, self.others)
         return self._catalog
+
+    def _is_read(self, name: str, slice_: str, start: Mapping[str, int]) -> bool:
+        """Whether all of a file has been read: the most frequent case."""
+        found = self._files().stats.get(name)
+        return found is not None and 0 < start.get(slice_, 0) == found.st_size and stat.S_ISREG(found.st_mode)
 
     def _owns(self, slice_: str) -> bool:
         return is_slice_of(slice_, self.task, self.tasks)
