@@ -18,7 +18,7 @@ from connectgroup.dataplane.ownership import Range
 from connectgroup.errors import ConfigError
 from connectgroup.spark.sources import parts
 from connectgroup.spark.sources.file_settings import FileSettings
-from connectgroup.spark.sources.parts import columns_from_header, read_part
+from connectgroup.spark.sources.parts import inferred_columns, read_part
 from connectgroup.spark.sources.planner import Planner
 
 
@@ -145,16 +145,37 @@ def test_rows_of_a_file_with_another_header_are_put_aside_in_each_batch(tmp_path
     assert {error["record"] for error in errors} == {"x,y"}
 
 
+def test_columns_of_json_lines_are_inferred(tmp_path: Path) -> None:
+    rows = [
+        {"n": 1, "x": 1, "on": True, "none": None, "s": "a"},
+        {"n": -5, "x": 0.5, "on": None, "deep": {"y": [1, "\u00e9"]}, "mixed": 1},
+        {"n": 1 << 62, "mixed": "1", "deep": [1]},
+    ]
+    (tmp_path / "empty.jsonl").write_text("\n")
+    (tmp_path / "f.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + "null\n" + '{"late": 1}')
+    dialect = FileSettings.model_validate({"path": str(tmp_path), "format": "jsonl"}).dialect
+    columns = inferred_columns(tmp_path, dialect)
+    assert columns is not None
+    assert to_ddl(columns) == (
+        "`n` BIGINT, `x` DOUBLE, `on` BOOLEAN, `none` STRING, `s` STRING, `deep` STRING, `mixed` STRING"
+    )
+    (tmp_path / "f.jsonl").rename(tmp_path / "old")
+    read_back = read(tmp_path, "f.jsonl", (json.dumps(rows[1] | {"mixed": "1"}) + "\n").encode(), to_ddl(columns))
+    assert read_back == [
+        {"n": -5, "x": 0.5, "on": None, "none": None, "s": None, "deep": '{"y":[1,"\u00e9"]}', "mixed": "1"}
+    ]
+
+
 def test_header_may_have_backticks_and_commas_but_no_control_characters(tmp_path: Path) -> None:
     (tmp_path / "f.csv").write_bytes(b'a`b,"c,d"\n1,2\n')
     dialect = FileSettings.model_validate({"path": str(tmp_path), "format": "csv"}).dialect
-    columns = columns_from_header(tmp_path, dialect)
+    columns = inferred_columns(tmp_path, dialect)
     assert columns == (Column("a`b", "STRING"), Column("c,d", "STRING"))
     assert to_ddl(columns) == "`a``b` STRING, `c,d` STRING"
     assert from_ddl(to_ddl(columns)) == columns
     (tmp_path / "f.csv").write_bytes(b"a\0b\n1\n")
     with pytest.raises(BadLine, match=r"f\.csv, line 1 \(byte 0\): column 'a\\\\x00b'; allowed: column names without"):
-        columns_from_header(tmp_path, dialect)
+        inferred_columns(tmp_path, dialect)
 
 
 @pytest.mark.parametrize(

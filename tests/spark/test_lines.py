@@ -14,7 +14,7 @@ from connectgroup.dataplane.errors import BadLine
 from connectgroup.dataplane.ownership import Range
 from connectgroup.errors import ConfigError
 from connectgroup.spark.sources.dialect import Dialect, Format
-from connectgroup.spark.sources.parts import columns_from_header, read_range
+from connectgroup.spark.sources.parts import inferred_columns, read_range
 
 ALL = from_ddl("b BOOLEAN, h SMALLINT, i INT, l BIGINT, f FLOAT, d DOUBLE, s STRING, day DATE, at TIMESTAMP")
 AB = from_ddl("a INT, b STRING")
@@ -215,15 +215,15 @@ def test_any_bytes_make_rows_or_an_invalid_line(tmp_path: Path, form: Format) ->
 
 
 def test_columns_without_a_schema_are_strings_named_by_the_first_header(tmp_path: Path) -> None:
-    assert columns_from_header(tmp_path, Dialect("csv")) is None
+    assert inferred_columns(tmp_path, Dialect("csv")) is None
     (tmp_path / "b.csv").write_bytes(b"x,y z\n1,2\n")
     (tmp_path / "a.csv").write_bytes(b"unfin")
-    columns = columns_from_header(tmp_path, Dialect("csv"))
+    columns = inferred_columns(tmp_path, Dialect("csv"))
     assert columns is not None
     assert to_ddl(columns) == "`x` STRING, `y z` STRING"
     (tmp_path / "a.csv").write_bytes(b"x,X\n")
     with pytest.raises(ConfigError, match=r"a\.csv.*allowed: column names that are not empty and stand once"):
-        columns_from_header(tmp_path, Dialect("csv"))
+        inferred_columns(tmp_path, Dialect("csv"))
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,6 @@ GOOD = {
         ({"source.path": "in"}, "source.path: got 'in'; allowed: a directory, as an absolute path"),
         ({"sink.path": "../out.db"}, "sink.path: got '../out.db'; allowed: a database file"),
         ({"source.format": "xml"}, "source.format: got 'xml'; allowed: csv, jsonl"),
-        ({"source.format": "jsonl"}, "source.schema: missing; allowed: columns as NAME TYPE"),
         ({"source.schema": "a WORD"}, "source.schema: got 'a WORD'; allowed: types BOOLEAN"),
         ({"source.max.bytes.per.batch": "10"}, "source.max.bytes.per.batch: got '10'; allowed: 1024 to 268435456"),
         ({"source.max.bytes.per.batch": "1 MB"}, "source.max.bytes.per.batch: got '1 MB'; allowed: 1024 to"),

@@ -10,7 +10,7 @@ from pydantic import Field
 from ...connector import LocalPath
 from ...dataplane.columns import from_ddl
 from ...dataplane.settings import PluginSettings, require_absolute
-from ...errors import NO_VALUE, ConfigError
+from ...errors import ConfigError
 from .dialect import ENCODINGS, Dialect, Drift, Format
 from .planner import FileRules
 
@@ -30,8 +30,8 @@ class FileSettings(PluginSettings):
         str | None,
         Field(
             alias="schema",
-            description="columns as NAME TYPE, separated by commas (csv: by default those of a header, as STRING, taken"
-            " once and stored with the offsets)",
+            description="columns as NAME TYPE, separated by commas. By default those of a csv header, as STRING, or the"
+            " fields of the first json lines, taken once and stored with the offsets. Nested json is STRING: its text",
         ),
     ] = None
     schema_drift: Annotated[
@@ -85,15 +85,13 @@ class FileSettings(PluginSettings):
         """Check the path, the schema and the settings that depend on the format.
 
         Raises:
-            ConfigError: the path is relative, the schema or another setting is not valid, or ``jsonl`` has no schema.
+            ConfigError: the path is relative, or the schema or another setting is not valid.
         """
         require_absolute("source.path", self.path, "a directory, as an absolute path")
         if self.schema_ is not None:
             if self.format == "text":
                 raise ConfigError("source.schema", self.schema_, "nothing with source.format text")
             from_ddl(self.schema_)
-        elif self.format == "jsonl":
-            raise ConfigError("source.schema", NO_VALUE, "columns as NAME TYPE, separated by commas (jsonl needs them)")
         if self.schema_drift == "evolve" and self.format != "csv":
             raise ConfigError("source.schema.drift", "evolve", f"error or ignore with source.format {self.format}")
         self._check_csv()

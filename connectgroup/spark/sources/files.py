@@ -47,7 +47,7 @@ class FileSource(Source):
         task, tasks: the task's number and the number of tasks; they determine the files of this task.
         committed: where the positions of all tasks are; null: this task is the only one.
         is_tolerant: whether a bad line is a row with an error, and a file that cannot be read is left out.
-        infers: whether the columns come from a header, not from the settings.
+        infers: whether the columns come from files, not from the settings.
         reported: files that cannot be read, as of the last call of ``lag``; each is logged once.
     """
 
@@ -66,7 +66,7 @@ class FileSource(Source):
     def create(cls, settings: FileSettings, *, task: int, tasks: int) -> FileSource:
         root = Path(settings.path)
         list_files(root)
-        infers = settings.format == "csv" and (settings.schema_ is None or settings.schema_drift == "evolve")
+        infers = settings.format != "text" and (settings.schema_ is None or settings.schema_drift == "evolve")
         return cls(settings=settings, columns=_columns(settings, root), task=task, tasks=tasks, infers=infers)
 
     @property
@@ -111,11 +111,15 @@ class FileSource(Source):
             found = all_headers(self.root, self.settings.dialect, self.settings.file_pattern)
             columns = merged(columns, *found)
         if not columns:
-            raise ConfigError("source.schema", NO_VALUE, f"a schema, or a CSV file with a header in {self.root}")
+            raise ConfigError("source.schema", NO_VALUE, f"a schema, or {self._example} in {self.root}")
         return replace(self, columns=columns, committed=committed if self.tasks > 1 else None)
 
     def tolerant(self) -> FileSource:
         return replace(self, is_tolerant=True)
+
+    @property
+    def _example(self) -> str:
+        return "a CSV file with a header" if self.settings.format == "csv" else "a file with a JSON object"
 
     @property
     def read_columns(self) -> Columns:
@@ -185,14 +189,14 @@ def merged(columns: Columns, *others: Columns) -> Columns:
 
 
 def _columns(settings: FileSettings, root: Path) -> Columns:
-    """Return the columns of the schema setting or, without one, of a CSV header; none if there is neither."""
+    """Return the columns of the schema setting or, without one, of a file; none if there is neither."""
     if settings.format == "text":
         return (Column("value", "STRING"),)
     if settings.schema_ is not None:
         return from_ddl(settings.schema_)
-    from .parts import columns_from_header
+    from .parts import inferred_columns
 
-    return columns_from_header(root, settings.dialect, settings.file_pattern) or ()
+    return inferred_columns(root, settings.dialect, settings.file_pattern) or ()
 
 
 def _stored_columns(positions: Mapping[str, int]) -> Columns | None:

@@ -197,6 +197,8 @@ class LineParser:
         arrays = []
         for column, field in zip(self.columns, schema, strict=True):
             values = [item.get(column.name) for item in objects]
+            if column.type == "STRING" and not {dict, list}.isdisjoint(map(type, values)):
+                values = [_as_text(value) for value in values]
             if not set(map(type, values)) <= _JSON_TYPES[column.type] | {type(None)}:
                 raise TypeError(f"{column.name} is not {column.type}")
             arrays.append(_to_array(values, column, field.type, self.dialect.timezone))
@@ -311,6 +313,11 @@ def _timestamps(values: pa.Array, timezone: str) -> pa.Array:
     # A clock that is set back shows an hour twice, one that is set forward omits an hour.
     fixed = pc.assume_timezone(local.cast(pa.timestamp("us")), timezone, ambiguous="earliest", nonexistent="latest")
     return pc.coalesce(pc.if_else(has_zone, values, nothing).cast(kind), fixed.cast(kind))
+
+
+def _as_text(value: Any) -> Any:
+    """Return an object or an array as JSON text, as Spark does."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")) if isinstance(value, dict | list) else value
 
 
 def _refuse_constant(name: str) -> float:

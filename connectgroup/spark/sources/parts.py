@@ -17,6 +17,7 @@ from ...protocol.units import printable
 from .csv_header import BYTE_ORDER_MARK, check_header, columns_of, header_end, names_in
 from .dialect import Dialect, codec_of, last_record_end
 from .identity import Identity
+from .json_schema import columns_of_objects
 from .lines import InvalidLine, LineParser, Place, with_error
 from .listing import list_files, read_bytes_of, unreadable
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 CHUNK_BYTES: Final = 16 << 20
 """Bytes of a compressed file that are parsed at once."""
 _HEADER_BYTES: Final = 64 << 10
+_SAMPLE_BYTES: Final = 1 << 20
 
 
 def read_range(root: Path, wanted: Range, columns: Columns, dialect: Dialect) -> pa.RecordBatch:
@@ -198,15 +200,20 @@ def head_of(descriptor: int, dialect: Dialect) -> bytes:
     return data[:end]
 
 
-def columns_from_header(root: Path, dialect: Dialect, pattern: str = "") -> Columns | None:
-    """Return the columns of the first CSV file with a complete header, all strings; None without such a file.
+def inferred_columns(root: Path, dialect: Dialect, pattern: str = "") -> Columns | None:
+    """Return the columns of the first file that shows them; None without such a file.
+
+    CSV: those of the first complete header, all strings. JSON lines: the fields of the first lines (up to 1 MiB).
 
     Raises:
         BadLine: a header is not CSV.
-        ConfigError: the header has an empty or duplicate column name.
+        ConfigError: a name is empty or stands twice.
         SourceError: the directory or the file cannot be read.
     """
-    return next((columns_of(path, head, dialect) for path, head in _headers(root, dialect, pattern)), None)
+    if dialect.form == "csv":
+        return next((columns_of(path, head, dialect) for path, head in _heads(root, dialect, pattern)), None)
+    found = (columns_of_objects(path, head) for path, head in _heads(root, dialect, pattern))
+    return next((columns for columns in found if columns), None)
 
 
 def all_headers(root: Path, dialect: Dialect, pattern: str = "") -> Iterator[Columns]:
@@ -215,32 +222,32 @@ def all_headers(root: Path, dialect: Dialect, pattern: str = "") -> Iterator[Col
     Raises:
         SourceError: the directory or a file cannot be read.
     """
-    for path, head in _headers(root, dialect, pattern):
+    for path, head in _heads(root, dialect, pattern):
         with suppress(BadLine, ConfigError):  # Reported when the file is read.
             yield columns_of(path, head, dialect)
 
 
-def _headers(root: Path, dialect: Dialect, pattern: str) -> Iterator[tuple[Path, bytes]]:
-    """Yield the complete headers of files, in the order of their names."""
+def _heads(root: Path, dialect: Dialect, pattern: str) -> Iterator[tuple[Path, bytes]]:
+    """Yield the complete header or, of JSON lines, the first lines of files, in the order of their names."""
     import pyarrow as pa
 
+    is_csv = dialect.form == "csv"
     for name in list_files(root, pattern):
         path, codec = root / name, codec_of(name)
         try:
             with path.open("rb") as file:
                 if codec:
-                    stream = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), codec)
-                    head = stream.read(_HEADER_BYTES)
-                    head = head[: header_end(head, dialect)]
+                    data = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), codec).read(_SAMPLE_BYTES)
                 else:
-                    head = head_of(file.fileno(), dialect)
+                    data = head_of(file.fileno(), dialect) if is_csv else os.pread(file.fileno(), _SAMPLE_BYTES, 0)
         except FileNotFoundError:
             continue
         except OSError as error:
             if codec:
                 continue  # Not complete yet, or damaged: reported when it is read.
             raise unreadable(path, error) from error
-        if head.endswith(b"\n"):
+        head = data[: header_end(data, dialect) if is_csv else last_record_end(data, None)]
+        if head:
             yield path, head
 
 
