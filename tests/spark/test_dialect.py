@@ -146,7 +146,7 @@ def test_rows_of_a_file_with_another_header_are_put_aside_in_each_batch(tmp_path
 
 
 def test_columns_of_json_lines_are_inferred(tmp_path: Path) -> None:
-    rows = [
+    rows: list[dict[str, object]] = [
         {"n": 1, "x": 1, "on": True, "none": None, "s": "a"},
         {"n": -5, "x": 0.5, "on": None, "deep": {"y": [1, "\u00e9"]}, "mixed": 1},
         {"n": 1 << 62, "mixed": "1", "deep": [1]},
