@@ -94,6 +94,7 @@ def session_timed_out(group: Group, member_id: str, now_ms: int, settings: Group
         f"did not return within {silence}" if temporarily_left else f"was silent for {silence}",
         now_ms,
         settings,
+        silent_ms=settings.session_timeout_ms,
     )
 
 
@@ -121,10 +122,12 @@ def rebalance_timed_out(group: Group, member_id: str, now_ms: int, settings: Gro
     return _expel(group, member_id, f"did not stop {show(current.pending)} within {timeout_ms} ms", now_ms, settings)
 
 
-def _expel(group: Group, member_id: str, why: str, now_ms: int, settings: GroupSettings) -> Outcome[None]:
+def _expel(
+    group: Group, member_id: str, why: str, now_ms: int, settings: GroupSettings, *, silent_ms: int = 0
+) -> Outcome[None]:
     if member_id not in group.members:
         return Outcome(response=None)
-    overlay = Overlay(group, now_ms)
+    overlay = Overlay(group, now_ms, silent_ms=silent_ms)
     timers = remove_member(overlay, member_id, f"{member_id} {why}", settings, lost=True)
     return Outcome(response=None, records=tuple(overlay.records), timers=timers)
 

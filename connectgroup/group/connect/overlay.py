@@ -40,12 +40,13 @@ class Overlay(GroupDraft[MemberRecord, Unit]):
         now_ms: the coordinator's wall clock; written into records for operators and for the computation of downtime.
         target_assignor: the assignor that computed the target assignment.
         delays: delayed units, by the member they are reserved for.
+        silent_ms: for how long the member that this step removes has sent no heartbeat.
     """
 
-    def __init__(self, group: Group, now_ms: int) -> None:
+    def __init__(self, group: Group, now_ms: int, *, silent_ms: int = 0) -> None:
         super().__init__(group)
         self.group = group
-        self.now_ms = now_ms
+        self.now_ms, self.silent_ms = now_ms, silent_ms
         self.target_assignor = group.target_assignor
         self._targets: dict[str, Target | None] = {}
         self.delays: dict[str, DelayRecord] = dict(group.delays)
@@ -249,4 +250,6 @@ class Overlay(GroupDraft[MemberRecord, Unit]):
         causes = (*last.causes, cause) if last is not None and unanswered else (cause,)
         started_ms = last.started_ms if last is not None and unanswered else self.now_ms
         self._rebalance = Rebalance(epoch=self.epoch, causes=causes[-HISTORY:], started_ms=started_ms)
-        self.write(RebalanceRecord(group_id=self.group.group_id, rebalance=self._rebalance))
+        self.write(
+            RebalanceRecord(group_id=self.group.group_id, rebalance=self._rebalance, silent_ms=self.silent_ms)
+        )

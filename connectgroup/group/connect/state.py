@@ -94,6 +94,7 @@ class Group:
         # Used only to explain rebalances; excluded from the comparison after a replay.
         self.stopped: dict[Unit, tuple[str, int]] = {}
         self.landed: dict[Unit, Move] = {}
+        self.silent_ms = 0
         # Used only to describe: when the session of a temporarily left member ends. Session timers start anew after a
         # load, so this is not known then.
         self.kept_until_ms: dict[str, int] = {}
@@ -179,6 +180,7 @@ class Group:
                 self.statuses[Unit(record.connector, record.task)] = record
             case RebalanceRecord():
                 self._apply_rebalance(record.rebalance)
+                self.silent_ms = record.silent_ms
             case DelayRecord():
                 self.delays[record.member_id] = record
             case Tombstone():
@@ -259,7 +261,7 @@ class Group:
             case Kind.CURRENT:
                 gone = self.currents.pop(key.name, None)
                 if gone:
-                    self._rehold(key.name, gone, NOTHING, self.clock_ms)
+                    self._rehold(key.name, gone, NOTHING, self.clock_ms - self.silent_ms)
                 if key.name in self.members:
                     self.currents[key.name] = NOTHING
                     self._see_progress(key.name)

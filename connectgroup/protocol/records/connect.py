@@ -365,10 +365,16 @@ class DelayRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebalanceRecord:
-    """One rebalance, written when it starts and again when all members have reached its target assignment."""
+    """One rebalance, written when it starts and again when all members have reached its target assignment.
+
+    Attributes:
+        silent_ms: *(tagged)* for how long the member that the same batch removes had sent no heartbeat: the downtime of
+            its units is counted from its last sign of life.
+    """
 
     group_id: str
     rebalance: Rebalance
+    silent_ms: int = 0
 
     @property
     def key(self) -> Key:
