@@ -169,6 +169,13 @@ class Task(ABC):
     def stop(self) -> None:
         """Stop the work; after this returns, the task no longer writes. Called once; may drain."""
 
+    def abandon(self) -> None:  # noqa: B027 (to do nothing is the usual case)
+        """End what the task runs on, so that ``stop`` returns. Called from another thread if ``stop`` hangs.
+
+        Only for a task that has stalled (``task.progress.timeout.ms``). Other tasks on the same engine fail and are
+        started again.
+        """
+
 
 class Connector(ABC):
     """A connector: an instance of one ``connector.class`` with a name and a configuration."""
@@ -210,6 +217,17 @@ class Connector(ABC):
         If the connector's own configuration changes in any setting but ``tasks.max``, all of its tasks stop and are
         restarted after the next call of ``task_configs``; otherwise tasks with an unchanged ``config`` continue.
         """
+
+    @property
+    def fenced(self) -> bool:
+        """Whether the sink of this connector rejects what a former owner of a task still writes (fencing token).
+
+        If not, the worker must have stopped a task before another worker starts it.
+
+        Raises:
+            ConfigError, PluginError: the configuration does not tell.
+        """
+        return False
 
     def offsets(self) -> Sequence[PartitionOffset]:
         """Return the committed offsets of this connector, in a stable order. May be called while tasks run."""

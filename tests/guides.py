@@ -36,7 +36,7 @@ ROOT = Path(__file__).parent.parent
 METHODS = r"(?:GET|POST|PUT|PATCH|DELETE)"
 METRIC = r"(?:kafka_connect|kafka_consumer|connectgroup_(?:worker|group|coordinator))_\w+"
 PYTEST_OPTIONS = {"--seed", "--seeds", "--faults", "--shrink-seconds"}
-OF_EVERY_CONNECTOR = {"name", "connector.class", "tasks.max"}
+OF_EVERY_CONNECTOR = {"name", "connector.class", "tasks.max", "task.progress.timeout.ms"}
 
 
 class Block(NamedTuple):

@@ -196,6 +196,8 @@ def _why_not_running(
         yield from _is_moving(group, unit, described.member_id)
     elif described.state == "FAILED":
         yield f"it has failed, its worker retries it: {described.message or 'no error message'}"
+    elif described.state == "STALLED":
+        yield f"it has stalled, its worker starts it again: {described.message}"
     elif described.state == "STARTING":
         yield f"worker {described.member_id} has been assigned it and has not reported it as running yet"
         yield from _is_moving(group, unit, described.member_id)

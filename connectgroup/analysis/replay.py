@@ -268,8 +268,9 @@ def _texts(group: Group, record: Record) -> Iterator[str]:
         case DelayRecord():
             reason = f"for lost worker {record.member_id}" if record.member_id else "at the request of the assignor"
             yield f"delayed until {time_of(record.deadline_ms)} {reason}: {show(units_of(record.units))}"
-        case StatusRecord(state=UnitState.FAILED):
-            yield f"{Unit(record.connector, record.task)} FAILED on {record.member_id}: {masked_text(record.message)}"
+        case StatusRecord(state=UnitState.FAILED | UnitState.STALLED as state):
+            unit = Unit(record.connector, record.task)
+            yield f"{unit} {state.name} on {record.member_id}: {masked_text(record.message)}"
         case StatusRecord():
             yield f"{Unit(record.connector, record.task)} RUNNING on {record.member_id}"
         case ConnectorRecord():

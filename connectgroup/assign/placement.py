@@ -20,6 +20,11 @@ from ..errors import UNKNOWN_SETTING, ConfigError
 from ..protocol.units import printable
 
 PREFIX: Final = "assignment."
+PROGRESS_TIMEOUT: Final = "task.progress.timeout.ms"
+DEFAULT_PROGRESS_TIMEOUT_MS: Final = "300000"
+"""As ``max.poll.interval.ms`` of Kafka's consumers: a batch may take minutes."""
+MIN_PROGRESS_TIMEOUT_S: Final = 30
+"""Spark reports the polls of a query without data every 10 s."""
 MAX_TASKS: Final = 100_000
 """Tasks of one connector; a group also has a limit in bytes (``group.sizes``)."""
 MAX_WEIGHT: Final = 1_000_000
@@ -107,6 +112,15 @@ def max_tasks(config: Mapping[str, str]) -> int:
     return int(text)
 
 
+def progress_timeout_s(config: Mapping[str, str]) -> float:
+    """``task.progress.timeout.ms`` in seconds: how long a task may complete no poll of its source; 0: no limit.
+
+    Raises:
+        ConfigError: not an integer from 0 to one day.
+    """
+    return _whole(0, 86_400_000)(PROGRESS_TIMEOUT, config.get(PROGRESS_TIMEOUT, DEFAULT_PROGRESS_TIMEOUT_MS)) / 1000
+
+
 RESERVED: Final = ("task", "tasks")
 """Keys that a connector class adds to the configurations of its tasks."""
 
@@ -114,7 +128,8 @@ _NOT_TASKS_MAX: Final = ("max.task", "max.tasks", "task.max")
 
 
 def check_settings(connector: str, config: Mapping[str, str]) -> None:
-    """Check the settings of a connector that the framework reads, whatever its class: name, ``tasks.max``, placement.
+    """Check the settings of a connector that the framework reads, whatever its class: name, ``tasks.max``,
+    ``task.progress.timeout.ms``, placement.
 
     Raises:
         ConfigError: a setting is reserved, misspelt or invalid.
@@ -125,12 +140,14 @@ def check_settings(connector: str, config: Mapping[str, str]) -> None:
     if config.get("name", connector) != connector:
         raise ConfigError("name", config["name"], f"{printable(connector)}, the name of the connector")
     max_tasks(config)
+    if 0 < progress_timeout_s(config) < MIN_PROGRESS_TIMEOUT_S:
+        raise ConfigError(PROGRESS_TIMEOUT, config[PROGRESS_TIMEOUT], f"0, or from {MIN_PROGRESS_TIMEOUT_S * 1000}")
     placement_of(config)
 
 
 def own_settings(config: Mapping[str, str]) -> dict[str, str]:
-    """The part of a configuration that the connector itself reads: all keys except the placement constraints."""
-    return {key: value for key, value in config.items() if not key.startswith(PREFIX)}
+    """The part of a configuration that the connector itself reads: all keys except those of the framework alone."""
+    return {key: value for key, value in config.items() if not key.startswith(PREFIX) and key != PROGRESS_TIMEOUT}
 
 
 def _whole(least: int, limit: int) -> Callable[[str, str], int]:

@@ -35,7 +35,7 @@ async def list_connectors(options: argparse.Namespace) -> int:
                 _state(each),
                 sum(unit.task != CONNECTOR for unit in each.units),
                 _count(each, "RUNNING"),
-                _count(each, "FAILED"),
+                _count(each, "FAILED") + _count(each, "STALLED"),
             )
             for each in connectors
         ],

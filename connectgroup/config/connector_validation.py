@@ -18,7 +18,7 @@ from typing import Any, Final
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from ..assign.placement import check_settings, placement_settings
+from ..assign.placement import DEFAULT_PROGRESS_TIMEOUT_MS, PROGRESS_TIMEOUT, check_settings, placement_settings
 from ..connector import Config, Connector
 from ..dataplane.settings import NOT_INSTALLED, settings_below
 from ..dataplane.transform import entry_point_name
@@ -292,6 +292,12 @@ def _common() -> tuple[Definition, ...]:
         ),
         Definition(
             name="tasks.max", type="INT", default="1", documentation="maximum number of tasks: a whole number from 1"
+        ),
+        Definition(
+            name=PROGRESS_TIMEOUT,
+            type="INT",
+            default=DEFAULT_PROGRESS_TIMEOUT_MS,
+            documentation="a task that completes no poll within this time, in milliseconds, is started again; 0: never",
         ),
         *(
             Definition(name=name, group=PLACEMENT, documentation="constraint on the workers that may run the tasks")

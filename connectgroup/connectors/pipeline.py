@@ -94,6 +94,10 @@ class PipelineConnector(Connector):
             else:
                 store.alter(self.name, fencing_token, positions)
 
+    @property
+    def fenced(self) -> bool:
+        return load_sink_class(self.config["sink"]).fenced
+
     def topics(self) -> Sequence[str]:
         source, sink = load_source_class(self.config["source"]), load_sink_class(self.config["sink"])
         read = source.topics(parse_settings(source.Settings, settings_below(self.config, SOURCE), prefix=SOURCE))

@@ -51,9 +51,11 @@ class Sink(ABC):
 
     Attributes:
         Settings: the settings under ``sink.``; each field's description states the allowed values.
+        fenced: whether a former owner of a task can write nothing after ``claim`` of its successor has returned.
     """
 
     Settings: ClassVar[type[PluginSettings]]
+    fenced: ClassVar[bool] = True
 
     @classmethod
     @abstractmethod

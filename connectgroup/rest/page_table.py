@@ -144,7 +144,7 @@ def _connector(connector: DescribedConnector, rate: float | None) -> dict[str, A
 def _failures(group: DescribedGroup) -> Iterator[tuple[str, str]]:
     for connector in group.connectors:
         for unit in connector.units:
-            if unit.state == "FAILED":
+            if unit.state in ("FAILED", "STALLED"):
                 yield _key("failure", connector, unit), unit.message[:MAX_MESSAGE]
 
 

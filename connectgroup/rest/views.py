@@ -100,7 +100,9 @@ def _state(connector: DescribedConnector, unit: DescribedUnit) -> str:
     # A paused connector itself keeps running here; in Kafka Connect it is shown as paused.
     if unit.task == CONNECTOR and unit.state == "RUNNING" and connector.target_state == "PAUSED":
         return "PAUSED"
-    return unit.state if unit.state in ("RUNNING", "FAILED") else "UNASSIGNED"
+    # Kafka Connect's tools do not know STALLED; the trace says it.
+    states = {"RUNNING": "RUNNING", "FAILED": "FAILED", "STALLED": "FAILED"}
+    return states.get(unit.state, "UNASSIGNED")
 
 
 # ---------------------------------------------------------------------------------------------- groups

@@ -33,7 +33,7 @@ from ..dataplane.polling import Polling
 from ..dataplane.transform import RowTransform
 from .errors import SparkError, root_cause
 from .measuring import Measuring
-from .session import session_is_alive, spark_session
+from .session import kill_session, session_is_alive, spark_session
 from .tolerance import apply_tolerantly
 from .transforms.chain import Chain, apply_chain, columns_after
 
@@ -166,6 +166,9 @@ class SparkTask(Task):
                 if self._watcher.is_alive():
                     raise root_cause(error) from error
             self._watcher.join()
+
+    def abandon(self) -> None:
+        kill_session()
 
     @property
     def _name(self) -> str:

@@ -35,6 +35,8 @@ MEMORY: Final = "CONNECTGROUP_SPARK_MEMORY"
 ARCHIVE_TIMEOUT_S: Final = 300
 """How long Java may take to write the archive at its exit."""
 
+logger = logging.getLogger(__name__)
+
 _lock = threading.Lock()
 _session: SparkSession | None = None
 
@@ -114,6 +116,16 @@ def stop_session(*, timeout_s: float = 30.0) -> None:
         if _session is not None:
             _forget(_session, timeout_s)
             _session = None
+
+
+def kill_session() -> None:
+    """Kill the Java process of the session, which does not respond; the next task starts another one."""
+    # Without the lock: a thread that holds it may wait for this very process.
+    session = _session
+    gateway: Any = None if session is None else session.sparkContext._gateway
+    if gateway is not None:
+        logger.error("Spark's Java process (pid %d) is killed: it does not respond", gateway.proc.pid)
+        gateway.proc.kill()
 
 
 def _start() -> SparkSession:

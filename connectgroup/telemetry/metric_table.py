@@ -195,7 +195,7 @@ _CONNECTOR: Final = (
         "connect-worker-metrics",
         ("connector-total-task-count", "{task}", "Tasks of the connector on this worker."),
         ("connector-running-task-count", "{task}", "Running tasks of the connector on this worker."),
-        ("connector-failed-task-count", "{task}", "Failed tasks of the connector on this worker."),
+        ("connector-failed-task-count", "{task}", "Failed and stalled tasks of the connector on this worker."),
     ),
     *_table(
         "group connector",
@@ -215,7 +215,7 @@ _TASK: Final = (
         "connector-task-metrics",
         "status",
         "status",
-        "1 for the status of the task: running, failed, or unassigned while it starts.",
+        "1 for the status of the task: running, failed, stalled, or unassigned while it starts.",
     ),
     *_table(
         "task",

@@ -31,6 +31,7 @@ from ..os_process import this_process
 from ..plugins import load_assignor, load_connector_class, load_listener
 from ..protocol.messages.common import config_of
 from ..protocol.messages.describe import DescribeRequest, DescribeResponse
+from ..protocol.units import Unit
 from ..threads import off_loop
 from ..transport.tcp_client import TcpClient
 from .garbage import collect_all_again, short_collections
@@ -93,6 +94,13 @@ async def run_worker(config: WorkerConfig, *, supervised: bool = False) -> bool:
         report=worker.report,
     )
     worker.set_runner(runner)
+
+    def give_up(unit: Unit) -> None:
+        if not worker.member.draining:
+            logger.error("%s cannot be started again here: this worker drains", unit)
+            worker.drain()
+
+    runner.give_up = give_up
     if supervised:
         _stop_with_supervisor(worker)
     beside = [asyncio.create_task(_collect_garbage(worker))]

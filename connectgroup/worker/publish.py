@@ -7,10 +7,11 @@ them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from ..connector import Config
-from ..errors import TransportError, from_code
+from ..connector import Config, Connector
+from ..errors import ConfigError, TransportError, from_code
 from ..fault_points import fault_point
 from ..member.state_machine import Member
 from ..protocol.messages.api import Request, Response
@@ -21,6 +22,7 @@ from ..protocol.messages.connectors import (
     UpdateConnectorsRequest,
     UpdateConnectorsResponse,
 )
+from ..protocol.units import printable
 from ..transport.base import Client
 from .settings import WorkerSettings
 from .waiting import TryAgain, backoff_s
@@ -86,3 +88,22 @@ class ControlRequests:
             )
         )
         assert isinstance(answer, UpdateConnectorsResponse)
+
+
+def check_task_configs(connector: Connector, configs: Sequence[Mapping[Any, Any]], limit: int) -> None:
+    """Check what ``Connector.task_configs`` has returned.
+
+    Raises:
+        ConfigError: too few or too many tasks, or a configuration that does not consist of strings.
+    """
+    who = f"connector {connector.name}"
+    if not 1 <= len(configs) <= limit:
+        raise ConfigError(f"{who}: task_configs", f"{len(configs)} tasks", f"1 to {limit} (tasks.max)")
+    for number, config in enumerate(configs):
+        for name, value in config.items():
+            if not isinstance(name, str) or not isinstance(value, str):
+                raise ConfigError(
+                    f"{who}: task_configs[{number}]",
+                    f"{printable(name)} of type {type(value).__name__}",
+                    "strings on both sides",
+                )

@@ -31,6 +31,10 @@ class Run:
     rows: int = 0
     stop_error: BaseException | None = None
     secrets: dict[str, str] = field(default_factory=dict)
+    stalled_at_s: float | None = None
+    """When the task has stalled last, on the event loop's clock."""
+    fenced: bool = False
+    """Whether the sink rejects what a former owner of the task still writes (``Connector.fenced``)."""
 
     def stop(self) -> None:
         """Request that the run stops."""
@@ -59,6 +63,8 @@ class TaskEvents:
     Attributes:
         failure: the first error that the task reported.
         is_active: whether the task has polled its source, or has made rows durable.
+        active_at_s: when it last did, on the event loop's clock; until then, when the attempt began or ``begin`` was
+            called.
     """
 
     def __init__(self, run: Run, inbox: Inbox, on_rows: Callable[[int], None]) -> None:
@@ -72,6 +78,11 @@ class TaskEvents:
         self.is_active = False
         self._run, self._inbox, self._on_rows = run, inbox, on_rows
         self._loop = asyncio.get_running_loop()
+        self.active_at_s = self._loop.time()
+
+    def begin(self) -> None:
+        """The start of the task has returned."""
+        self.active_at_s = self._loop.time()
 
     def context(self, member_id: str, scratch: Path, on_batch: Callable[[Batch], None]) -> TaskContext:
         """Return the context of the task."""
@@ -114,6 +125,7 @@ class TaskEvents:
         self._on_rows(0)
 
     def _note_activity(self) -> None:
+        self.active_at_s = self._loop.time()
         if not self.is_active:
             self.is_active = True
             self._inbox.put(self._loop, self._run.wake_up.notify)

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from ..assign.placement import max_tasks, own_settings
+from ..assign.placement import max_tasks, own_settings, progress_timeout_s
 from ..assign.sandbox import location_of
 from ..checks import check_number, check_text
 from ..config.paths import AllowedPaths, check_paths, require_absolute_paths
@@ -32,14 +32,16 @@ from ..member.actions import Grant
 from ..protocol.messages.heartbeat import TaskStatus
 from ..protocol.messages.progress import TaskProgress
 from ..protocol.records.connect import UnitState
-from ..protocol.units import Unit, Units, printable
+from ..protocol.units import Unit, Units
 from ..threads import deliver, off_loop
 from .batch_spans import BatchSpans
 from .offload import SLICE, Call, CallPool, Inbox, Withdrawn, slices
+from .publish import check_task_configs
 from .run import Run, TaskEvents
 from .scratch import new_directory, remove_directory
 from .unit_metrics import RunnerMetrics, UnitMetrics
 from .waiting import backoff_s
+from .watchdog import TaskStalled, stalls_again, stalls_at_s, stop_stalled
 
 logger = logging.getLogger(__name__)
 
@@ -135,7 +137,12 @@ class _Failed(Exception):
 
 
 class TaskRunner:
-    """Runs the connectors and tasks of installed connector classes."""
+    """Runs the connectors and tasks of installed connector classes.
+
+    Attributes:
+        give_up: called with a task that stalls again, or whose stop hangs: another worker should run the tasks of this
+            one (``Worker.drain``).
+    """
 
     def __init__(
         self,
@@ -166,6 +173,7 @@ class TaskRunner:
         self._starts: list[set[Unit]] = []
         """One set per ``start`` under way: the units that have been stopped since it began."""
         self._pool, self._events = CallPool(), Inbox()
+        self.give_up: Callable[[Unit], None] = lambda unit: None
         self._measured: dict[Unit, None] = {}
         self.rows = 0
         self.metrics = RunnerMetrics(
@@ -267,7 +275,8 @@ class TaskRunner:
                 wait_s = backoff_s(failures, first_s, self._settings.retry_max_s) if failures else first_s
                 if not run.stopping:
                     retry = f"RETRYING, attempt {max(failures, 1)}, next in {math.ceil(wait_s)} s, last error: "
-                    self._say(run, UnitState.FAILED, failed.__cause__, retry)
+                    state = UnitState.STALLED if isinstance(failed.__cause__, TaskStalled) else UnitState.FAILED
+                    self._say(run, state, failed.__cause__, retry)
                 await run.pause(wait_s)
 
     async def _attempt(self, run: Run) -> None:
@@ -323,7 +332,7 @@ class TaskRunner:
             wanted = await off_loop(f"tasks of {connector.name}", connector.task_configs, limit)
             configs = restored(wanted, grant.connector_config, run.secrets)
             if configs != known or fault_point("a task list is published again"):
-                _check_tasks(connector, configs, limit)
+                check_task_configs(connector, configs, limit)
                 await self._publish(connector.name, run.grant.owner_epoch, configs)
                 known = configs
                 self._say(run, UnitState.RUNNING, None)
@@ -359,6 +368,7 @@ class TaskRunner:
             on_batch = BatchSpans(run.metrics.on_batch, grant, self._settings.group_id, self._member_id, loop.time)
             context = events.context(self._member_id, scratch, on_batch)
             task: Task | None = None
+            run.fenced = connector.fenced
             try:
                 task = connector.task(self._usable(run, cls, grant.config), context)
                 task.start()
@@ -386,16 +396,26 @@ class TaskRunner:
             task = await self._pool.run(run.start)
         except Withdrawn:
             return
+        events.begin()
         try:
             is_running = False
+            timeout_s = progress_timeout_s(grant.connector_config)
             while events.failure is None and not run.stopping:
                 if not is_running and (events.is_active or not task.reports_polls):
                     is_running = True
                     self._say(run, UnitState.RUNNING, None)
-                await run.pause()
+                at_s = stalls_at_s(events.active_at_s, timeout_s, reports_polls=task.reports_polls)
+                if at_s is not None and loop.time() >= at_s:
+                    events.keep(self._stalled(run, timeout_s))
+                else:
+                    await run.pause(None if at_s is None else at_s - loop.time())
         finally:
+            stop = asyncio.create_task(self._pool.off_loop_with_retry(f"stop {unit}", partial(end, task)))
             try:
-                await self._pool.off_loop_with_retry(f"stop {unit}", partial(end, task))
+                if isinstance(events.failure, TaskStalled):
+                    await stop_stalled(run, task, stop, self.give_up, fenced=run.fenced)
+                else:
+                    await stop
             except Exception as error:
                 logger.error("%s: stop raised: %s", unit, run.line_of(error))
                 run.stop_error = error
@@ -404,6 +424,15 @@ class TaskRunner:
             raise events.failure
 
     # ----------------------------------------------------------------------------------------------
+
+    def _stalled(self, run: Run, timeout_s: float) -> TaskStalled:
+        """Report a task as STALLED; give up if it has stalled again."""
+        now_s, error = asyncio.get_running_loop().time(), TaskStalled(timeout_s)
+        self._say(run, UnitState.STALLED, error)
+        if stalls_again(run.stalled_at_s, now_s, timeout_s):
+            self.give_up(run.grant.unit)
+        run.stalled_at_s = now_s
+        return error
 
     def _on_rows(self, unit: Unit, rows: int) -> None:
         """Rows have become durable, or (0) other numbers of a task have changed; called from any thread."""
@@ -420,7 +449,8 @@ class TaskRunner:
             cls = self._classes.get(run.grant.connector_config.get("connector.class", ""))
             location = error.location if isinstance(error, PluginError) else ""
             failed = PluginError(message, location=location or (location_of(error, cls) if cls is not None else ""))
-            logger.log(level, "%s failed: %s", run.grant.unit, failed.with_location())
+            what = "has stalled" if state is UnitState.STALLED else "failed"
+            logger.log(level, "%s %s: %s", run.grant.unit, what, failed.with_location())
         self._report(
             TaskStatus(
                 connector=run.grant.unit.connector,
@@ -430,17 +460,3 @@ class TaskRunner:
                 message=retry + message,
             )
         )
-
-
-def _check_tasks(connector: Connector, configs: list[dict[str, str]], limit: int) -> None:
-    who = f"connector {connector.name}"
-    if not 1 <= len(configs) <= limit:
-        raise ConfigError(f"{who}: task_configs", f"{len(configs)} tasks", f"1 to {limit} (tasks.max)")
-    for number, config in enumerate(configs):
-        for name, value in config.items():
-            if not isinstance(name, str) or not isinstance(value, str):
-                raise ConfigError(
-                    f"{who}: task_configs[{number}]",
-                    f"{printable(name)} of type {type(value).__name__}",
-                    "strings on both sides",
-                )

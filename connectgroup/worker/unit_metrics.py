@@ -14,7 +14,12 @@ from ..telemetry.metric_table import Scope
 from ..telemetry.metrics import Source, Value, register
 from ..telemetry.window import Window
 
-STATUSES: Final = {UnitState.RUNNING: "running", UnitState.FAILED: "failed", None: "unassigned"}
+STATUSES: Final = {
+    UnitState.RUNNING: "running",
+    UnitState.FAILED: "failed",
+    UnitState.STALLED: "stalled",
+    None: "unassigned",
+}
 """Kafka's word for the status of a unit; a unit that has no status yet is starting."""
 
 
@@ -176,8 +181,8 @@ class UnitMetrics:
         if self._is_starting:
             self._is_starting = False
             self._starts.successes += state == UnitState.RUNNING
-            self._starts.failures += state == UnitState.FAILED
-        if state == UnitState.FAILED:
+            self._starts.failures += state != UnitState.RUNNING
+        if state != UnitState.RUNNING:
             self._failures += 1
             self._failed_ms = _now_ms()
         self._running_s = self._time_running()
@@ -281,7 +286,7 @@ class _Connector(Source):
             "connector-class": "" if self.connector is None else self.connector.running_class,
             "connector-total-task-count": len(states),
             "connector-running-task-count": states.count(UnitState.RUNNING),
-            "connector-failed-task-count": states.count(UnitState.FAILED),
+            "connector-failed-task-count": states.count(UnitState.FAILED) + states.count(UnitState.STALLED),
         }
 
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.protocol.messages.describe import DeleteRequest, DescribedUnit
+from connectgroup.protocol.messages.heartbeat import TaskStatus
 from connectgroup.protocol.messages.progress import Progress, TaskProgress
+from connectgroup.protocol.records.connect import UnitState
+from connectgroup.rest.page_table import page_table
+from connectgroup.rest.views import task_status
 
 from .builders import FaultyLog, add, ask, beat, change, look, send, serving, task_list
 
@@ -66,3 +70,16 @@ async def test_numbers_end_with_the_assignment_and_with_the_group() -> None:
         await send(coordinator, DeleteRequest(group_ids=("workers",)))
         await owner_of_a_task(coordinator)
         assert (await task_unit(coordinator)).numbers is None
+
+
+async def test_stalled_task_is_shown_as_stalled_and_as_failed_to_tools_of_kafka_connect() -> None:
+    """Connect's tools know no state STALLED; groups, metrics, page and replay show it."""
+    async with serving() as coordinator:
+        owner_epoch, epoch = await owner_of_a_task(coordinator)
+        status = TaskStatus(connector="c", task=0, owner_epoch=owner_epoch, state=UnitState.STALLED, message="no poll")
+        await ask(coordinator, beat("a", epoch, statuses=(status,)))
+        group = await look(coordinator)
+        assert (await task_unit(coordinator)).state == "STALLED"
+        connect = task_status(group.connectors[0], group.connectors[0].units[1])
+        assert (connect["state"], connect["trace"]) == ("FAILED", "no poll")
+        assert page_table(group, 0, before={}, rates={})["failure/0/c"] == "no poll"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
+import signal
 import sqlite3
 import threading
 from pathlib import Path
@@ -15,11 +17,15 @@ from connectgroup.connectors.pipeline import PipelineConnector
 from connectgroup.dataplane.errors import BadLine, Fenced, SinkError, SourceError
 from connectgroup.dataplane.ownership import Range
 from connectgroup.errors import ConfigError
+from connectgroup.member.actions import Grant
+from connectgroup.protocol.records.connect import UnitState
+from connectgroup.protocol.units import Unit
 from connectgroup.spark import measuring
 from connectgroup.spark.errors import SparkError
 from connectgroup.spark.query import Batches
 from connectgroup.spark.session import spark_session
 from connectgroup.spark.sources.files import FileSource
+from connectgroup.worker.runner import RunnerSettings, TaskRunner
 from tests.no_threads import NoThreads
 
 from .conftest import Bench, wait
@@ -402,3 +408,38 @@ def test_lag_that_cannot_be_measured_does_not_disturb_the_task(
     run.wait(lambda: len(calls) > 2 and table.seen() == [*range(10)])
     warnings = [record.getMessage() for record in caplog.records if "lag" in record.getMessage()]
     assert warnings == ["flights-0: the lag cannot be measured: /in: cannot be listed; allowed: later"]
+
+
+def test_task_whose_java_is_suspended_is_stalled_and_starts_again_on_a_new_java(tmp_path: Path, spark: None) -> None:
+    """SIGSTOP: every call of Java hangs, also the stop of the query. No row is lost or doubled."""
+    bench = Bench(tmp_path, "sqlite")
+    bench.write("one.csv", range(10))
+    states: list[UnitState] = []
+    unit, config = Unit("flights", 0), bench.config() | {"task.progress.timeout.ms": "3000"}
+
+    async def run() -> None:
+        async def publish(name: str, epoch: int, configs: object) -> None: ...
+
+        runner = TaskRunner(
+            "a",
+            RunnerSettings(scratch=tmp_path / "scratch", retry_initial_s=0.1),
+            load_class=lambda name: PipelineConnector,
+            publish=publish,
+            report=lambda status: states.append(UnitState(status.state)),
+        )
+        connector = PipelineConnector("flights", bench.config())
+        task = connector.task_configs(1)[0]
+        await runner.start([Grant(unit=unit, owner_epoch=1, connector_config=config, config=task)])
+        try:
+            await asyncio.to_thread(wait, lambda: UnitState.RUNNING in states and bench.seen() == [*range(10)])
+            gateway = spark_session().sparkContext._gateway
+            assert gateway is not None
+            os.kill(gateway.proc.pid, signal.SIGSTOP)
+            bench.write("one.csv", range(10, 20), mode="a")
+            await asyncio.to_thread(wait, lambda: bench.seen() == [*range(20)])
+            assert UnitState.STALLED in states
+            await asyncio.to_thread(wait, lambda: states[-1] is UnitState.RUNNING)
+        finally:
+            await runner.stop(frozenset({unit}))
+
+    asyncio.run(run())

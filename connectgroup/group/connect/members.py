@@ -64,8 +64,8 @@ def store_statuses(overlay: Overlay, member_id: str, statuses: Iterable[TaskStat
     """
     for status in statuses:
         unit = Unit(status.connector, status.task)
-        if status.state not in (UnitState.RUNNING, UnitState.FAILED):
-            raise InvalidRequest(f"Statuses.State: got {status.state}; allowed: 1 running, 2 failed")
+        if status.state not in tuple(UnitState):
+            raise InvalidRequest(f"Statuses.State: got {status.state}; allowed: 1 running, 2 failed, 3 stalled")
         record = StatusRecord(
             group_id=overlay.group.group_id,
             connector=status.connector,

@@ -250,6 +250,4 @@ class Overlay(GroupDraft[MemberRecord, Unit]):
         causes = (*last.causes, cause) if last is not None and unanswered else (cause,)
         started_ms = last.started_ms if last is not None and unanswered else self.now_ms
         self._rebalance = Rebalance(epoch=self.epoch, causes=causes[-HISTORY:], started_ms=started_ms)
-        self.write(
-            RebalanceRecord(group_id=self.group.group_id, rebalance=self._rebalance, silent_ms=self.silent_ms)
-        )
+        self.write(RebalanceRecord(group_id=self.group.group_id, rebalance=self._rebalance, silent_ms=self.silent_ms))

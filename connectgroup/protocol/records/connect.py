@@ -53,10 +53,14 @@ class TargetState(IntEnum):
 
 
 class UnitState(IntEnum):
-    """The state of a unit that its worker reports."""
+    """The state of a unit that its worker reports.
+
+    STALLED: a task that has completed no poll within ``task.progress.timeout.ms`` and has reported no error.
+    """
 
     RUNNING = 1
     FAILED = 2
+    STALLED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

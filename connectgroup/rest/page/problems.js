@@ -20,7 +20,7 @@ export function drawProblems(model) {
     setText(row.querySelector("pre"), message);
   });
   const failed = [...model.connectors.values()].reduce(
-    (total, each) => total + (each.tasks.FAILED ?? 0) + (each.state === "FAILED" ? 1 : 0),
+    (total, each) => total + (each.tasks.FAILED ?? 0) + (each.tasks.STALLED ?? 0) + (each.state === "FAILED" ? 1 : 0),
     0,
   );
   drawKept(model);

@@ -140,7 +140,7 @@ function drawDots(canvas, units, text) {
     const [x, y] = [(index % columns) * cell, Math.floor(index / columns) * cell];
     context.fillStyle = colours[unit.state] ?? colours.OFF;
     context.fillRect(x, y, size, size);
-    if (unit.state === "FAILED" && size > 6) {
+    if ((unit.state === "FAILED" || unit.state === "STALLED") && size > 6) {
       // A cross: the state must not be visible by its colour alone.
       context.fillStyle = colours.OFF;
       context.fillRect(x + size / 2 - 1, y + 1, 2, size - 2);

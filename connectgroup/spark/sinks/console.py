@@ -48,6 +48,7 @@ class ConsoleSink(Sink):
     """Prints each row as a JSON object."""
 
     Settings = ConsoleSettings
+    fenced = False
 
     def __init__(self, settings: ConsoleSettings) -> None:
         """Open the store of the offsets.
