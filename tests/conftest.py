@@ -37,9 +37,9 @@ def pytest_runtest_makereport(
     return report
 
 
-SHARED = {"broker": "kafka", "spark": "spark", "cluster": "processes"}
-"""Fixtures that take seconds to start, and the group of tests that share each: a Kafka broker, a Spark session, a group
-of worker processes."""
+SHARED = {"broker": "kafka", "spark": "spark", "cluster": "processes", "process_group": "pipelines"}
+"""Fixtures that take seconds to start, and the group of tests that share each: a Kafka broker, a Spark session, two
+groups of worker processes."""
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -194,7 +194,7 @@ class LocalGroup:
     def pause(self, worker: str) -> None:
         """SIGSTOP; return when all threads have stopped."""
         self._signal(worker, signal.SIGSTOP)
-        self.wait(f"{worker} paused", lambda: _states(self.pid(worker)) == {"T"})
+        self.wait(f"{worker} paused", lambda: thread_states(self.pid(worker)) == {"T"})
 
     def resume(self, worker: str) -> None:
         self._signal(worker, signal.SIGCONT)
@@ -226,7 +226,7 @@ class LocalGroup:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(PATIENCE_S)
 
 
-def _states(pid: int) -> set[str]:
+def thread_states(pid: int) -> set[str]:
     """The states of a process's threads, as ``ps`` shows them."""
     return {
         task.joinpath("stat").read_text().rsplit(")", 1)[1].split()[0] for task in Path(f"/proc/{pid}/task").iterdir()

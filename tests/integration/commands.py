@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
@@ -69,8 +70,12 @@ class CommandGroup:
     def put(self, name: str, tasks: int, **config: str) -> None:
         """Create or change a connector of idle tasks; the command must succeed."""
         lines = {"connector.class": "idle", "tasks.max": str(tasks), "log": str(self.log.path), **config}
+        self.put_config(name, lines)
+
+    def put_config(self, name: str, config: Mapping[str, str]) -> None:
+        """Create or change a connector; the command must succeed."""
         file = self.root / f"{name}.json"
-        file.write_text(json.dumps({"name": name, "config": lines}))
+        file.write_text(json.dumps({"name": name, "config": dict(config)}))
         done = self.run("connectors", "put", file)
         assert done.code == 0, done.err
 

@@ -10,6 +10,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Protocol
 
 from connectgroup.dataplane.ownership import EPOCH_BITS
 from connectgroup.spark.sinks.parquet import MANIFEST, read_committed
@@ -217,7 +218,16 @@ class Pipe:
             raise
 
 
-def compare(pipe: Pipe, written: int) -> None:
+class Readable(Protocol):
+    """A sink whose rows can be read back."""
+
+    name: str
+
+    def rows(self) -> Counter[Row]:
+        """Every row in the sink."""
+
+
+def compare(pipe: Readable, written: int) -> None:
     """Fail unless the sink has exactly the rows 0 to ``written``, each once."""
     expected, found = Counter(map(row, range(written))), pipe.rows()
     lost, doubled = expected - found, found - expected

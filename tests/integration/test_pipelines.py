@@ -1,0 +1,205 @@
+"""Pipelines between all kinds of systems under faults of real processes: every row is in the sink once (X1-X4, X8).
+
+A coordinator and two workers run as a user would start them. In each round of a pipeline a worker that runs one of its
+tasks is killed, suspended beyond its session, or restarted; or the number of tasks changes; or the coordinator is
+killed and started again. Rows flow all the time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.spark.conftest import kafka as kafka, postgres as postgres
+from tests.volume import volume
+
+from . import pipelines as kinds
+from .cluster import PLUGINS, plugin_path, thread_states
+from .commands import CommandGroup
+from .flow import Feeder, compare
+from .processes import MARK, START_PATIENCE_S, Program, marked, wait
+
+pytestmark = [pytest.mark.processes]
+
+FAULTS = ("SIGKILL", "SIGSTOP", "bounce", "rescale", "coordinator")
+PIPELINES = ("files-postgres", "postgres-files", "kafka-kafka", "kafka-sqlite", "iterator-files")
+ROUNDS = int(os.environ.get("CONNECTGROUP_ROUNDS") or volume(2, 1, 12))
+CHOSEN = PIPELINES if os.environ.get("CONNECTGROUP_ROUNDS") else PIPELINES[volume(-1, 0, 0) :]
+
+
+class Group:
+    """The processes of a group with two workers."""
+
+    def __init__(self, root: Path) -> None:
+        settings = ("--session-timeout-ms", 4_000, "--heartbeat-interval-ms", 1_000, "--rebalance-delay-ms", 1_000)
+        self.commands = CommandGroup(root, *settings)
+        self.workers: dict[str, Program] = {}
+        self._started = 0
+        self._processes = contextlib.ExitStack()
+        self.coordinator = self._processes.enter_context(self.commands.coordinator())
+
+    def start_worker(self) -> str:
+        """Start a worker; return its name. It joins when its Spark session has started."""
+        self._started += 1
+        name = f"w{self._started}"
+        self.workers[name] = self._processes.enter_context(self.commands.worker(name))
+        return name
+
+    def wait(self, what: str, until: Callable[[], object]) -> None:
+        wait(what, until, self.output, START_PATIENCE_S)
+
+    def tasks_of(self, connector: str) -> dict[str, str]:
+        """The worker of each task of a connector that is RUNNING."""
+        placed = self.commands.placement()
+        return {unit: worker for unit, worker in placed.items() if re.fullmatch(rf"{connector}-\d+", unit)}
+
+    def is_member(self, worker: str) -> bool:
+        return re.search(rf"^worker {worker} ", self.commands.described(), re.MULTILINE) is not None
+
+    def restart_coordinator(self) -> None:
+        """SIGKILL, and a new process with the same data and port."""
+        self.coordinator.signal(signal.SIGKILL)
+        self.coordinator.ended()
+        self.coordinator = self._processes.enter_context(self.commands.coordinator())
+
+    def output(self) -> str:
+        lines = [f"{name} | {line}" for name, worker in self.workers.items() for line in worker.lines[-15:]]
+        return "\n".join([self.commands.described(), *lines])
+
+    def close(self) -> None:
+        self._processes.close()
+
+
+@pytest.fixture(scope="module")
+def process_group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
+    with pytest.MonkeyPatch.context() as patched, marked():
+        patched.setenv("PYTHONPATH", plugin_path())
+        patched.setattr(sys, "path", [*sys.path, str(PLUGINS)])
+        made = Group(tmp_path_factory.mktemp("pipelines"))
+        try:
+            yield made
+        finally:
+            made.close()
+
+
+def server(name: str, request: pytest.FixtureRequest) -> str:
+    """The address of a server, which lives longer than the group's processes."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.delenv(MARK)
+        address: str = request.getfixturevalue(name)
+    return address
+
+
+def make_flow(name: str, root: Path, request: pytest.FixtureRequest) -> kinds.Flow:
+    """A pipeline by its name; servers are started for those that need them."""
+    source, _, sink = name.partition("-")
+    feeder: Feeder
+    match source:
+        case "files":
+            feeder = Feeder(root / "source")
+            settings = kinds.from_files(feeder)
+        case "postgres":
+            url = server("postgres", request)
+            feeder = kinds.TableFeeder(root / "source", url, "source_rows")
+            settings = kinds.from_table(url, "source_rows")
+        case "kafka":
+            bootstrap = server("kafka", request)
+            feeder = kinds.TopicFeeder(root / "source", bootstrap, f"in-{name}")
+            settings = kinds.from_topic(bootstrap, f"in-{name}")
+        case _:
+            counts = kinds.CountFeeder(root / "source")
+            feeder, settings = counts, {"": "counted", "path": str(counts.path)}
+    match sink:
+        case "postgres":
+            return kinds.IntoPostgres(name, root, server("postgres", request), feeder, settings)
+        case "kafka":
+            return kinds.IntoKafka(name, root, server("kafka", request), feeder, settings)
+        case _:
+            return kinds.Flow(name, root, "parquet" if sink == "files" else sink, feeder, settings)
+
+
+@pytest.mark.timeout(300 + 120 * ROUNDS)
+@pytest.mark.parametrize("name", CHOSEN)
+def test_pipeline_loses_and_duplicates_no_row(
+    process_group: Group, name: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """``CONNECTGROUP_ROUNDS`` sets the number of rounds of each pipeline."""
+    group = process_group
+    first = PIPELINES.index(name)
+    flow = make_flow(name, tmp_path, request)
+    feeder = flow.feeder
+    group.commands.put_config(name, flow.config)
+    while len(group.workers) < 2:
+        group.start_worker()
+    try:
+        feeder.flow()
+        wait_for_rows(group, flow, 1_000)
+        for number in range(ROUNDS):
+            fault = FAULTS[(first + number) % len(FAULTS)]
+            group.wait("tasks on both workers", lambda: len(set(group.tasks_of(name).values())) == 2)
+            victim = random.Random(number).choice(sorted(group.tasks_of(name).values()))
+            print(f"round {number + 1} of {ROUNDS}: {fault}, {victim}, {feeder.written} rows written")
+            inject(fault, group, flow, victim)
+            wait_for_rows(group, flow, 500)
+        feeder.close()
+        group.wait("all rows", lambda: flow.count() >= feeder.written)
+        assert group.commands.run("connectors", "delete", name, "--wait").code == 0
+        compare(flow, feeder.written)
+        print(f"{name}: {ROUNDS} rounds, {feeder.written} rows: 0 lost, 0 duplicated")
+    finally:
+        feeder.close()
+        flow.close()
+
+
+def inject(fault: str, group: Group, flow: kinds.Flow, victim: str) -> None:
+    """Inject one fault; return when two workers are members and the tasks are assigned again."""
+    worker = group.workers[victim]
+    match fault:
+        case "SIGKILL":
+            worker.kill()
+            del group.workers[victim]
+            group.start_worker()
+        case "SIGSTOP":
+            suspend(group, worker)
+            # A process that is suspended in a transaction of SQLite blocks every other writer, which is another test.
+            while flow.is_locked():
+                worker.signal(signal.SIGCONT)
+                time.sleep(0.05)
+                suspend(group, worker)
+            group.wait(f"the end of {victim}'s session", lambda: not group.is_member(victim))
+            wait_for_rows(group, flow, 200)
+            worker.signal(signal.SIGCONT)
+        case "bounce":
+            worker.signal(signal.SIGTERM)
+            assert worker.ended() == 0, worker.output()
+            del group.workers[victim]
+            group.start_worker()
+        case "rescale":
+            flow.tasks = 5 - flow.tasks
+            group.commands.put_config(flow.name, flow.config | {"tasks.max": str(flow.tasks)})
+        case _:
+            group.restart_coordinator()
+    group.wait("two workers", lambda: all(map(group.is_member, group.workers)))
+    group.wait(f"{flow.tasks} tasks", lambda: len(group.tasks_of(flow.name)) == flow.tasks)
+
+
+def suspend(group: Group, worker: Program) -> None:
+    """SIGSTOP; return when all threads have stopped."""
+    worker.signal(signal.SIGSTOP)
+    group.wait("the process to stop", lambda: thread_states(worker.pid) == {"T"})
+
+
+def wait_for_rows(group: Group, flow: kinds.Flow, rows: int) -> None:
+    """Wait until this number of further rows has been written, and all of them are in the sink."""
+    due = flow.feeder.written + rows
+    group.wait(f"{due} rows written", lambda: flow.feeder.written >= due)
+    group.wait(f"{due} rows in the sink", lambda: flow.count() >= due)
