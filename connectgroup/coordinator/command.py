@@ -33,6 +33,7 @@ class Command:
         traits: what the shard knows about it; for a timer or a result only the group id.
         response: completed with the response; ``None``: no sender waits for a response.
         error_response: builds the response that carries an error.
+        number: grows with each queued command.
         arrived: the late-copy check has been done.
         late: the request is a late copy; it changes nothing.
         parked: the request has been parked.
@@ -46,6 +47,7 @@ class Command:
     client: Client = NO_CLIENT
     response: asyncio.Future[Any] | None = None
     error_response: Callable[[GroupError], Any] | None = None
+    number: int = 0
     arrived: bool = False
     late: bool = False
     parked: bool = False

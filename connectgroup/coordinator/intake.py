@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
-from operator import itemgetter
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any
 
 from ..errors import GroupError
@@ -36,8 +36,8 @@ class Intake:
         self._is_member = is_member
         self.not_serving: GroupError | None = None
         self.on_arrival: Callable[[RequestTraits], None] = lambda request: None
-        self._queue: deque[tuple[int, Command]] = deque()  # with the number of the command
-        self._heartbeats: deque[tuple[int, Command]] = deque()
+        self._queue: deque[Command] = deque()
+        self._heartbeats: deque[Command] = deque()
         self._count = 0
         self._has_work = asyncio.Event()
         self._pending: dict[Command, None] = {}  # in order of arrival
@@ -82,9 +82,19 @@ class Intake:
         """Queue a command, unless the shard does not serve any more."""
         if self.not_serving is None:
             self._count += 1
-            queue = self._heartbeats if self._is_heartbeat_of_member(command) else self._queue
-            queue.append((self._count, command))
+            command.number = self._count
+            self._queue_of(command).append(command)
             self._has_work.set()
+
+    def put_back(self, commands: Sequence[Command]) -> None:
+        """Queue commands again that ``take`` has returned, before all others."""
+        if self.not_serving is None:
+            for command in reversed(commands):
+                self._queue_of(command).appendleft(command)
+            self._has_work.set()
+
+    def _queue_of(self, command: Command) -> deque[Command]:
+        return self._heartbeats if self._is_heartbeat_of_member(command) else self._queue
 
     def _is_heartbeat_of_member(self, command: Command) -> bool:
         """Numbered requests only: a late one is recognized, in whatever order they are decided."""
@@ -104,8 +114,8 @@ class Intake:
         first = min(len(heartbeats), MAX_INPUTS_PER_TURN - min(len(others), MIN_OTHERS_PER_TURN))
         taken = [heartbeats.popleft() for _ in range(first)]
         taken += [others.popleft() for _ in range(min(len(others), MAX_INPUTS_PER_TURN - first))]
-        taken.sort(key=itemgetter(0))  # within a turn, in order of arrival
-        return [command for _, command in taken]
+        taken.sort(key=attrgetter("number"))  # within a turn, in order of arrival
+        return taken
 
     def stop(self, error: GroupError) -> None:
         """Reject all pending requests, in whatever state they are, and all later ones."""

@@ -49,6 +49,9 @@ from .turn import Turn
 
 logger = logging.getLogger(__name__)
 
+MAX_TURN_S = 0.025
+"""Seconds after which a turn decides no further command. Nothing else runs on the event loop meanwhile."""
+
 
 class Shard:
     """Serves groups of any registered type from one log.
@@ -158,7 +161,14 @@ class Shard:
         self.metrics.on_turn()
         turn = Turn(commands)
         queue = deque(commands)
+        clock = asyncio.get_running_loop().time
+        ends_s = clock() + MAX_TURN_S
         while queue:
+            # A parked request that was woken belongs to this turn, as the change that it reports.
+            if not queue[0].parked and len(queue) < len(commands) and clock() >= ends_s:
+                turn.commands = commands[: -len(queue)]
+                self.intake.put_back(queue)
+                break
             command = queue.popleft()
             try:
                 group = self.decisions.admit(command, turn)

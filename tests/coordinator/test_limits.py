@@ -7,13 +7,14 @@ import tracemalloc
 
 import pytest
 
-from connectgroup.coordinator import dedup, intake
+from connectgroup.coordinator import dedup, intake, shard
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.errors import InvalidRequest, StaleMemberEpoch, UnknownMemberId
+from connectgroup.log.memory import MemoryLog
 from connectgroup.protocol.messages.describe import DescribeRequest, DescribeResponse
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
 
-from .builders import GROUP, add, ask, beat, change, look, send, serving
+from .builders import GROUP, add, ask, beat, change, look, memory_is_log, send, serving
 
 
 async def test_rejected_member_ids_are_not_kept() -> None:
@@ -87,3 +88,23 @@ async def test_heartbeats_of_members_are_decided_before_a_flood_of_others(monkey
         await asyncio.gather(*strangers, member)
     assert answered.index("member") < 25
     assert len(answered) == 201
+
+
+async def test_turn_that_takes_too_long_leaves_the_rest_to_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No response is sent and no heartbeat is read during a turn. The order of arrival stays."""
+    monkeypatch.setattr(shard, "MAX_TURN_S", 0.0)
+    answered: list[str] = []
+
+    async def join(coordinator: Coordinator, name: str) -> None:
+        assert (await ask(coordinator, beat(name, sequence=1))).error_code == 0
+        answered.append(name)
+
+    names = [f"m{number:02}" for number in range(20)]
+    log = MemoryLog()
+    async with serving(log) as coordinator:
+        await change(coordinator, add())
+        before = coordinator.shard.turns
+        await asyncio.gather(*(join(coordinator, name) for name in names))
+        assert coordinator.shard.turns - before >= len(names)
+        assert answered == names
+        await memory_is_log(coordinator, log)
