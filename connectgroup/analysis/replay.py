@@ -12,15 +12,12 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from ..assign.api import ConnectAssignor
 from ..errors import ConfigError, LogError
 from ..group.connect.describe import describe
 from ..group.connect.state import Group
-from ..log.registry import LOG_FILE
-from ..log.sqlite.log import path_of
-from ..log.sqlite.reader import StoredGroup, stored_group, stored_groups
+from ..log.sqlite.reader import StoredGroup, log_file, stored_group, stored_groups
 from ..masking import masked_text
 from ..plugins import load_assignor
 from ..protocol.messages.common import units_of
@@ -44,8 +41,6 @@ from ..protocol.records.connect import (
 from ..protocol.units import Unit, printable, show
 from .comparison import Comparison, Counted, Step
 from .explain import rebalance_json, rebalance_line, rebalance_lines, time_of
-
-LOG_FORMS = "sqlite:///PATH, the path of the file, or the --data directory of a coordinator"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +143,7 @@ def replay(
         ConfigError: the log, the group or the assignor does not exist; names what is allowed.
         LogError: the log cannot be read, or records of the group are damaged.
     """
-    path = _path(log)
+    path = log_file(log)
     other = load_assignor(assignor) if isinstance(assignor, str) else assignor
     known = stored_groups(path)
     if group is None and len(known) == 1:
@@ -206,32 +201,6 @@ def history_of(
         compared_with="" if comparison is None else comparison.assignor,
         steps=() if comparison is None else tuple(comparison.steps),
     )
-
-
-def _path(log: str | Path) -> Path:
-    """The file of a log.
-
-    Raises:
-        ConfigError: the log is not in a file, or there is no such file.
-    """
-    text = str(log)
-    path = Path(text)
-    if isinstance(log, str) and ":" in text.partition("/")[0]:
-        try:
-            url = urlsplit(text)
-            path = Path(path_of(url))
-            if url.scheme != "sqlite" or not path.name:
-                raise ValueError("not the URL of a file")
-        except ValueError as error:
-            raise ConfigError("log", printable(text), LOG_FORMS) from error
-    try:
-        path = path / LOG_FILE if path.is_dir() else path
-        found = path.is_file()
-    except (OSError, ValueError):
-        found = False
-    if not found:
-        raise ConfigError("log", printable(text), f"an existing file: {LOG_FORMS}")
-    return path
 
 
 # ---------------------------------------------------------------------------------------------- events

@@ -12,7 +12,7 @@ from ..errors import NO_VALUE, ConfigError, from_code
 from ..protocol.messages.common import each_unit
 from ..protocol.messages.describe import DescribedGroup, DescribedMember, DescribedUnit
 from ..protocol.records.connect import GROUP_TYPE
-from ..protocol.units import Unit, show
+from ..protocol.units import Unit, printable, show
 from ..rest.views import group_description, group_summary
 from .render import lag_text, print_json, print_table, rate_text, time_text
 from .requests import connected
@@ -192,4 +192,19 @@ async def replay_log(options: argparse.Namespace) -> int:
     history = replay(options.log, options.group, assignor=options.assignor, max_moves=options.max_moves)
     for line in [json.dumps(history.to_json())] if options.json else history.lines():
         print(line)
+    return 0
+
+
+async def recover_log(options: argparse.Namespace) -> int:
+    """Recover the groups of a log that no coordinator has open."""
+    from ..coordinator.recovery import recover
+    from ..coordinator.runtime import wall_clock_ms
+    from ..log.sqlite.log import SqliteLog
+    from ..log.sqlite.reader import log_file
+
+    recovered = await recover(SqliteLog(log_file(options.log), restored=True), now_ms=wall_clock_ms())
+    for group_id in recovered:
+        print(f"group {printable(group_id)}: recovered")
+    if not recovered:
+        print("no group to recover")
     return 0

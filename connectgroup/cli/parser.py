@@ -18,11 +18,14 @@ from .groups import (
     explain_groups,
     list_groups,
     plan_groups,
+    recover_log,
     replay_log,
 )
 from .processes import prepare_spark, run_up, serve_coordinator, serve_proxy, serve_rest, serve_worker
 from .security import add_security
 from .workers import drain_worker, list_workers, restart_worker
+
+LOG_HELP = "sqlite:///PATH, the path of the file, or the --data directory of a coordinator"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -191,11 +194,18 @@ def build_parser() -> argparse.ArgumentParser:
     add_coordinator(planning)
     planning.set_defaults(run=plan_groups)
 
+    recover = groups.add_parser(
+        "recover",
+        help="after an older copy of a coordinator's log was put back: let workers and sinks continue from it",
+    )
+    recover.add_argument("log", help=LOG_HELP)
+    recover.set_defaults(run=recover_log)
+
     prepare = commands.add_parser("prepare", help="archive the classes that Spark loads: workers start sooner; once")
     prepare.set_defaults(run=prepare_spark)
 
     replaying = commands.add_parser("replay", help="print the history of a group from its log, which is only read")
-    replaying.add_argument("log", help="sqlite:///PATH, the path of the file, or the --data directory of a coordinator")
+    replaying.add_argument("log", help=LOG_HELP)
     replaying.add_argument("--group", metavar="GROUP", help="group id; not needed if the log has one group only")
     replaying.add_argument("--assignor", metavar="NAME", help="show what this assignor would have done instead")
     replaying.add_argument(

@@ -123,6 +123,9 @@ async def test_log_that_a_killed_coordinator_left_is_read_and_can_be_opened_afte
     history = connectgroup.replay(copy)
     assert {unit.member_id for connector in history.final.connectors for unit in connector.units} == {"a"}
     assert {name: (copy / name).read_bytes() for name in before} == before
+    recovered = await command("groups", "recover", copy)  # as after an older copy was put back
+    assert (recovered.code, recovered.out) == (0, f"group {GROUP}: recovered\n")
+    assert not connectgroup.replay(copy).final.members
     server = CoordinatorServer(checked(CoordinatorConfig, {"port": 0, "data": copy / "groups.sqlite"}))
     await server.start()
     await server.close()

@@ -68,8 +68,8 @@ async def test_truncated_file_is_rejected(directory: Path, lock_file_too: bool) 
                 assert (folder / NAME).stat().st_size == length, "left unchanged"
 
 
-async def test_emptied_file_is_rejected_and_removed_file_is_a_new_log(directory: Path) -> None:
-    """F28: a removed log was removed on purpose; an empty file is an accident."""
+async def test_emptied_or_removed_file_is_rejected_until_its_lock_file_is_removed(directory: Path) -> None:
+    """F28: a log that was removed on purpose was removed with its lock file; all else is an accident."""
     path = directory / NAME
     acknowledged = await ten_batches(path)
     os.truncate(path, 0)
@@ -78,6 +78,9 @@ async def test_emptied_file_is_rejected_and_removed_file_is_a_new_log(directory:
         with pytest.raises(LogError, match=message):
             await SqliteLog(path).open()
     path.unlink()
+    with pytest.raises(LogError, match="is missing though process"):
+        await SqliteLog(path).open()
+    (directory / f"{NAME}.lock").unlink()
     await serves(path, Acknowledged())
     assert acknowledged.kept
 

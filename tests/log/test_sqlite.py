@@ -183,6 +183,7 @@ async def test_record_of_a_later_coordinator_epoch_than_the_log_is_an_error(tmp_
     connection.execute("UPDATE meta SET value = 0 WHERE name = 'epoch'")
     connection.commit()
     connection.close()
+    (tmp_path / "groups.db.lock").unlink()  # it has the epoch, too
     async with opened(SqliteLog(path)) as log:
         loaded = (await log.load("g"))["g"]
         assert isinstance(loaded, LogError)

@@ -14,6 +14,7 @@ import pytest
 from connectgroup.errors import LogError
 from connectgroup.log.sqlite.log import SqliteLog
 from connectgroup.log.sqlite.rows import row_checksum
+from connectgroup.testing.contracts.log import opened
 
 from .sqlite_helpers import alter, filled_log, parts_in, start_appending, states_of
 
@@ -161,9 +162,9 @@ def test_only_a_torn_last_transaction_is_cut_off(tmp_path: Path) -> None:
     child.wait()
     child.stdout.close()
     wal = tmp_path / "groups.db-wal"
-    os.truncate(wal, wal.stat().st_size - 100)
+    frame = wal.read_bytes()[-4120:]
     with wal.open("ab") as file:
-        file.write(bytes(100))
+        file.write(frame[:-100] + bytes(100))
     parts = asyncio.run(parts_in(path))
     assert set(range(last)) <= parts.keys()
     assert all(found == {"0", "1", "2"} for found in parts.values())
@@ -189,6 +190,62 @@ def test_log_whose_checkpoint_is_blocked_by_a_reader_is_rejected(
     assert asyncio.run(parts_in(path))
 
 
+@pytest.mark.parametrize("transactions", [1, 5])
+def test_write_ahead_log_that_was_cut_behind_a_transaction_is_detected(tmp_path: Path, transactions: int) -> None:
+    """SQLite takes it for a whole one: acknowledged records would be missing without an error."""
+    path = tmp_path / "groups.db"
+    child = start_appending(path, 0)
+    assert child.stdout is not None
+    for _ in range(30):
+        child.stdout.readline()
+    child.kill()
+    child.wait()
+    child.stdout.close()
+    wal = tmp_path / "groups.db-wal"
+    data = wal.read_bytes()
+    length = 24 + int.from_bytes(data[8:12], "big")
+    # A frame with a size of the database is the last one of a transaction.
+    ends = [at + length for at in range(32, len(data), length) if any(data[at + 4 : at + 8])]
+    os.truncate(wal, ends[-1 - transactions - 1])  # one more: the last transaction may not be acknowledged
+    for _ in range(2):
+        with pytest.raises(LogError, match=f"was acknowledged: .* connectgroup groups recover {path}"):
+            asyncio.run(SqliteLog(path).open())
+    asyncio.run(contents_of_restored(path))  # with a higher coordinator epoch, see RESTORED_EPOCHS
+    assert asyncio.run(parts_in(path))
+
+
+async def contents_of_restored(path: Path) -> None:
+    """Open a log that lacks records, as ``groups recover`` does."""
+    async with opened(SqliteLog(path, restored=True)):
+        pass
+
+
+@pytest.mark.parametrize("files", [("groups.db",), ("groups.db", "groups.db-wal")])
+@pytest.mark.parametrize("killed", [True, False])
+def test_missing_file_is_no_empty_log_while_its_lock_file_is_there(
+    tmp_path: Path, files: tuple[str, ...], killed: bool
+) -> None:
+    path = tmp_path / "groups.db"
+    if killed:
+        child = start_appending(path, 0)
+        assert child.stdout is not None
+        child.stdout.readline()
+        child.kill()
+        child.wait()
+        child.stdout.close()
+    else:
+        asyncio.run(filled_log(path))
+    for file in files:
+        (tmp_path / file).unlink(missing_ok=True)
+    for _ in range(2):
+        with pytest.raises(LogError, match="is missing though process"):
+            asyncio.run(SqliteLog(path).open())
+        assert not path.exists()
+    (tmp_path / "groups.db.lock").unlink()
+    (tmp_path / "groups.db-wal").unlink(missing_ok=True)
+    assert asyncio.run(states_of(path)) == {}
+
+
 def test_missing_write_ahead_log_is_detected(tmp_path: Path) -> None:
     """Bad input 30: the file alone would open without an error, without the last acknowledged records."""
     path = tmp_path / "groups.db"
@@ -203,5 +260,5 @@ def test_missing_write_ahead_log_is_detected(tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(LogError, match=f"groups.db-wal is missing though process {child.pid} did not close it"):
             asyncio.run(log.open())
-    (tmp_path / "groups.db.lock").unlink()
+    asyncio.run(contents_of_restored(path))
     asyncio.run(states_of(path))

@@ -37,14 +37,20 @@ class SqliteLog(Log):
             users may access is opened with a warning. The lock file is ``<path>.lock``.
         max_batch_bytes: maximum batch size, in uncompressed bytes of keys and values.
         compact_after: records that one group may add before it is compacted (more if it has more live records).
+        restored: open a log that lacks acknowledged records, because it is an older copy or its WAL was cut.
     """
 
     def __init__(
-        self, path: str | Path, *, max_batch_bytes: int = MAX_BATCH_BYTES, compact_after: int = COMPACT_AFTER
+        self,
+        path: str | Path,
+        *,
+        max_batch_bytes: int = MAX_BATCH_BYTES,
+        compact_after: int = COMPACT_AFTER,
+        restored: bool = False,
     ) -> None:
         self._path = Path(path)
         self._max_batch_bytes = max_batch_bytes
-        self._compact_after = compact_after
+        self._compact_after, self._restored = compact_after, restored
         self._store: Store | None = None
         self._thread: ThreadPoolExecutor | None = None
         self._epoch = 0
@@ -105,7 +111,7 @@ class SqliteLog(Log):
         if self._store is not None:
             raise LogError(f"{self._path}: is open already")
         thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"log {self._path.name}")
-        store = Store(self._path, compact_after=self._compact_after)
+        store = Store(self._path, compact_after=self._compact_after, restored=self._restored)
         try:
             opened = asyncio.get_running_loop().run_in_executor(thread, store.open)
         except RuntimeError as error:  # the executor creates its thread now; all later calls use this thread

@@ -13,14 +13,18 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
-from ...errors import LogError, WireError
+from ...errors import ConfigError, LogError, WireError
 from ...protocol.records.base import Key, Tombstone
 from ...protocol.records.connect import Record
 from ...protocol.units import printable
+from ..registry import LOG_FILE
 from .files import APPLICATION_ID
+from .log import path_of
 from .rows import Row, text_of
+
+LOG_FORMS = "sqlite:///PATH, the path of the file, or the --data directory of a coordinator"
 
 _ROWS = (
     "SELECT offset, batch, epoch, kind, group_id, name, value, crc32 FROM records WHERE group_id = ? ORDER BY offset"
@@ -38,6 +42,32 @@ class StoredGroup:
 
     snapshot: tuple[Record, ...]
     batches: tuple[tuple[Record, ...], ...]
+
+
+def log_file(log: str | Path) -> Path:
+    """The file of a log.
+
+    Raises:
+        ConfigError: the log is not in a file, or there is no such file.
+    """
+    text = str(log)
+    path = Path(text)
+    if isinstance(log, str) and ":" in text.partition("/")[0]:
+        try:
+            url = urlsplit(text)
+            path = Path(path_of(url))
+            if url.scheme != "sqlite" or not path.name:
+                raise ValueError("not the URL of a file")
+        except ValueError as error:
+            raise ConfigError("log", printable(text), LOG_FORMS) from error
+    try:
+        path = path / LOG_FILE if path.is_dir() else path
+        found = path.is_file()
+    except (OSError, ValueError):
+        found = False
+    if not found:
+        raise ConfigError("log", printable(text), f"an existing file: {LOG_FORMS}")
+    return path
 
 
 def stored_groups(path: Path) -> list[str]:

@@ -31,7 +31,7 @@ from ...protocol.records.connect import Record
 from ...protocol.units import printable
 from ..base import EncodedRecord, Loaded, LogFenced
 from .files import APPLICATION_ID, file_system, is_connectgroup_log, make_private, sync_folder
-from .lock import LockFile
+from .lock import LockFile, Mark
 from .rows import Row, row_checksum, text_of
 from .wal import check_wal, rewrite_wal
 
@@ -42,6 +42,9 @@ COMPACT_AFTER: Final = 2_000
 
 GROUPS_AT_ONCE: Final = 50
 """Groups with few rows that are compacted together, if all groups have five times ``COMPACT_AFTER`` rows to compact."""
+
+RESTORED_EPOCHS: Final = 1_000
+"""Coordinator epochs that an older copy of a log may be missing: workers ignore a coordinator of a lower epoch."""
 
 _SCHEMA: Final = f"""
 CREATE TABLE records (
@@ -79,8 +82,9 @@ logger = logging.getLogger(__name__)
 class Store:
     """One opening of the file. Call ``open`` first; any method may raise ``LogError``, which names the file."""
 
-    def __init__(self, path: Path, *, compact_after: int = COMPACT_AFTER) -> None:
-        self.path = path
+    def __init__(self, path: Path, *, compact_after: int = COMPACT_AFTER, restored: bool = False) -> None:
+        """``restored``: open a log that lacks records that its lock file has the mark of (``coordinator.recovery``)."""
+        self.path, self._restored = path, restored
         self._compact_after = compact_after
         self._wal = path.with_name(path.name + "-wal")
         self._lock = LockFile(path.with_name(path.name + ".lock"))
@@ -112,6 +116,8 @@ class Store:
                     offset += 1
             connection.executemany(_INSERT, rows)
             connection.executemany(_COUNT, [(group_id, *sums[group_id]) for group_id in sums])
+        with suppress(OSError):  # the records are durable; the next mark includes them
+            self._lock.note(Mark(self._epoch, offset - 1))
         self._added.update({group_id: count for group_id, (count, _) in sums.items()})
         self._all_added += len(rows)
         # Due when as many rows were added as are live: the amortized cost of compaction does not exceed that of append.
@@ -209,8 +215,13 @@ class Store:
                 self._lock.write("opening")
             self._connection = self._connect()
             with self._transaction() as connection:
-                self._epoch = self._read_epoch(connection) + 1
+                # Not the epoch of a former coordinator: its workers would take this one for one that was replaced.
+                epoch = max(self._read_epoch(connection), self._lock.mark.epoch)
+                self._epoch = epoch + (RESTORED_EPOCHS if self._restored else 1)
                 connection.execute("UPDATE meta SET value = ? WHERE name = 'epoch'", (self._epoch,))
+                mark = Mark(self._epoch, self._next_offset(connection) - 1)
+            with suppress(OSError):
+                self._lock.note(mark)
             self.compact()
             self._check_mode()
         except BaseException:
@@ -259,6 +270,7 @@ class Store:
                 connection.execute("PRAGMA synchronous = FULL")
                 if _pragma(connection, "synchronous") != 2:
                     raise LogError(f"{self.path}: SQLite does not take synchronous=FULL")
+                self._check_end(0 if new else self._next_offset(connection) - 1)
                 if new:
                     connection.executescript(f"BEGIN IMMEDIATE;{_SCHEMA}COMMIT;")
                 busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
@@ -365,6 +377,21 @@ class Store:
         if kind in ("tmpfs", "ramfs"):
             logger.warning("%s: is on %s, its records do not survive a restart of the machine", self.path, kind)
 
+    def _check_end(self, last: int) -> None:
+        """Check that the log has every record that was acknowledged, as the mark in the lock file says.
+
+        SQLite takes a WAL that was cut off behind one of its transactions for a whole one.
+
+        Args:
+            last: the offset of the last record in the log.
+        """
+        if last < self._lock.mark.offset and not self._restored:
+            raise LogError(
+                f"{self.path}: ends at record {last}, but record {self._lock.mark.offset} was acknowledged: its "
+                "write-ahead log was cut, or this is an older copy. To continue without the missing records: "
+                f"connectgroup groups recover {self.path}"
+            )
+
     def _check_mode(self) -> None:
         """Warn if other users may access the log. Keep its mode: an operator may have set it for a backup."""
         with self._errors():
@@ -380,20 +407,26 @@ class Store:
         """Check that the files match the state of the previous holder.
 
         A process that died while it was writing left a WAL; without the WAL, acknowledged records are missing. They are
-        also missing if the file is empty after a process has written to it. A file that is missing after a clean close
-        was removed on purpose.
+        also missing if the file is missing or empty after a process has written to it. A log that was removed on
+        purpose was removed with its lock file.
         """
         holder, _, doing = self._lock.left_by.partition(" ")
-        if doing in ("writing", "closing") and self.path.exists() and not self.path.stat().st_size:
+        missing = not self.path.exists()
+        if (doing == "closing" and missing) or (
+            doing in ("writing", "closing") and not missing and not self.path.stat().st_size
+        ):
             raise LogError(
-                f"{self.path}: is empty though process {printable(holder)} wrote a log there: its records are lost. "
-                f"To start empty, remove {self._lock.path.name}"
+                f"{self.path}: is {'missing' if missing else 'empty'} though process {printable(holder)} wrote a log "
+                f"there: its records are lost. To start empty, remove {self._lock.path.name}"
             )
-        if doing == "writing" and not (self._wal.exists() and self.path.exists()):
-            lost = self.path if self._wal.exists() else self._wal
+        if doing == "writing" and (missing or not (self._wal.exists() or self._restored)):
+            if self._wal.exists():
+                what, remedy = self.path, f"To start empty, remove {self._lock.path.name} and {self._wal.name}"
+            else:
+                what, remedy = self._wal, f"To continue without them: connectgroup groups recover {self.path}"
             raise LogError(
-                f"{self.path}: {lost.name} is missing though process {printable(holder)} did not close it cleanly: "
-                f"records may be lost. To continue with the remaining records, remove {self._lock.path.name}"
+                f"{self.path}: {what.name} is missing though process {printable(holder)} did not close it cleanly: "
+                f"records may be lost. {remedy}"
             )
 
 
