@@ -301,3 +301,21 @@ def test_task_claims_while_another_one_commits_all_the_time(kafka: str, monkeypa
         thread.join(60)
         busy.close()
         other.close()
+
+
+def test_batch_that_fills_the_queue_of_the_client_is_written(kafka: str) -> None:
+    """The record with the offsets finds the queue full of the batch's records."""
+    import pyarrow as pa
+
+    name = f"t{uuid.uuid4().hex}"
+    make_topic(kafka, name, 1)
+    client = json.dumps({"queue.buffering.max.messages": "10"})
+    settings = {"bootstrap.servers": kafka, "topic": name, "client": client}
+    sink = KafkaSink.create(KafkaSinkSettings.model_validate(settings), from_ddl("a INT"))
+    owner = Owner(connector=name, task=0, tasks=1, fencing_token=1)
+    sink.claim(owner, lambda name: True)
+    for at in range(3):
+        rows = pa.table({"a": [*range(10 * at, 10 * at + 10)]})
+        assert sink.commit(owner, [Range(slice="s", start=at, end=at + 1)], rows) is True
+    sink.close()
+    assert [json.loads(value)["a"] for _, value in committed(kafka, name)] == [*range(30)]

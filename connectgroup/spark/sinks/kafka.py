@@ -168,14 +168,9 @@ class KafkaSink(DeadLetterSink):
     def _write(self, producer: Producer, owner: Owner, ranges: Sequence[Range], records: Iterable[_Record]) -> None:
         producer.begin_transaction()
         for topic, key, value in records:
-            while True:
-                try:
-                    producer.produce(topic, value, key)
-                    break
-                except BufferError:
-                    producer.poll(0.1)
-        for key_text, value_text in slice_records(owner, ranges):
-            producer.produce(self._settings.offsets_topic, value_text, key_text, partition=0)
+            _produce(producer, topic, key, value)
+        for key, value in slice_records(owner, ranges):
+            _produce(producer, self._settings.offsets_topic, key, value, partition=0)
         producer.commit_transaction(TIMEOUT_S)
 
     def _records(self, rows: pa.Table) -> Iterator[_Record]:
@@ -219,6 +214,18 @@ class KafkaSink(DeadLetterSink):
     def _drop_producer(self) -> None:
         # Without a timeout: the cluster aborts an open transaction of a producer whose successor initializes.
         self._producer = self._owner = None
+
+
+def _produce(
+    producer: Producer, topic: str, key: bytes | str | None, value: bytes | str | None, partition: int = -1
+) -> None:
+    """Add a record to the client's queue; wait while it is full. Partition -1: the client chooses."""
+    while True:
+        try:
+            producer.produce(topic, value, key, partition)
+            return
+        except BufferError:
+            producer.poll(0.01)
 
 
 def client_of(settings: KafkaSinkSettings) -> dict[str, str]:
