@@ -31,3 +31,15 @@ def new_group(proxy: Proxy) -> NewGroup:
     from tests.consumer.members import group_on
 
     return partial(group_on, proxy)
+
+
+@pytest.fixture(scope="package")
+def quick_group(broker: Broker) -> Iterator[NewGroup]:
+    """As ``new_group``; consumer groups have a short heartbeat interval."""
+    from tests.consumer.members import group_on
+
+    from .running import running_proxy
+
+    heartbeat = ("--consumer-heartbeat-interval-ms", "300", "--consumer-session-timeout-ms", "6000")
+    with running_proxy(broker, *heartbeat) as proxy:
+        yield partial(group_on, proxy)

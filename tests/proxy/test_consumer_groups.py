@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,21 +9,7 @@ import pytest
 from .conftest import NewGroup
 
 if TYPE_CHECKING:
-    from tests.consumer.broker import Broker
     from tests.consumer.members import BrokerGroup, BrokerMember
-
-HEARTBEAT = ("--consumer-heartbeat-interval-ms", "300", "--consumer-session-timeout-ms", "6000")
-
-
-@pytest.fixture(scope="module")
-def quick_group(broker: Broker) -> Iterator[NewGroup]:
-    """As ``new_group``; consumer groups have a short heartbeat interval."""
-    from tests.consumer.members import group_on
-
-    from .running import running_proxy
-
-    with running_proxy(broker, *HEARTBEAT) as proxy:
-        yield partial(group_on, proxy)
 
 
 def member(group: BrokerGroup, client: str, name: str) -> BrokerMember:

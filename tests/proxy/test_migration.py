@@ -12,11 +12,12 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.volume import volume
 
 from .conftest import NewGroup
 
@@ -24,18 +25,13 @@ if TYPE_CHECKING:
     from tests.consumer.broker import Broker
     from tests.consumer.members import BrokerGroup, BrokerMember
 
-HEARTBEAT = ("--consumer-heartbeat-interval-ms", "300", "--consumer-session-timeout-ms", "6000")
-
-
-@pytest.fixture(scope="module")
-def quick_group(broker: Broker) -> Iterator[NewGroup]:
-    """As ``new_group``; consumer groups have a short heartbeat interval."""
-    from tests.consumer.members import group_on
-
-    from .running import running_proxy
-
-    with running_proxy(broker, *HEARTBEAT) as proxy:
-        yield partial(group_on, proxy)
+UPGRADES = (
+    ("java", "range"),
+    ("librdkafka", "cooperative-sticky"),
+    ("java", "cooperative-sticky"),
+    ("librdkafka", "range"),
+)
+"""Clients and their classic assignors; a user's run has the first two."""
 
 
 @contextmanager
@@ -65,8 +61,7 @@ def type_of(group: BrokerGroup) -> str:
     return types[group.name]
 
 
-@pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
-@pytest.mark.parametrize("client", ["librdkafka", "java"])
+@pytest.mark.parametrize(("client", "assignor"), UPGRADES[: volume(user=2, ci=4, soak=4)])
 def test_members_are_upgraded_one_by_one_and_back(quick_group: NewGroup, client: str, assignor: str) -> None:
     with quick_group(f"migration {client} {assignor}", partitions=6) as group:
         start = {"librdkafka": group.librdkafka, "java": group.java}[client]

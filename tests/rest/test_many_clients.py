@@ -21,7 +21,7 @@ from ..integration.processes import Program, wait
 
 pytestmark = pytest.mark.processes
 
-CLIENTS = volume(40, 200, 400)
+CLIENTS = volume(25, 200, 400)
 WRITES = 3
 
 
