@@ -24,7 +24,8 @@ class Reader:
     def __init__(self, root: Path, store: dict[str, int], *, task: int = 0, tasks: int = 1, **rules: Any) -> None:
         self.root, self.store = root, store
         mine = {name: at for name, at in store.items() if is_slice_of(name, task, tasks)}
-        others: Callable[[], Mapping[str, int]] | None = (lambda: dict(store)) if tasks > 1 else None
+        self.lookups = 0
+        others: Callable[[], Mapping[str, int]] | None = self._committed if tasks > 1 else None
         self.planner = Planner(
             root=root,
             task=task,
@@ -35,6 +36,10 @@ class Reader:
             others=others,
         )
         self.at: dict[str, int] = mine
+
+    def _committed(self) -> dict[str, int]:
+        self.lookups += 1
+        return dict(self.store)
 
     def read(self) -> str:
         """Read and commit all batches; return the bytes in the order of the slices."""
@@ -103,6 +108,28 @@ def test_file_renamed_to_the_name_of_another_task_is_read_once(tmp_path: Path) -
     assert [task.planner.lag(store).files for task in tasks] == [0, 0]
     shutil.copy(tmp_path / names[1][0], tmp_path / names[1][1])
     assert [task.read() for task in tasks] == ["", "one\ntwo\n"], "a copy is another file"
+
+
+def test_other_tasks_are_asked_only_for_files_that_may_have_been_renamed(tmp_path: Path) -> None:
+    """A look-up reads all offsets of the connector: with the sink kafka, a topic."""
+    store: dict[str, int] = {}
+    names = [n for n in map(str, range(100)) if is_slice_of(n, 0, 2)]
+    append(tmp_path / names[0], "x\n")
+    reader = Reader(tmp_path, store, tasks=2)
+    reader.read()
+    assert reader.lookups == 1, "renamed before this task started?"
+    for name in names[1:10]:
+        append(tmp_path / name, f"{name}\n")
+        assert reader.read() == f"{name}\n"
+    assert reader.lookups == 1
+    theirs = next(n for n in map(str, range(100)) if is_slice_of(n, 1, 2))
+    append(tmp_path / theirs, "one\n")
+    assert reader.read() == ""
+    assert Reader(tmp_path, store, task=1, tasks=2).read() == "one\n"
+    (tmp_path / theirs).rename(tmp_path / names[20])
+    for _ in range(3):
+        assert reader.read() == ""
+    assert reader.lookups == 2
 
 
 @pytest.mark.parametrize("same_size", [False, True])
@@ -203,10 +230,11 @@ def test_file_that_cannot_be_read_is_left_out_if_errors_are_tolerated(tmp_path: 
     append(tmp_path / "b", "one\n")
     with pytest.raises(SourceError, match="a: cannot be read"):
         Reader(tmp_path, {}).read()
+    (tmp_path / "c").symlink_to("/etc/hostname")
     reader = Reader(tmp_path, {}, skips_bad=True)
     assert reader.read() == "one\n"
-    assert list(reader.planner.problems) == ["a"]
-    assert reader.planner.lag(reader.at).unreadable_files == 1
+    assert sorted(reader.planner.problems) == ["a", "c"]
+    assert reader.planner.lag(reader.at).unreadable_files == 2
 
 
 def test_compressed_file_is_read_when_it_is_complete(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -54,31 +54,36 @@ class Catalog:
         self._identities = identities_in(positions)
         self._file_of = {name: self._identities[name].file if name in self._identities else name for name in positions}
         self._lost: set[str] = set()
-        self._names: set[str] = set()
-        self._checked: set[tuple[str, int]] = set()
+        self._inodes: dict[str, int] = {}
+        self._ever: set[int] = set()
+        self._suspected: set[str] = set()
+        self._theirs: dict[str, int] = {}
         self._their_index: Index | None = None
         self.stats: dict[str, os.stat_result] = {}
         self.rewritten: dict[str, str] = {}
 
-    def slices(self, names: Sequence[str]) -> dict[str, str]:
+    def slices(self, inodes: Mapping[str, int]) -> dict[str, str]:
         """Return the slice of each file that this task reads.
 
         Args:
-            names: all files of the directory, also those of other tasks.
+            inodes: the inodes of all files of the directory, also those of other tasks, by name.
         """
         self._their_index = None
+        self._suspect(inodes)
+        names = sorted(inodes)
         known = set(self._file_of.values())
         self.stats = stats_of(self._root, [name for name in names if name in known or self._owns(name)])
-        present = set(names)
+        present = inodes.keys()
         found = self._unchanged(present)
-        fresh = [name for name in names if name not in self._names and name not in found]
+        fresh = [name for name in names if name not in self._inodes and name not in found]
         lost = {name for name, file in self._file_of.items() if found.get(file) != name and name in self._identities}
         if lost - self._lost:  # Each file may be one of them, also those that other slices have had.
             fresh = [name for name in names if name not in found]
         self._lost = lost
         if lost and fresh:
             self._find_renamed(fresh, found)
-        self._names = present
+        self._inodes = dict(inodes)
+        self._ever.update(inodes.values())
         former = {file: name for name, file in self._file_of.items() if name in self._lost}
         self.rewritten = {}
         for name in names:
@@ -99,8 +104,10 @@ class Catalog:
     def belongs_to_another(self, file: str) -> bool:
         """Whether another task has read a file under the name it had before."""
         found = self.stats.get(file)
-        if self._others is None or found is None or (file, found.st_ino) in self._checked:
+        if self._others is None or found is None or file not in self._suspected:
             return False
+        if self._theirs.get(file) == found.st_ino:
+            return True
         if self._their_index is None:
             theirs = {name: at for name, at in self._others().items() if not self._owns(name)}
             self._their_index = Index(identities_in(theirs).items())
@@ -111,11 +118,23 @@ class Catalog:
             except OSError:
                 is_copy = False
             if not is_copy:
+                self._theirs[file] = found.st_ino
                 return True
-        self._checked.add((file, found.st_ino))
+        self._suspected.discard(file)
         return False
 
-    def _unchanged(self, present: set[str]) -> dict[str, str]:
+    def _suspect(self, inodes: Mapping[str, int]) -> None:
+        """Note the new names of which another task may have read the file: to ask the sink for each would be slow.
+
+        Those whose inode has been seen before; and all, if a name has vanished or has another file: that one may have
+        been moved from another disk.
+        """
+        is_new = {name: inode for name, inode in inodes.items() if self._inodes.get(name) != inode}
+        has_moved = not self._inodes or any(inodes.get(name) != inode for name, inode in self._inodes.items())
+        self._suspected |= {name for name, inode in is_new.items() if has_moved or inode in self._ever}
+        self._suspected &= inodes.keys()
+
+    def _unchanged(self, present: Collection[str]) -> dict[str, str]:
         """Return the slices whose file still has its name, by file."""
         found: dict[str, str] = {}
         for name, file in self._file_of.items():

@@ -22,7 +22,7 @@ from ...dataplane.source import Source
 from ...errors import NO_VALUE, ConfigError
 from .catalog import is_slice_of
 from .file_settings import FileSettings
-from .listing import list_files
+from .listing import list_inodes
 from .planner import Planner
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class FileSource(Source):
     @classmethod
     def create(cls, settings: FileSettings, *, task: int, tasks: int) -> FileSource:
         root = Path(settings.path)
-        list_files(root)
+        list_inodes(root, problems={})
         infers = settings.format != "text" and (settings.schema_ is None or settings.schema_drift == "evolve")
         return cls(settings=settings, columns=_columns(settings, root), task=task, tasks=tasks, infers=infers)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
@@ -15,39 +16,61 @@ _BLOCK_BYTES: Final = 64 * 1024
 
 
 def list_files(root: Path, pattern: str = "") -> list[str]:
-    """Return the sorted names of all files below a directory, except hidden and unfinished ones (``UNFINISHED``).
+    """Return the sorted names of all files below a directory. See ``list_inodes``."""
+    return sorted(list_inodes(root, pattern))
+
+
+def list_inodes(root: Path, pattern: str = "", problems: dict[str, str] | None = None) -> dict[str, int]:
+    """Return the inodes of all files below a directory by name, except hidden and unfinished ones (``UNFINISHED``).
+
+    A symbolic link to a file outside of the directory is an error: a link that another user places there would copy a
+    file that only the worker's user may read.
 
     Args:
         root: the directory.
         pattern: a glob for file names or, with a ``/``, for paths below the directory; empty: all.
+        problems: receives such links, and why they are left out; null: they are an error.
 
     Raises:
-        SourceError: the directory cannot be read, or has a symbolic link to a file outside of it: a link that another
-            user places there would copy a file that only the worker's user may read.
+        SourceError: the directory cannot be read, or has a link to a file outside of it.
     """
     if not root.is_dir():
         what = "not a directory" if root.exists() else "does not exist"
         raise SourceError(f"{root}: {what}; allowed: source.path names a directory that can be read")
+    found, has_path = {}, "/" in pattern
+    for name, entry in _files_below(str(root), ""):
+        if pattern and not fnmatchcase(name if has_path else entry.name, pattern):
+            continue
+        if entry.is_symlink() and (target := _outside(root, name)):
+            error = SourceError(f"{root / name}: links to {target}; allowed: links to files below {root}")
+            if problems is None:
+                raise error
+            problems[name] = str(error)
+        else:
+            found[name] = entry.inode()
+    return found
 
-    def refuse(error: OSError) -> None:
-        raise unreadable(Path(error.filename), error)
 
-    names = []
-    for directory, inner, files in os.walk(root, onerror=refuse):
-        inner[:] = [name for name in inner if not name.startswith((".", "_"))]
-        below = Path(directory).relative_to(root).as_posix()
-        # Text, not paths: a directory may have 20,000 files, and is listed at each trigger.
-        prefix = "" if below == "." else f"{below}/"
-        names += [prefix + name for name in files if not name.startswith((".", "_")) and not name.endswith(UNFINISHED)]
-    if pattern:
-        has_path = "/" in pattern
-        names = [name for name in names if fnmatchcase(name if has_path else name.rpartition("/")[2], pattern)]
-    for name in names:
-        if (root / name).is_symlink():
-            target = Path(os.path.realpath(root / name))
-            if Path(os.path.realpath(root)) not in target.parents:
-                raise SourceError(f"{root / name}: links to {target}; allowed: links to files below {root}")
-    return sorted(names)
+def _outside(root: Path, name: str) -> Path | None:
+    """Return the target of a link if it is outside of the directory."""
+    target = Path(os.path.realpath(root / name))
+    return None if Path(os.path.realpath(root)) in target.parents else target
+
+
+def _files_below(directory: str, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    # Text, not paths: a directory may have 20,000 files, and is listed at each trigger.
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                if entry.name.startswith((".", "_")):
+                    continue
+                if entry.is_dir():
+                    if not entry.is_symlink():
+                        yield from _files_below(entry.path, f"{prefix}{entry.name}/")
+                elif not entry.name.endswith(UNFINISHED):
+                    yield prefix + entry.name, entry
+    except OSError as error:
+        raise unreadable(Path(error.filename or directory), error) from error
 
 
 def last_line_end(descriptor: int, start: int, stop: int) -> int:

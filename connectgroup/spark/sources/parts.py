@@ -19,7 +19,7 @@ from .dialect import Dialect, codec_of, last_record_end
 from .identity import Identity
 from .json_schema import columns_of_objects
 from .lines import InvalidLine, LineParser, Place, with_error
-from .listing import list_files, read_bytes_of, unreadable
+from .listing import list_inodes, read_bytes_of, unreadable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -232,7 +232,7 @@ def _heads(root: Path, dialect: Dialect, pattern: str) -> Iterator[tuple[Path, b
     import pyarrow as pa
 
     is_csv = dialect.form == "csv"
-    for name in list_files(root, pattern):
+    for name in sorted(list_inodes(root, pattern, problems={})):  # the planner reports links that lead out of it
         path, codec = root / name, codec_of(name)
         try:
             with path.open("rb") as file:
@@ -263,10 +263,9 @@ def _opened(root: Path, wanted: Range) -> Iterator[tuple[Path, BinaryIO]]:
     if identity is None or _is_same(path, identity):
         found = path
     else:
-        names = list_files(root)
-        found = next(
-            (root / n for n in names if _inode(root / n) == identity.inode and _is_same(root / n, identity)), None
-        )
+        inodes = list_inodes(root, problems={})
+        same = (root / name for name, inode in inodes.items() if inode == identity.inode)
+        found = next((other for other in same if _is_same(other, identity)), None)
     if found is None:
         raise SourceError(f"{path}: was replaced while it was read; allowed: the task starts again")
     try:
@@ -285,10 +284,3 @@ def _is_same(path: Path, identity: Identity) -> bool:
         return False
     except OSError as error:
         raise unreadable(path, error) from error
-
-
-def _inode(path: Path) -> int | None:
-    try:
-        return path.stat().st_ino
-    except OSError:
-        return None

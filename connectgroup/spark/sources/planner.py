@@ -20,7 +20,7 @@ from ...dataplane.ownership import Position
 from .catalog import Catalog, is_slice_of
 from .dialect import codec_of, last_record_end
 from .identity import Identity
-from .listing import last_line_end, list_files, unreadable
+from .listing import last_line_end, list_inodes, unreadable
 
 _CHUNK_BYTES: Final = 1 << 20
 
@@ -84,9 +84,9 @@ class Planner:
         """
         end = dict(start)
         left = self.most_bytes
-        names = list_files(self.root, self.rules.pattern)
-        slices = self._files().slices(names)
         self.problems = {}
+        inodes = list_inodes(self.root, self.rules.pattern, self.problems if self.rules.skips_bad else None)
+        slices, names = self._files().slices(inodes), sorted(inodes)
         # Round robin: begin after the file read last, so that a fast-growing file cannot starve the others.
         for name in _rotated(names, self._last_served):
             if left <= 0:
@@ -123,7 +123,7 @@ class Planner:
         files = left = unfinished = 0
         self.problems = {}
         catalog = Catalog(self.root, positions, self._owns, self.others)
-        for name, slice_ in catalog.slices(list_files(self.root, self.rules.pattern)).items():
+        for name, slice_ in catalog.slices(list_inodes(self.root, self.rules.pattern, self.problems)).items():
             found = catalog.stats.get(name)
             is_rewritten = name in catalog.rewritten and self.rules.on_rewrite == "fail"
             if found is None or is_rewritten or not os.access(self.root / name, os.R_OK):
