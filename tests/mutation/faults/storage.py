@@ -28,7 +28,7 @@ STORAGE: tuple[Fault, ...] = (
           "A != S.B", "A < S.B")),
     *at("connectgroup.log.sqlite.store:Store.open", SQLITE,
         C("open does not bump the coordinator epoch (D4)",
-          "A + 1", "A or 1")),
+          "A + (B if C else 1)", "A or 1")),
     *at("connectgroup.log.sqlite.store:Store.load", SQLITE,
         C("a missing row is not detected (D7)",
           "A != B and C", "A is None and C")),
