@@ -78,7 +78,7 @@ class Scratch:
 
         Java leaves such files behind if it is killed; a later worker of this name deletes them with the directory.
         """
-        directory = self.path / "tmp"
+        directory = self.path.absolute() / "tmp"
         directory.mkdir(mode=0o700)
         before, variable = tempfile.tempdir, os.environ.get("TMPDIR")
         tempfile.tempdir = os.environ["TMPDIR"] = str(directory)

@@ -58,15 +58,16 @@ def test_temporary_files_of_a_worker_are_deleted_with_its_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    scratch = Scratch(tmp_path, "w")
+    monkeypatch.chdir(tmp_path)
+    scratch = Scratch(Path("relative"), "w")
     with scratch.for_temporary_files():
         own = Path(tempfile.mkdtemp())
         child = subprocess.run(["mktemp"], capture_output=True, text=True, check=True).stdout.strip()
         for path in own, Path(child):
-            assert scratch.path in path.parents
+            assert scratch.path.absolute() in path.parents
     assert os.environ["TMPDIR"] == str(tmp_path)
     scratch.remove()
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.rglob("*")) == [tmp_path / "relative"]
 
 
 @pytest.fixture
