@@ -35,7 +35,7 @@ from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.group.connect.settings import GroupSettings
 from connectgroup.log.memory import MemoryLog
 from connectgroup.member.actions import Grant
-from connectgroup.member.state_machine import MemberSettings
+from connectgroup.member.settings import MemberSettings
 from connectgroup.protocol.messages.common import ConfigEntry
 from connectgroup.protocol.messages.connectors import ConnectorChange, TaskConfig, UpdateConnectorsRequest
 from connectgroup.protocol.messages.consumer import ConsumerHeartbeatRequest, each_partition

@@ -27,7 +27,7 @@ from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.coordinator.tracing import RebalanceTraces
 from connectgroup.group.connect.settings import GroupSettings
 from connectgroup.log.memory import MemoryLog
-from connectgroup.member.state_machine import MemberSettings
+from connectgroup.member.settings import MemberSettings
 from connectgroup.plugins import load_assignor
 from connectgroup.protocol.messages.api import Request, Response
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest

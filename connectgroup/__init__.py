@@ -77,7 +77,7 @@ if TYPE_CHECKING:
     from .log.registry import log_from_url as log_from_url
     from .log.sqlite.log import SqliteLog as SqliteLog
     from .member.actions import Grant as Grant
-    from .member.state_machine import MemberSettings as MemberSettings
+    from .member.settings import MemberSettings as MemberSettings
     from .plugins import load_assignor as load_assignor, load_listener as load_listener
     from .protocol.messages.connectors import (
         ConnectorChange as ConnectorChange,
@@ -172,7 +172,7 @@ _HOME = {
     "log.registry": ("log_from_url",),
     "log.sqlite.log": ("SqliteLog",),
     "member.actions": ("Grant",),
-    "member.state_machine": ("MemberSettings",),
+    "member.settings": ("MemberSettings",),
     "plugins": ("load_assignor", "load_listener"),
     "protocol.messages.connectors": ("ConnectorChange", "UpdateConnectorsRequest"),
     "protocol.messages.describe": (

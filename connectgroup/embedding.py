@@ -24,7 +24,7 @@ from .errors import ConfigError, GroupIdNotFound
 from .group.connect.settings import GroupSettings
 from .listener import WorkerRebalanceListener
 from .log.memory import MemoryLog
-from .member.state_machine import MemberSettings
+from .member.settings import MemberSettings
 from .plugins import load_assignor, load_connector_class
 from .protocol.messages.describe import DescribedGroup
 from .transport.local import LocalClient

@@ -28,7 +28,7 @@ from .client.admin import Admin as AsyncAdmin
 from .embedding import Assignors, EmbeddedGroup
 from .group.connect.settings import GroupSettings
 from .listener import WorkerRebalanceListener
-from .member.state_machine import MemberSettings
+from .member.settings import MemberSettings
 from .protocol.messages.describe import DescribedGroup
 from .transport.base import Client
 from .worker.loop import Worker

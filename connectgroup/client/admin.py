@@ -59,6 +59,7 @@ from ..transport.base import Client
 from ..transport.local import LocalClient
 from ..transport.tcp_client import TcpClient
 from .conditions import find_member, runs_all, shown
+from .responses import error_of
 
 POLL_S: Final = 0.1
 """Interval between two descriptions while a method waits for a state of the group."""
@@ -437,14 +438,7 @@ class Admin:
 
     async def _attempt(self, request: Request) -> Response:
         response = await self._clients[0].call(request, timeout_s=self._timeout_s)
-        code, message = getattr(response, "error_code", 0), getattr(response, "error_message", None)
-        # Describe and Delete have no error at the top level: a rejected request has one group with the error.
-        if isinstance(response, DescribeResponse) and response.groups:
-            group = response.groups[0]
-            if not group.group_id or (isinstance(request, DescribeRequest) and request.group_ids):
-                code, message = group.error_code, group.error_message
-        if isinstance(response, DeleteResponse):
-            code, message = response.results[0].error_code, response.results[0].error_message
+        code, message = error_of(request, response)
         if code:
             raise from_code(code, message)
         return response

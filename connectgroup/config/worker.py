@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from ..assign.placement import MAX_CAPACITY, MAX_LABELS, WorkerTraits, check_traits, labels_of
 from ..errors import ConfigError
-from ..member.state_machine import MemberSettings
+from ..member.settings import MemberSettings
 from .access import AccessConfig
 from .base import DEFAULT_PORT, Milliseconds, Name, ShortText, parse_address
 from .paths import require_absolute_paths

@@ -19,11 +19,8 @@ from enum import StrEnum
 from itertools import islice
 from typing import Final
 
-from ..assign.placement import NO_TRAITS, WorkerTraits, check_traits
-from ..checks import MAX_MS, check_name, check_number, check_whole
 from ..errors import (
     ComputeAssignment,
-    ConfigError,
     FencedMemberEpoch,
     GroupIdNotFound,
     StaleMemberEpoch,
@@ -36,6 +33,7 @@ from ..protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse, M
 from ..protocol.units import JOIN_EPOCH, LEAVE_EPOCH, NO_UNITS, STATIC_LEAVE_EPOCH, Unit, Units
 from .actions import Action, Assign, Compute, Drain, Fail, Grant, Lose, Restart, Revoke, TellAssignor
 from .assignment import ConvertedAssignment, convert
+from .settings import MemberSettings
 
 MAX_STATUSES: Final = 1_000
 """Statuses in one heartbeat: the coordinator stores those of one request in one batch of the log, which has a limit."""
@@ -49,49 +47,6 @@ class Phase(StrEnum):
     LOSING = "losing"
     LEAVING = "leaving"
     GONE = "gone"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberSettings:
-    """The settings and metadata with which a worker joins.
-
-    Attributes:
-        rebalance_timeout_ms: how long the worker may take to stop units (Connect: 60 s).
-        max_wait_ms: how long the coordinator may park a heartbeat; 0 requests an immediate response. With a shorter
-            wait, more of the lease is left when the coordinator becomes unreachable; changes are sent at once either
-            way.
-        server_assignor: the server-side assignor that this worker requests. The coordinator rejects a worker that also
-            lists client-side assignors ("ServerAssignor and ClientAssignors cannot be used together").
-        lease_margin: the part of the session timeout reserved for stopping: a worker without a response for
-            ``session timeout * (1 - lease_margin)`` stops all units. 0 to 0.5: below 0 the lease would outlast the
-            session, and with a shorter lease it would expire between two heartbeats.
-        traits: labels, rack, capacity and host of the worker, for assignors.
-
-    Raises:
-        ConfigError: a field is out of its range: the field, its value, and what is allowed.
-    """
-
-    group_id: str
-    member_id: str
-    instance_id: str | None = None
-    rebalance_timeout_ms: int = 60_000
-    max_wait_ms: int = 2_000
-    server_assignor: str | None = None
-    lease_margin: float = 0.2
-    traits: WorkerTraits = NO_TRAITS
-
-    def __post_init__(self) -> None:
-        check_name("group_id", self.group_id)
-        check_name("member_id", self.member_id)
-        for field, name in (("instance_id", self.instance_id), ("server_assignor", self.server_assignor)):
-            if name is not None:
-                check_name(field, name)
-        check_whole("rebalance_timeout_ms", self.rebalance_timeout_ms, 1, MAX_MS)
-        check_whole("max_wait_ms", self.max_wait_ms, 0, MAX_MS)
-        check_number("lease_margin", self.lease_margin, 0, 0.5)
-        if not isinstance(self.traits, WorkerTraits):
-            raise ConfigError("traits", self.traits, "WorkerTraits(...)")
-        check_traits(self.traits)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from ..coordinator.own_assignors import server_assignors
 from ..coordinator.runtime import Coordinator
 from ..log.memory import MemoryLog, MemoryStorage
 from ..masking import masked_text
-from ..member.state_machine import MemberSettings
+from ..member.settings import MemberSettings
 from ..protocol.messages.describe import DescribedGroup
 from ..protocol.records.base import Kind, Tombstone
 from ..protocol.records.connect import ComputationRecord, Record

@@ -19,7 +19,7 @@ from typing import Any
 from ..assign.placement import WorkerTraits
 from ..connector import Connector
 from ..errors import ConfigError
-from ..member.state_machine import MemberSettings
+from ..member.settings import MemberSettings
 from ..os_process import this_process
 from ..transport.tcp_client import TcpClient
 from ..worker.loop import Worker

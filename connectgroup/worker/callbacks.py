@@ -15,7 +15,7 @@ from ..assign.sandbox import describe, location_of, notify_plugin_assignor as ca
 from ..errors import PluginError
 from ..listener import WorkerRebalanceListener
 from ..member.actions import TellAssignor
-from ..member.state_machine import MemberSettings
+from ..member.settings import MemberSettings
 from ..protocol.units import Units, show
 from ..threads import off_loop
 from .offload import off_loop_with_retry

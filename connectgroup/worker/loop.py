@@ -25,7 +25,8 @@ from ..connector import Config
 from ..errors import TransportError, WorkerAlreadyRun
 from ..listener import WorkerRebalanceListener
 from ..member.actions import Action, Compute, Drain, Fail, Restart
-from ..member.state_machine import Member, MemberSettings, Phase
+from ..member.settings import MemberSettings
+from ..member.state_machine import Member, Phase
 from ..protocol.messages.heartbeat import TaskStatus
 from ..protocol.units import Units, show
 from ..telemetry.spans import GROUP, MEMBER, span

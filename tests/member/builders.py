@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from connectgroup.member.actions import Action
-from connectgroup.member.state_machine import Member, MemberSettings, Phase
+from connectgroup.member.settings import MemberSettings
+from connectgroup.member.state_machine import Member, Phase
 from connectgroup.protocol.messages.common import AssignorInfo, grouped
 from connectgroup.protocol.messages.heartbeat import (
     HeartbeatRequest,

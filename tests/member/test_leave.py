@@ -10,7 +10,8 @@ from connectgroup.errors import (
     FencedMemberEpoch,
 )
 from connectgroup.member.actions import Drain, Lose, Restart, Revoke
-from connectgroup.member.state_machine import Member, MemberSettings, Phase
+from connectgroup.member.settings import MemberSettings
+from connectgroup.member.state_machine import Member, Phase
 from connectgroup.protocol.messages.common import AssignorInfo, grouped, units_of
 from connectgroup.protocol.messages.heartbeat import (
     HeartbeatResponse,

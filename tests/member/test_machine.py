@@ -14,7 +14,7 @@ from connectgroup.errors import (
     StaleMemberEpoch,
 )
 from connectgroup.member.actions import Assign, Revoke, TellAssignor
-from connectgroup.member.state_machine import MemberSettings
+from connectgroup.member.settings import MemberSettings
 from connectgroup.protocol.messages.common import AssignorInfo, ConfigEntry, grouped, units_of
 from connectgroup.protocol.messages.heartbeat import (
     ConnectorConfig,

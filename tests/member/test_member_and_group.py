@@ -15,7 +15,8 @@ from connectgroup.group.connect.handle import GroupRequest
 from connectgroup.group.connect.state import Group
 from connectgroup.group.kernel.timers import TimerKey, TimerKind
 from connectgroup.member.actions import Action, Assign, Fail, Lose, Revoke
-from connectgroup.member.state_machine import Member, MemberSettings, Phase
+from connectgroup.member.settings import MemberSettings
+from connectgroup.member.state_machine import Member, Phase
 from connectgroup.protocol.messages.common import entries
 from connectgroup.protocol.messages.connectors import ConnectorChange, TaskConfig, UpdateConnectorsRequest
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse

@@ -18,7 +18,8 @@ from connectgroup.group.connect.state import Group, replay
 from connectgroup.group.kernel.outcome import Outcome
 from connectgroup.group.kernel.timers import SetTimer, Timer, TimerKey
 from connectgroup.member.actions import Action, Assign, Compute, Drain, Fail, Lose, Restart, Revoke, TellAssignor
-from connectgroup.member.state_machine import Member, MemberSettings, Phase
+from connectgroup.member.settings import MemberSettings
+from connectgroup.member.state_machine import Member, Phase
 from connectgroup.protocol.messages.api import Response
 from connectgroup.protocol.messages.assignment import InstalledMember, InstallRequest, PrepareResponse
 from connectgroup.protocol.messages.common import AssignorInfo, grouped, units_of

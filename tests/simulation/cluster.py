@@ -16,7 +16,7 @@ from connectgroup.coordinator.shard import Shard
 from connectgroup.errors import GroupError, LogError
 from connectgroup.group.connect.settings import GroupSettings
 from connectgroup.group.connect.state import Group
-from connectgroup.member.state_machine import MemberSettings
+from connectgroup.member.settings import MemberSettings
 from connectgroup.protocol.messages.api import Request
 from connectgroup.protocol.messages.assignment import InstallRequest
 from connectgroup.protocol.messages.connectors import ConnectorChange

@@ -21,7 +21,7 @@ from connectgroup.group.connect.settings import GroupSettings
 from connectgroup.listener import WorkerRebalanceListener
 from connectgroup.log.base import Log
 from connectgroup.log.memory import MemoryLog, MemoryStorage
-from connectgroup.member.state_machine import MemberSettings
+from connectgroup.member.settings import MemberSettings
 from connectgroup.protocol.messages.api import Request, Response
 from connectgroup.protocol.messages.assignment import InstalledMember, PrepareResponse
 from connectgroup.protocol.messages.common import entries, grouped, units_of

@@ -18,7 +18,7 @@ from connectgroup.group.connect.settings import GroupSettings
 from connectgroup.listener import WorkerRebalanceListener
 from connectgroup.log.memory import MemoryLog
 from connectgroup.member.actions import Grant
-from connectgroup.member.state_machine import MemberSettings
+from connectgroup.member.settings import MemberSettings
 from connectgroup.protocol.messages.describe import DescribeRequest
 from connectgroup.protocol.units import Unit, Units
 from connectgroup.transport.local import LocalClient

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from connectgroup.listener import WorkerRebalanceListener
 from connectgroup.member.actions import Assign, Grant, Lose, Revoke, TellAssignor
-from connectgroup.member.state_machine import Member, MemberSettings, Phase
+from connectgroup.member.settings import MemberSettings
+from connectgroup.member.state_machine import Member, Phase
 from connectgroup.protocol.units import Unit, Units
 from connectgroup.worker.callbacks import Callbacks
 from connectgroup.worker.perform import Performer
