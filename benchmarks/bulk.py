@@ -24,7 +24,8 @@ from connectgroup.plugins import load_connector_class
 from connectgroup.protocol.messages.heartbeat import TaskStatus
 from connectgroup.protocol.units import Unit
 from connectgroup.worker.garbage import short_collections
-from connectgroup.worker.runner import RunnerSettings, TaskRunner
+from connectgroup.worker.runner import TaskRunner
+from connectgroup.worker.runner_settings import RunnerSettings
 
 BEAT_S = 0.005
 

@@ -100,7 +100,8 @@ if TYPE_CHECKING:
     from .transport.local import LocalClient as LocalClient
     from .transport.tcp_client import TcpClient as TcpClient
     from .worker.loop import Worker as Worker
-    from .worker.runner import Runner as Runner, RunnerSettings as RunnerSettings, TaskRunner as TaskRunner
+    from .worker.runner import Runner as Runner, TaskRunner as TaskRunner
+    from .worker.runner_settings import RunnerSettings as RunnerSettings
     from .worker.settings import Connections as Connections, WorkerSettings as WorkerSettings
 
 __version__ = "0.1.0"
@@ -192,7 +193,8 @@ _HOME = {
     "transport.local": ("LocalClient",),
     "transport.tcp_client": ("TcpClient",),
     "worker.loop": ("Worker",),
-    "worker.runner": ("Runner", "RunnerSettings", "TaskRunner"),
+    "worker.runner": ("Runner", "TaskRunner"),
+    "worker.runner_settings": ("RunnerSettings",),
     "worker.settings": ("Connections", "WorkerSettings"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}

@@ -29,7 +29,8 @@ from .plugins import load_assignor, load_connector_class
 from .protocol.messages.describe import DescribedGroup
 from .transport.local import LocalClient
 from .worker.loop import Worker
-from .worker.runner import Runner, RunnerSettings, TaskRunner
+from .worker.runner import Runner, TaskRunner
+from .worker.runner_settings import RunnerSettings
 
 Assignors = Sequence[str | type[ConnectAssignor] | ConnectAssignor]
 """Entry-point names, classes (one object per worker), or objects (one for all workers)."""

@@ -25,7 +25,8 @@ from ..protocol.records.connect import ComputationRecord, Record
 from ..telemetry import metrics
 from ..transport.local import LocalClient
 from ..worker.loop import Worker
-from ..worker.runner import RunnerSettings, TaskRunner
+from ..worker.runner import TaskRunner
+from ..worker.runner_settings import RunnerSettings
 from ..worker.settings import Connections, WorkerSettings
 from .faults import Fault, Faults
 from .network import Link, Network

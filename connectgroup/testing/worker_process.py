@@ -23,7 +23,8 @@ from ..member.settings import MemberSettings
 from ..os_process import this_process
 from ..transport.tcp_client import TcpClient
 from ..worker.loop import Worker
-from ..worker.runner import RunnerSettings, TaskRunner
+from ..worker.runner import TaskRunner
+from ..worker.runner_settings import RunnerSettings
 from ..worker.settings import Connections, WorkerSettings
 from ..worker.signals import handle_signals
 from .history import History

@@ -36,7 +36,8 @@ from ..threads import off_loop
 from ..transport.tcp_client import TcpClient
 from .garbage import collect_all_again, short_collections
 from .loop import Worker
-from .runner import RunnerSettings, TaskRunner
+from .runner import TaskRunner
+from .runner_settings import RunnerSettings
 from .scratch import Scratch
 from .settings import PROCESS_ID_VARIABLE, Connections, WorkerSettings
 from .signals import handle_signals

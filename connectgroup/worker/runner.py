@@ -15,18 +15,16 @@ import logging
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from ..assign.placement import max_tasks, own_settings, progress_timeout_s
 from ..assign.sandbox import location_of
-from ..checks import check_number, check_text
-from ..config.paths import AllowedPaths, check_paths, require_absolute_paths
-from ..config.secrets import NO_SECRETS, Secrets, restored
+from ..config.paths import check_paths
+from ..config.secrets import restored
 from ..connector import Config, Connector, Task
-from ..errors import ConfigError, Fenced, PluginError, StaleMemberEpoch
+from ..errors import Fenced, PluginError, StaleMemberEpoch
 from ..fault_points import fault_point
 from ..member.actions import Grant
 from ..protocol.messages.heartbeat import TaskStatus
@@ -38,6 +36,7 @@ from .batch_spans import BatchSpans
 from .offload import SLICE, Call, CallPool, Inbox, Withdrawn, slices
 from .publish import check_task_configs
 from .run import Run, TaskEvents
+from .runner_settings import RunnerSettings
 from .scratch import new_directory, remove_directory
 from .unit_metrics import RunnerMetrics, UnitMetrics
 from .waiting import backoff_s
@@ -93,43 +92,6 @@ class MeasuredRunner(Protocol):
 
         Called on the event loop every few seconds; must not block.
         """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunnerSettings:
-    """Settings of a runner; times in seconds.
-
-    Attributes:
-        scratch: parent of the tasks' directories, on local disk. It may be shared: each task gets a new directory,
-            and nothing else in it is removed.
-        refresh_s: interval at which the owner of a connector polls its task configurations.
-        retry_initial_s: back-off before a failed task is restarted; doubles with each consecutive failure.
-        retry_max_s: maximum back-off.
-        group_id: the worker's group, for metrics.
-        secrets: the secrets that connectors may refer to.
-        allowed_paths: the files and directories that connectors may use, as absolute paths (``config.paths``); by
-            default none, because a worker gets its connectors from a coordinator. Null: any, for a program that
-            configures all connectors of the group itself.
-
-    Raises:
-        ConfigError: a field is out of its range: the field, its value, and what is allowed.
-    """
-
-    scratch: Path
-    refresh_s: float = 5.0
-    retry_initial_s: float = 1.0
-    retry_max_s: float = 30.0
-    group_id: str = ""
-    secrets: Secrets = NO_SECRETS
-    allowed_paths: AllowedPaths = ()
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.scratch, Path):
-            raise ConfigError("scratch", self.scratch, "a pathlib.Path")
-        for name in ("refresh_s", "retry_initial_s", "retry_max_s"):
-            check_number(name, getattr(self, name), 0, 3_600)
-        check_text("group_id", self.group_id)
-        require_absolute_paths("allowed_paths", self.allowed_paths or ())
 
 
 class _Failed(Exception):

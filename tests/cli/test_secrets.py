@@ -26,7 +26,8 @@ from connectgroup.protocol.messages.connectors import ConnectorChange, TaskConfi
 from connectgroup.protocol.messages.heartbeat import TaskStatus
 from connectgroup.protocol.records.connect import ConnectorRecord, TaskEntry
 from connectgroup.protocol.units import Unit
-from connectgroup.worker.runner import RunnerSettings, TaskRunner
+from connectgroup.worker.runner import TaskRunner
+from connectgroup.worker.runner_settings import RunnerSettings
 
 from ..integration.processes import Program, call_command, wait
 

@@ -23,7 +23,8 @@ from connectgroup.protocol.messages.connectors import ConnectorChange
 from connectgroup.protocol.records.connect import Record
 from connectgroup.protocol.units import Unit, Units
 from connectgroup.worker.loop import Worker
-from connectgroup.worker.runner import RunnerSettings, TaskRunner
+from connectgroup.worker.runner import TaskRunner
+from connectgroup.worker.runner_settings import RunnerSettings
 from connectgroup.worker.settings import Connections, WorkerSettings
 
 from . import network as wires

@@ -25,7 +25,8 @@ from connectgroup.spark.errors import SparkError
 from connectgroup.spark.query import Batches
 from connectgroup.spark.session import spark_session
 from connectgroup.spark.sources.files import FileSource
-from connectgroup.worker.runner import RunnerSettings, TaskRunner
+from connectgroup.worker.runner import TaskRunner
+from connectgroup.worker.runner_settings import RunnerSettings
 from tests.no_threads import NoThreads
 
 from .conftest import Bench, wait

@@ -33,7 +33,8 @@ from connectgroup.protocol.units import Unit, Units, show
 from connectgroup.transport.base import Client
 from connectgroup.transport.local import LocalClient
 from connectgroup.worker.loop import Worker
-from connectgroup.worker.runner import RunnerSettings, TaskRunner
+from connectgroup.worker.runner import TaskRunner
+from connectgroup.worker.runner_settings import RunnerSettings
 from connectgroup.worker.settings import Connections, WorkerSettings
 
 from .scripted import RecordingListener, Scripted

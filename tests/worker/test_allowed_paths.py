@@ -20,7 +20,8 @@ from connectgroup.member.actions import Grant
 from connectgroup.plugins import available, load_connector_class, load_sink_class, load_source_class
 from connectgroup.protocol.messages.heartbeat import TaskStatus
 from connectgroup.protocol.units import Unit
-from connectgroup.worker.runner import RunnerSettings, TaskRunner
+from connectgroup.worker.runner import TaskRunner
+from connectgroup.worker.runner_settings import RunnerSettings
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ from connectgroup.connector import Config, Connector, Task, TaskContext
 from connectgroup.member.actions import Grant
 from connectgroup.protocol.records.connect import UnitState
 from connectgroup.protocol.units import Unit
-from connectgroup.worker.runner import RunnerSettings, TaskRunner
+from connectgroup.worker.runner import TaskRunner
+from connectgroup.worker.runner_settings import RunnerSettings
 
 from .virtual_time import Gate
 
