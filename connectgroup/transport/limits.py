@@ -40,7 +40,7 @@ class Limits:
             their first request with an error; it closes further connections unread.
         refused_deadline_s: how long the server reads from such a connection.
         max_unauthenticated: maximum number of connections that have not authenticated yet; above it, the oldest of them
-            is closed, so that connections of strangers lock nobody out. They do not count as ``max_connections``.
+            is closed, so that they do not lock out other clients. They do not count as ``max_connections``.
         authentication_deadline_s: how long a connection may take to authenticate.
         reclaim_idle_s: at a limit on connections, a new one replaces the one without a request under way that has been
             idle for the longest time, at least this long.
