@@ -86,7 +86,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Give way to the longest test, which starts first and keeps one core busy until nearly the end."""
     if "PYTEST_XDIST_WORKER" in os.environ and "first" not in item.keywords and NICE not in item.config.stash:
         item.config.stash[NICE] = True
-        os.nice(5)
+        os.nice(15)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
