@@ -103,7 +103,8 @@ def test_unreadable_file_stops_only_its_task(cluster: LocalGroup, scene: Scenari
     feeder.write(500)
     scene.arrived()
     bad = feeder.directory / _name_of_task(0, tasks=2)
-    bad.symlink_to(scene.root / "elsewhere")  # unreadable for root too
+    later = feeder.directory / ".later"  # hidden, so it is not a file of the source itself
+    bad.symlink_to(later)  # unreadable for root too
     failed(cluster, pipe, f"{bad}: cannot be read (No such file or directory); allowed: files this worker may read")
     other = feeder.directory / _name_of_task(1, tasks=2)
     other.write_bytes(b"id,text\n" + feeder.lines(500, 600))
@@ -111,7 +112,7 @@ def test_unreadable_file_stops_only_its_task(cluster: LocalGroup, scene: Scenari
     # Each attempt runs for a moment before it fails again, so this state has to be awaited.
     cluster.wait("one task FAILED, the other RUNNING", lambda: _states(cluster, pipe) == ["FAILED", "RUNNING"])
     background.continues(cluster)
-    (scene.root / "elsewhere").write_bytes(b"id,text\n" + feeder.lines(600, 700))
+    later.write_bytes(b"id,text\n" + feeder.lines(600, 700))
     feeder.written = 700
     scene.finish()
 

@@ -170,7 +170,9 @@ class Careless(sqlite3.Connection):
         return super().execute(other.get(sql, sql), *arguments)
 
 
-@pytest.mark.parametrize(("setting", "message"), [("OFF", "damaged|malformed|lost: "), ("NORMAL", "damaged|lost: ")])
+@pytest.mark.parametrize(
+    ("setting", "message"), [("OFF", "damaged|malformed|lost: "), ("NORMAL", "damaged|lost: |was acknowledged")]
+)
 def test_power_loss_without_synchronous_full_loses_acknowledged_batches(
     tmp_path: Path, directory: Path, monkeypatch: pytest.MonkeyPatch, setting: str, message: str
 ) -> None:

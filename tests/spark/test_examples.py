@@ -21,6 +21,7 @@ def example(name: str) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # pydantic looks there for the names in annotations
     spec.loader.exec_module(module)
     return module
 

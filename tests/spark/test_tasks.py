@@ -423,7 +423,7 @@ def test_task_whose_java_is_suspended_is_stalled_and_starts_again_on_a_new_java(
 
         runner = TaskRunner(
             "a",
-            RunnerSettings(scratch=tmp_path / "scratch", retry_initial_s=0.1),
+            RunnerSettings(scratch=tmp_path / "scratch", retry_initial_s=0.1, allowed_paths=None),
             load_class=lambda name: PipelineConnector,
             publish=publish,
             report=lambda status: states.append(UnitState(status.state)),

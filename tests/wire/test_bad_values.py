@@ -191,8 +191,8 @@ def test_record_with_an_invalid_enum_value_is_not_written() -> None:
     record = CurrentRecord(group_id="g", member_id="m", epoch=1, previous_epoch=0, state=5)  # type: ignore[arg-type]
     with pytest.raises(WireError, match=r"state: got 5; allowed: 0 \(STABLE\), 1 \(UNREVOKED\)"):
         wire.encode_record(record)
-    with pytest.raises(WireError, match=r"state: got 3; allowed: 1 \(RUNNING\), 2 \(FAILED\)"):
-        wire.encode_record(StatusRecord(group_id="g", connector="c", state=3))  # type: ignore[arg-type]
+    with pytest.raises(WireError, match=r"state: got 9; allowed: 1 \(RUNNING\), 2 \(FAILED\), 3 \(STALLED\)"):
+        wire.encode_record(StatusRecord(group_id="g", connector="c", state=9))  # type: ignore[arg-type]
     peak = OwnedTasks(connector="c", tasks=(1,), owner_epochs=(1 << 31,))
     current = CurrentRecord(group_id="g", member_id="m", epoch=1, previous_epoch=0, assigned=(peak,))
     with pytest.raises(WireError, match=r"assigned\.owner_epochs: got 2147483648"):
