@@ -44,10 +44,10 @@ groups of worker processes."""
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Distribute the tests over several processes (``-n 4 --dist loadgroup``): the longest tests start first.
+    """Distribute the tests over several processes (``-n 3 --dist loadgroup``): the longest tests start first.
 
     Tests that share a broker, a Spark session or a group of processes run in one process, one after the other, so that
-    each of these is started once. They wait more than they compute, so four processes are right for two cores.
+    each of these is started once. They wait more than they compute, so three processes are right for two cores.
     """
     for item in items:
         if " at 0x" in item.nodeid:
@@ -86,7 +86,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Give way to the longest test, which starts first and keeps one core busy until nearly the end."""
     if "PYTEST_XDIST_WORKER" in os.environ and "first" not in item.keywords and NICE not in item.config.stash:
         item.config.stash[NICE] = True
-        os.nice(15)
+        os.nice(5)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
