@@ -26,7 +26,7 @@ from typing import TypeVar
 from connectgroup.cli.command import main
 
 MARK = "CONNECTGROUP_TEST_MARK"
-PATIENCE_S = 90.0
+PATIENCE_S = 120.0
 """Limit of every wait. It measures nothing: it only ends a test that hangs."""
 
 START_PATIENCE_S = 2 * PATIENCE_S

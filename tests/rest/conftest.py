@@ -36,7 +36,7 @@ from .browser import chromium
 if TYPE_CHECKING:
     from playwright.async_api import Browser
 
-PATIENCE_S = 30.0
+PATIENCE_S = 90.0
 
 
 @dataclass
