@@ -77,7 +77,7 @@ if TYPE_CHECKING:
     from .log.registry import log_from_url as log_from_url
     from .log.sqlite.log import SqliteLog as SqliteLog
     from .member.actions import Grant as Grant
-    from .member.settings import MemberSettings as MemberSettings
+    from .member.settings import GroupProtocol as GroupProtocol, MemberSettings as MemberSettings
     from .plugins import load_assignor as load_assignor, load_listener as load_listener
     from .protocol.messages.connectors import (
         ConnectorChange as ConnectorChange,
@@ -173,7 +173,7 @@ _HOME = {
     "log.registry": ("log_from_url",),
     "log.sqlite.log": ("SqliteLog",),
     "member.actions": ("Grant",),
-    "member.settings": ("MemberSettings",),
+    "member.settings": ("GroupProtocol", "MemberSettings"),
     "plugins": ("load_assignor", "load_listener"),
     "protocol.messages.connectors": ("ConnectorChange", "UpdateConnectorsRequest"),
     "protocol.messages.describe": (

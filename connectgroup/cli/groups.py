@@ -121,6 +121,7 @@ def _about(member: DescribedMember) -> str:
     """Format the properties with which a member joined: client id, epoch, and its properties for assignors."""
     labels = ",".join(f"{label.name}={label.value}" for label in member.labels)
     given = {
+        "protocol": "classic" if member.classic else "",
         "instance": member.instance_id,
         "client id": member.client_id,
         "joined at epoch": member.joined_epoch,

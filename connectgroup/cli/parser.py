@@ -126,6 +126,11 @@ def build_parser() -> argparse.ArgumentParser:
         help="group.instance.id: after a stop, the tasks are kept for this worker until the session timeout",
     )
     _add_assigning(worker, "an assignor to list, in order of preference; may be repeated (balanced)")
+    worker.add_argument(
+        "--group-protocol",
+        choices=("connect", "classic", "generic"),
+        help="group.protocol: generic is another name of classic; a group may have workers of both (connect)",
+    )
     worker.add_argument("--listener", action="append", help="a rebalance listener; may be repeated")
     worker.add_argument("--capacity", help="maximum total weight of the worker's tasks (no limit)")
     worker.add_argument(

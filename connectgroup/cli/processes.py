@@ -343,6 +343,7 @@ async def serve_worker(options: argparse.Namespace) -> int:
         "rack",
         "server_assignor",
         "rebalance_timeout_ms",
+        "group_protocol",
         "tls_server",
         *ACCESS_OPTIONS,
     )

@@ -8,11 +8,11 @@ import uuid
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from ..assign.placement import MAX_CAPACITY, MAX_LABELS, WorkerTraits, check_traits, labels_of
 from ..errors import ConfigError
-from ..member.settings import MemberSettings
+from ..member.settings import GroupProtocol, MemberSettings
 from .access import AccessConfig
 from .base import DEFAULT_PORT, Milliseconds, Name, ShortText, parse_address
 from .paths import require_absolute_paths
@@ -44,6 +44,7 @@ class WorkerConfig(AccessConfig):
             to the group would otherwise read and write every file of this worker's user.
         rebalance_timeout_ms: how long the worker may take to stop revoked tasks; after that the coordinator removes it.
             Also how long it may take to compute a target assignment; after that another member is chosen.
+        group_protocol: ``connect`` or ``classic`` (``group.protocol``); ``generic`` is another name of the latter.
     """
 
     coordinator: str = f"127.0.0.1:{DEFAULT_PORT}"
@@ -62,6 +63,7 @@ class WorkerConfig(AccessConfig):
     secret_paths: tuple[Path, ...] = ()
     allowed_paths: tuple[Path, ...] = ()
     rebalance_timeout_ms: Milliseconds = 60_000
+    group_protocol: GroupProtocol = GroupProtocol.CONNECT
     refresh_s: Annotated[float, Field(gt=0, le=3600)] = 5.0
 
     @model_validator(mode="before")
@@ -73,6 +75,11 @@ class WorkerConfig(AccessConfig):
         if values.get("assignors"):
             raise ConfigError("server_assignor", server_assignor, "server_assignor or assignors, not both")
         return {**values, "assignors": ()}
+
+    @field_validator("group_protocol", mode="before")
+    @classmethod
+    def _generic_is_classic(cls, value: Any) -> Any:
+        return GroupProtocol.CLASSIC if value == "generic" else value
 
     @model_validator(mode="after")
     def _absolute(self) -> WorkerConfig:
@@ -109,4 +116,5 @@ class WorkerConfig(AccessConfig):
             rebalance_timeout_ms=self.rebalance_timeout_ms,
             traits=self.traits(),
             server_assignor=self.server_assignor,
+            group_protocol=self.group_protocol,
         )

@@ -75,8 +75,14 @@ class Decisions:
             if command.traits.creates_group and self._is_full() and not self._make_room(turn):
                 return PolicyViolation(f"this coordinator has all of its {self._max_groups} groups")
             # A deleted group keeps its state for its own type only.
-            return group if group is not None and _handles(group.group_type, command) else self._new(command)
-        if _handles_now(group, command):
+            is_of_type = group is not None and self._registry.claimed_by(command.what) in (None, group.group_type)
+            return (
+                group
+                if group is not None and is_of_type and _handles(group.group_type, command)
+                else self._new(command)
+            )
+        claimed_by = self._registry.claimed_by(command.what)
+        if claimed_by in (None, group.group_type) and _handles_now(group, command):
             return group
         if command.traits.creates_group:
             try:
@@ -217,11 +223,11 @@ def _converted(group: Loaded, new_type: GroupType) -> Loaded | None:
 
 
 def _handles_now(group: Loaded, command: Command) -> bool:
-    """Whether the group's type handles the command; some requests only while the group has members."""
+    """Whether the group's type handles the command; some requests only while another type cannot replace the group."""
     group_type = group.group_type
     # Not ``isinstance(group_type, Converting)``, which takes as long as a tenth of a heartbeat: this runs for each one.
     if type(command.what) in getattr(group_type, "member_request_types", ()):
-        return bool(group.state.members)
+        return bool(group.state.members) or not isinstance(group_type, Replaceable)
     return _handles(group_type, command)
 
 

@@ -34,6 +34,7 @@ from ..protocol.messages.listing import (
 )
 from ..protocol.messages.offsets import OffsetFetchRequest, OffsetFetchResponse
 from ..protocol.records.connect import MemberRecord
+from ..wire import classic_worker
 from .command import Describe
 from .consumer_groups import ConsumerGroups
 from .listing import CLASSIC, SUMMARY, deleted, in_classic_form, listed
@@ -82,7 +83,7 @@ class Coordinator:
         self._log = log
         self._started = False
         self._progress = ReportedProgress()
-        connect = ConnectGroupType(with_own_assignor(settings))
+        connect = ConnectGroupType(with_own_assignor(settings), classic_worker)
         classic = ClassicGroupType(classic_settings or ClassicSettings(), new_id=lambda: str(uuid.uuid4()))
         self._consumers = consumers or ConsumerGroups()
         self._registry = Registry([connect, classic, self._consumers.group_type, *group_types])

@@ -203,7 +203,7 @@ class Converting(Protocol):
     """A group type into which groups of other types are converted when a member joins (KIP-848, "Migration").
 
     Such a group has members of both protocols. It handles ``member_request_types`` while it has members; without
-    members, it may be replaced by a group of the other type.
+    members, it may be replaced by a group of the other type, if it is ``Replaceable``.
     """
 
     @property
@@ -216,6 +216,21 @@ class Converting(Protocol):
         Raises:
             GroupError: it cannot be converted; the request that joins is rejected with this error.
         """
+
+
+@runtime_checkable
+class Claiming(Protocol):
+    """A group type to which some requests of other types' clients belong, depending on their contents.
+
+    A group that such a request creates is of this type, and no group of another type handles it.
+    """
+
+    @property
+    def claimed_request_types(self) -> tuple[type, ...]:
+        """The classes of these requests."""
+
+    def claims(self, request: object) -> bool:
+        """Whether a request of ``claimed_request_types`` belongs to this type."""
 
 
 @runtime_checkable
@@ -236,6 +251,12 @@ class Registry:
         for group_type in self._types.values():
             for request_type in group_type.request_types:
                 self._owners.setdefault(request_type, group_type)
+        self._claiming = {
+            request_type: (group_type, group_type.claims)
+            for group_type in self._types.values()
+            if isinstance(group_type, Claiming)
+            for request_type in group_type.claimed_request_types
+        }
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -251,6 +272,11 @@ class Registry:
         """The type of that name, or ``None``."""
         return self._types.get(name)
 
+    def claimed_by(self, request: object) -> GroupType | None:
+        """The type that claims the request (``Claiming``), or ``None``."""
+        claiming = self._claiming.get(type(request))
+        return claiming[0] if claiming is not None and claiming[1](request) else None
+
     def owner(self, request: object) -> GroupType | None:
-        """The first type that handles the request; a group that the request creates is of this type."""
-        return self._owners.get(type(request))
+        """The type that claims the request or handles it first; a group that the request creates is of this type."""
+        return self.claimed_by(request) or self._owners.get(type(request))

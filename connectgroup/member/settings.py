@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from ..assign.placement import NO_TRAITS, WorkerTraits, check_traits
 from ..checks import MAX_MS, check_name, check_number, check_whole
 from ..errors import ConfigError
+
+
+class GroupProtocol(StrEnum):
+    """The protocol with which a worker is a member of its group (``group.protocol``).
+
+    CONNECT: ConnectGroupHeartbeat. CLASSIC: JoinGroup, SyncGroup, Heartbeat and LeaveGroup.
+    """
+
+    CONNECT = "connect"
+    CLASSIC = "classic"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +35,7 @@ class MemberSettings:
             ``session timeout * (1 - lease_margin)`` stops all units. 0 to 0.5: below 0 the lease would outlast the
             session, and with a shorter lease it would expire between two heartbeats.
         traits: labels, rack, capacity and host of the worker, for assignors.
+        group_protocol: the protocol that the worker uses; a group may have members of both.
 
     Raises:
         ConfigError: a field is out of its range: the field, its value, and what is allowed.
@@ -37,6 +49,7 @@ class MemberSettings:
     server_assignor: str | None = None
     lease_margin: float = 0.2
     traits: WorkerTraits = NO_TRAITS
+    group_protocol: GroupProtocol = GroupProtocol.CONNECT
 
     def __post_init__(self) -> None:
         check_name("group_id", self.group_id)
@@ -50,3 +63,5 @@ class MemberSettings:
         if not isinstance(self.traits, WorkerTraits):
             raise ConfigError("traits", self.traits, "WorkerTraits(...)")
         check_traits(self.traits)
+        if not isinstance(self.group_protocol, GroupProtocol):
+            raise ConfigError("group_protocol", self.group_protocol, "GroupProtocol.CONNECT or GroupProtocol.CLASSIC")

@@ -180,43 +180,44 @@ class Member:
         introduces = self._full or self.epoch == JOIN_EPOCH or fault_point("every heartbeat is a full one")
         statuses = self._next_statuses()
         more_statuses = len(statuses) < len(self._statuses)
+        heartbeat = HeartbeatRequest(
+            group_id=settings.group_id,
+            member_id=settings.member_id,
+            member_epoch=self.epoch,
+            max_wait_ms=0 if more_statuses else settings.max_wait_ms,
+            sequence=self._sequence,
+            process_id=self.process_id,
+            os_process=self.os_process,
+            statuses=statuses,
+        )
         if introduces:
-            request = HeartbeatRequest(
-                group_id=settings.group_id,
-                member_id=settings.member_id,
-                member_epoch=self.epoch,
-                instance_id=settings.instance_id,
-                rebalance_timeout_ms=settings.rebalance_timeout_ms,
-                server_assignor=settings.server_assignor,
-                client_assignors=self.assignors or None,
-                owned=grouped(self.owned),
-                max_wait_ms=0 if self._full or more_statuses else settings.max_wait_ms,
-                sequence=self._sequence,
-                process_id=self.process_id,
-                os_process=self.os_process,
-                statuses=statuses,
-                draining=self.draining,
-                labels=tuple(ConfigEntry(name=name, value=value) for name, value in settings.traits.labels),
-                rack=settings.traits.rack,
-                capacity=settings.traits.capacity,
-                host=settings.traits.host,
-            )
+            max_wait_ms = 0 if self._full or more_statuses else settings.max_wait_ms
+            request = self.full(replace(heartbeat, max_wait_ms=max_wait_ms))
+        elif self._acknowledge:
+            request = replace(heartbeat, owned=grouped(self.owned))
         else:
-            request = HeartbeatRequest(
-                group_id=settings.group_id,
-                member_id=settings.member_id,
-                member_epoch=self.epoch,
-                owned=grouped(self.owned) if self._acknowledge else None,
-                max_wait_ms=0 if more_statuses else settings.max_wait_ms,
-                sequence=self._sequence,
-                process_id=self.process_id,
-                os_process=self.os_process,
-                statuses=statuses,
-            )
+            request = heartbeat
         self._full = self._acknowledge = False
         self._flush_requested = more_statuses
         self._outstanding = _Outstanding(request, now_ms)
         return request
+
+    def full(self, request: HeartbeatRequest) -> HeartbeatRequest:
+        """The same heartbeat as a full one: with this worker's settings, its assignors, and the units it owns now."""
+        settings = self.settings
+        return replace(
+            request,
+            instance_id=settings.instance_id,
+            rebalance_timeout_ms=settings.rebalance_timeout_ms,
+            server_assignor=settings.server_assignor,
+            client_assignors=self.assignors or None,
+            owned=grouped(self.owned),
+            draining=self.draining,
+            labels=tuple(ConfigEntry(name=name, value=value) for name, value in settings.traits.labels),
+            rack=settings.traits.rack,
+            capacity=settings.traits.capacity,
+            host=settings.traits.host,
+        )
 
     def _next_statuses(self) -> tuple[TaskStatus, ...]:
         """The statuses for the next request: the oldest ones, ordered by unit."""

@@ -25,7 +25,7 @@ from ..connector import Config
 from ..errors import TransportError, WorkerAlreadyRun
 from ..listener import WorkerRebalanceListener
 from ..member.actions import Action, Compute, Drain, Fail, Restart
-from ..member.settings import MemberSettings
+from ..member.settings import GroupProtocol, MemberSettings
 from ..member.state_machine import Member, Phase
 from ..protocol.messages.heartbeat import TaskStatus
 from ..protocol.units import Units, show
@@ -33,6 +33,7 @@ from ..telemetry.spans import GROUP, MEMBER, span
 from ..transport.base import Client
 from .arguments import check_plugins, check_runner
 from .callbacks import Callbacks
+from .classic import ClassicClient
 from .compute import Computations
 from .heartbeat import Heartbeats
 from .perform import Performer
@@ -77,7 +78,6 @@ class Worker:
         """
         check_plugins(assignors, listeners)
         check_runner(runner)
-        self._control = connections.control
         self._times = times or WorkerSettings()
         first, process = self._times.first_sequence, self._times.process_id
         self.member = Member(
@@ -87,6 +87,9 @@ class Worker:
             process_id=new_process_id() if process is None else process,
             os_process=self._times.os_process,
         )
+        if settings.group_protocol is GroupProtocol.CLASSIC:
+            connections = Connections(*(ClassicClient(each, self.member) for each in connections))
+        self._control = connections.control
         self._performer = Performer(
             self.member,
             runner=runner,

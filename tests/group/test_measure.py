@@ -7,12 +7,13 @@ from connectgroup.group.kernel.timers import TimerKind
 from connectgroup.group.registry import ConnectorNumbers, GroupNumbers
 from connectgroup.protocol.messages.connectors import ConnectorChange
 from connectgroup.protocol.records.connect import ComputationRecord, TargetState
+from connectgroup.wire import classic_worker
 
 from .builders import GROUP, FixedAssignor, Scene, foo, settings
 
 
 def measure(scene: Scene) -> GroupNumbers:
-    return ConnectGroupType(settings()).measure(scene.group)
+    return ConnectGroupType(settings(), classic_worker).measure(scene.group)
 
 
 def test_group_at_rest(rest: Scene) -> None:

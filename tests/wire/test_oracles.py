@@ -34,13 +34,11 @@ KAFKA_OWN = {
     "OffsetCommitResponse": consumer.OffsetCommitResponse,
     "OffsetFetchRequest": consumer.OffsetFetchRequest,
     "OffsetFetchResponse": consumer.OffsetFetchResponse,
-    # JoinGroupRequest has a tagged field of ours.
-    "JoinGroupResponse": consumer.JoinGroupResponse,
+    # JoinGroupRequest, JoinGroupResponse and LeaveGroupRequest have tagged fields of ours.
     "SyncGroupRequest": consumer.SyncGroupRequest,
     "SyncGroupResponse": consumer.SyncGroupResponse,
     "HeartbeatRequest": consumer.HeartbeatRequest,
     "HeartbeatResponse": consumer.HeartbeatResponse,
-    "LeaveGroupRequest": consumer.LeaveGroupRequest,
     "LeaveGroupResponse": consumer.LeaveGroupResponse,
     "ListGroupsRequest": admin.ListGroupsRequest,
     "ListGroupsResponse": admin.ListGroupsResponse,

@@ -130,6 +130,7 @@ def _members(group: Group, now_ms: int) -> Iterable[DescribedMember]:
             client_id=member.client_id,
             joined_epoch=member.joined_epoch,
             kept_ms=_kept_ms(group, member_id, now_ms),
+            classic=member.classic,
         )
 
 

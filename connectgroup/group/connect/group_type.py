@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ...errors import GroupError, InconsistentGroupProtocol
 from ...protocol.messages.api import Response
 from ...protocol.messages.assignment import InstallRequest, PrepareRequest
+from ...protocol.messages.classic import (
+    GroupHeartbeatRequest,
+    GroupRequest,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    SyncGroupRequest,
+)
 from ...protocol.messages.common import RestartRequest
 from ...protocol.messages.connectors import UpdateConnectorsRequest
 from ...protocol.messages.describe import DeleteRequest, DescribedGroup, DescribeRequest
 from ...protocol.messages.heartbeat import HeartbeatRequest
 from ...protocol.records.connect import GROUP_TYPE, Record
 from ...protocol.units import JOIN_EPOCH
+from ..classic.refusals import refused
 from ..classic.step import GROUP_TYPE as CLASSIC
 from ..kernel.deadlines import session
 from ..kernel.effects import Compute
 from ..kernel.outcome import Outcome
 from ..registry import Client, Converted, GroupNumbers, Input, RequestTraits
 from . import validate
+from .classic_members import WorkerFormat, decide as decide_classic, heartbeat_of, metadata_of
 from .describe import describe
 from .handle import error_response, on_load, step
 from .measure import measure
@@ -38,11 +49,26 @@ class ConnectGroupType:
         DeleteRequest,
         RestartRequest,
     )
-    member_request_types: tuple[type, ...] = ()
+    member_request_types: tuple[type, ...] = (
+        JoinGroupRequest,
+        SyncGroupRequest,
+        GroupHeartbeatRequest,
+        LeaveGroupRequest,
+    )
+    claimed_request_types: tuple[type, ...] = (JoinGroupRequest, LeaveGroupRequest)
 
-    def __init__(self, settings: GroupSettings) -> None:
-        """``settings``: for all groups of this type."""
-        self.settings = settings
+    def __init__(self, settings: GroupSettings, worker_format: WorkerFormat) -> None:
+        """Create the type.
+
+        Args:
+            settings: for all groups of this type.
+            worker_format: the bytes that workers of the classic protocol exchange with the coordinator.
+        """
+        self.settings, self._worker_format = settings, worker_format
+
+    def claims(self, request: object) -> bool:
+        """Whether one of our workers sends the request: its group is of this type, not of type ``classic``."""
+        return metadata_of(request) is not None
 
     def new(self, group_id: str) -> Group:
         return Group(group_id)
@@ -64,6 +90,12 @@ class ConnectGroupType:
                     renews=session(group_id, member_id, self.settings) if epoch > JOIN_EPOCH else None,
                     creates_group=epoch == JOIN_EPOCH,
                 )
+            case JoinGroupRequest() | LeaveGroupRequest():
+                try:
+                    beat = heartbeat_of(self._worker_format, request)
+                except GroupError:
+                    return RequestTraits(group_id=request.group_id)
+                return self.traits(beat)
             case DeleteRequest(group_ids=(group_id,)):
                 return RequestTraits(group_id=group_id)
             case _:
@@ -87,7 +119,16 @@ class ConnectGroupType:
         )
 
     def step(self, group: Group, what: Input, now_ms: int, client: Client) -> Outcome[Response | None]:
-        return step(group, what, now_ms, self.settings, client_host=client.host, client_id=client.client_id)
+        if not isinstance(what, GroupRequest):
+            return step(group, what, now_ms, self.settings, client_host=client.host, client_id=client.client_id)
+
+        def decide_heartbeat(beat: HeartbeatRequest) -> Outcome[Response | None]:
+            return step(group, beat, now_ms, self.settings, client_host=client.host, client_id=client.client_id)
+
+        try:
+            return decide_classic(group, what, now_ms, self.settings, (self._worker_format, decide_heartbeat))
+        except GroupError as error:
+            return Outcome(response=_refused(what, error))
 
     def apply(self, group: Group, record: Record) -> None:
         group.apply(record)
@@ -108,8 +149,14 @@ class ConnectGroupType:
         return measure(group)
 
     def error_response(self, request: Any, error: GroupError) -> Response:
-        return error_response(request, error)
+        return _refused(request, error) if isinstance(request, GroupRequest) else error_response(request, error)
 
     def run_assignor(self, effect: Compute) -> ServerAssignment:
         result = self.settings.server_assignors[effect.assignor](effect.input)
         return result if isinstance(result, ServerAssignment) else ServerAssignment(members=result)
+
+
+def _refused(request: GroupRequest, error: GroupError) -> Response:
+    """The response to a request of the classic protocol with an error; that to a JoinGroup has its message, too."""
+    response = refused(request, error.code)
+    return replace(response, error_message=str(error)) if isinstance(response, JoinGroupResponse) else response

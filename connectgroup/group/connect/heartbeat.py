@@ -315,6 +315,7 @@ def _join(
         drain_requested=known is not None and known.drain_requested and not request.draining,
         process_id=request.process_id,
         os_process=request.os_process,
+        classic=request.classic,
     )
     waiting = delay.delays_for(overlay, member)
     temporarily = f"{member_id} came back" if waiting else ""

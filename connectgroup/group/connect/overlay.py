@@ -140,9 +140,14 @@ class Overlay(GroupDraft[MemberRecord, Unit]):
         return others if any(not self.current(member.member_id).temporarily_left for member in others) else members
 
     def computing_members(self) -> Container[str]:
-        """Members that may compute: present, and not draining unless no other member can take units."""
-        members = self.assignable_members()
-        return {member.member_id for member in members if not self.current(member.member_id).temporarily_left}
+        """Members that may compute: present, and not draining unless no other member can take units.
+
+        A member of the classic protocol only if there is no other: it is asked with its next heartbeat, which is not
+        parked.
+        """
+        present = [each for each in self.assignable_members() if not self.current(each.member_id).temporarily_left]
+        connect = [each for each in present if not each.classic]
+        return {each.member_id for each in connect or present}
 
     def is_settled(self, member_id: str) -> bool:
         """Whether a member has reached the newest target assignment and nothing has changed since.

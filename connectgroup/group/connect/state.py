@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ...protocol.messages.common import units_of
 from ...protocol.messages.describe import Move, Rebalance
+from ...protocol.messages.heartbeat import HeartbeatResponse
 from ...protocol.records.base import Key, Kind, Tombstone
 from ...protocol.records.connect import (
     ComputationRecord,
@@ -98,6 +99,8 @@ class Group:
         # Used only to describe: when the session of a temporarily left member ends. Session timers start anew after a
         # load, so this is not known then.
         self.kept_until_ms: dict[str, int] = {}
+        # What SyncGroup returns to members of the classic protocol: the response to the last JoinGroup of each.
+        self.sync_responses: dict[str, HeartbeatResponse] = {}
         # Members to notify: those that may have a new response since the runtime last cleared this set.
         self.members_to_wake: set[str] = set()
 
@@ -269,6 +272,7 @@ class Group:
                 self._forget_instance(key.name)
                 self.members.pop(key.name, None)
                 self.kept_until_ms.pop(key.name, None)
+                self.sync_responses.pop(key.name, None)
                 if not self.current(key.name).held:
                     self.currents.pop(key.name, None)
                 self.behind.discard(key.name)

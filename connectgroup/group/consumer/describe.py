@@ -93,6 +93,7 @@ def describe(group: ConsumerGroup) -> DescribedGroup:
                 joined_epoch=member.joined_epoch,
                 assignors=member.assignors,
                 server_assignor=member.server_assignor,
+                classic=member.uses_classic_protocol,
             )
             for member_id, member in sorted(group.members.items())
         ),

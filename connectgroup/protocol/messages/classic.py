@@ -10,8 +10,14 @@ Source: Kafka's protocol guide; KIP-345 (static members), KIP-394 (member id), K
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 NO_GENERATION = -1
+
+WORKER_PROTOCOL_TYPE: Final = "connect"
+"""The protocol type of Kafka Connect's workers and of ours."""
+WORKER_PROTOCOL: Final = "connectgroup"
+"""The protocol of our workers; its metadata and assignments are those of ``wire.classic_worker``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +79,7 @@ class JoinGroupResponse:
         leader: the member with this member id computes the assignment and receives all ``members``.
         skip_assignment: the leader must not assign (KIP-814); from version 9 on.
         member_id: with error 79 (MEMBER_ID_REQUIRED) the id for the retry (KIP-394).
+        error_message: *(tagged)* one line, null if there is none. A field of ours; from version 6 on.
     """
 
     throttle_time_ms: int = 0
@@ -84,6 +91,7 @@ class JoinGroupResponse:
     skip_assignment: bool = False
     member_id: str = ""
     members: tuple[JoinedMember, ...] = ()
+    error_message: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,11 +146,17 @@ class GroupHeartbeatResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeavingMember:
-    """A member that leaves."""
+    """A member that leaves.
+
+    Attributes:
+        metadata: *(tagged)* of our workers: the last heartbeat, which says how the worker leaves
+            (``wire.classic_worker``). Empty for other clients. A field of ours, from version 4 on.
+    """
 
     member_id: str
     group_instance_id: str | None = None
     reason: str | None = None
+    metadata: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,6 +52,7 @@ class DescribedMember:
         assignor_state: *(tagged)* the assignor user data in its target assignment.
         classic_metadata: *(tagged)* the metadata in the form of a classic group, if the request includes it; opaque.
         classic_assignment: *(tagged)* the assignment in that form.
+        classic: *(tagged)* the member of a connect or consumer group uses the classic protocol.
     """
 
     member_id: str
@@ -74,6 +75,7 @@ class DescribedMember:
     assignor_state: bytes = b""
     classic_metadata: bytes = b""
     classic_assignment: bytes = b""
+    classic: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,6 +64,7 @@ class HeartbeatRequest:
             them in memory; no rule depends on them.
         os_process: *(tagged)* the name of the operating-system process (``os_process.this_process``): the coordinator
             looks whether it has ended when its connection is lost (PD-13). Empty: the coordinator does not look.
+        classic: *(tagged)* the member uses the classic protocol; this is the metadata of its JoinGroup or LeaveGroup.
     """
 
     group_id: str
@@ -88,6 +89,7 @@ class HeartbeatRequest:
     process_id: int = -1
     progress: tuple[TaskProgress, ...] = ()
     os_process: str = ""
+    classic: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -104,6 +104,7 @@ class MemberRecord:
         drain_requested: *(tagged)* an operator has requested that the worker drain; the member does not drain yet.
         process_id: *(tagged)* the process that joined as the member; -1 if unknown (PD-15).
         os_process: *(tagged)* its name to the operating system (``HeartbeatRequest.os_process``); empty if unknown.
+        classic: *(tagged)* the member uses the classic protocol (``classic_members``).
     """
 
     group_id: str
@@ -124,6 +125,7 @@ class MemberRecord:
     drain_requested: bool = False
     process_id: int = -1
     os_process: str = ""
+    classic: bool = False
 
     @property
     def has_request(self) -> bool:
