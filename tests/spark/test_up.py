@@ -34,7 +34,13 @@ class Flow:
         self.connectors = {
             "fill": generated | {"sink": "postgres", "sink.url": database, "sink.table": "filled"},
             "send": generated | {"sink": "kafka", "sink.bootstrap.servers": kafka, "sink.topic": self.topic},
-            "dump": {"source": "postgres", **table, "sink": "jsonl", "sink.path": str(root / "files")},
+            "dump": {
+                "source": "postgres",
+                **table,
+                "sink": "jsonl",
+                "sink.path": str(root / "files"),
+                "sink.compact.files": "4",
+            },
             "load": {
                 "source": "kafka",
                 **servers,

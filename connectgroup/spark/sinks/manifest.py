@@ -7,11 +7,13 @@ A file is listed in the transaction that checks the fencing tokens and advances 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import uuid
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, ClassVar, Final, Self
 from urllib.parse import quote
@@ -20,15 +22,19 @@ from pydantic import Field
 
 from ...connector import LocalPath
 from ...dataplane.columns import Columns
-from ...dataplane.errors import SinkError
+from ...dataplane.errors import Fenced, SinkError
 from ...dataplane.fences import Transaction
 from ...dataplane.offset_store import BUSY_TIMEOUT_S, FilePositions, OffsetStore
 from ...dataplane.ownership import Owner, Range
 from ...dataplane.settings import PluginSettings, require_absolute
 from ...dataplane.sink import Sink
+from ...errors import ConfigError
+from .compaction import REPLACED_TABLE, Compaction, Run, delete_replaced, replace, run_to_compact
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+logger = logging.getLogger(__name__)
 
 MANIFEST: Final = "_manifest.sqlite"
 """Name of the manifest, in the same directory as the other files; it lists the committed files."""
@@ -39,21 +45,53 @@ class FileSinkSettings(PluginSettings):
 
     path: Annotated[str, LocalPath(), Field(min_length=1, description="a directory, as an absolute path")]
     busy_timeout_ms: Annotated[int, Field(ge=1, le=60_000, description="1 to 60000")] = 5_000
+    compact_files: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=1000,
+            description="0, 2 to 1000: the number of small files of a task that become one file; 0: never. Committed"
+            " rows never change, nor does their order in a task",
+        ),
+    ] = 32
+    compact_max_bytes: Annotated[
+        int,
+        Field(ge=1 << 20, le=1 << 34, description="1048576 to 17179869184: upper bound of a compacted file's size"),
+    ] = 128 << 20
+    compact_retention_ms: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=2_592_000_000,
+            description="0 to 2592000000: how long files stay that were compacted; a reader opens all files of its list"
+            " within this time",
+        ),
+    ] = 3_600_000
+
+    @property
+    def compaction(self) -> Compaction:
+        """When files are compacted."""
+        return Compaction(
+            files=self.compact_files, max_bytes=self.compact_max_bytes, retention_ms=self.compact_retention_ms
+        )
 
     def model_post_init(self, _: Any) -> None:
-        """Check the path.
+        """Check the path and the number of files.
 
         Raises:
-            ConfigError: the path is relative.
+            ConfigError: the path is relative, or the number is 1.
         """
         require_absolute("sink.path", self.path, "a directory, as an absolute path")
+        if self.compact_files == 1:
+            raise ConfigError("sink.compact.files", "1", "0, 2 to 1000")
 
 
 class ManifestSink(Sink):
     """Writes rows to files in one directory; ``_manifest.sqlite`` in that directory lists the committed files.
 
     A batch's file is first written and synced under its final name. The manifest's row, written in the transaction of
-    the offsets, commits the file. Readers use ``read_committed``.
+    the offsets, commits the file. Readers use ``read_committed``. Small files are compacted (``compaction``) if the
+    format has ``head`` and ``join``.
 
     Attributes:
         extension: the end of the files' names, without the dot.
@@ -66,25 +104,40 @@ class ManifestSink(Sink):
     def encode(self, rows: pa.Table, file: BinaryIO) -> None:
         """Write rows to an open file."""
 
-    def __init__(self, directory: Path, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
+    def head(self, path: Path) -> bytes | None:
+        """Return what files must have in common to be compacted into one; None: files of this format are not."""
+        return None
+
+    def join(self, paths: Sequence[Path], file: BinaryIO) -> None:
+        """Write the rows of files with equal heads to an open file, in their order."""
+        raise NotImplementedError
+
+    def __init__(
+        self, directory: Path, *, busy_timeout_s: float = BUSY_TIMEOUT_S, compaction: Compaction | None = None
+    ) -> None:
         """Create the directory if it is missing (its parent must exist) and open the manifest.
 
         Raises:
             SinkError: the directory cannot be created, or the manifest cannot be opened.
         """
         self._directory = directory
+        self._compaction = compaction or Compaction()
+        self._batches_to_skip = 0
         _make_directory(directory)
         self._store = OffsetStore(directory / MANIFEST, busy_timeout_s=busy_timeout_s)
         try:
             if not self._store.execute("SELECT 1 FROM sqlite_schema WHERE name = 'connectgroup_manifest'"):
                 self._store.execute(_MANIFEST_TABLE)
+            if not self._store.execute("SELECT 1 FROM sqlite_schema WHERE name = 'connectgroup_replaced'"):
+                self._store.execute(REPLACED_TABLE)
         except BaseException:
             self._store.close()
             raise
 
     @classmethod
     def create(cls, settings: FileSinkSettings, columns: Columns) -> Self:
-        return cls(Path(settings.path), busy_timeout_s=settings.busy_timeout_ms / 1000)
+        timeout_s = settings.busy_timeout_ms / 1000
+        return cls(Path(settings.path), busy_timeout_s=timeout_s, compaction=settings.compaction)
 
     @classmethod
     def open_positions(cls, settings: FileSinkSettings) -> FilePositions:
@@ -93,15 +146,16 @@ class ManifestSink(Sink):
     def claim(self, owner: Owner, is_mine: Callable[[str], bool]) -> dict[str, int]:
         positions = self._store.claim(owner, is_mine)
         self._remove_leftovers(owner)
+        delete_replaced(self._store, self._directory, owner, self._compaction.retention_ms)
         return positions
 
     def commit(self, owner: Owner, ranges: Sequence[Range], rows: pa.Table) -> bool:
         if rows.num_rows == 0:
             return self._store.commit(owner, ranges)
-        name = f"{_prefix(owner.connector)}.{owner.task}.{owner.fencing_token}.{uuid.uuid4().hex}.{self.extension}"
-        path = self._directory / name
+        path = self._new_file(owner)
+        name = path.name
         try:
-            size = self._write_synced(rows, path)
+            size = _write_synced(path, partial(self.encode, rows))
             listed = {r.slice: [r.start, r.end] for r in ranges}
             values = (name, rows.num_rows, size, owner.connector, owner.task, owner.fencing_token, json.dumps(listed))
 
@@ -115,10 +169,42 @@ class ManifestSink(Sink):
         # After an SQLite error the file stays: the commit may have succeeded nevertheless.
         if not is_new:
             path.unlink(missing_ok=True)
+        else:
+            self._compact(owner)
         return is_new
 
     def close(self) -> None:
         self._store.close()
+
+    def _compact(self, owner: Owner) -> None:
+        """Compact the latest files of a task if they are many. A failure is logged: the batch is committed."""
+        if self._batches_to_skip > 0:
+            self._batches_to_skip -= 1
+            return
+        try:
+            run = run_to_compact(self._store, owner, self._compaction, lambda name: self.head(self._directory / name))
+            if run is not None:
+                self._compact_run(owner, run)
+        except Fenced:
+            return  # The next batch reports it.
+        except Exception as error:
+            self._batches_to_skip = self._compaction.files
+            logger.warning("%s: files were not compacted: %s", self._directory, error)
+
+    def _compact_run(self, owner: Owner, run: Run) -> None:
+        path = self._new_file(owner)
+        try:
+            size = _write_synced(path, partial(self.join, [self._directory / name for name in run.files]))
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+        # After an error here the file stays: the change may have been committed nevertheless.
+        replace(self._store, owner, run, path.name, size)
+        delete_replaced(self._store, self._directory, owner, self._compaction.retention_ms)
+
+    def _new_file(self, owner: Owner) -> Path:
+        name = f"{_prefix(owner.connector)}.{owner.task}.{owner.fencing_token}.{uuid.uuid4().hex}.{self.extension}"
+        return self._directory / name
 
     def _remove_leftovers(self, owner: Owner) -> None:
         """Delete files of this connector's unfinished batches that no task can commit any more.
@@ -138,23 +224,8 @@ class ManifestSink(Sink):
                 candidates.append(path)
         # List the files first, then read the manifest: a file committed in between counts as committed.
         for path in candidates:
-            if not self._store.execute("SELECT 1 FROM connectgroup_manifest WHERE file = ?", path.name):
+            if not self._store.execute(_KNOWN_FILE, path.name, path.name):
                 path.unlink(missing_ok=True)
-
-    def _write_synced(self, rows: pa.Table, path: Path) -> int:
-        """Write one file durably; return its size in bytes."""
-        with path.open("xb") as file:
-            self.encode(rows, file)
-            file.flush()
-            os.fsync(file.fileno())
-            size = file.tell()
-        # The file's name is durable only after an fsync of the directory.
-        descriptor = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        return size
 
 
 class _ManifestPositions(FilePositions):
@@ -163,6 +234,22 @@ class _ManifestPositions(FilePositions):
     def alter(self, connector: str, fencing_token: int, positions: Mapping[str, int | None] | None) -> None:
         _make_directory(self.path.parent)
         super().alter(connector, fencing_token, positions)
+
+
+def _write_synced(path: Path, write: Callable[[BinaryIO], None]) -> int:
+    """Write one new file durably; return its size in bytes."""
+    with path.open("xb") as file:
+        write(file)
+        file.flush()
+        os.fsync(file.fileno())
+        size = file.tell()
+    # The file's name is durable only after an fsync of the directory.
+    descriptor = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return size
 
 
 def _make_directory(directory: Path) -> None:
@@ -176,8 +263,9 @@ def read_committed(directory: str | Path) -> list[Path]:
     """Return the committed files of a sink in commit order.
 
     Read these files, not the directory: the other files are left over from batches that were never finished or were
-    rejected; their rows are in another file, or will be. Read Parquet files as one table with
-    ``pyarrow.parquet.ParquetDataset`` or ``spark.read.parquet(*files)``.
+    rejected, or were compacted; their rows are in another file, or will be. Open each file within
+    ``sink.compact.retention.ms`` (an hour by default): compacted files are deleted after that time. Read Parquet files
+    as one table with ``pyarrow.parquet.ParquetDataset`` or ``spark.read.parquet(*files)``.
 
     Raises:
         SinkError: there is no manifest, or it cannot be read.
@@ -210,4 +298,7 @@ _MANIFEST_TABLE: Final = (
     "CREATE TABLE IF NOT EXISTS connectgroup_manifest (file TEXT PRIMARY KEY, rows INTEGER NOT NULL,"
     " bytes INTEGER NOT NULL, connector TEXT NOT NULL, task INTEGER NOT NULL, epoch INTEGER NOT NULL,"
     " ranges TEXT NOT NULL)"
+)
+_KNOWN_FILE: Final = (
+    "SELECT 1 FROM connectgroup_manifest WHERE file = ? UNION SELECT 1 FROM connectgroup_replaced WHERE file = ?"
 )

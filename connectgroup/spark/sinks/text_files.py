@@ -9,13 +9,22 @@ from __future__ import annotations
 import base64
 import datetime
 import json
-from typing import TYPE_CHECKING, BinaryIO
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Final
 
+from ..sources.dialect import Dialect
 from .manifest import FileSinkSettings, ManifestSink
 from .tables import plain_values
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+_COPY_BYTES: Final = 1 << 20
+_WRITTEN: Final = Dialect("csv", multiline=True)
+"""How the sink writes CSV: a name of a column may contain a line feed."""
 
 
 class JsonlSettings(FileSinkSettings):
@@ -33,6 +42,14 @@ class JsonlSink(ManifestSink):
         for batch in rows.to_batches(max_chunksize=65_536):
             file.write("".join(f"{encoder.encode(row)}\n" for row in batch.to_pylist()).encode())
 
+    def head(self, path: Path) -> bytes | None:
+        return b""
+
+    def join(self, paths: Sequence[Path], file: BinaryIO) -> None:
+        for path in paths:
+            with path.open("rb") as part:
+                shutil.copyfileobj(part, file, _COPY_BYTES)
+
 
 class CsvSettings(FileSinkSettings):
     """Settings of the sink ``csv``, each with the prefix ``sink.``."""
@@ -48,6 +65,20 @@ class CsvSink(ManifestSink):
         import pyarrow.csv
 
         pyarrow.csv.write_csv(plain_values(rows), file)
+
+    def head(self, path: Path) -> bytes | None:
+        from ..sources.parts import head_of
+
+        with path.open("rb") as file:
+            return head_of(file.fileno(), _WRITTEN)
+
+    def join(self, paths: Sequence[Path], file: BinaryIO) -> None:
+        header = self.head(paths[0]) or b""
+        file.write(header)
+        for path in paths:
+            with path.open("rb") as part:
+                part.seek(len(header))
+                shutil.copyfileobj(part, file, _COPY_BYTES)
 
 
 def _plain(value: object) -> object:
