@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,6 +22,8 @@ from ..topics import regex
 from ..topics.base import Topics, TopicSource
 from ..wire import embedded
 from .shard import Shard
+
+logger = logging.getLogger(__name__)
 
 SERVER_ASSIGNORS = {"uniform": "uniform", "range": "server-range"}
 """Kafka's server-side assignors, and the names of their entry points."""
@@ -71,6 +75,8 @@ class ConsumerGroups:
         if topics is not None and not settings.server_assignors:
             settings = replace(settings, server_assignors=built_in_assignors())
         self._topics = topics
+        self._absent: frozenset[str] = frozenset()
+        self._reading: asyncio.Task[None] | None = None
         self.group_type = ConsumerGroupType(
             replace(settings, regex_violation=regex.violation),
             new_id=lambda: str(uuid.uuid4()),
@@ -93,9 +99,31 @@ class ConsumerGroups:
                     shard.intake.submit_input(group_id, TopicsChanged(group_id=group_id))
 
         if self._topics is not None:
+            self.group_type.confirm_absent = self._confirm_absent
             await self._topics.start(on_change)
 
     async def close(self) -> None:
         """Stop watching the topics."""
+        if self._reading is not None:
+            self._reading.cancel()
         if self._topics is not None:
             await self._topics.close()
+
+    def _confirm_absent(self, names: frozenset[str]) -> bool:
+        """Whether the last read looked for these topics; otherwise a read begins. Its result counts once."""
+        absent, self._absent = self._absent, frozenset()
+        if names <= absent:
+            return True
+        if self._reading is None:
+            self._reading = asyncio.get_running_loop().create_task(self._look_for(names))
+        return False
+
+    async def _look_for(self, names: frozenset[str]) -> None:
+        assert self._topics is not None
+        try:
+            await self._topics.refresh()
+            self._absent = names
+        except Exception as error:
+            logger.warning("the topics %s cannot be looked for: %s", ", ".join(sorted(names)), error)
+        finally:
+            self._reading = None

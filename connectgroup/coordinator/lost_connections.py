@@ -32,11 +32,14 @@ class LostConnections:
 
     Attributes:
         has_ended: whether the process with a name (``HeartbeatRequest.os_process``) has ended.
+        is_supervised: whether a supervisor waits for the process with a process id (``HeartbeatRequest.process_id``):
+            it sends the leave, with the signal as the cause, which a lost connection does not tell.
     """
 
     def __init__(self, submit: Callable[[str, ProcessEnded], None], *, grace_s: float) -> None:
         """``submit`` takes a group and one of its inputs; ``grace_s`` is how long to look for a process; 0: not."""
         self.has_ended = has_ended
+        self.is_supervised: Callable[[int], bool] = lambda process_id: False
         self._submit, self._grace_s = submit, grace_s
         self._looking: set[asyncio.Task[None]] = set()
 
@@ -44,7 +47,9 @@ class LostConnections:
         """A connection is lost; ``request`` is the last one that was received on it."""
         if len(self._looking) >= MAX_LOOKS:
             return
-        if isinstance(request, HeartbeatRequest) and request.os_process and self._grace_s:
+        if not isinstance(request, HeartbeatRequest) or self.is_supervised(request.process_id):
+            return
+        if request.os_process and self._grace_s:
             task = asyncio.get_running_loop().create_task(self._look(request))
             self._looking.add(task)
             task.add_done_callback(self._looking.discard)

@@ -21,5 +21,12 @@ class TopicSource(Protocol):
             ConfigError: the topics cannot be read: where, what is allowed.
         """
 
+    async def refresh(self) -> None:
+        """Read the topics now; if they have changed, ``on_change`` is called before this returns.
+
+        Raises:
+            Exception: the topics cannot be read; they stay those of the last read.
+        """
+
     async def close(self) -> None:
         """Stop watching. ``on_change`` is not called any more."""

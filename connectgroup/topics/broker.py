@@ -51,15 +51,26 @@ class BrokerTopics:
         self.bootstrap, self._interval_s = bootstrap, interval_s
         self._setting = setting
         self._read = read or _reader(bootstrap, setting)
+        self._topics: Topics | None = None
+        self._on_change: Callable[[Topics], None] = lambda topics: None
+        self._reading = asyncio.Lock()
         self._watch: asyncio.Task[None] | None = None
 
     async def start(self, on_change: Callable[[Topics], None]) -> None:
+        self._on_change = on_change
         try:
-            topics = await off_loop("topics", self._read)
+            await self.refresh()
         except Exception as error:
             raise ConfigError(self._setting, self.bootstrap, f"a reachable Kafka broker ({error})") from error
-        on_change(topics)
-        self._watch = asyncio.get_running_loop().create_task(self._run(topics, on_change))
+        self._watch = asyncio.get_running_loop().create_task(self._run())
+
+    async def refresh(self) -> None:
+        # One read at a time: the result of an earlier one must not replace that of a later one.
+        async with self._reading:
+            topics = await off_loop("topics", self._read)
+            if topics != self._topics:
+                self._topics = topics
+                self._on_change(topics)
 
     async def close(self) -> None:
         if self._watch is not None:
@@ -67,12 +78,12 @@ class BrokerTopics:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._watch
 
-    async def _run(self, topics: Topics, on_change: Callable[[Topics], None]) -> None:
+    async def _run(self) -> None:
         reachable = True
         while True:
             await asyncio.sleep(self._interval_s)
             try:
-                found = await off_loop("topics", self._read)
+                await self.refresh()
             except Exception as error:
                 if reachable:
                     logger.warning("%s: the topics cannot be read, retrying: %s", self.bootstrap, error)
@@ -81,9 +92,6 @@ class BrokerTopics:
             if not reachable:
                 logger.info("%s: the topics can be read again", self.bootstrap)
             reachable = True
-            if found != topics:
-                topics = found
-                on_change(topics)
 
 
 def _reader(bootstrap: str, setting: str) -> Callable[[], Topics]:

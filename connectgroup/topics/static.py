@@ -26,6 +26,9 @@ class StaticTopics:
         self._on_change = on_change
         on_change(self._topics)
 
+    async def refresh(self) -> None:
+        """Nothing to read: ``replace`` reports each change."""
+
     async def close(self) -> None:
         self._on_change = None
 

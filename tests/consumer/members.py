@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -140,12 +140,18 @@ class BrokerMember:
             self.killed_ns = time.monotonic_ns()
 
     def output(self) -> str:
-        """Its last events and log lines."""
-        events = [
-            f"  {self.name} {event.at_ns / 1e9:.3f} {event.event} {str(event.what)[:100]} {event.more}"
-            for event in self.events
-        ]
-        return "\n".join([*events[-15:], *(f"  {self.name} | {line}" for line in self.log[-15:])])
+        """Its changes of the assignment, how much it read between them, and its last log lines."""
+        lines = []
+        for is_read, events in groupby(self.events, lambda event: event.event == "read"):
+            if is_read:
+                read = [record for event in events for record in event.what]
+                lines.append(f"  {self.name} read {len(read)} records, {read[0]} to {read[-1]}")
+            else:
+                lines += (
+                    f"  {self.name} {event.at_ns / 1e9:.3f} {event.event} {str(event.what)[:100]} {event.more}"
+                    for event in events
+                )
+        return "\n".join([*lines[-30:], *(f"  {self.name} | {line}" for line in self.log[-15:])])
 
     def _read_events(self) -> None:
         assert self._process.stdout is not None

@@ -11,6 +11,7 @@ import pytest
 
 from connectgroup.coordinator import compute
 from connectgroup.errors import (
+    CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
     IllegalGeneration,
     InconsistentGroupProtocol,
@@ -201,6 +202,40 @@ async def test_rejected_join_leaves_parked_joins_of_the_classic_group_parked() -
         assert rejected.error_code == 112
         joined = await classic_join(coordinator, first)
         assert {each.member_id for each in joined.members} == {first, (await second).member_id}
+
+
+class NewTopics(StaticTopics):
+    """A topic source that finds topics when it is asked to read again."""
+
+    def __init__(self, partitions: dict[str, int]) -> None:
+        super().__init__({})
+        self._partitions = partitions
+
+    async def refresh(self) -> None:
+        self.replace(self._partitions)
+
+
+async def test_topic_that_was_created_after_the_last_read_is_read_before_the_conversion() -> None:
+    """Else its partitions would have no owner, and be assigned while a classic member still reads them."""
+    async with serving(NewTopics({"foo": 4})) as coordinator:
+        first, generation = await stable(coordinator)
+        refused = await send(coordinator, join("new", "foo"))
+        assert refused.error_code == CoordinatorLoadInProgress.code
+        assert refused.error_message == "members own partitions of topics that are being read: foo"
+        assert await heartbeat(coordinator, first, generation) == 0, "the group is as it was"
+        await tick()
+        joined = await ask(coordinator, join("new", "foo"))
+        assert joined.member_epoch == generation + 1
+        assert not each_partition(joined.assignment.topic_partitions), "the first member has all partitions until it joins again"
+
+
+async def test_topic_that_was_deleted_does_not_prevent_the_conversion() -> None:
+    async with serving(NewTopics({"bar": 1})) as coordinator:
+        await stable(coordinator)
+        assert (await send(coordinator, join("new", "bar"))).error_code == CoordinatorLoadInProgress.code
+        await tick()
+        joined = await ask(coordinator, join("new", "bar"))
+        assert [number for _, number in each_partition(joined.assignment.topic_partitions)] == [0]
 
 
 async def test_bug_in_a_conversion_fails_only_the_request(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ from ..registry import Converted
 from .classic_members import ClassicRules, session_timer
 from .delete import remains
 from .draft import Topics
-from .embedded import PROTOCOL_TYPE, subscription_of, with_ids, with_names
+from .embedded import PROTOCOL_TYPE, exists, subscription_of, with_ids, with_names
 from .state import ConsumerGroup
 
 NO_EPOCH = -1
@@ -99,6 +99,23 @@ def from_classic(rules: ClassicRules, former: ClassicGroup, cluster: Topics) -> 
     )
 
 
+def unknown_topics(rules: ClassicRules, former: ClassicGroup, cluster: Topics) -> frozenset[str]:
+    """The topics of partitions that members own and that are not among all topics: new ones, or deleted ones.
+
+    The topic source reads at an interval, and the leader of a classic group may know a topic before the coordinator. A
+    conversion would take such partitions for unowned, and assign them while their owners still read them.
+    """
+    return frozenset(
+        name
+        for member in former.members.values()
+        for name, number in (
+            *_named(rules, former, member.member_id),
+            *subscription_of(rules.embedded, member.member_id, member.protocols).owned,
+        )
+        if not exists(name, number, cluster)
+    )
+
+
 def _check_convertible(rules: ClassicRules, former: ClassicGroup) -> None:
     name = printable(former.group_id)
     if not rules.settings.migration_policy.upgrades:
@@ -135,7 +152,12 @@ def _consumer_member(rules: ClassicRules, former: ClassicGroup, member: ClassicM
 def _assigned(
     rules: ClassicRules, former: ClassicGroup, member_id: str, topics: dict[str, TopicMetadata]
 ) -> Partitions:
-    """The partitions that a member's last SyncGroup response assigned to it (MG-04, MG-05)."""
+    """The partitions that a member's last SyncGroup response assigned to it."""
+    return with_ids(_named(rules, former, member_id), topics)
+
+
+def _named(rules: ClassicRules, former: ClassicGroup, member_id: str) -> Partitions:
+    """The same, by topic name (MG-04, MG-05)."""
     data = former.members[member_id].assignment
     if not data:
         return frozenset()
@@ -146,7 +168,7 @@ def _assigned(
         raise InconsistentGroupProtocol(f"{where} cannot be read: {error}") from error
     if assignment.user_data and former.record.protocol_name not in KAFKA_ASSIGNORS:
         raise InconsistentGroupProtocol(f"{where} has user data of a custom assignor, which the coordinator cannot run")
-    return with_ids(assignment.partitions, topics)
+    return assignment.partitions
 
 
 def _check_single_owner(former: ClassicGroup, assigned: dict[str, Partitions]) -> None:

@@ -54,10 +54,13 @@ def subscription_of(embedded: EmbeddedFormat, member_id: str, protocols: Iterabl
 def with_ids(named: Partitions, topics: Mapping[str, TopicMetadata]) -> Partitions:
     """Partitions by topic id instead of by topic name; those that do not exist are left out."""
     return frozenset(
-        TopicPartition(topics[name].topic_id, number)
-        for name, number in named
-        if name in topics and 0 <= number < topics[name].num_partitions
+        TopicPartition(topics[name].topic_id, number) for name, number in named if exists(name, number, topics)
     )
+
+
+def exists(name: str, number: int, topics: Mapping[str, TopicMetadata]) -> bool:
+    """Whether a topic of these has a partition of this number."""
+    return name in topics and 0 <= number < topics[name].num_partitions
 
 
 def with_names(partitions: Iterable[TopicPartition], names: Mapping[str, str]) -> Partitions:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...errors import (
+    CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
     GroupError,
     GroupIdNotFound,
@@ -51,7 +52,7 @@ from ..registry import Client, Converted, GroupNumbers, Input, RequestTraits, Re
 from . import classic_members, offsets, validate
 from .classic_members import ClassicRules, session_timer
 from .computation import compute_timed_out, effects_of, ensure_computation
-from .convert import from_classic, to_classic
+from .convert import from_classic, to_classic, unknown_topics
 from .delete import delete, remains
 from .describe import describe, describe_consumer, measure
 from .draft import Draft
@@ -75,6 +76,8 @@ class ConsumerGroupType:
     Attributes:
         topics: all topics of the cluster by name, as the topic source last read them; ``None``: there is no topic
             source, and consumers cannot join.
+        confirm_absent: whether these topics have been looked for since a request named them, and do not exist; if not,
+            a read of the topics begins.
     """
 
     name = CONSUMER
@@ -118,6 +121,7 @@ class ConsumerGroupType:
         """
         self.settings = settings
         self.topics: Mapping[str, TopicMetadata] | None = None
+        self.confirm_absent: Callable[[frozenset[str]], bool] = lambda names: True
         self._new_id, self._match_topics = new_id, match_topics
         self._classic = ClassicRules(settings, classic or ClassicSettings(), embedded or NoFormat(), new_id)
 
@@ -196,10 +200,17 @@ class ConsumerGroupType:
 
         Raises:
             InconsistentGroupProtocol, UnsupportedVersion: it cannot be converted.
+            CoordinatorLoadInProgress: it can be converted once the topics that its members own have been read.
         """
         if group_type != CLASSIC:
             raise InconsistentGroupProtocol(f"group {printable(group.group_id)} is of type {group_type!r}")
-        return from_classic(self._classic, group, self._known_topics())
+        topics = self._known_topics()
+        converted = from_classic(self._classic, group, topics)
+        unknown = unknown_topics(self._classic, group, topics)
+        if unknown and not self.confirm_absent(unknown):
+            names = printable(", ".join(sorted(unknown)))
+            raise CoordinatorLoadInProgress(f"members own partitions of topics that are being read: {names}")
+        return converted
 
     def _known_topics(self) -> Mapping[str, TopicMetadata]:
         if self.topics is None:
