@@ -226,7 +226,9 @@ async def test_topic_that_was_created_after_the_last_read_is_read_before_the_con
         await tick()
         joined = await ask(coordinator, join("new", "foo"))
         assert joined.member_epoch == generation + 1
-        assert not each_partition(joined.assignment.topic_partitions), "the first member has all partitions until it joins again"
+        assert joined.assignment is not None
+        owned = each_partition(joined.assignment.topic_partitions)
+        assert not owned, "the first member has all partitions until it joins again"
 
 
 async def test_topic_that_was_deleted_does_not_prevent_the_conversion() -> None:
@@ -235,6 +237,7 @@ async def test_topic_that_was_deleted_does_not_prevent_the_conversion() -> None:
         assert (await send(coordinator, join("new", "bar"))).error_code == CoordinatorLoadInProgress.code
         await tick()
         joined = await ask(coordinator, join("new", "bar"))
+        assert joined.assignment is not None
         assert [number for _, number in each_partition(joined.assignment.topic_partitions)] == [0]
 
 
