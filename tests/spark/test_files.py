@@ -9,12 +9,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 
 from connectgroup.dataplane.errors import SourceError
 from connectgroup.dataplane.ownership import Range, ranges_between
 from connectgroup.spark.sources.catalog import is_slice_of
-from connectgroup.spark.sources.listing import last_line_end, list_files, read_bytes
+from connectgroup.spark.sources.listing import last_line_end, list_inodes, read_bytes
+from connectgroup.spark.sources.parquet import ParquetSource, ParquetSourceSettings
 from connectgroup.spark.sources.planner import Planner
 
 
@@ -74,15 +77,15 @@ def test_hidden_and_unfinished_files_are_ignored(tmp_path: Path) -> None:
     (tmp_path / "deep" / "er" / "c").touch()
     (tmp_path / "_hidden").mkdir()
     (tmp_path / "_hidden" / "d").touch()
-    assert list_files(tmp_path) == ["a.csv", "b", "deep/er/c"]
+    assert sorted(list_inodes(tmp_path, "", {})) == ["a.csv", "b", "deep/er/c"]
 
 
 def test_missing_directory_is_a_one_line_error(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"gone: does not exist; allowed: source\.path names a directory"):
-        list_files(tmp_path / "gone")
+        list_inodes(tmp_path / "gone", "", {})
     (tmp_path / "file").touch()
     with pytest.raises(SourceError, match="file: not a directory; allowed"):
-        list_files(tmp_path / "file")
+        list_inodes(tmp_path / "file", "", {})
 
 
 def test_truncated_file_is_a_one_line_error(tmp_path: Path) -> None:
@@ -104,17 +107,47 @@ def test_non_regular_file_is_a_one_line_error(tmp_path: Path) -> None:
         planner(tmp_path).advance({})
 
 
-def test_link_to_a_file_outside_the_directory_is_an_error(tmp_path: Path) -> None:
+def test_link_to_a_file_outside_the_directory_is_an_error_of_the_task_that_owns_its_name(tmp_path: Path) -> None:
     """Another user who may write in the directory could have any file of the worker's user copied."""
     root, outside = tmp_path / "in", tmp_path / "secret"
     root.mkdir()
     outside.write_text("key\n")
-    (root / "b").write_text("1\n")
-    (root / "a").symlink_to(root / "b")
-    assert list_files(root) == ["a", "b"]
+    for number in range(8):
+        (root / str(number)).write_text("1\n")
+    (root / "a").symlink_to(root / "0")
     (root / "c").symlink_to(outside)
-    with pytest.raises(SourceError, match=f"c: links to {outside}; allowed: links to files below {root}"):
-        list_files(root)
+    failed: list[str] = []
+    read: list[str] = []
+    for task in range(4):
+        one = Planner(root=root, task=task, tasks=4, most_bytes=1 << 20)
+        try:
+            read += one.advance({})
+        except SourceError as error:
+            failed.append(str(error))
+            assert one.lag({}).unreadable_files == 1
+        else:
+            assert one.lag({}).unreadable_files == 0
+    assert failed == [f"{root / 'c'}: links to {outside}; allowed: links to files below {root}"]
+    assert "c" not in read
+    assert len(read) >= 5
+
+
+def test_bad_entries_among_parquet_files_are_errors_of_their_tasks(tmp_path: Path) -> None:
+    root = tmp_path / "in"
+    root.mkdir()
+    (root / "0.parquet").write_bytes(b"damaged")
+    (root / "a.parquet").symlink_to("/etc/hostname")
+    for number in range(1, 9):
+        pyarrow.parquet.write_table(pa.table({"a": [number]}), root / f"{number}.parquet")
+    failed, read = 0, 0
+    for task in range(4):
+        source = ParquetSource.create(ParquetSourceSettings(path=str(root)), task=task, tasks=4)
+        try:
+            read += len(source.plan({}))
+        except SourceError:
+            failed += 1
+    assert 1 <= failed <= 2
+    assert read >= 2
 
 
 def test_unreadable_file_is_a_one_line_error(tmp_path: Path) -> None:

@@ -222,6 +222,8 @@ def test_columns_without_a_schema_are_strings_named_by_the_first_header(tmp_path
     assert columns is not None
     assert to_ddl(columns) == "`x` STRING, `y z` STRING"
     (tmp_path / "a.csv").write_bytes(b"x,X\n")
+    assert inferred_columns(tmp_path, Dialect("csv")) == columns, "the task that owns the bad file reports it"
+    (tmp_path / "b.csv").unlink()
     with pytest.raises(ConfigError, match=r"a\.csv.*allowed: column names that are not empty and stand once"):
         inferred_columns(tmp_path, Dialect("csv"))
 

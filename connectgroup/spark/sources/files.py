@@ -65,7 +65,7 @@ class FileSource(Source):
     @classmethod
     def create(cls, settings: FileSettings, *, task: int, tasks: int) -> FileSource:
         root = Path(settings.path)
-        list_inodes(root, problems={})
+        list_inodes(root, "", {})
         infers = settings.format != "text" and (settings.schema_ is None or settings.schema_drift == "evolve")
         return cls(settings=settings, columns=_columns(settings, root), task=task, tasks=tasks, infers=infers)
 

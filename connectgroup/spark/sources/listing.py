@@ -15,37 +15,30 @@ UNFINISHED: Final = (".tmp", ".part")
 _BLOCK_BYTES: Final = 64 * 1024
 
 
-def list_files(root: Path, pattern: str = "") -> list[str]:
-    """Return the sorted names of all files below a directory. See ``list_inodes``."""
-    return sorted(list_inodes(root, pattern))
-
-
-def list_inodes(root: Path, pattern: str = "", problems: dict[str, str] | None = None) -> dict[str, int]:
+def list_inodes(root: Path, pattern: str, problems: dict[str, str]) -> dict[str, int]:
     """Return the inodes of all files below a directory by name, except hidden and unfinished ones (``UNFINISHED``).
 
-    A symbolic link to a file outside of the directory is an error: a link that another user places there would copy a
-    file that only the worker's user may read.
+    A symbolic link to a file outside of the directory is left out: a link that another user places there would copy a
+    file that only the worker's user may read. So is a directory that cannot be read.
 
     Args:
         root: the directory.
         pattern: a glob for file names or, with a ``/``, for paths below the directory; empty: all.
-        problems: receives such links, and why they are left out; null: they are an error.
+        problems: receives the names of such links and directories, and the error of each, for the task that owns the
+            name: the others go on.
 
     Raises:
-        SourceError: the directory cannot be read, or has a link to a file outside of it.
+        SourceError: the directory itself cannot be read.
     """
     if not root.is_dir():
         what = "not a directory" if root.exists() else "does not exist"
         raise SourceError(f"{root}: {what}; allowed: source.path names a directory that can be read")
     found, has_path = {}, "/" in pattern
-    for name, entry in _files_below(str(root), ""):
+    for name, entry in _files_below(str(root), "", problems):
         if pattern and not fnmatchcase(name if has_path else entry.name, pattern):
             continue
         if entry.is_symlink() and (target := _outside(root, name)):
-            error = SourceError(f"{root / name}: links to {target}; allowed: links to files below {root}")
-            if problems is None:
-                raise error
-            problems[name] = str(error)
+            problems[name] = f"{root / name}: links to {target}; allowed: links to files below {root}"
         else:
             found[name] = entry.inode()
     return found
@@ -57,7 +50,7 @@ def _outside(root: Path, name: str) -> Path | None:
     return None if Path(os.path.realpath(root)) in target.parents else target
 
 
-def _files_below(directory: str, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
+def _files_below(directory: str, prefix: str, problems: dict[str, str]) -> Iterator[tuple[str, os.DirEntry[str]]]:
     # Text, not paths: a directory may have 20,000 files, and is listed at each trigger.
     try:
         with os.scandir(directory) as entries:
@@ -66,11 +59,15 @@ def _files_below(directory: str, prefix: str) -> Iterator[tuple[str, os.DirEntry
                     continue
                 if entry.is_dir():
                     if not entry.is_symlink():
-                        yield from _files_below(entry.path, f"{prefix}{entry.name}/")
+                        yield from _files_below(entry.path, f"{prefix}{entry.name}/", problems)
                 elif not entry.name.endswith(UNFINISHED):
                     yield prefix + entry.name, entry
     except OSError as error:
-        raise unreadable(Path(error.filename or directory), error) from error
+        if not prefix:
+            raise unreadable(Path(directory), error) from error
+        if isinstance(error, FileNotFoundError):
+            return  # Deleted since its parent was listed.
+        problems[prefix.rstrip("/")] = str(unreadable(Path(directory), error))
 
 
 def last_line_end(descriptor: int, start: int, stop: int) -> int:

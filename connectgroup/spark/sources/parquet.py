@@ -6,7 +6,8 @@ A slice is a file; its position is the number of rows read. Files appear under t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -18,7 +19,7 @@ from ...dataplane.errors import SourceError
 from ...dataplane.ownership import Range
 from ...dataplane.settings import PluginSettings, require_absolute
 from .catalog import is_slice_of
-from .listing import list_files
+from .listing import list_inodes
 from .sliced import SlicedSource
 
 if TYPE_CHECKING:
@@ -73,11 +74,12 @@ class ParquetSource(SlicedSource):
 
     @classmethod
     def create(cls, settings: ParquetSourceSettings, *, task: int, tasks: int) -> ParquetSource:
-        names = _files(Path(settings.path))
+        # The task that owns the name of a link that leads out of the directory, or of a damaged file, reports it.
+        names = _files(Path(settings.path), {})
         if settings.schema_ is not None:
             columns = from_ddl(settings.schema_)
         elif names:
-            columns = _columns(Path(settings.path, names[0]))
+            columns = _columns_of_first(Path(settings.path), names)
         else:
             raise SourceError(f"{settings.path}: has no Parquet file; allowed: one file, or source.schema")
         return cls(settings, columns, task=task, tasks=tasks)
@@ -91,7 +93,12 @@ class ParquetSource(SlicedSource):
 
     def plan(self, start: Mapping[str, int]) -> dict[str, int]:
         end, left = dict(start), self.settings.max_rows_per_batch
-        for name in _files(self._root):
+        problems: dict[str, str] = {}
+        names = _files(self._root, problems)
+        for name in sorted(problems):
+            if self.owns(name):
+                raise SourceError(problems[name])
+        for name in names:
             if not self.owns(name) or left <= 0:
                 continue
             position, rows = start.get(name, 0), self._count(name)
@@ -107,7 +114,7 @@ class ParquetSource(SlicedSource):
     def lag(self, positions: Mapping[str, int]) -> Lag:
         """Return the files and rows that are not read yet, and the bytes of these files."""
         files = rows_left = bytes_left = 0
-        for name in _files(self._root):
+        for name in _files(self._root, {}):
             if not self.owns(name):
                 continue
             try:
@@ -144,8 +151,9 @@ class ParquetSource(SlicedSource):
         return self._rows[name][0]
 
 
-def _files(root: Path) -> list[str]:
-    return [name for name in list_files(root) if name.endswith(".parquet")]
+def _files(root: Path, problems: dict[str, str]) -> list[str]:
+    """Return the sorted names of the Parquet files; see ``list_inodes`` for ``problems``."""
+    return sorted(name for name in list_inodes(root, "", problems) if name.endswith(".parquet"))
 
 
 def _opened(path: Path) -> pyarrow.parquet.ParquetFile:
@@ -156,6 +164,14 @@ def _opened(path: Path) -> pyarrow.parquet.ParquetFile:
         return pyarrow.parquet.ParquetFile(path)
     except (pa.ArrowException, OSError) as error:
         raise SourceError(f"{path}: cannot be read; allowed: a complete Parquet file") from error
+
+
+def _columns_of_first(root: Path, names: Sequence[str]) -> Columns:
+    """Return the columns of the first file that can be read; raises the error of the last one if none can."""
+    for name in names[:-1]:
+        with suppress(SourceError):
+            return _columns(root / name)
+    return _columns(root / names[-1])
 
 
 def _columns(path: Path) -> Columns:

@@ -206,21 +206,29 @@ def inferred_columns(root: Path, dialect: Dialect, pattern: str = "") -> Columns
     CSV: those of the first complete header, all strings. JSON lines: the fields of the first lines (up to 1 MiB).
 
     Raises:
-        BadLine: a header is not CSV.
-        ConfigError: a name is empty or stands twice.
-        SourceError: the directory or the file cannot be read.
+        BadLine: no file has a header that is CSV.
+        ConfigError: in no file each name is not empty and stands once.
+        SourceError: the directory cannot be read.
     """
-    if dialect.form == "csv":
-        return next((columns_of(path, head, dialect) for path, head in _heads(root, dialect, pattern)), None)
-    found = (columns_of_objects(path, head) for path, head in _heads(root, dialect, pattern))
-    return next((columns for columns in found if columns), None)
+    first: BadLine | ConfigError | None = None
+    for path, head in _heads(root, dialect, pattern):
+        try:
+            found = columns_of(path, head, dialect) if dialect.form == "csv" else columns_of_objects(path, head)
+        except (BadLine, ConfigError) as error:  # Reported by the task that owns the file, if others are good.
+            first = first or error
+            continue
+        if found:
+            return found
+    if first is not None:
+        raise first
+    return None
 
 
 def all_headers(root: Path, dialect: Dialect, pattern: str = "") -> Iterator[Columns]:
     """Yield the columns of each CSV file with a complete and valid header, all strings.
 
     Raises:
-        SourceError: the directory or a file cannot be read.
+        SourceError: the directory cannot be read.
     """
     for path, head in _heads(root, dialect, pattern):
         with suppress(BadLine, ConfigError):  # Reported when the file is read.
@@ -232,7 +240,7 @@ def _heads(root: Path, dialect: Dialect, pattern: str) -> Iterator[tuple[Path, b
     import pyarrow as pa
 
     is_csv = dialect.form == "csv"
-    for name in sorted(list_inodes(root, pattern, problems={})):  # the planner reports links that lead out of it
+    for name in sorted(list_inodes(root, pattern, {})):  # The planner reports links that lead out of it.
         path, codec = root / name, codec_of(name)
         try:
             with path.open("rb") as file:
@@ -240,12 +248,8 @@ def _heads(root: Path, dialect: Dialect, pattern: str) -> Iterator[tuple[Path, b
                     data = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), codec).read(_SAMPLE_BYTES)
                 else:
                     data = head_of(file.fileno(), dialect) if is_csv else os.pread(file.fileno(), _SAMPLE_BYTES, 0)
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            if codec:
-                continue  # Not complete yet, or damaged: reported when it is read.
-            raise unreadable(path, error) from error
+        except OSError:
+            continue  # Deleted, or not complete, damaged or unreadable: the task that owns the file reports it.
         head = data[: header_end(data, dialect) if is_csv else last_record_end(data, None)]
         if head:
             yield path, head
@@ -263,7 +267,7 @@ def _opened(root: Path, wanted: Range) -> Iterator[tuple[Path, BinaryIO]]:
     if identity is None or _is_same(path, identity):
         found = path
     else:
-        inodes = list_inodes(root, problems={})
+        inodes = list_inodes(root, "", {})
         same = (root / name for name, inode in inodes.items() if inode == identity.inode)
         found = next((other for other in same if _is_same(other, identity)), None)
     if found is None:

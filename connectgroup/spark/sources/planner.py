@@ -84,8 +84,9 @@ class Planner:
         """
         end = dict(start)
         left = self.most_bytes
-        self.problems = {}
-        inodes = list_inodes(self.root, self.rules.pattern, self.problems if self.rules.skips_bad else None)
+        inodes = self._list()
+        if self.problems and not self.rules.skips_bad:
+            raise SourceError(self.problems[min(self.problems)])
         slices, names = self._files().slices(inodes), sorted(inodes)
         # Round robin: begin after the file read last, so that a fast-growing file cannot starve the others.
         for name in _rotated(names, self._last_served):
@@ -121,9 +122,8 @@ class Planner:
             SourceError: the directory cannot be read.
         """
         files = left = unfinished = 0
-        self.problems = {}
         catalog = Catalog(self.root, positions, self._owns, self.others)
-        for name, slice_ in catalog.slices(list_inodes(self.root, self.rules.pattern, self.problems)).items():
+        for name, slice_ in catalog.slices(self._list()).items():
             found = catalog.stats.get(name)
             is_rewritten = name in catalog.rewritten and self.rules.on_rewrite == "fail"
             if found is None or is_rewritten or not os.access(self.root / name, os.R_OK):
@@ -136,6 +136,13 @@ class Planner:
             files, left = files + 1, left + found.st_size - position
             unfinished += self._is_unfinished(name, position, found)
         return Lag(bytes=left, files=files, unfinished_files=unfinished, unreadable_files=len(self.problems))
+
+    def _list(self) -> dict[str, int]:
+        """Return the inodes of all files by name; note the names of this task that cannot be read."""
+        problems: dict[str, str] = {}
+        inodes = list_inodes(self.root, self.rules.pattern, problems)
+        self.problems = {name: problem for name, problem in problems.items() if self._owns(name)}
+        return inodes
 
     def _files(self) -> Catalog:
         if self._catalog is None:
