@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -14,6 +15,7 @@ from connectgroup.config.worker import WorkerConfig
 from connectgroup.errors import ConfigError, GroupMaxSizeReached
 from connectgroup.member.settings import GroupProtocol, MemberSettings
 from connectgroup.protocol.messages.assignment import PrepareRequest
+from tests.volume import volume
 
 from .builders import Actor, Spread, World, settings
 
@@ -151,6 +153,55 @@ async def test_revocation_that_takes_long_delays_no_heartbeat_of_the_classic_pro
         await asyncio.sleep(20)
         assert world.count("b start") == a.worker.lost == 0
         assert all((await world.settled(within=60)).values())
+
+
+@pytest.mark.parametrize("seed", range(volume(user=3, ci=20, soak=500)))
+async def test_random_faults_in_a_group_of_both_protocols(tmp_path: Path, seed: int) -> None:
+    """Workers stop, start with either protocol, restart and lose their connections; the coordinator restarts.
+
+    No unit runs twice meanwhile, and in the end all units run.
+    """
+    random = Random(seed)
+    names = [f"w{number}" for number in range(4)]
+
+    async with World(tmp_path, group=settings(scheduled_delay_ms=random.choice([0, 3_000]))) as world:
+
+        def start(name: str) -> None:
+            world.start(
+                name,
+                group_protocol=random.choice([CLASSIC, CONNECT]),
+                instance_id=name if static else None,
+                assignors=[Spread()] if lists_assignor else [],
+            )
+
+        static, lists_assignor = random.random() < 0.5, random.random() < 0.5
+        await world.add("c", 6)
+        for name in names:
+            start(name)
+            world.hook[f"{name} stop c-{random.randrange(6)}"] = world.slow(random.uniform(0, 1.5))
+        for _ in range(15):
+            await asyncio.sleep(random.choice([0.1, 1, 4, 15]))
+            actor = world.actors[name := random.choice(names)]
+            assert actor.task is not None
+            match random.choice(["restart", "restart", "stop", "cut", "coordinator", "tasks"]):
+                case "restart" | "stop" as what:
+                    actor.heal()
+                    if what == "restart":
+                        actor.worker.restart()
+                    else:
+                        actor.worker.stop()
+                    await asyncio.wait_for(actor.task, 60)
+                    start(name)
+                case "cut":
+                    actor.cut()
+                    asyncio.get_running_loop().call_later(random.uniform(1, 20), actor.heal)
+                case "coordinator":
+                    await world.restart()
+                case "tasks":
+                    await world.add("c", random.randint(2, 8))
+        for actor in world.actors.values():
+            actor.heal()
+        await world.settled(within=120)
 
 
 async def test_full_group_rejects_a_worker_of_the_classic_protocol_with_one_line(tmp_path: Path) -> None:
