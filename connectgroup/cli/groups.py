@@ -92,6 +92,8 @@ def _description(group: DescribedGroup) -> Iterable[str]:
             where = f"on {unit.member_id} since epoch {unit.owner_epoch}" if unit.member_id else ""
             if unit.member_id in away:
                 where = f"for instance {away[unit.member_id]}"
+            if unit.state == "RUNNING" and not unit.fenced:
+                where += ", not fenced"
             yield f"  {Unit(connector.connector, unit.task)}: {unit.state} {where}{_measured(unit)}".rstrip()
             if unit.message:
                 yield f"    {unit.message}"

@@ -32,6 +32,7 @@ applies to some rows only: `"transforms.a.predicate": "p", "predicates": "p", "p
 `"transforms.a.negate": "true"` selects the others. Names and settings are Kafka Connect's. This page is generated:
 `python -m connectgroup.connectors.reference > docs/connectors.md`.
 """
+_UNFENCED: Final = " Its tasks are not fenced: a former owner of a task may still write."
 
 
 def reference() -> str:
@@ -50,7 +51,8 @@ def reference() -> str:
         parts.append(f"## {title}\n")
         for name, cls in plugins.items():
             settings: type[PluginSettings] = cls.Settings
-            parts.append(f"### {kind} `{name}`\n\n{_purpose(cls)}\n\n{_table(settings, prefix)}")
+            unfenced = "" if getattr(cls, "fenced", True) else _UNFENCED
+            parts.append(f"### {kind} `{name}`\n\n{_purpose(cls)}{unfenced}\n\n{_table(settings, prefix)}")
     return "\n".join(parts)
 
 

@@ -4,10 +4,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from ..assign.placement import NO_TRAITS, WorkerTraits, check_traits
 from ..checks import MAX_MS, check_name, check_number, check_whole
 from ..errors import ConfigError
+
+UNFENCED_MARGIN: Final = 0.5
+"""``lease_margin`` of a worker with a unit that is not fenced: the most that leaves time for two heartbeats."""
+
+
+def lease_ms(session_timeout_ms: int, margin: float, *, unfenced: bool) -> int:
+    """How long a worker runs its units without a response: it then stops all of them, before its session expires.
+
+    Args:
+        margin: ``MemberSettings.lease_margin``.
+        unfenced: the worker has a unit whose former owner no sink rejects (``Connector.fenced``). The stop of such a
+            unit must have ended when the session expires: it gets at least ``UNFENCED_MARGIN`` of the session.
+    """
+    return int(session_timeout_ms * (1 - (max(margin, UNFENCED_MARGIN) if unfenced else margin)))
+
+
+def parked_ms(max_wait_ms: int, lease: int) -> int:
+    """How long a heartbeat may be parked: two in a row, the second without a response, leave time for a retry."""
+    return min(max_wait_ms, 3 * lease // 10)
 
 
 class GroupProtocol(StrEnum):
@@ -31,9 +51,9 @@ class MemberSettings:
             way.
         server_assignor: the server-side assignor that this worker requests. The coordinator rejects a worker that also
             lists client-side assignors ("ServerAssignor and ClientAssignors cannot be used together").
-        lease_margin: the part of the session timeout reserved for stopping: a worker without a response for
-            ``session timeout * (1 - lease_margin)`` stops all units. 0 to 0.5: below 0 the lease would outlast the
-            session, and with a shorter lease it would expire between two heartbeats.
+        lease_margin: the part of the session timeout that a worker has to stop its units after its lease has expired
+            (``lease_ms``). 0 to 0.5: below 0 the lease would outlast the session, and with a shorter lease it would
+            expire between two heartbeats.
         traits: labels, rack, capacity and host of the worker, for assignors.
         group_protocol: the protocol that the worker uses; a group may have members of both.
 

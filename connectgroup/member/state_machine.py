@@ -33,7 +33,7 @@ from ..protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse, M
 from ..protocol.units import JOIN_EPOCH, LEAVE_EPOCH, NO_UNITS, STATIC_LEAVE_EPOCH, Unit, Units
 from .actions import Action, Assign, Compute, Drain, Fail, Grant, Lose, Restart, Revoke, TellAssignor
 from .assignment import ConvertedAssignment, convert
-from .settings import MemberSettings
+from .settings import MemberSettings, lease_ms, parked_ms
 
 MAX_STATUSES: Final = 1_000
 """Statuses in one heartbeat: the coordinator stores those of one request in one batch of the log, which has a limit."""
@@ -65,6 +65,7 @@ class Member:
         owned: every unit that this worker may be running, with owner epochs: grows when an assignment is accepted,
             before any unit starts, and shrinks when a stop is complete.
         revoking: units whose stop has been requested and is not complete.
+        unfenced: the units of ``owned`` that have not been reported as fenced.
         process_id: identifies this process; sent with every request (PD-15).
         os_process: names this process to the operating system; sent with every heartbeat (PD-13).
     """
@@ -92,6 +93,7 @@ class Member:
         self.epoch = JOIN_EPOCH
         self.owned: dict[Unit, int] = {}
         self.revoking: Units = NO_UNITS
+        self.unfenced: set[Unit] = set()
         self.session_timeout_ms = 0
         self.heartbeat_interval_ms = 0
         self.coordinator_epoch = -1
@@ -184,14 +186,14 @@ class Member:
             group_id=settings.group_id,
             member_id=settings.member_id,
             member_epoch=self.epoch,
-            max_wait_ms=0 if more_statuses else settings.max_wait_ms,
+            max_wait_ms=0 if more_statuses else self._max_wait_ms(),
             sequence=self._sequence,
             process_id=self.process_id,
             os_process=self.os_process,
             statuses=statuses,
         )
         if introduces:
-            max_wait_ms = 0 if self._full or more_statuses else settings.max_wait_ms
+            max_wait_ms = 0 if self._full or more_statuses else self._max_wait_ms()
             request = self.full(replace(heartbeat, max_wait_ms=max_wait_ms))
         elif self._acknowledge:
             request = replace(heartbeat, owned=grouped(self.owned))
@@ -235,6 +237,8 @@ class Member:
         unit = Unit(status.connector, status.task)
         if self.owned.get(unit) == status.owner_epoch:
             self._statuses[unit] = status
+            if status.fenced:
+                self.unfenced.discard(unit)
 
     def set_assignors(self, assignors: Sequence[AssignorInfo]) -> bool:
         """List other assignors, or the same with other metadata or reason.
@@ -356,6 +360,7 @@ class Member:
         if new == assignment.grants.keys():
             # The usual case, and the only one with many units: all grants at once, without work for each unit.
             self.owned.update(assignment.owner_epochs)
+            self.unfenced |= new
             return [Assign(grants=tuple(assignment.grants.values()), epoch=self.epoch)]
         # A coordinator that sends no grants assigns units at the member epoch, as in the original protocol.
         grants = tuple(
@@ -364,6 +369,7 @@ class Member:
             if unit in new
         )
         self.owned.update((grant.unit, grant.owner_epoch) for grant in grants)
+        self.unfenced |= new
         return [Assign(grants=grants, epoch=self.epoch)]
 
     # ----------------------------------------------------------------------------------------------
@@ -375,6 +381,7 @@ class Member:
             self.owned.pop(unit, None)
             self._statuses.pop(unit, None)
         self.revoking -= frozenset(units)
+        self.unfenced.difference_update(units)
         self._acknowledge = True
         if self._missed_assignment:
             self._full, self._missed_assignment = True, False
@@ -383,7 +390,14 @@ class Member:
         """When this worker must stop all units unless a response arrives before; ``None`` if there is no lease."""
         if self._confirmed_ms is None or not self.session_timeout_ms or self.phase is not Phase.MEMBER:
             return None
-        return self._confirmed_ms + int(self.session_timeout_ms * (1 - self.settings.lease_margin))
+        return self._confirmed_ms + self._lease_ms()
+
+    def _lease_ms(self) -> int:
+        return lease_ms(self.session_timeout_ms, self.settings.lease_margin, unfenced=bool(self.unfenced))
+
+    def _max_wait_ms(self) -> int:
+        max_wait_ms = self.settings.max_wait_ms
+        return parked_ms(max_wait_ms, self._lease_ms()) if self.session_timeout_ms else max_wait_ms
 
     def check_lease(self, now_ms: int) -> list[Action]:
         """Stop all units before the group may reassign them (KAFKA-9184). Call it before all other processing."""
@@ -404,6 +418,7 @@ class Member:
     def mark_lost(self) -> None:
         """No unit runs any more: rejoin."""
         self.owned.clear()
+        self.unfenced.clear()
         self.revoking = NO_UNITS
         self._statuses.clear()
         self.epoch = self._told_epoch = JOIN_EPOCH

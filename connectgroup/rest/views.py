@@ -149,6 +149,7 @@ def group_description(group: DescribedGroup) -> dict[str, Any]:
                         "worker": unit.member_id,
                         "owner_epoch": unit.owner_epoch,
                         "message": unit.message,
+                        "fenced": unit.fenced,
                         **progress_of(unit),
                     }
                     for unit in connector.units

@@ -420,5 +420,7 @@ class TaskRunner:
                 owner_epoch=run.grant.owner_epoch,
                 state=state,
                 message=retry + message,
+                # A connector writes task lists only, and the coordinator rejects those of a former owner.
+                fenced=run.fenced or run.grant.unit.is_connector,
             )
         )

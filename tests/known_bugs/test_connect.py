@@ -282,7 +282,7 @@ async def test_worker_without_responses_stops_before_its_session_ends(
         return logs[-1]
 
     async with World(tmp_path, log=make) as world:
-        await world.add("c", 3)
+        await world.add("c", 3, fenced="true")
         a = world.start("a")
         await world.settled()
         answers: Counter[int] = Counter()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ from connectgroup.member.actions import Compute, Fail, Lose
 from connectgroup.member.state_machine import Phase
 from connectgroup.protocol.messages.common import units_of
 
-from .builders import accepted, joined, member, rejected, request_of, respond, units
+from .builders import accepted, joined, member, rejected, request_of, respond, status, units
 
 # --------------------------------------------------------------------------------------------------
 # Errors
@@ -75,7 +76,7 @@ def test_member_that_is_asked_to_compute_computes_and_stays_a_member() -> None:
     machine = joined(0)
     assert respond(machine, rejected(ComputeAssignment.code), now_ms=5_000) == [Compute(member_epoch=5)]
     assert machine.phase is Phase.MEMBER
-    assert machine.lease_ends_ms() == 13_000, "the error is a response: it extends the lease"
+    assert machine.lease_ends_ms() == 10_000, "the error is a response: it extends the lease"
     machine = member()
     assert respond(machine, rejected(ComputeAssignment.code)) == [Compute(member_epoch=0)]
     request = request_of(machine)
@@ -102,29 +103,48 @@ def test_lease_is_counted_from_the_sending_of_the_last_answered_heartbeat() -> N
     machine = member()
     request = request_of(machine, 1_000)
     machine.on_response(request, accepted(5, units(0)))
-    assert machine.lease_ends_ms() == 9_000
+    assert machine.lease_ends_ms() == 6_000
     parked = request_of(machine, 2_000)
-    assert machine.lease_ends_ms() == 9_000
+    assert machine.lease_ends_ms() == 6_000
     machine.on_response(parked, accepted(5))
-    assert machine.lease_ends_ms() == 10_000
-    lost = request_of(machine, 6_000)
+    assert machine.lease_ends_ms() == 7_000
+    lost = request_of(machine, 3_000)
     machine.on_no_answer(lost)
-    request_of(machine, 7_000)
-    assert machine.lease_ends_ms() == 10_000
-    assert machine.check_lease(9_999) == []
-    (lose,) = machine.check_lease(10_000)
-    assert lose == Lose(units=units(0), epoch=5, why="no response from the coordinator for 8000 ms")
+    request_of(machine, 4_000)
+    assert machine.lease_ends_ms() == 7_000
+    assert machine.check_lease(6_999) == []
+    (lose,) = machine.check_lease(7_000)
+    assert lose == Lose(units=units(0), epoch=5, why="no response from the coordinator for 5000 ms")
 
 
-def test_lease_leaves_the_configured_margin() -> None:
-    machine = joined(0, lease_margin=0.5)
+def test_lease_leaves_the_configured_margin_if_all_units_are_fenced() -> None:
+    """``Connector.fenced``: until a unit is reported as fenced, half of the session timeout is left for its stop."""
+    machine = joined(0, 1, lease_margin=0.1)
     assert machine.lease_ends_ms() == 5_000
+    machine.report(replace(status(0, owner_epoch=5), fenced=True))
+    assert machine.lease_ends_ms() == 5_000
+    machine.report(replace(status(1, owner_epoch=4), fenced=True))
+    assert machine.lease_ends_ms() == 5_000, "an earlier run of the unit"
+    machine.report(replace(status(1, owner_epoch=5), fenced=True))
+    assert machine.lease_ends_ms() == 9_000
+    respond(machine, accepted(6, units(0, 1, 2)))
+    assert machine.lease_ends_ms() == 5_000
+    machine.mark_revoked(units(2))
+    assert machine.lease_ends_ms() == 9_000
+
+
+def test_heartbeats_are_parked_for_less_time_while_the_lease_is_shorter() -> None:
+    machine = joined(0)
+    assert request_of(machine).max_wait_ms == 1_500
+    machine.report(replace(status(0, owner_epoch=5), fenced=True))
+    assert request_of(machine).max_wait_ms == 0, "a full heartbeat"
+    assert request_of(joined()).max_wait_ms == 2_000
 
 
 def test_retriable_error_does_not_extend_the_lease() -> None:
     machine = joined(0)
-    respond(machine, rejected(CoordinatorNotAvailable.code), now_ms=7_000)
-    assert machine.lease_ends_ms() == 8_000
+    respond(machine, rejected(CoordinatorNotAvailable.code), now_ms=4_000)
+    assert machine.lease_ends_ms() == 5_000
 
 
 def test_member_without_units_has_nothing_to_lose() -> None:
@@ -139,9 +159,9 @@ def test_response_with_a_lower_coordinator_epoch_is_ignored() -> None:
     machine = joined(0)
     respond(machine, accepted(6, coordinator=3))
     for response in (accepted(9, (), coordinator=2), rejected(FencedMemberEpoch.code, coordinator=2)):
-        assert respond(machine, response, now_ms=5_000) == []
+        assert respond(machine, response, now_ms=3_000) == []
     assert (machine.epoch, frozenset(machine.owned), machine.phase) == (6, units(0), Phase.MEMBER)
-    assert machine.lease_ends_ms() == 8_000
+    assert machine.lease_ends_ms() == 5_000
     assert units_of(request_of(machine).owned) == units(0), "the new coordinator gets a full request"
     respond(machine, accepted(7, coordinator=3))
     assert machine.epoch == 7

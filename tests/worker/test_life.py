@@ -108,6 +108,25 @@ async def test_killed_worker_is_replaced_after_the_session_timeout(tmp_path: Pat
         assert 6 < took < 11
 
 
+@pytest.mark.parametrize(("fenced", "lease_s"), [("false", 5), ("true", 8)])
+async def test_lease_covers_the_stop_of_tasks_that_no_sink_fences(tmp_path: Path, fenced: str, lease_s: float) -> None:
+    """PD-10: without a delay the group assigns a lost worker's tasks when its session expires.
+
+    The harness checks that no task runs on two workers. A task that its sink fences needs no room for its stop.
+    """
+    async with World(tmp_path) as world:
+        await world.add("c", 3, fenced=fenced)
+        a = world.start("a")
+        world.start("b")
+        await world.settled()
+        if fenced == "false":
+            world.hook["a stop c-0"] = world.hook["a stop c-1"] = world.hook["a stop c-2"] = world.slow(4.9)
+        a.cut()
+        took = await world.until(lambda: world.count("a stop c-"))
+        await world.settled("b", within=12)
+        assert lease_s - 2 < took <= lease_s + 0.1
+
+
 async def test_slow_stop_does_not_delay_heartbeats(tmp_path: Path) -> None:
     """Trap 1 and KAFKA-10792: a stop of 40 s, far beyond the session timeout; no unit is lost, none runs twice."""
     async with World(tmp_path) as world:
@@ -228,7 +247,7 @@ async def test_blocked_connector_does_not_delay_heartbeats(tmp_path: Path) -> No
         await world.until(lambda: world.count("start c-0") and world.count("start z-0"))
         sent = a.heartbeats.heartbeats
         await asyncio.sleep(60)
-        assert 15 <= a.heartbeats.heartbeats - sent <= 40
+        assert 15 <= a.heartbeats.heartbeats - sent <= 45
         assert a.worker.lost == 0
         await world.set_state("c", TargetState.PAUSED)
         await world.until(lambda: world.count("a stop c-0"), within=1)

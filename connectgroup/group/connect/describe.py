@@ -209,4 +209,5 @@ def _unit(group: Group, unit: Unit, wanted: bool) -> DescribedUnit:
         owner_epoch=owner_epoch,
         state=state or ("UNASSIGNED" if wanted else "OFF"),
         message=status.message if status is not None and fits else "",
+        fenced=status is not None and fits and status.fenced,
     )

@@ -75,6 +75,7 @@ def store_statuses(overlay: Overlay, member_id: str, statuses: Iterable[TaskStat
             state=UnitState(status.state),
             message=printable(status.message, limit=500),
             at_ms=overlay.now_ms,
+            fenced=status.fenced,
         )
         known = overlay.group.statuses.get(unit)
         if (

@@ -85,6 +85,8 @@ class DescribedUnit:
     Attributes:
         config: *(tagged)* the task's configuration, credentials masked, if the request includes task configurations.
         progress: *(tagged)* the numbers that the owner has reported last: none or one.
+        fenced: *(tagged)* whether the owner has reported that the sink rejects what a former owner still writes; false
+            while the unit starts.
     """
 
     task: int
@@ -94,6 +96,7 @@ class DescribedUnit:
     message: str = ""
     config: tuple[ConfigEntry, ...] = ()
     progress: tuple[Progress, ...] = ()
+    fenced: bool = False
 
     @property
     def numbers(self) -> Progress | None:

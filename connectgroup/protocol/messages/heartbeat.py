@@ -21,6 +21,8 @@ class TaskStatus:
         owner_epoch: the owner epoch that the status belongs to; a status of an older one is ignored (KAFKA-12525).
         state: one of ``records.RUNNING``, ``records.FAILED``.
         message: one line; empty unless failed.
+        fenced: *(tagged)* the unit's sink rejects what a former owner of the unit still writes (``Connector.fenced``).
+            For a connector, which writes task lists only, the coordinator does.
     """
 
     connector: str
@@ -28,6 +30,7 @@ class TaskStatus:
     owner_epoch: int
     state: int
     message: str = ""
+    fenced: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

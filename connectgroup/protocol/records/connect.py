@@ -314,6 +314,7 @@ class StatusRecord:
 
     Attributes:
         at_ms: *(tagged)* the coordinator's wall clock when it was reported; 0 if unknown.
+        fenced: *(tagged)* see ``TaskStatus.fenced``.
     """
 
     group_id: str
@@ -324,6 +325,7 @@ class StatusRecord:
     state: UnitState = UnitState.RUNNING
     message: str = ""
     at_ms: int = 0
+    fenced: bool = False
 
     @property
     def key(self) -> Key:
