@@ -17,7 +17,7 @@ WORKER: tuple[Fault, ...] = (
           "if A.B: return C", "if A.B:\n    self._confirm(response, outstanding)\n    return C")),
     *at("connectgroup.member.state_machine:Member._take", "member/test_machine.py",
         C("a unit is no longer owned when its revocation starts",
-          "S.A |= B", "S.A |= B\nself.owned = {U: E for U, E in self.owned.items() if U not in B}"),
+          "S.A |= B", "S.A |= B\nself.owned = {U: E for U, E in self.owned.items() if U not in B}", nth=1),
         C("the configurations of grants are lost if the member owns some of their units",
           "A or B", "B", nth=1),
         C("the worker does not own the units that it starts",
