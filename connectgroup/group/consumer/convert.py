@@ -190,20 +190,23 @@ def _currents(
 
     A cooperative member may still run partitions that it owned when it sent JoinGroup and that the leader took away: it
     joins again once it has revoked them. Until then they are pending revocations, or another member would run them too.
+    A member that has not joined again since the group became classic is still at its former epoch.
     """
     taken: set[TopicPartition] = set().union(*assigned.values())
     for member_id, partitions in assigned.items():
         claimed = subscription_of(rules.embedded, member_id, former.members[member_id].protocols).owned
         pending = with_ids(claimed, topics) - taken
         taken |= pending
+        former_epoch = former.members[member_id].former_epoch
+        epoch = former.generation if former_epoch == NO_EPOCH else former_epoch
         yield ConsumerCurrentRecord(
             group_id=former.group_id,
             member_id=member_id,
-            epoch=former.generation,
-            previous_epoch=former.generation,
+            epoch=epoch,
+            previous_epoch=epoch,
             state=MemberState.UNREVOKED if pending else MemberState.STABLE,
-            assigned=stored(dict.fromkeys(partitions, former.generation)),
-            pending=stored(dict.fromkeys(pending, former.generation)),
+            assigned=stored(dict.fromkeys(partitions, epoch)),
+            pending=stored(dict.fromkeys(pending, epoch)),
         )
 
 

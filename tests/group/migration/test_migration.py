@@ -229,6 +229,23 @@ def test_member_that_is_behind_the_group_epoch_is_not_fenced_by_the_conversion()
     assert driver.heartbeat(first, generation) == IllegalGeneration.code
 
 
+@pytest.mark.parametrize("conversions", [1, 2, 3])
+def test_member_that_is_behind_is_not_fenced_by_repeated_conversions(conversions: int) -> None:
+    """It still sends the generation of its last JoinGroup, and its partitions are assigned to no other member."""
+    driver, [first], generation = mixed((0, 1, 2, 3))
+    for _ in range(conversions):
+        driver.beat("new", -1)
+        assert driver.type is not driver.consumer
+        assert driver.heartbeat(first, generation) == REBALANCES
+        assert driver.beat("new", 0).assignment.topic_partitions == ()
+        assert driver.type is driver.consumer
+        assert driver.held(first) == [0, 1, 2, 3]
+        assert driver.heartbeat(first, generation) == REBALANCES
+    epoch = driver.join(first).generation_id
+    assert epoch > generation
+    assert len(driver.assigned(first, epoch)) == 2
+
+
 @pytest.mark.parametrize("policy", [MigrationPolicy.UPGRADE])
 def test_policy_may_forbid_the_conversion_to_a_classic_group(policy: MigrationPolicy) -> None:
     """MG-08: the group stays a consumer group, and the classic members stay in it."""
