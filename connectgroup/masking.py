@@ -21,7 +21,7 @@ _LEAST: Final = 4
 
 _CREDENTIAL: Final = re.compile(
     r"passw|passphrase|secret|token|credential|jaas|apikey|accesskey|privatekey"
-    r"|(?:^|[._\-\[])(?:key|keys|pwd|pw|pin|auth|authorization)(?:$|[._\-\]])",
+    r"|(?:^|[._\-\[])(?!key\.converter)(?:key|keys|pwd|pw|pin|auth|authorization)(?:$|[._\-\]])",
     re.IGNORECASE,
 )
 _REFERENCE: Final = re.compile(r"\$\{(?:env|file|dir):[^{}]*\}")

@@ -27,8 +27,10 @@ from ..dataplane.settings import (
     unknown_setting,
 )
 from ..dataplane.sink import PositionStore, Sink
+from ..dataplane.source import Source
 from ..errors import NO_VALUE, UNKNOWN_SETTING, ConfigError, ConnectGroupError, PluginError
 from ..plugins import available, load_sink_class, load_source_class
+from ..spark.converters import CONVERTERS
 from .transforms import PREDICATES, TRANSFORMS, parse_chain
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 LAYOUT: Final = "layout"
 SOURCE: Final = "source."
 SINK: Final = "sink."
+_CONVERTED: Final = "the setting of the source and of the sink that have it, if they lack it"
 _PREFIXES: Final = (SOURCE, SINK, TRANSFORMS, PREDICATES)
 
 
@@ -137,6 +140,11 @@ class PipelineSettings(PluginSettings):
     errors_deadletterqueue_name: Annotated[
         str, Field(description="the table or topic of dead letters, in the sink's database or cluster")
     ] = ""
+    key_converter: Annotated[str | None, Field(description=_CONVERTED)] = None
+    key_converter_schemas_enable: Annotated[str | None, Field(description=_CONVERTED)] = None
+    value_converter: Annotated[str | None, Field(description=_CONVERTED)] = None
+    value_converter_schemas_enable: Annotated[str | None, Field(description=_CONVERTED)] = None
+    header_converter: Annotated[str | None, Field(description=_CONVERTED)] = None
     # Settings of the framework, or added by task_configs.
     connector_class: Annotated[str | None, Field(description="pipeline")] = None
     name: Annotated[str | None, Field(description="the connector's name")] = None
@@ -178,6 +186,7 @@ def parse_config(config: Config) -> Pipeline:
     if not config.get("sink"):
         raise ConfigError("sink", config.get("sink", NO_VALUE), ", ".join(available("sinks")))
     source, sink = load_source_class(config["source"]), load_sink_class(config["sink"])
+    config = _with_converters(config, source, sink)
     known = [
         *setting_names(PipelineSettings),
         *setting_names(source.Settings, SOURCE),
@@ -202,6 +211,27 @@ def parse_config(config: Config) -> Pipeline:
         trigger_ms=settings.trigger_ms,
         dead_letters=settings.errors_deadletterqueue_name,
     )
+
+
+def _with_converters(config: Config, source: type[Source], sink: type[Sink]) -> Config:
+    """Return a configuration in which the converters are settings of the source and of the sink.
+
+    Raises:
+        ConfigError: neither source nor sink has converters.
+    """
+    result = dict(config)
+    for name in CONVERTERS:
+        if name not in config:
+            continue
+        ends = [
+            prefix + name
+            for prefix, plugin in ((SOURCE, source), (SINK, sink))
+            if prefix + name in setting_names(plugin.Settings, prefix)
+        ]
+        if not ends:
+            raise ConfigError(name, config[name], "nothing: neither the source nor the sink has converters")
+        result.update({end: config[name] for end in ends if end not in config})
+    return result
 
 
 def _unknown(key: str, known: Sequence[str]) -> ConfigError:

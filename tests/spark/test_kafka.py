@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import math
 import re
 import sqlite3
 import subprocess
 import sys
 import threading
 import uuid
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,7 @@ from connectgroup.dataplane.sink import PositionStore, Sink
 from connectgroup.dataplane.source import Source
 from connectgroup.errors import ConfigError
 from connectgroup.spark import measuring
+from connectgroup.spark.converters import encoder
 from connectgroup.spark.sinks import kafka_offsets
 from connectgroup.spark.sinks.kafka import KafkaSink, KafkaSinkSettings
 from connectgroup.spark.sources.kafka import KafkaSource, KafkaSourceSettings
@@ -102,10 +105,28 @@ def test_topic_that_does_not_exist_is_one_clear_line(kafka: str) -> None:
         ({"source.topics": "t", "source.metadata": "nope"}, r"source\.metadata: got 'nope'; allowed: key, topic"),
         ({"source.topics": "t", "source.client": '{"plugin.library.paths": "x"}'}, r"source\.client: got 'plugin"),
         ({"source.topics": "t", "source.starting.offsets": "7"}, r"source\.starting\.offsets: got '7'"),
+        (
+            {"source.topics": "t", "value.converter": "AvroConverter"},
+            r"source\.value\.converter: got 'AvroConverter'; all",
+        ),
+        (
+            {"source.topics": "t", "header.converter": "JsonConverter"},
+            r"source\.header\.converter: got 'JsonConverter'",
+        ),
+        (
+            {"source.topics": "t", "source.schema": "a INT", "value.converter": "StringConverter"},
+            r"source\.value\.converter: got 'StringConverter'; allowed: JsonConverter with source\.schema",
+        ),
+        (
+            {"source": "files", "source.path": "/in", "source.format": "text", "key.converter": "StringConverter"},
+            r"key\.converter: got 'StringConverter'; allowed: nothing: neither the source nor the sink has converters",
+        ),
     ],
 )
 def test_wrong_settings_are_refused_when_the_connector_is_put(settings: dict[str, str], message: str) -> None:
     base = {"source": "kafka", "source.bootstrap.servers": "x:1", "sink": "parquet", "sink.path": "/out"}
+    if settings.get("source") == "files":
+        del base["source.bootstrap.servers"]
     with pytest.raises(ConfigError, match=message):
         PipelineConnector("c", base | settings)
 
@@ -228,6 +249,82 @@ def test_key_topic_and_value_of_a_record_come_from_the_columns(kafka: str) -> No
     sink.close()
     assert committed(kafka, second) == [('{"id":1}', "v")]
     assert committed(kafka, first) == [(None, "w")]
+
+
+def test_converters_write_what_they_read_and_headers_arrive(kafka: str, table: Bench) -> None:
+    """The forms are those of Kafka Connect's converters."""
+    from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+
+    origin, target = (f"t{uuid.uuid4().hex}" for _ in range(2))
+    for name in (origin, target):
+        make_topic(kafka, name, 1)
+    types = [("id", "int32", ""), ("at", "int64", "Timestamp"), ("day", "int32", "Date"), ("s", "string", "")]
+    fields = []
+    for field, kind, logical in types:
+        more = {"name": f"org.apache.kafka.connect.data.{logical}", "version": 1} if logical else {}
+        fields.append({"type": kind, "optional": True, **more, "field": field})
+    schema = {"type": "struct", "optional": False, "fields": fields}
+    payload = {"id": 7, "at": 1_700_000_000_123, "day": 19_675, "s": None}
+    producer = Producer({"bootstrap.servers": kafka})
+    value = json.dumps({"schema": schema, "payload": payload})
+    key = '{"schema":{"type":"string","optional":true},"payload":"k"}'
+    producer.produce(origin, value, key, headers=[("h", b"\xff"), ("h", b"2"), ("none", None)])
+    assert producer.flush(30) == 0
+    settings = {
+        "source": "kafka",
+        "source.bootstrap.servers": kafka,
+        "source.topics": origin,
+        "source.schema": "id INT, at TIMESTAMP, day DATE, s STRING",
+        "source.metadata": "key, headers",
+        "source.key.converter": "JsonConverter",
+        "sink": "kafka",
+        "sink.bootstrap.servers": kafka,
+        "sink.topic": target,
+        "key.converter": "org.apache.kafka.connect.storage.StringConverter",
+        "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+        "value.converter.schemas.enable": "true",
+        "header.converter": "ByteArrayConverter",
+    }
+    table.config = lambda **_: {"trigger.ms": "50", **settings}  # type: ignore[method-assign]
+    run = table.start(1)
+    run.wait(lambda: sum(run.rows) == 1)
+    consumer = Consumer({"bootstrap.servers": kafka, "group.id": uuid.uuid4().hex})
+    consumer.assign([TopicPartition(target, 0, OFFSET_BEGINNING)])
+    message = consumer.poll(30)
+    assert message is not None
+    found = message.value()
+    assert isinstance(found, bytes)
+    assert json.loads(found) == {"schema": schema, "payload": payload}
+    assert (message.key(), message.headers()) == (b"k", [("h", b"\xff"), ("h", b"2"), ("none", None)])
+    consumer.close()
+    producer.produce(origin, '{"id": 8}', key)
+    assert producer.flush(30) == 0
+    assert str(run.failure()) == (
+        f"{origin}-0, offset 1: the value is not an object of schema and payload; allowed: what JsonConverter writes"
+        " with schemas, or value.converter.schemas.enable=false"
+    )
+
+
+def test_json_converter_writes_the_types_of_kafka_connect() -> None:
+    import pyarrow as pa
+
+    nested = pa.struct({"m": pa.map_(pa.string(), pa.int16()), "l": pa.list_(pa.binary()), "f": pa.float32()})
+    kind = pa.struct({"d": pa.decimal128(5, 2), "n": nested, "b": pa.bool_()})
+    row = {"d": Decimal("-1.5"), "n": {"m": [("x", 1)], "l": [b"\x01", None], "f": math.nan}, "b": True}
+    written = encoder(kind, "json", schemas=False)(row)
+    assert json.loads(written) == {"d": "/2o=", "n": {"m": {"x": 1}, "l": ["AQ==", None], "f": "NaN"}, "b": True}
+    schema = json.loads(encoder(kind, "json", schemas=True)(row))["schema"]
+    assert schema["fields"][0] == {
+        "type": "bytes",
+        "optional": True,
+        "name": "org.apache.kafka.connect.data.Decimal",
+        "version": 1,
+        "parameters": {"scale": "2"},
+        "field": "d",
+    }
+    assert [field["type"] for field in schema["fields"][1]["fields"]] == ["map", "array", "float"]
+    assert encoder(pa.string(), "json", schemas=False)("x") == '"x"'
+    assert encoder(pa.string(), "json", schemas=False)(None) is None
 
 
 def test_transaction_of_a_worker_that_died_is_invisible(kafka: str, tmp_path: Path) -> None:

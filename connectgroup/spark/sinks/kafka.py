@@ -7,8 +7,6 @@ rules are those of ``dataplane.fences``; ``kafka_offsets`` has the state that th
 
 from __future__ import annotations
 
-import base64
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -19,8 +17,8 @@ from ...dataplane.columns import Columns
 from ...dataplane.dead_letters import DeadLetter, DeadLetterSink
 from ...dataplane.errors import DataPlaneError, Fenced, OffsetConflict, SinkError
 from ...dataplane.ownership import Owner, Range
-from ...dataplane.settings import PluginSettings
 from ...errors import NO_VALUE, ConfigError
+from ..converters import ConverterSettings, Form, encoder, headers_of, text_of
 from ..kafka_client import client_settings
 from .kafka_offsets import OffsetsTopic, reason, slice_records, told_as_sink_error
 from .kafka_positions import TIMEOUT_S, KafkaPositions, transactional_id, transactional_producer
@@ -32,11 +30,12 @@ if TYPE_CHECKING:
 METADATA: Final = ("key", "topic", "partition", "offset", "timestamp", "headers")
 """Columns that are not part of a value that is written as JSON. ``key`` and ``topic`` are those of the record."""
 
-_Record = tuple[str, bytes | str | None, bytes | str | None]
-"""Topic, key, value."""
+_Headers = list[tuple[str, bytes | str | None]]
+_Record = tuple[str, bytes | str | None, bytes | str | None, _Headers]
+"""Topic, key, value, headers."""
 
 
-class KafkaSinkSettings(PluginSettings):
+class KafkaSinkSettings(ConverterSettings):
     """Settings of the sink ``kafka``, each with the prefix ``sink.``."""
 
     bootstrap_servers: Annotated[str, Field(min_length=1, description="host:port, separated by commas")]
@@ -52,19 +51,22 @@ class KafkaSinkSettings(PluginSettings):
     ] = ""
 
     def model_post_init(self, _: Any) -> None:
-        """Check the client's settings.
+        """Check the client's settings and the converters.
 
         Raises:
             ConfigError: one of them is not allowed.
         """
         client_settings("sink.client", self.client)
+        self.check_converters("sink.")
 
 
 class KafkaSink(DeadLetterSink):
     """Writes each row as a record, in transactions that contain the offsets.
 
     A column ``value`` is the record's value as it is; without one, the value is a JSON object of the columns. Columns
-    ``key`` and ``topic`` are the record's; a key that is a struct is written as JSON.
+    ``key`` and ``topic`` are the record's; a key that is a struct is written as JSON. A column ``headers``, an array of
+    structs of key and value, or a map, is the record's headers. ``key.converter`` and ``value.converter`` write other
+    forms.
     """
 
     Settings = KafkaSinkSettings
@@ -79,6 +81,7 @@ class KafkaSink(DeadLetterSink):
         names = [column.name for column in columns]
         if "topic" not in names and not settings.topic:
             raise ConfigError("sink.topic", NO_VALUE, "a topic, or rows with a column topic")
+        _check_forms(settings, columns)
         self._settings = settings
         self._values = [name for name in names if name not in METADATA]
         self._client = client_of(settings)
@@ -153,7 +156,9 @@ class KafkaSink(DeadLetterSink):
                     " allowed: a batch that starts where every slice of it stands",
                 )
         try:
-            letters = ((self._dead_letters, None, _text(dict(letter))) for letter in dead_letters)
+            letters: Iterator[_Record] = (
+                (self._dead_letters, None, text_of(dict(letter)), []) for letter in dead_letters
+            )
             self._write(self._producer, owner, ranges, chain(self._records(rows), letters))
         except BaseException as error:
             self._drop_producer()
@@ -167,24 +172,32 @@ class KafkaSink(DeadLetterSink):
 
     def _write(self, producer: Producer, owner: Owner, ranges: Sequence[Range], records: Iterable[_Record]) -> None:
         producer.begin_transaction()
-        for topic, key, value in records:
-            _produce(producer, topic, key, value)
+        for topic, key, value, headers in records:
+            _produce(producer, topic, key, value, headers=headers)
         for key, value in slice_records(owner, ranges):
             _produce(producer, self._settings.offsets_topic, key, value, partition=0)
         producer.commit_transaction(TIMEOUT_S)
 
     def _records(self, rows: pa.Table) -> Iterator[_Record]:
-        """Yield topic, key and value of each row."""
-        count = rows.num_rows
-        topics = rows["topic"].to_pylist() if "topic" in rows.column_names else [self._settings.topic] * count
-        keys = [_text(key) for key in rows["key"].to_pylist()] if "key" in rows.column_names else [None] * count
-        values: Any
-        if "value" in rows.column_names:
-            values = map(_text, rows["value"].to_pylist())
-        else:
-            values = (_text(row) for row in rows.select(self._values).to_pylist())
-        for topic, key, value in zip(topics, keys, values, strict=True):
-            yield topic or self._settings.topic, key, value
+        """Yield the record of each row."""
+        count, settings = rows.num_rows, self._settings
+        topics = rows["topic"].to_pylist() if "topic" in rows.column_names else [settings.topic] * count
+        found = rows["headers"].to_pylist() if "headers" in rows.column_names else [()] * count
+        keys = self._encoded(rows, "key", settings.key_form, settings.key_converter_schemas_enable)
+        values = self._encoded(rows, "value", settings.value_form, settings.value_converter_schemas_enable)
+        for topic, key, value, headers in zip(topics, keys, values, found, strict=True):
+            yield topic or settings.topic, key, value, headers_of(headers) if headers else []
+
+    def _encoded(self, rows: pa.Table, name: str, form: Form, schemas: bool) -> Iterator[Any]:
+        """Yield the keys or the values of the records."""
+        if name in rows.column_names:
+            return map(encoder(rows.schema.field(name).type, form, schemas=schemas), rows[name].to_pylist())
+        if name == "key":
+            return iter([None] * rows.num_rows)
+        import pyarrow as pa
+
+        chosen = rows.select(self._values)
+        return map(encoder(pa.struct(chosen.schema), form, schemas=schemas, optional=False), chosen.to_pylist())
 
     def _transactional(self, transactional_id: str) -> Producer:
         """Return a producer that has fenced every earlier one with its id."""
@@ -216,13 +229,36 @@ class KafkaSink(DeadLetterSink):
         self._producer = self._owner = None
 
 
+def _check_forms(settings: KafkaSinkSettings, columns: Columns) -> None:
+    """Check that the converters fit the columns.
+
+    Raises:
+        ConfigError: a converter of texts or bytes has no column to write, or bytes or headers have another type.
+    """
+    types = {column.name: column.type for column in columns}
+    for name, form in (("key", settings.key_form), ("value", settings.value_form)):
+        if form in ("string", "bytes") and name == "value" and name not in types:
+            raise ConfigError("sink.value.converter", settings.value_converter, "JsonConverter, or a column value")
+        if form == "bytes" and types.get(name, "BINARY") != "BINARY":
+            allowed = f"another converter: the column {name} is {types[name]}"
+            raise ConfigError(f"sink.{name}.converter", "ByteArrayConverter", allowed)
+    if not types.get("headers", "MAP<").startswith(("ARRAY<STRUCT<", "MAP<")):
+        raise ConfigError("headers", types["headers"], "an array of structs of key and value, or a map")
+
+
 def _produce(
-    producer: Producer, topic: str, key: bytes | str | None, value: bytes | str | None, partition: int = -1
+    producer: Producer,
+    topic: str,
+    key: bytes | str | None,
+    value: bytes | str | None,
+    *,
+    partition: int = -1,
+    headers: _Headers | None = None,
 ) -> None:
     """Add a record to the client's queue; wait while it is full. Partition -1: the client chooses."""
     while True:
         try:
-            producer.produce(topic, value, key, partition)
+            producer.produce(topic, value, key, partition, headers=headers or None)
             return
         except BufferError:
             producer.poll(0.01)
@@ -231,13 +267,3 @@ def _produce(
 def client_of(settings: KafkaSinkSettings) -> dict[str, str]:
     """Return the settings of the Kafka client."""
     return {"bootstrap.servers": settings.bootstrap_servers, **client_settings("sink.client", settings.client)}
-
-
-def _text(value: Any) -> bytes | str | None:
-    if value is None or isinstance(value, str | bytes):
-        return value
-    return json.dumps(value, default=_plain, separators=(",", ":"))
-
-
-def _plain(value: object) -> object:
-    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)

@@ -17,14 +17,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from pydantic import Field
 
 from ...connector import Lag
-from ...dataplane.columns import Column, Columns, check_names, from_ddl, to_ddl
+from ...dataplane.columns import Column, Columns, check_names, from_ddl
 from ...dataplane.errors import SourceError
 from ...dataplane.ownership import Range, ranges_between
-from ...dataplane.settings import PluginSettings
 from ...dataplane.source import Source, field_of, position_of
 from ...dataplane.transform import listed
 from ...errors import NO_VALUE, ConfigError
+from ..converters import HEADERS_TYPE, ConverterSettings
 from ..kafka_client import admin, client_settings, kept_admin
+from .kafka_records import rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,9 +37,10 @@ _METADATA: Final = {
     "offset": "BIGINT",
     "timestamp": "TIMESTAMP",
 }
+_HEADERS: Final = "headers"
 
 
-class KafkaSourceSettings(PluginSettings):
+class KafkaSourceSettings(ConverterSettings):
     """Settings of the source ``kafka``, each with the prefix ``source.``."""
 
     bootstrap_servers: Annotated[str, Field(min_length=1, description="host:port, separated by commas")]
@@ -53,8 +55,8 @@ class KafkaSourceSettings(PluginSettings):
     ] = None
     metadata: Annotated[
         str | None,
-        Field(description=f"columns of the record to read beside the value: {', '.join(_METADATA)}; all by default,"
-              " none with a schema"),
+        Field(description=f"columns of the record to read beside the value: {', '.join(_METADATA)} by default, none"
+              " with a schema; and headers: an array of structs of key and value"),
     ] = None  # fmt: skip
     isolation_level: Annotated[
         Literal["read_committed", "read_uncommitted"], Field(description="read_committed, read_uncommitted")
@@ -65,7 +67,7 @@ class KafkaSourceSettings(PluginSettings):
     ] = ""
 
     def model_post_init(self, _: Any) -> None:
-        """Check the topics, the schema and the client's settings.
+        """Check the topics, the schema, the converters and the client's settings.
 
         Raises:
             ConfigError: one of them is not allowed.
@@ -77,6 +79,9 @@ class KafkaSourceSettings(PluginSettings):
         except re.error as error:
             raise ConfigError("source.topics.regex", self.topics_regex, f"a regular expression ({error})") from error
         client_settings("source.client", self.client)
+        self.check_converters("source.")
+        if self.schema_ is not None and self.value_form not in ("", "json"):
+            raise ConfigError("source.value.converter", self.value_converter, "JsonConverter with source.schema")
         _columns(self)
 
 
@@ -84,7 +89,7 @@ class KafkaSource(Source):
     """The records of topics. A slice is a topic partition; with a schema, the fields of the JSON value are columns."""
 
     Settings = KafkaSourceSettings
-    metadata = frozenset(_METADATA)
+    metadata = frozenset({*_METADATA, _HEADERS})
 
     def __init__(self, settings: KafkaSourceSettings, partitions: Mapping[str, int], *, task: int, tasks: int) -> None:
         """Store the arguments; ``partitions`` is the number of partitions of each topic."""
@@ -129,8 +134,6 @@ class KafkaSource(Source):
         return (int(partition) + zlib.crc32(topic.encode())) % self._tasks == self._task
 
     def stream(self, session: SparkSession, positions: Mapping[str, int]) -> DataFrame:
-        from pyspark.sql import functions as F
-
         from ..jars import add_kafka
 
         add_kafka(session)
@@ -155,21 +158,12 @@ class KafkaSource(Source):
             .option("startingOffsets", json.dumps(starts))
             .option("maxOffsetsPerTrigger", self._settings.max_rows_per_batch)
             .option("kafka.isolation.level", self._settings.isolation_level)
+            .option("includeHeaders", any(column.name == _HEADERS for column in self.columns))
             .options(**{f"kafka.{name}": value for name, value in client.items()})
             .load()
         )
-        value = F.col("value").cast("string")
-        chosen = [
-            (F.col(column.name).cast("string") if column.name == "key" else F.col(column.name))
-            for column in self.columns
-            if column.name in _METADATA
-        ]
-        if self._settings.schema_ is None:
-            return records.select([value.alias("value"), *chosen])
-        # FAILFAST: a value that is no JSON object of this schema is an error, never a row of nulls.
-        parsed = F.from_json(value, to_ddl(from_ddl(self._settings.schema_)), {"mode": "FAILFAST"})
-        fields = [F.col("connectgroup_value")[c.name].alias(c.name) for c in from_ddl(self._settings.schema_)]
-        return records.withColumn("connectgroup_value", parsed).select([*fields, *chosen])
+        fields = () if self._settings.schema_ is None else from_ddl(self._settings.schema_)
+        return rows_of(records, self._settings, fields, self.columns[len(fields) or 1 :])
 
     def positions(self, offset: Any) -> dict[str, int]:
         if not isinstance(offset, dict) or not all(isinstance(inner, dict) for inner in offset.values()):
@@ -247,10 +241,17 @@ def offsets_of(settings: KafkaSourceSettings, partitions: Sequence[tuple[str, in
 
 
 def _columns(settings: KafkaSourceSettings) -> Columns:
-    value = from_ddl(settings.schema_) if settings.schema_ is not None else (Column("value", "STRING"),)
+    types = {
+        **_METADATA,
+        "key": "BINARY" if settings.key_form == "bytes" else "STRING",
+        _HEADERS: HEADERS_TYPE.format(settings.header_type),
+    }
+    value: Columns = (Column("value", "BINARY" if settings.value_form == "bytes" else "STRING"),)
+    if settings.schema_ is not None:
+        value = from_ddl(settings.schema_)
     default = () if settings.schema_ is not None else tuple(_METADATA)
     names = default if settings.metadata is None else listed(settings.metadata)
     for name in names:
-        if name not in _METADATA:
-            raise ConfigError("source.metadata", name, ", ".join(_METADATA))
-    return check_names([*value, *(Column(name, _METADATA[name]) for name in names)], field="source.schema")
+        if name not in types:
+            raise ConfigError("source.metadata", name, ", ".join(types))
+    return check_names([*value, *(Column(name, types[name]) for name in names)], field="source.schema")

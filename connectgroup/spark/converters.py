@@ -1,0 +1,186 @@
+"""Converters of Kafka Connect: how keys and values of records are written in Kafka.
+
+The names and the form of the bytes are those of Kafka Connect's own converters: ``StringConverter``,
+``ByteArrayConverter`` and ``JsonConverter`` with and without ``schemas.enable``, including its logical types: a
+timestamp is a number of milliseconds, a date a number of days, a decimal its unscaled value in base64. Bytes are
+base64.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import decimal
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+from pydantic import Field
+
+from ..dataplane.settings import PluginSettings
+from ..errors import ConfigError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Form = Literal["", "string", "bytes", "json"]
+
+_CLASSES: Final[Mapping[str, Form]] = {
+    "org.apache.kafka.connect.storage.StringConverter": "string",
+    "org.apache.kafka.connect.converters.ByteArrayConverter": "bytes",
+    "org.apache.kafka.connect.json.JsonConverter": "json",
+}
+_FORMS: Final[Mapping[str, Form]] = {"": "", **_CLASSES, **{name.rpartition(".")[2]: f for name, f in _CLASSES.items()}}
+_ALLOWED: Final = "StringConverter, ByteArrayConverter, JsonConverter, each also with Kafka Connect's package"
+CONVERTERS: Final = (
+    "key.converter",
+    "key.converter.schemas.enable",
+    "value.converter",
+    "value.converter.schemas.enable",
+    "header.converter",
+)
+"""Settings of a source or sink of Kafka that a connector may also have without the prefix, as in Kafka Connect."""
+HEADERS_TYPE: Final = "ARRAY<STRUCT<key: STRING, value: {}>>"
+"""Spark's type of the headers of a record."""
+_SCHEMAS: Final = "with JsonConverter: true, false: whether the JSON is an object of schema and payload"
+
+
+class ConverterSettings(PluginSettings):
+    """Settings of the converters of a source or sink of Kafka."""
+
+    key_converter: Annotated[str, Field(description=f"{_ALLOWED}; by default StringConverter")] = ""
+    key_converter_schemas_enable: Annotated[bool, Field(description=_SCHEMAS)] = True
+    value_converter: Annotated[
+        str, Field(description=f"{_ALLOWED}; by default a column value is text, other columns are JSON without schemas")
+    ] = ""
+    value_converter_schemas_enable: Annotated[bool, Field(description=_SCHEMAS)] = True
+    header_converter: Annotated[
+        str, Field(description="StringConverter, ByteArrayConverter: the values of headers; by default StringConverter")
+    ] = ""
+
+    def check_converters(self, prefix: str) -> None:
+        """Check the names of the converters.
+
+        Args:
+            prefix: ``source.`` or ``sink.``, for the error.
+
+        Raises:
+            ConfigError: there is no such converter.
+        """
+        for part, name in (("key", self.key_converter), ("value", self.value_converter)):
+            if name not in _FORMS:
+                raise ConfigError(f"{prefix}{part}.converter", name, _ALLOWED)
+        if _FORMS.get(self.header_converter, "json") == "json":
+            raise ConfigError(f"{prefix}header.converter", self.header_converter, "StringConverter, ByteArrayConverter")
+
+    @property
+    def key_form(self) -> Form:
+        """How a key is written."""
+        return _FORMS[self.key_converter]
+
+    @property
+    def value_form(self) -> Form:
+        """How a value is written."""
+        return _FORMS[self.value_converter]
+
+    @property
+    def header_type(self) -> str:
+        """Spark's type of the value of a header."""
+        return "BINARY" if _FORMS[self.header_converter] == "bytes" else "STRING"
+
+
+def encoder(kind: pa.DataType, form: Form, *, schemas: bool, optional: bool = True) -> Callable[[Any], Any]:
+    """Return the function that writes a value as the bytes or the text of a record.
+
+    Args:
+        kind: the type of the values.
+        form: the converter.
+        schemas: JSON: whether the value is written with its schema.
+        optional: whether the schema allows null.
+    """
+    if form != "json":
+        return text_of
+    schema = json.dumps(_schema(kind, optional=optional), separators=(",", ":"))
+
+    def encode(value: Any) -> str | None:
+        if value is None and not schemas:
+            return None
+        text = json.dumps(_payload(value, kind), separators=(",", ":"))
+        return f'{{"schema":{schema},"payload":{text}}}' if schemas else text
+
+    return encode
+
+
+def text_of(value: Any) -> bytes | str | None:
+    """Return texts and bytes as they are, and other values as JSON."""
+    if value is None or isinstance(value, str | bytes):
+        return value
+    return json.dumps(value, default=_plain, separators=(",", ":"))
+
+
+def headers_of(value: Any) -> list[tuple[str, bytes | str | None]]:
+    """Return the headers of a record for confluent-kafka, in their order."""
+    pairs = ((item["key"], item["value"]) if isinstance(item, dict) else item for item in value or ())
+    return [(str(name), text_of(text)) for name, text in pairs]
+
+
+def _plain(value: object) -> object:
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
+
+
+def _schema(kind: pa.DataType, *, optional: bool = True) -> dict[str, Any]:
+    """Return a type as the schema of Kafka Connect's ``JsonConverter``."""
+    import pyarrow as pa
+
+    types = pa.types
+    more: dict[str, Any] = {}
+    name = {"bool": "boolean", "large_string": "string", "binary": "bytes", "large_binary": "bytes"}.get(str(kind))
+    if types.is_struct(kind):
+        name = "struct"
+        more["fields"] = [{**_schema(field.type), "field": field.name} for field in kind]
+    elif types.is_map(kind):
+        name = "map"
+        more = {"keys": _schema(kind.key_type, optional=False), "values": _schema(kind.item_type)}
+    elif types.is_list(kind) or types.is_large_list(kind):
+        name, more["items"] = "array", _schema(kind.value_type)
+    elif types.is_date(kind):
+        name, more = "int32", {"name": "org.apache.kafka.connect.data.Date", "version": 1}
+    elif types.is_timestamp(kind):
+        name, more = "int64", {"name": "org.apache.kafka.connect.data.Timestamp", "version": 1}
+    elif types.is_decimal(kind):
+        scale = {"scale": str(kind.scale)}
+        name, more = "bytes", {"name": "org.apache.kafka.connect.data.Decimal", "version": 1, "parameters": scale}
+    return {"type": name or str(kind), "optional": optional, **more}
+
+
+def _payload(value: Any, kind: pa.DataType) -> Any:
+    """Return a value as it stands in the JSON of Kafka Connect's ``JsonConverter``."""
+    import pyarrow as pa
+
+    if value is None:
+        return None
+    if pa.types.is_struct(kind):
+        return {field.name: _payload(value[field.name], field.type) for field in kind}
+    if pa.types.is_map(kind):
+        pairs = [(_payload(key, kind.key_type), _payload(item, kind.item_type)) for key, item in value]
+        return dict(pairs) if pa.types.is_string(kind.key_type) else pairs
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return [_payload(item, kind.value_type) for item in value]
+    if isinstance(value, datetime.datetime):
+        at = value if value.tzinfo else value.replace(tzinfo=datetime.UTC)
+        return (at - _EPOCH) // datetime.timedelta(milliseconds=1)
+    if isinstance(value, datetime.date):
+        return (value - _EPOCH.date()).days
+    if isinstance(value, decimal.Decimal):
+        unscaled = int(value.scaleb(kind.scale, _EXACT))
+        value = unscaled.to_bytes(unscaled.bit_length() // 8 + 1, "big", signed=True)
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    return value
+
+
+_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_EXACT: Final = decimal.Context(prec=80)
