@@ -25,7 +25,7 @@ from ..wire.kafka_messages import MetadataRequest, MetadataResponse, TopicMetada
 from .connection import BrokerConnection
 from .errors import ASK_AGAIN, COORDINATOR_MOVED, BrokerError, Code, error_name
 from .problems import Problems
-from .security import PLAINTEXT, BrokerSecurity
+from .security import PLAINTEXT, BrokerSecurity, Coordinator
 
 Line = Literal["group", "offsets", "assignor"]
 
@@ -62,7 +62,7 @@ class GroupClient:
         bootstrap: ``host:port``, several separated by commas; any broker of the cluster.
         group_id: the group.
         client_id: sent to the brokers.
-        coordinator: ``host:port`` of a coordinator that is not one of the brokers; null looks the group's up.
+        coordinator: a coordinator that is not one of the brokers; null looks the group's up.
         security: TLS and SASL of the brokers.
 
     Attributes:
@@ -76,11 +76,11 @@ class GroupClient:
         group_id: str,
         client_id: str,
         *,
-        coordinator: str | None = None,
+        coordinator: Coordinator | None = None,
         security: BrokerSecurity = PLAINTEXT,
     ) -> None:
         self._bootstrap = addresses(bootstrap)
-        self._fixed = parse_address("coordinator", coordinator) if coordinator is not None else None
+        self._fixed = coordinator
         self.problems = Problems(group_id)
         self.rejected: NotAuthenticated | None = None
         self._group_id, self._client_id, self._security = group_id, client_id, security
@@ -210,13 +210,13 @@ class GroupClient:
         """Return the connection to the coordinator; look the coordinator up if necessary."""
         async with self._finding:
             if self._coordinator is None:
-                self._coordinator = self._fixed or await self._find()
+                self._coordinator = self._fixed[:2] if self._fixed is not None else await self._find()
         host, port = self._coordinator
         connection = self._lines.get(line)
         if connection is None or connection.address != f"{host}:{port}":
             if connection is not None:
                 await connection.close()
-            security = self._security if self._fixed is None else PLAINTEXT
+            security = self._security if self._fixed is None else self._fixed.security
             connection = self._lines[line] = BrokerConnection(host, port, self._client_id, security)
         return connection
 

@@ -26,16 +26,14 @@ from ..assign.api import PartitionAssignor
 from ..config.base import checked
 from ..errors import ConfigError
 from ..protocol.units import Partitions, TopicPartition
-from .client import GroupClient
 from .commits import Commits
 from .errors import CommitRefused
 from .listener import ConsumerRebalanceListener
 from .offsets import Position, committed
 from .ownership import Ownership
-from .protocols import protocol_of
+from .protocols import client_of, protocol_of
 from .reading import MAX_RECORDS, Reading
 from .records import Record
-from .security import broker_security
 from .settings import ConsumerSettings
 
 logger = logging.getLogger(__name__)
@@ -60,6 +58,7 @@ class GroupConsumer:
         server_assignor: in the new protocol: the assignor of the coordinator, ``uniform`` or ``range``; null for its
             default. It assigns if there are no client-side assignors or the coordinator does not support them.
         coordinator: ``host:port`` of a connectgroup coordinator that is not behind ``bootstrap``; null looks it up.
+            With ``ssl://`` or ``plaintext://`` before it; by default, it has TLS if the brokers have (``fetch``).
         listener: is notified of assigned and revoked partitions.
         instance: ``group.instance.id``, static membership: a static member does not leave the group on close; its
             partitions are kept for it until the session timeout (KIP-345).
@@ -130,8 +129,7 @@ class GroupConsumer:
                 "fetch": fetch or {},
             },
         )
-        security = broker_security(self._settings.fetch)
-        self._client = GroupClient(bootstrap, group, client_id, coordinator=coordinator, security=security)
+        self._client = client_of(self._settings)
         self._reading = Reading(self._settings, self._client)
         self._membership, work = protocol_of(self._settings, self._client, assignors)
         self._commits = Commits(self._client, self._settings, self._membership, self._reading)

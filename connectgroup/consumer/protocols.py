@@ -13,10 +13,27 @@ from .epoch_work import EpochWork
 from .epochs import EpochMembership
 from .membership import Membership
 from .ownership import Ownership
+from .security import broker_security, coordinator_of
 from .settings import ConsumerSettings
 from .work import ClassicWork, GroupWork
 
 CLASSIC_ASSIGNORS = ("range", "cooperative-sticky")
+
+
+def client_of(settings: ConsumerSettings) -> GroupClient:
+    """Return a consumer's access to its cluster.
+
+    Raises:
+        ConfigError: a file that the settings name cannot be used.
+    """
+    coordinator = coordinator_of(settings.coordinator, settings.fetch) if settings.coordinator is not None else None
+    return GroupClient(
+        settings.bootstrap,
+        settings.group,
+        settings.client_id,
+        coordinator=coordinator,
+        security=broker_security(settings.fetch),
+    )
 
 
 def protocol_of(

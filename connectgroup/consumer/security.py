@@ -11,6 +11,10 @@ both, so only settings are allowed that both can obey:
     sasl.mechanism, sasl.mechanisms         PLAIN, SCRAM-SHA-256, SCRAM-SHA-512
     sasl.username, sasl.password
 
+A coordinator of connectgroup that is not one of the brokers gets TLS by the same settings. ``ssl://HOST:PORT`` and
+``plaintext://HOST:PORT`` say whether it has TLS; otherwise it has if the brokers have. Its credentials are those that
+any client of this user finds (``transport.credentials``).
+
 Source: librdkafka's CONFIGURATION.md; KIP-12, KIP-43, KIP-84.
 """
 
@@ -20,8 +24,9 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from ..config.base import parse_address
 from ..errors import ConfigError
 from ..transport.access import load_authorities, load_certificate
 from ..transport.credentials import Credentials
@@ -56,8 +61,41 @@ class BrokerSecurity:
 PLAINTEXT: Final = BrokerSecurity()
 
 
-def check_security(settings: Mapping[str, Any]) -> None:
+class Coordinator(NamedTuple):
+    """A coordinator of connectgroup that is not one of the brokers, and how connections to it are protected."""
+
+    host: str
+    port: int
+    security: BrokerSecurity = PLAINTEXT
+
+
+def coordinator_of(address: str, settings: Mapping[str, Any]) -> Coordinator:
+    """The coordinator at an address, ``host:port`` with or without ``ssl://`` or ``plaintext://``.
+
+    Args:
+        settings: those that ``check_security`` accepts.
+
+    Raises:
+        ConfigError: the address, or a file that the settings name, cannot be used.
+    """
+    protocol, host, port = _parse_coordinator(address, settings)
+    tls = _tls(settings) if protocol == "ssl" else None
+    return Coordinator(host, port, BrokerSecurity(protocol=protocol, tls=tls))
+
+
+def _parse_coordinator(address: str, settings: Mapping[str, Any]) -> tuple[str, str, int]:
+    scheme, separator, rest = address.rpartition("://")
+    if separator and scheme.lower() not in ("ssl", "plaintext"):
+        raise ConfigError("coordinator", address, "host:port, ssl://host:port or plaintext://host:port")
+    of_brokers = "ssl" if _choice(settings, "security.protocol", PROTOCOLS).endswith("ssl") else "plaintext"
+    return scheme.lower() or of_brokers, *parse_address("coordinator", rest)
+
+
+def check_security(settings: Mapping[str, Any], coordinator: str | None = None) -> None:
     """Check the settings of TLS and SASL, without the files that they name.
+
+    Args:
+        coordinator: the address of a coordinator that is not one of the brokers, if there is one.
 
     Raises:
         ConfigError: one of them is invalid, missing, or not supported; the field begins with ``fetch.``.
@@ -73,11 +111,13 @@ def check_security(settings: Mapping[str, Any]) -> None:
         given, missing = (CERTIFICATE, KEY) if CERTIFICATE in settings else (KEY, CERTIFICATE)
         raise ConfigError(f"fetch.{given}", settings[given], f"together with {missing}")
     needs_sasl = protocol.startswith("sasl_")
+    tls_to_coordinator = coordinator is not None and _parse_coordinator(coordinator, settings)[0] == "ssl"
     for name in settings:
         if name.startswith("sasl.") and not needs_sasl:
             raise ConfigError(f"fetch.{name}", "a value", "with security.protocol sasl_plaintext or sasl_ssl only")
-        if name.startswith("ssl.") and not protocol.endswith("ssl"):
-            raise ConfigError(f"fetch.{name}", "a value", "with security.protocol ssl or sasl_ssl only")
+        if name.startswith("ssl.") and not (protocol.endswith("ssl") or tls_to_coordinator):
+            allowed = "with security.protocol ssl or sasl_ssl, or a coordinator ssl://host:port only"
+            raise ConfigError(f"fetch.{name}", "a value", allowed)
     if needs_sasl:
         if _mechanism(settings) not in MECHANISMS:
             value = _mechanism(settings) or "''"

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from ..config.base import MaybeMilliseconds, Milliseconds, Settings, ShortText, parse_address
+from ..config.base import MaybeMilliseconds, Milliseconds, Settings, ShortText
 from ..errors import ConfigError
 from ..topics.regex import violation
 from .client import addresses
@@ -56,8 +56,6 @@ class ConsumerSettings(Settings):
     @model_validator(mode="after")
     def _fits_together(self) -> ConsumerSettings:
         addresses(self.bootstrap)
-        if self.coordinator is not None:
-            parse_address("coordinator", self.coordinator)
         if not self.topics and self.pattern is None:
             raise ConfigError("topics", "()", "at least 1, or a pattern")
         if self.pattern is not None and (allowed := violation(self.pattern)):
@@ -77,5 +75,5 @@ class ConsumerSettings(Settings):
                 raise ConfigError(
                     f"fetch.{name}", value, "settings of fetching only; this one the consumer makes itself"
                 )
-        check_security(self.fetch)
+        check_security(self.fetch, self.coordinator)
         return self

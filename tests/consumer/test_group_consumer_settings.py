@@ -53,6 +53,11 @@ class Nothing(PartitionAssignor):
             {"server_assignor": "range"},
             "server_assignor: got 'range'; allowed: nothing: in a classic group, a member assigns",
         ),
+        (
+            {"coordinator": "https://h:1"},
+            "coordinator: got 'https://h:1'; allowed: host:port, ssl://host:port or plaintext://host:port",
+        ),
+        ({"coordinator": "ssl://h"}, "coordinator: got 'h'; allowed: host:port, port 1 to 65535"),
         ({"coordinator": "here"}, "coordinator: got 'here'; allowed: host:port, port 1 to 65535"),
         ({"assignors": []}, "assignors: got '[]'; allowed: a list of one or more names or PartitionAssignor objects"),
         (

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,6 +18,7 @@ pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installe
 from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionGroup
 from connectgroup.assign.members import PartitionMemberAssignment
 from connectgroup.consumer import GroupConsumer
+from tests.certificates import create_certificates
 from tests.consumer.inside import eventually, member, places, poll_until, read, running
 from tests.integration.processes import PATIENCE_S
 
@@ -108,25 +110,32 @@ def new_group(broker: Broker) -> Iterator[NewGroup]:
         yield partial(group_on, proxy)
 
 
-@pytest.fixture
-def coordinator(broker: Broker) -> Iterator[str]:
-    """A coordinator as a process of its own, not a proxy; yields its address."""
+@pytest.fixture(params=["plaintext", "ssl"])
+def coordinator(request: pytest.FixtureRequest, broker: Broker, tmp_path: Path) -> Iterator[dict[str, Any]]:
+    """A coordinator as a process of its own, not a proxy; yields the settings of a consumer that uses it."""
     command = [sys.executable, "-m", "connectgroup", "coordinator", "--log", "memory:", "--port", "0"]
+    fetch = {}
+    if request.param == "ssl":
+        create_certificates(tmp_path, "server")
+        command += ["--tls-cert", str(tmp_path / "server.pem"), "--tls-key", str(tmp_path / "server.key")]
+        fetch = {"ssl.ca.location": str(tmp_path / "server.pem")}
     command += ["--topics-from", broker.bootstrap, *QUICK]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
-        yield process.stdout.readline().split()[2]
+        address = process.stdout.readline().split()[2]
+        yield {"coordinator": f"{request.param}://{address}", "fetch": fetch}
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(PATIENCE_S)
 
 
-async def test_coordinator_beside_the_brokers(new_group: NewGroup, coordinator: str) -> None:
+async def test_coordinator_beside_the_brokers(new_group: NewGroup, coordinator: dict[str, Any]) -> None:
+    """The brokers have no TLS."""
     with new_group("beside", partitions=2) as group:
         group.write(20)
         bootstrap = group.broker.broker.bootstrap  # type: ignore[attr-defined]
         for _ in range(2):
-            async with new_member(group, bootstrap=bootstrap, coordinator=coordinator) as consumer:
+            async with new_member(group, bootstrap=bootstrap, **coordinator) as consumer:
                 assert len(await read(consumer, 10)) == 10
                 assert consumer.is_leader
