@@ -240,7 +240,7 @@ def test_credentials_are_recognized_by_name(key: str) -> None:
 
 @pytest.mark.parametrize(
     "key",
-    ["tasks.max", "source.path", "trigger.ms", "sink.table", "keyspace", "monkey", "assignment.labels", "author"],
+    ["tasks.max", "source.path", "trigger.ms", "sink.table", "keyspace", "monkey", "key.converter", "author"],
 )
 def test_other_settings_are_not_masked(key: str) -> None:
     assert not is_credential(key)

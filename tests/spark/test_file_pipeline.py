@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import sqlite3
 
@@ -102,4 +103,42 @@ def test_columns_of_a_header_are_taken_once_and_stored_with_the_offsets(table: B
         assert connection.execute('SELECT a, "`b" FROM t WHERE a < 3 ORDER BY a').fetchall() == [
             ("1", "x"),
             ("2", None),
+        ]
+
+
+def test_new_fields_of_json_lines_become_columns_when_the_task_starts_again(table: Bench) -> None:
+    """Also fields far behind the beginning of a file, and those of a file that was renamed."""
+
+    def start(epoch: int) -> Run:
+        return table.start(
+            epoch,
+            source="files",
+            source_path=str(table.input),
+            source_format="jsonl",
+            source_schema_drift="evolve",
+            sink_auto_evolve="true",
+        )
+
+    lines = "".join(json.dumps({"a": n, "filler": "x" * 1000}) + "\n" for n in range(3000))
+    (table.input / "f.jsonl").write_text(lines)
+    first = start(1)
+    first.wait(lambda: sum(first.rows) == 3000)
+    (table.input / "f.jsonl").rename(table.input / "g.jsonl")
+    with (table.input / "g.jsonl").open("a") as file:
+        file.write('{"a": 3000, "A": 1, "": 2}\n{"a": 3001, "New": {"x": 1}, "n": 0.5}\n')
+    error = str(first.failure())
+    assert error.endswith("g.jsonl: has the new fields New, n; allowed: the task starts again and adds them"), error
+    first.task.stop()
+    second = start(2)
+    second.wait(lambda: sum(second.rows) == 2)
+    second.task.stop()
+    third = start(3)  # The columns are stored, also if no file has them.
+    (table.input / "h.jsonl").write_text('{"a": 3002}\n')
+    third.wait(lambda: sum(third.rows) == 1)
+    with sqlite3.connect(table.output) as connection:
+        assert connection.execute("SELECT count(*), count(DISTINCT a) FROM t").fetchone() == (3003, 3003)
+        assert connection.execute("SELECT a, New, n FROM t WHERE a >= 3000").fetchall() == [
+            (3000, None, None),
+            (3001, '{"x":1}', 0.5),
+            (3002, None, None),
         ]

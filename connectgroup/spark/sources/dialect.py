@@ -8,6 +8,8 @@ from typing import Final, Literal
 Format = Literal["csv", "jsonl", "text"]
 Drift = Literal["error", "ignore", "evolve"]
 
+EVOLVE_BYTES: Final = 4 << 20
+"""Upper bound on the bytes of a batch of JSON lines if the schema evolves."""
 COMPRESSED: Final = {".gz": "gzip", ".zst": "zstd"}
 """Codecs by the end of a file's name."""
 ENCODINGS: Final = ("utf-8", "iso-8859-1", "iso-8859-15", "windows-1252")
@@ -28,7 +30,7 @@ class Dialect:
         timezone: the zone of timestamps that have none; empty: such a timestamp is an error.
         encoding: one of ``ENCODINGS``.
         drift: whether fields and columns that the schema does not have are an error, are ignored, or are added to the
-            schema when the task starts again (CSV).
+            schema when the task starts again.
     """
 
     form: Format

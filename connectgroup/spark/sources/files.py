@@ -21,6 +21,7 @@ from ...dataplane.ownership import Range, metadata_of
 from ...dataplane.source import Source
 from ...errors import NO_VALUE, ConfigError
 from .catalog import is_slice_of
+from .dialect import EVOLVE_BYTES
 from .file_settings import FileSettings
 from .listing import list_inodes
 from .planner import Planner
@@ -102,14 +103,19 @@ class FileSource(Source):
 
     def sharing(self, committed: CommittedPositions) -> FileSource:
         columns = self.columns
+        positions: Mapping[str, int] = {}
         if self.infers:
-            stored = _stored_columns(committed.read()) or ()
+            positions = committed.read()
+            stored = merged((), *_stored_columns(positions))
             columns = stored if stored and self.settings.schema_ is None else merged(columns, stored)
         if self.settings.schema_drift == "evolve":
-            from .parts import all_headers
+            from .parts import all_headers, next_fields
 
-            found = all_headers(self.root, self.settings.dialect, self.settings.file_pattern)
-            columns = merged(columns, *found)
+            pattern = self.settings.file_pattern
+            if self.settings.format == "csv":
+                columns = merged(columns, *all_headers(self.root, self.settings.dialect, pattern))
+            else:
+                columns = merged(columns, *next_fields(self.root, positions, pattern))
         if not columns:
             raise ConfigError("source.schema", NO_VALUE, f"a schema, or {self._example} in {self.root}")
         return replace(self, columns=columns, committed=committed if self.tasks > 1 else None)
@@ -126,6 +132,12 @@ class FileSource(Source):
         """The columns of the stream: those of the rows and, if bad lines are tolerated, their error."""
         return (*self.columns, Column(ERROR_COLUMN, "STRING")) if self.is_tolerant else self.columns
 
+    @property
+    def most_bytes(self) -> int:
+        """Upper bound on the bytes of a batch."""
+        evolves_by_line = self.settings.schema_drift == "evolve" and self.settings.format == "jsonl"
+        return min(self.settings.max_bytes_per_batch, EVOLVE_BYTES if evolves_by_line else 1 << 62)
+
     def planner(self, positions: Mapping[str, int]) -> Planner:
         """Return a planner of this task's batches.
 
@@ -137,7 +149,7 @@ class FileSource(Source):
             root=self.root,
             task=self.task,
             tasks=self.tasks,
-            most_bytes=self.settings.max_bytes_per_batch,
+            most_bytes=self.most_bytes,
             rules=replace(self.settings.rules, skips_bad=self.is_tolerant, schema=schema),
             positions=positions,
             others=None if self.committed is None else self.committed.read,
@@ -199,11 +211,10 @@ def _columns(settings: FileSettings, root: Path) -> Columns:
     return inferred_columns(root, settings.dialect, settings.file_pattern) or ()
 
 
-def _stored_columns(positions: Mapping[str, int]) -> Columns | None:
-    """Return the inferred columns that were committed with the positions, if any."""
+def _stored_columns(positions: Mapping[str, int]) -> list[Columns]:
+    """Return the inferred columns that were committed with the positions, each schema once."""
+    found: dict[str, None] = {}
     for name in sorted(positions):
-        if text := metadata_of(positions[name]):
-            schema = json.loads(text).get("schema", "")
-            if schema:
-                return from_ddl(schema)
-    return None
+        if (text := metadata_of(positions[name])) and (schema := json.loads(text).get("schema")):
+            found[schema] = None
+    return [from_ddl(schema) for schema in found]

@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
 from ...dataplane.columns import Column, Columns, check_names
 
 _TYPES: Final[dict[type, str]] = {bool: "BOOLEAN", int: "BIGINT", float: "DOUBLE"}
+
+
+def new_fields(objects: Iterable[dict[str, Any]], columns: Columns) -> list[str]:
+    """Return the names of fields that are not columns; an empty name, and one that differs only in case, is none."""
+    known = {"", *(column.name.lower() for column in columns)}
+    found = {name: None for item in objects for name in item if name.lower() not in known}
+    return list({name.lower(): name for name in reversed(found)}.values())[::-1]
+
+
+def columns_to_add(lines: bytes) -> Columns:
+    """Return the columns of ``columns_of_objects`` without those that cannot be added: see ``new_fields``."""
+    columns = _columns_of(lines)
+    first = {column.name.lower(): column for column in reversed(columns) if column.name}
+    return tuple(column for column in columns if first.get(column.name.lower()) is column)
 
 
 def columns_of_objects(path: Path, lines: bytes) -> Columns:
@@ -24,6 +39,10 @@ def columns_of_objects(path: Path, lines: bytes) -> Columns:
     Raises:
         ConfigError: two names differ only in case, or a name is empty.
     """
+    return check_names(_columns_of(lines), field=f"fields of {path}")
+
+
+def _columns_of(lines: bytes) -> list[Column]:
     found: dict[str, set[str]] = {}
     for line in lines.split(b"\n"):
         try:
@@ -34,8 +53,7 @@ def columns_of_objects(path: Path, lines: bytes) -> Columns:
             types = found.setdefault(name, set())
             if value is not None:
                 types.add(_type_of(value))
-    columns = [Column(name, _common(types)) for name, types in found.items()]
-    return check_names(columns, field=f"fields of {path}")
+    return [Column(name, _common(types)) for name, types in found.items()]
 
 
 def _type_of(value: Any) -> str:

@@ -23,6 +23,7 @@ from ...dataplane.columns import Column, Columns, to_arrow
 from ...dataplane.dead_letters import ERROR_COLUMN, error_text
 from ...protocol.units import printable
 from .dialect import Dialect, records_of
+from .json_schema import new_fields
 
 _FAULTS: Final = (pa.ArrowException, ValueError, OverflowError, TypeError, RecursionError)
 _SOME_VALUE: Final = {"BOOLEAN": b"true", "DATE": b"2000-01-01", "TIMESTAMP": b"2000-01-01T00:00:00Z"}
@@ -81,6 +82,7 @@ class LineParser:
 
         Raises:
             InvalidLine: a line is invalid.
+            NewFields: the schema evolves, and a line has other fields.
         """
         try:
             return self._parse(data)
@@ -193,6 +195,8 @@ class LineParser:
             known = {column.name for column in self.columns}
             if not all(item.keys() <= known for item in objects):
                 raise ValueError("a field that the schema does not have")
+        elif self.dialect.drift == "evolve" and (new := new_fields(objects, self.columns)):
+            raise NewFields(new)
         schema = to_arrow(self.columns)
         arrays = []
         for column, field in zip(self.columns, schema, strict=True):
@@ -273,6 +277,18 @@ class LineParser:
         zone = "ISO 8601" if self.dialect.timezone else "ISO 8601 with a zone"
         form = {"TIMESTAMP": f" ({zone})", "DATE": " (YYYY-MM-DD)", "BOOLEAN": " (true or false)"}
         return f"{column.type}{form.get(column.type, '')} or null"
+
+
+class NewFields(Exception):
+    """Some lines have fields that the schema does not have, and the schema evolves.
+
+    Attributes:
+        names: the names of the fields.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__(names)
+        self.names = names
 
 
 class InvalidLine(ValueError):

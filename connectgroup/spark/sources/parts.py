@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +15,10 @@ from ...dataplane.ownership import Range, metadata_of
 from ...errors import ConfigError
 from ...protocol.units import printable
 from .csv_header import BYTE_ORDER_MARK, check_header, columns_of, header_end, names_in
-from .dialect import Dialect, codec_of, last_record_end
-from .identity import Identity
-from .json_schema import columns_of_objects
-from .lines import InvalidLine, LineParser, Place, with_error
+from .dialect import EVOLVE_BYTES, Dialect, codec_of, last_record_end
+from .identity import Identity, identities_in
+from .json_schema import columns_of_objects, columns_to_add
+from .lines import InvalidLine, LineParser, NewFields, Place, with_error
 from .listing import list_inodes, read_bytes_of, unreadable
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ CHUNK_BYTES: Final = 16 << 20
 """Bytes of a compressed file that are parsed at once."""
 _HEADER_BYTES: Final = 64 << 10
 _SAMPLE_BYTES: Final = 1 << 20
+_EVOLVE_TOTAL_BYTES: Final = 256 << 20
 
 
 def read_range(root: Path, wanted: Range, columns: Columns, dialect: Dialect) -> pa.RecordBatch:
@@ -55,14 +56,20 @@ def read_part(
 
     Raises:
         BadLine: a line is invalid; names file, line number, byte offset, violation and what is allowed, of the first.
-        SourceError: the file cannot be read or decompressed.
+        SourceError: the file cannot be read or decompressed, or the schema evolves, and a line has other fields.
     """
     with _opened(root, wanted) as (path, file):
         part = _Part(path=path, file=file, wanted=wanted, parser=LineParser(columns=columns, dialect=dialect))
-        if codec := codec_of(wanted.slice):
-            yield from part.compressed(codec, tolerant)
-        else:
-            yield from part.plain(tolerant)
+        try:
+            if codec := codec_of(wanted.slice):
+                yield from part.compressed(codec, tolerant)
+            else:
+                yield from part.plain(tolerant)
+        except NewFields as error:
+            names = printable(", ".join(error.names))
+            raise SourceError(
+                f"{path}: has the new fields {names}; allowed: the task starts again and adds them"
+            ) from None
 
 
 class _Damaged(SourceError):
@@ -233,6 +240,42 @@ def all_headers(root: Path, dialect: Dialect, pattern: str = "") -> Iterator[Col
     for path, head in _heads(root, dialect, pattern):
         with suppress(BadLine, ConfigError):  # Reported when the file is read.
             yield columns_of(path, head, dialect)
+
+
+def next_fields(root: Path, positions: Mapping[str, int], pattern: str = "") -> Iterator[Columns]:
+    """Yield the fields of the lines that are read next of each file of JSON lines.
+
+    These are ``EVOLVE_BYTES`` of each file, and all of a compressed one; as no batch has more, they include each line
+    that fails the next batch. Reading ends after ``_EVOLVE_TOTAL_BYTES``, in the order in which batches take the files.
+
+    Args:
+        positions: the committed positions of all tasks.
+
+    Raises:
+        SourceError: the directory cannot be read.
+    """
+    import pyarrow as pa
+
+    inodes, left = list_inodes(root, pattern, {}), _EVOLVE_TOTAL_BYTES
+    identities = identities_in(positions)
+    by_inode = {identity.inode: positions[name] for name, identity in identities.items()}
+    for name in sorted(inodes):
+        start, codec = int(by_inode.get(inodes[name], positions.get(name, 0))), codec_of(name)
+        try:
+            with (root / name).open("rb") as file:
+                if os.fstat(file.fileno()).st_size <= start:
+                    continue
+                if codec:
+                    file.seek(start)
+                    data = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), codec).read()
+                else:
+                    data = os.pread(file.fileno(), EVOLVE_BYTES, start)
+        except (OSError, pa.ArrowException):
+            continue  # The task that owns the file reports it.
+        yield columns_to_add(data)
+        left -= len(data)
+        if left <= 0:
+            return
 
 
 def _heads(root: Path, dialect: Dialect, pattern: str) -> Iterator[tuple[Path, bytes]]:
