@@ -36,7 +36,14 @@ ROOT = Path(__file__).parent.parent
 METHODS = r"(?:GET|POST|PUT|PATCH|DELETE)"
 METRIC = r"(?:kafka_connect|kafka_consumer|connectgroup_(?:worker|group|coordinator))_\w+"
 PYTEST_OPTIONS = {"--seed", "--seeds", "--faults", "--shrink-seconds"}
-OF_EVERY_CONNECTOR = {"name", "connector.class", "tasks.max", "task.progress.timeout.ms"}
+OF_EVERY_CONNECTOR = {
+    "name",
+    "connector.class",
+    "tasks.max",
+    "task.progress.timeout.ms",
+    "errors.retry.timeout",
+    "errors.retry.delay.max.ms",
+}
 
 
 class Block(NamedTuple):

@@ -25,6 +25,11 @@ DEFAULT_PROGRESS_TIMEOUT_MS: Final = "300000"
 """As ``max.poll.interval.ms`` of Kafka's consumers: a batch may take minutes."""
 MIN_PROGRESS_TIMEOUT_S: Final = 30
 """Spark reports the polls of a query without data every 10 s."""
+RETRY_TIMEOUT: Final = "errors.retry.timeout"
+RETRY_DELAY: Final = "errors.retry.delay.max.ms"
+MAX_RETRY_MS: Final = 86_400_000
+FRAMEWORK_SETTINGS: Final = (PROGRESS_TIMEOUT, RETRY_TIMEOUT, RETRY_DELAY)
+"""Settings of every connector that the worker reads, and the connector's class does not."""
 MAX_TASKS: Final = 100_000
 """Tasks of one connector; a group also has a limit in bytes (``group.sizes``)."""
 MAX_WEIGHT: Final = 1_000_000
@@ -121,6 +126,38 @@ def progress_timeout_s(config: Mapping[str, str]) -> float:
     return _whole(0, 86_400_000)(PROGRESS_TIMEOUT, config.get(PROGRESS_TIMEOUT, DEFAULT_PROGRESS_TIMEOUT_MS)) / 1000
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retries:
+    """How long a failed unit is retried (KIP-298, with other defaults: Kafka Connect does not retry).
+
+    Attributes:
+        timeout_s: ``errors.retry.timeout`` in seconds: a unit that has failed for this long without writing a row stays
+            FAILED; 0: from its first failure, null (-1): never.
+        max_delay_s: ``errors.retry.delay.max.ms`` in seconds: the maximum back-off; null: the worker's.
+    """
+
+    timeout_s: float | None = None
+    max_delay_s: float | None = None
+
+
+def retries_of(config: Mapping[str, str]) -> Retries:
+    """Parse the retry settings of a connector.
+
+    Raises:
+        ConfigError: not an integer from -1 (timeout) or 1 (delay) to one day.
+    """
+    timeout, delay = config.get(RETRY_TIMEOUT, "-1").strip(), config.get(RETRY_DELAY)
+    timeout_s = None
+    if timeout != "-1":
+        try:
+            timeout_s = _whole(0, MAX_RETRY_MS)(RETRY_TIMEOUT, timeout) / 1000
+        except ConfigError as error:
+            allowed = f"-1, or a whole number from 0 to {MAX_RETRY_MS}"
+            raise ConfigError(RETRY_TIMEOUT, printable(timeout), allowed) from error
+    delay_s = None if delay is None else _whole(1, MAX_RETRY_MS)(RETRY_DELAY, delay) / 1000
+    return Retries(timeout_s=timeout_s, max_delay_s=delay_s)
+
+
 RESERVED: Final = ("task", "tasks")
 """Keys that a connector class adds to the configurations of its tasks."""
 
@@ -129,7 +166,7 @@ _NOT_TASKS_MAX: Final = ("max.task", "max.tasks", "task.max")
 
 def check_settings(connector: str, config: Mapping[str, str]) -> None:
     """Check the settings of a connector that the framework reads, whatever its class: name, ``tasks.max``,
-    ``task.progress.timeout.ms``, placement.
+    ``task.progress.timeout.ms``, retries, placement.
 
     Raises:
         ConfigError: a setting is reserved, misspelt or invalid.
@@ -142,12 +179,13 @@ def check_settings(connector: str, config: Mapping[str, str]) -> None:
     max_tasks(config)
     if 0 < progress_timeout_s(config) < MIN_PROGRESS_TIMEOUT_S:
         raise ConfigError(PROGRESS_TIMEOUT, config[PROGRESS_TIMEOUT], f"0, or from {MIN_PROGRESS_TIMEOUT_S * 1000}")
+    retries_of(config)
     placement_of(config)
 
 
 def own_settings(config: Mapping[str, str]) -> dict[str, str]:
     """The part of a configuration that the connector itself reads: all keys except those of the framework alone."""
-    return {key: value for key, value in config.items() if not key.startswith(PREFIX) and key != PROGRESS_TIMEOUT}
+    return {key: value for key, value in config.items() if not key.startswith(PREFIX) and key not in FRAMEWORK_SETTINGS}
 
 
 def _whole(least: int, limit: int) -> Callable[[str, str], int]:

@@ -18,7 +18,14 @@ from typing import Any, Final
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from ..assign.placement import DEFAULT_PROGRESS_TIMEOUT_MS, PROGRESS_TIMEOUT, check_settings, placement_settings
+from ..assign.placement import (
+    DEFAULT_PROGRESS_TIMEOUT_MS,
+    PROGRESS_TIMEOUT,
+    RETRY_DELAY,
+    RETRY_TIMEOUT,
+    check_settings,
+    placement_settings,
+)
 from ..connector import Config, Connector
 from ..dataplane.settings import NOT_INSTALLED, settings_below
 from ..dataplane.transform import entry_point_name
@@ -298,6 +305,18 @@ def _common() -> tuple[Definition, ...]:
             type="INT",
             default=DEFAULT_PROGRESS_TIMEOUT_MS,
             documentation="a task that completes no poll within this time, in milliseconds, is started again; 0: never",
+        ),
+        Definition(
+            name=RETRY_TIMEOUT,
+            type="INT",
+            default="-1",
+            documentation="a unit that has failed for this long, in milliseconds, without writing a row, is not"
+            " retried any more; 0: from its first failure; -1: it is retried without end",
+        ),
+        Definition(
+            name=RETRY_DELAY,
+            type="INT",
+            documentation="the maximum back-off between retries, in milliseconds; 30000 if not set",
         ),
         *(
             Definition(name=name, group=PLACEMENT, documentation="constraint on the workers that may run the tasks")

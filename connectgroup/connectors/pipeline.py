@@ -145,6 +145,12 @@ class PipelineSettings(PluginSettings):
     value_converter: Annotated[str | None, Field(description=_CONVERTED)] = None
     value_converter_schemas_enable: Annotated[str | None, Field(description=_CONVERTED)] = None
     header_converter: Annotated[str | None, Field(description=_CONVERTED)] = None
+    errors_log_enable: Annotated[
+        bool, Field(description="true, false: whether each dead letter is logged as one line, with place and reason")
+    ] = False
+    errors_log_include_messages: Annotated[
+        bool, Field(description="true, false: whether that line contains the record, which may be confidential")
+    ] = False
     # Settings of the framework, or added by task_configs.
     connector_class: Annotated[str | None, Field(description="pipeline")] = None
     name: Annotated[str | None, Field(description="the connector's name")] = None
@@ -210,6 +216,8 @@ def parse_config(config: Config) -> Pipeline:
         tasks=settings.tasks,
         trigger_ms=settings.trigger_ms,
         dead_letters=settings.errors_deadletterqueue_name,
+        logs_dead_letters=settings.errors_log_enable,
+        logs_records=settings.errors_log_include_messages,
     )
 
 

@@ -9,10 +9,12 @@ in the output or among the dead letters exactly once (X8).
 from __future__ import annotations
 
 import json
+import logging
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from ..protocol.units import printable
 from .ownership import Owner, Range
 from .sink import Sink
 
@@ -27,6 +29,11 @@ FIELDS: Final = ("connector", "task", "stage", "place", "reason", "record")
 offset, ``record`` is the record as text."""
 
 DeadLetter = Mapping[str, str]
+
+MAX_LOGGED: Final = 100
+"""Lines for one batch: a batch may have a hundred thousand dead letters."""
+
+logger = logging.getLogger(__name__)
 
 
 class DeadLetterSink(Sink):
@@ -54,6 +61,22 @@ class DeadLetterSink(Sink):
 def error_text(*, place: str, reason: str, record: str) -> str:
     """Return the value of ``ERROR_COLUMN`` for a record that a source cannot read."""
     return json.dumps({"stage": "source", "place": place, "reason": reason, "record": record}, ensure_ascii=False)
+
+
+def log_dead_letters(unit: object, letters: Sequence[DeadLetter], *, include_messages: bool) -> None:
+    """Log each dead letter of a batch as one line, at most ``MAX_LOGGED`` of them (``errors.log.enable``, KIP-298).
+
+    Args:
+        unit: the task, as it is shown in the log.
+        include_messages: whether the line contains the record.
+    """
+    for letter in letters[:MAX_LOGGED]:
+        place = letter.get("place") or "a record"
+        record = f"; record: {printable(letter.get('record', ''), limit=1_000)}" if include_messages else ""
+        reason = printable(letter.get("reason", ""), limit=1_000)
+        logger.error("%s: %s is a dead letter (%s): %s%s", unit, place, letter.get("stage", ""), reason, record)
+    if len(letters) > MAX_LOGGED:
+        logger.error("%s: and %d more dead letters of this batch", unit, len(letters) - MAX_LOGGED)
 
 
 def dead_letter(owner: Owner, error: Mapping[str, str]) -> DeadLetter:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final
 
 from ..connector import Batch, Task, TaskContext
 from ..dataplane.columns import Columns
-from ..dataplane.dead_letters import DeadLetter, DeadLetterSink
+from ..dataplane.dead_letters import DeadLetter, DeadLetterSink, log_dead_letters
 from ..dataplane.iterator import IteratorSource
 from ..dataplane.ownership import Owner, Range
 from ..dataplane.polling import Polling
@@ -61,6 +61,7 @@ class Pipeline:
         sink: opens the sink for rows of these columns.
         committed: returns where the positions of a connector are, given its name.
         dead_letters: the table or topic of the records that cannot be processed; empty: such a record ends the query.
+        logs_dead_letters, logs_records: whether each of them is logged, and whether with the record.
         tasks: the number of tasks of the connector.
         trigger_ms: interval in milliseconds at which the query looks for new data.
     """
@@ -72,6 +73,8 @@ class Pipeline:
     tasks: int
     trigger_ms: int
     dead_letters: str = ""
+    logs_dead_letters: bool = False
+    logs_records: bool = False
 
 
 class SparkTask(Task):
@@ -195,8 +198,10 @@ class SparkTask(Task):
         if not self._stopping.is_set():
             self._context.failed(root_cause(cause or error))
 
-    def committed(self, rows: int) -> None:
+    def committed(self, rows: int, dead_letters: Sequence[DeadLetter]) -> None:
         """Report the rows of a committed batch."""
+        if self._pipeline.logs_dead_letters:
+            log_dead_letters(self._context.unit, dead_letters, include_messages=self._pipeline.logs_records)
         self._context.progress(rows)
         self._context.polled()
 
@@ -311,7 +316,7 @@ class Batches:
             raise
         if written:
             self._task.measured(batch(commit_s=time.monotonic() - began_s))
-            self._task.committed(rows.num_rows)
+            self._task.committed(rows.num_rows, dead_letters)
         for each in ranges:
             self.reached[each.slice] = each.end
 

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from ..assign.placement import max_tasks, own_settings, progress_timeout_s
+from ..assign.placement import RETRY_TIMEOUT, max_tasks, own_settings, progress_timeout_s, retries_of
 from ..assign.sandbox import location_of
 from ..config.paths import check_paths
 from ..config.secrets import restored
@@ -226,7 +226,9 @@ class TaskRunner:
 
     async def _supervise(self, run: Run) -> None:
         """Run one grant until it must stop; retry failures. The back-off grows while the task writes no rows."""
-        first_s, failures = self._settings.retry_initial_s, 0
+        first_s, failures, now_s = self._settings.retry_initial_s, 0, asyncio.get_running_loop().time
+        retries, failing_since_s = retries_of(run.grant.connector_config), 0.0
+        max_s = self._settings.retry_max_s if retries.max_delay_s is None else retries.max_delay_s
         while not run.stopping:
             rows_before = run.rows
             try:
@@ -234,11 +236,17 @@ class TaskRunner:
                 return
             except _Failed as failed:
                 failures = failures + 1 if run.rows == rows_before else 0
-                wait_s = backoff_s(failures, first_s, self._settings.retry_max_s) if failures else first_s
+                failing_since_s = failing_since_s if failures > 1 else now_s()
+                is_final = retries.timeout_s is not None and now_s() - failing_since_s >= retries.timeout_s
+                wait_s = backoff_s(failures, first_s, max_s) if failures else min(first_s, max_s)
                 if not run.stopping:
                     retry = f"RETRYING, attempt {max(failures, 1)}, next in {math.ceil(wait_s)} s, last error: "
+                    if is_final:
+                        retry = f"not retried any more ({RETRY_TIMEOUT}), last error: "
                     state = UnitState.STALLED if isinstance(failed.__cause__, TaskStalled) else UnitState.FAILED
                     self._say(run, state, failed.__cause__, retry)
+                if is_final:
+                    await run.stopped()
                 await run.pause(wait_s)
 
     async def _attempt(self, run: Run) -> None:

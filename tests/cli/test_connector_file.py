@@ -12,6 +12,7 @@ from connectgroup.config.connector_file import read_connector
 from connectgroup.errors import ConfigError
 from tests.integration.processes import Program, run_command
 
+FROM_0, FROM_1 = (f"a whole number from {least} to 86400000" for least in (0, 1))
 WRONG = [
     ({"task": "1"}, "task: unknown; allowed: tasks.max (did you mean that?)"),
     ({"tasks": "2"}, "tasks: unknown; allowed: tasks.max (did you mean that?)"),
@@ -19,6 +20,18 @@ WRONG = [
     ({"max.tasks": "2"}, "max.tasks: unknown; allowed: tasks.max (did you mean that?)"),
     ({"name": "other"}, "name: got 'other'; allowed: naps, the name of the connector"),
     ({"tasks.max": "0"}, "tasks.max: got '0'; allowed: a whole number from 1 to 100000"),
+    (
+        {"errors.retry.timeout": "-2"},
+        f"errors.retry.timeout: got '-2'; allowed: -1, or {FROM_0}",
+    ),
+    (
+        {"errors.retry.timeout": "1 s"},
+        f"errors.retry.timeout: got '1 s'; allowed: -1, or {FROM_0}",
+    ),
+    (
+        {"errors.retry.delay.max.ms": "0"},
+        f"errors.retry.delay.max.ms: got '0'; allowed: {FROM_1}",
+    ),
     ({"assignment.lables": "a=b"}, "assignment.lables: unknown; allowed: assignment.labels (did you mean that?)"),
 ]
 

@@ -11,7 +11,7 @@ import pytest
 
 from connectgroup.connectors.pipeline import PipelineConnector
 from connectgroup.dataplane.columns import from_ddl, to_arrow
-from connectgroup.dataplane.dead_letters import FIELDS, DeadLetterSink
+from connectgroup.dataplane.dead_letters import FIELDS, DeadLetterSink, log_dead_letters
 from connectgroup.dataplane.errors import BadLine, Fenced
 from connectgroup.dataplane.ownership import Range
 from connectgroup.errors import ConfigError
@@ -102,12 +102,13 @@ def test_dead_letters_are_committed_with_the_batch_or_not_at_all(
     successor.close()
 
 
-def test_pipeline_puts_bad_lines_and_failed_transforms_aside(table: Bench) -> None:
+def test_pipeline_puts_bad_lines_and_failed_transforms_aside(table: Bench, caplog: pytest.LogCaptureFixture) -> None:
     (table.input / "one.csv").write_text("a,b\n1,10\nx,20\n2,no number\n3,30\n")
     run = table.start(
         1,
         errors_tolerance="all",
         errors_deadletterqueue_name="dead",
+        errors_log_enable="true",
         transforms="c",
         transforms_c_type="Cast",
         transforms_c_spec="b:int32",
@@ -123,6 +124,18 @@ def test_pipeline_puts_bad_lines_and_failed_transforms_aside(table: Bench) -> No
     assert transform[0] == "transform"
     assert "no number" in transform[2]
     assert json.loads(transform[3]) == {"a": 2, "b": "no number"}
+    logged = [record.getMessage() for record in caplog.records if "dead letter" in record.getMessage()]
+    assert len(logged) == 2
+    assert f"{table.input / 'one.csv'}, line 3" in logged[0]
+    assert "x,20" not in " ".join(logged), "records are logged only with errors.log.include.messages"
+
+
+def test_logged_dead_letters_are_limited_and_contain_the_record_on_request(caplog: pytest.LogCaptureFixture) -> None:
+    letters = [{"stage": "source", "place": f"f, line {n}", "reason": "r", "record": f"x\n{n}"} for n in range(103)]
+    log_dead_letters("c-0", letters, include_messages=True)
+    logged = [record.getMessage() for record in caplog.records]
+    assert logged[7] == "c-0: f, line 7 is a dead letter (source): r; record: x\\n7"
+    assert logged[100:] == ["c-0: and 3 more dead letters of this batch"]
 
 
 @pytest.mark.parametrize(

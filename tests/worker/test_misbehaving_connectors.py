@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from connectgroup.client.admin import Admin
 from connectgroup.errors import Fenced
 from connectgroup.protocol.messages.connectors import UpdateConnectorsRequest
 from connectgroup.protocol.units import Unit
 from connectgroup.worker.settings import WorkerSettings
 
-from .builders import World
+from .builders import GROUP, World
 from .errors import Odd, raising
 
 
@@ -95,6 +96,26 @@ async def test_failed_task_is_restarted_under_the_same_grant(tmp_path: Path) -> 
         assert world.contexts[Unit("c", 0)].owner_epoch == context.owner_epoch
         assert world.count("a stop c-0") == 1
         assert world.count("a start c-1") == 1
+
+
+@pytest.mark.parametrize("timeout_ms", [0, 20_000])
+async def test_task_that_fails_for_the_retry_timeout_stays_failed(tmp_path: Path, timeout_ms: int) -> None:
+    """KIP-298: it runs again when an operator restarts it. The back-off has the connector's limit."""
+    async with World(tmp_path) as world:
+        world.hook["start c-0"] = raising(OSError("source is gone"))
+        await world.add("c", 2, **{"errors.retry.timeout": str(timeout_ms), "errors.retry.delay.max.ms": "1000"})
+        world.start("a")
+        await asyncio.sleep(60)
+        message = await until_status(world, Unit("c", 0), "FAILED")
+        assert message == "not retried any more (errors.retry.timeout), last error: source is gone (OSError)"
+        attempts = world.count("start c-0")
+        assert attempts == 1 if timeout_ms == 0 else attempts >= 20, "a limit of 30 s would leave about six attempts"
+        await asyncio.sleep(600)
+        assert world.count("start c-0") == attempts
+        await until_status(world, Unit("c", 1), "RUNNING")
+        del world.hook["start c-0"]
+        await Admin.local(world.coordinator, client_host="operator").restart_task(GROUP, "c", 0)
+        await until_status(world, Unit("c", 0), "RUNNING")
 
 
 @pytest.mark.parametrize("stop_fails", [False, True])
