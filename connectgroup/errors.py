@@ -313,7 +313,14 @@ class Fenced(ConnectGroupError):
     """A sink has seen a later owner epoch of the same unit: the writer is a zombie and must stop.
 
     Do not retry: another member owns the unit.
+
+    Attributes:
+        token: the fencing token that the sink has seen; -1 if unknown.
     """
+
+    def __init__(self, message: str, *, token: int = -1) -> None:
+        super().__init__(message)
+        self.token = token
 
 
 class ConfigError(ConnectGroupError):

@@ -1,9 +1,10 @@
 """Recovers the groups of a log that was put back from an older copy.
 
 Since the copy was made, the coordinator has issued fencing tokens that the copy does not know. The sinks do, and reject
-the tasks of the older epochs for ever. A recovered group therefore begins a new incarnation, which is the first part of
-each fencing token, and has no members: workers join again and are assigned their units under new tokens. Connectors
-stay as they are in the copy; sinks have the positions up to which their rows are written, so no row is lost or doubled.
+tasks with lower tokens (``group.connect.older_log`` is for groups that are in use). A recovered group begins a new
+incarnation, which is the first part of each fencing token, and has no members: workers join again and are assigned
+their units under new tokens. Connectors stay as they are in the copy; sinks have the positions up to which their rows
+are written, so no row is lost or doubled.
 """
 
 from __future__ import annotations

@@ -157,7 +157,7 @@ def _claim_layout(transaction: Transaction, owner: Owner) -> None:
             )
         if tasks == owner.tasks:
             if owner.fencing_token <= floor:
-                raise _fenced(owner, f"layout of {tasks} tasks", floor + 1)
+                raise _fenced(owner, f"layout of {tasks} tasks", floor)
         elif owner.fencing_token <= highest:
             raise _fenced(owner, f"layout of {tasks} tasks", highest)
         else:
@@ -226,7 +226,8 @@ def _fenced(owner: Owner, place: str, theirs: int) -> Fenced:
     of_a_later_group = " of a group made later" if theirs > owner.fencing_token | EPOCH_BITS else ""
     return Fenced(
         f"{owner.connector}-{owner.task}: {place} belongs to owner epoch {theirs & EPOCH_BITS}{of_a_later_group},"
-        f" ours is {owner.owner_epoch}; allowed: only the latest owner writes"
+        f" ours is {owner.owner_epoch}; allowed: only the latest owner writes",
+        token=theirs,
     )
 
 

@@ -430,5 +430,6 @@ class TaskRunner:
                 message=retry + message,
                 # A connector writes task lists only, and the coordinator rejects those of a former owner.
                 fenced=run.fenced or run.grant.unit.is_connector,
+                fenced_by=error.token if isinstance(error, Fenced) else -1,
             )
         )

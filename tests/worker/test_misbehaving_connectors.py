@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from connectgroup.client.admin import Admin
+from connectgroup.connector import fencing_token
 from connectgroup.errors import Fenced
 from connectgroup.protocol.messages.connectors import UpdateConnectorsRequest
 from connectgroup.protocol.units import Unit
@@ -143,6 +144,19 @@ async def test_fenced_task_is_not_restarted(
         assert world.count("a stop c-0") == 1
         levels = {record.levelname for record in caplog.records if "a later grant has written" in record.getMessage()}
         assert levels == {"WARNING"}
+
+
+async def test_task_runs_again_above_the_token_with_which_its_sink_rejected_it(tmp_path: Path) -> None:
+    """The log is an older copy: the group has issued that token after the copy was made, and does not know it."""
+    async with World(tmp_path) as world:
+        await world.add("c", 2)
+        token = fencing_token((await world.describe()).incarnation, 500)
+        world.hook["a start c-0"] = raising(Fenced("a later grant has written", token=token))
+        world.start("a")
+        await world.until(lambda: world.count("a stop c-0"))
+        del world.hook["a start c-0"]
+        await world.until(lambda: Unit("c", 0) in world.contexts)
+        assert world.contexts[Unit("c", 0)].fencing_token > token
 
 
 async def test_stop_that_raises_is_not_acknowledged(tmp_path: Path) -> None:

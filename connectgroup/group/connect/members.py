@@ -11,6 +11,7 @@ from ...protocol.records.connect import MemberRecord, StatusRecord, UnitState
 from ...protocol.units import Unit, printable
 from ..kernel.selection import check_assignors
 from . import validate
+from .older_log import issue_above
 from .overlay import Overlay
 from .settings import GroupSettings
 
@@ -78,9 +79,9 @@ def store_statuses(overlay: Overlay, member_id: str, statuses: Iterable[TaskStat
             fenced=status.fenced,
         )
         known = overlay.group.statuses.get(unit)
-        if (
-            unit in overlay.group.runnable
-            and overlay.current(member_id).assigned.get(unit) == status.owner_epoch
-            and (known is None or replace(known, at_ms=record.at_ms) != record)
-        ):
+        owner_epoch = overlay.current(member_id).assigned.get(unit)
+        if unit not in overlay.group.runnable or owner_epoch != status.owner_epoch:
+            continue
+        if known is None or replace(known, at_ms=record.at_ms) != record:
             overlay.write(record)
+        issue_above(overlay, unit.connector, status.fenced_by)

@@ -224,7 +224,7 @@ class Overlay(GroupDraft[MemberRecord, Unit]):
         member_id = entry[0]
         return None if self._has_released(member_id, unit) else member_id
 
-    def bump(self, cause: str, *, restart_request: str = "") -> None:
+    def bump(self, cause: str, *, restart_request: str = "", above: int = 0) -> None:
         """Advance the group epoch: a new assignment is needed (KIP-848, the causes listed under "Group Epoch").
 
         Several causes in one step share one epoch. Causes that arrive before a target assignment has been installed for
@@ -232,10 +232,11 @@ class Overlay(GroupDraft[MemberRecord, Unit]):
 
         Args:
             restart_request: a lost member whose restart an operator has requested; kept until the member joins again.
+            above: the new group epoch is higher than this one.
         """
         last = self._rebalance
         unanswered = last is not None and last.epoch > self.target_epoch
-        if not self._bumped:
+        if not self._bumped or above >= self.epoch:
             self._bumped = True
             if last is not None and unanswered:
                 self.forget(Kind.REBALANCE, str(last.epoch))
@@ -245,7 +246,7 @@ class Overlay(GroupDraft[MemberRecord, Unit]):
             self.write(
                 GroupRecord(
                     group_id=self.group.group_id,
-                    epoch=self.epoch + 1,
+                    epoch=max(self.epoch, above) + 1,
                     created_ms=created_ms(self.group, self.now_ms),
                     restart_requests=tuple(requests),
                 )

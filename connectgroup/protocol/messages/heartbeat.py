@@ -23,6 +23,8 @@ class TaskStatus:
         message: one line; empty unless failed.
         fenced: *(tagged)* the unit's sink rejects what a former owner of the unit still writes (``Connector.fenced``).
             For a connector, which writes task lists only, the coordinator does.
+        fenced_by: *(tagged)* the fencing token for which the unit's sink has rejected the unit (``Fenced.token``); -1:
+            none.
     """
 
     connector: str
@@ -31,6 +33,7 @@ class TaskStatus:
     state: int
     message: str = ""
     fenced: bool = False
+    fenced_by: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

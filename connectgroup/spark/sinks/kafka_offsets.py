@@ -70,7 +70,8 @@ class State:
             if token > owner.fencing_token:
                 raise Fenced(
                     f"{owner.connector}-{owner.task}: {place} belongs to owner epoch {token & EPOCH_BITS},"
-                    f" ours is {owner.owner_epoch}; allowed: only the latest owner writes"
+                    f" ours is {owner.owner_epoch}; allowed: only the latest owner writes",
+                    token=token,
                 )
 
     def unfenced_layouts(self, owner: Owner, fenced: Mapping[int, int]) -> list[int]:
