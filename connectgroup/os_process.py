@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -45,6 +46,7 @@ def has_ended(process: str) -> bool:
     return bool(stat) and (stat[0] in ("Z", "X") or stat[_START_TIME] != start)
 
 
+@cache
 def _machine() -> str:
     try:
         boot = (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii")

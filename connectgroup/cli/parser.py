@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from .. import __version__
+from ..log.registry import LOG_FORMS
 from ..protocol.records.connect import HISTORY
 from .arguments import add_allowed_paths, add_coordinator, add_group, add_json, add_secrets, count, name, number, path
 from .completion import SHELLS, print_completion, with_groups, with_plugins, with_workers
@@ -24,8 +25,6 @@ from .groups import (
 from .processes import prepare_spark, run_up, serve_coordinator, serve_proxy, serve_rest, serve_worker
 from .security import add_security
 from .workers import drain_worker, list_workers, restart_worker
-
-LOG_HELP = "sqlite:///PATH, the path of the file, or the --data directory of a coordinator"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -203,14 +202,14 @@ def build_parser() -> argparse.ArgumentParser:
         "recover",
         help="after an older copy of a coordinator's log was put back: let workers and sinks continue from it",
     )
-    recover.add_argument("log", help=LOG_HELP)
+    recover.add_argument("log", help=LOG_FORMS)
     recover.set_defaults(run=recover_log)
 
     prepare = commands.add_parser("prepare", help="archive the classes that Spark loads: workers start sooner; once")
     prepare.set_defaults(run=prepare_spark)
 
     replaying = commands.add_parser("replay", help="print the history of a group from its log, which is only read")
-    replaying.add_argument("log", help=LOG_HELP)
+    replaying.add_argument("log", help=LOG_FORMS)
     replaying.add_argument("--group", metavar="GROUP", help="group id; not needed if the log has one group only")
     replaying.add_argument("--assignor", metavar="NAME", help="show what this assignor would have done instead")
     replaying.add_argument(

@@ -133,11 +133,11 @@ def _check_connector_paths(options: argparse.Namespace, connectors: Sequence[Con
         ConfigError: names the file of the connector.
     """
     from ..config.paths import check_paths
-    from ..config.secrets import has_references
+    from ..config.secrets import without_references
     from ..plugins import load_connector_class
 
     for file, connector in zip(options.connector, connectors, strict=True):
-        known = {key: value for key, value in connector.config.items() if not has_references({key: value})}
+        known = without_references(connector.config)
         try:
             cls = load_connector_class(known.get("connector.class", ""))
         except ConnectGroupError:

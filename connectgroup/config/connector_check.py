@@ -14,7 +14,7 @@ from ..errors import ConnectGroupError, PluginError, one_line
 from ..masking import without_secrets
 from ..plugins import load_connector_class
 from .paths import AllowedPaths, check_paths
-from .secrets import check_references, has_references
+from .secrets import check_references, without_references
 
 
 def check_connector(name: str, config: Mapping[str, str], allowed_paths: AllowedPaths = None) -> None:
@@ -32,9 +32,7 @@ def check_connector(name: str, config: Mapping[str, str], allowed_paths: Allowed
     cls = load_connector_class(config.get("connector.class", ""))
     with masked_errors(cls, config):
         cls(name, own_settings(config))
-    # What a reference leads to is known on the workers only.
-    known = {key: value for key, value in config.items() if not has_references({key: value})}
-    check_paths(cls, known, allowed_paths)
+    check_paths(cls, without_references(config), allowed_paths)
 
 
 @contextmanager

@@ -121,6 +121,11 @@ def has_references(config: Mapping[str, str]) -> bool:
     return any(_BEGIN.search(value) for value in config.values())
 
 
+def without_references(config: Mapping[str, str]) -> dict[str, str]:
+    """The settings that do not refer to secrets: what a reference leads to is known on the workers only."""
+    return {key: value for key, value in config.items() if not has_references({key: value})}
+
+
 def check_references(config: Mapping[str, str]) -> None:
     """Check the form of all references; nothing is read.
 

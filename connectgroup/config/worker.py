@@ -40,8 +40,8 @@ class WorkerConfig(AccessConfig):
         secret_env: environment variables that connectors may refer to (``Secrets.env``).
         secret_paths: files and directories that connectors may refer to (``Secrets.paths``), as absolute paths.
         allowed_paths: files, and directories with all that is below them, that sources, sinks and other connector
-            classes may use (``worker.allowed.paths``), as absolute paths; by default none. Whoever may add a connector
-            to the group would otherwise read and write every file of this worker's user.
+            classes may use (``worker.allowed.paths``), as absolute paths; by default none. Otherwise a client
+            that may add a connector to the group could read and write every file of this worker's user.
         rebalance_timeout_ms: how long the worker may take to stop revoked tasks; after that the coordinator removes it.
             Also how long it may take to compute a target assignment; after that another member is chosen.
         group_protocol: ``connect`` or ``classic`` (``group.protocol``); ``generic`` is another name of the latter.

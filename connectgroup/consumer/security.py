@@ -28,7 +28,7 @@ from typing import Any, Final, NamedTuple
 
 from ..config.base import parse_address
 from ..errors import ConfigError
-from ..transport.access import load_authorities, load_certificate
+from ..transport.access import client_context, load_authorities, load_certificate
 from ..transport.credentials import Credentials
 from ..transport.login import MECHANISMS
 
@@ -146,12 +146,11 @@ def broker_security(settings: Mapping[str, Any]) -> BrokerSecurity:
 
 
 def _tls(settings: Mapping[str, Any]) -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context = client_context()
     if (authorities := settings.get("ssl.ca.location")) is not None:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
         load_authorities(context, Path(str(authorities)), setting="fetch.ssl.ca.location")
+    else:
+        context.load_default_certs()
     is_verified = _choice(settings, "enable.ssl.certificate.verification", ("true", "false")) == "true"
     names_host = _choice(settings, "ssl.endpoint.identification.algorithm", ("https", "none")) == "https"
     context.check_hostname = is_verified and names_host

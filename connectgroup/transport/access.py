@@ -67,6 +67,13 @@ def server_tls(setting: str, certificate: Path, key: Path, ca: Path | None = Non
     return context
 
 
+def client_context() -> ssl.SSLContext:
+    """The TLS settings of a client that trusts no authority yet."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
+
+
 def client_tls(ca: Path, certificate: Path | None = None, key: Path | None = None) -> ssl.SSLContext:
     """The TLS settings of a client.
 
@@ -77,8 +84,7 @@ def client_tls(ca: Path, certificate: Path | None = None, key: Path | None = Non
     Raises:
         ConfigError: a file cannot be used.
     """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context = client_context()
     load_authorities(context, ca)
     if certificate is not None and key is not None:
         load_certificate(context, "tls_cert", certificate, key)
@@ -86,7 +92,7 @@ def client_tls(ca: Path, certificate: Path | None = None, key: Path | None = Non
 
 
 def client_tls_to(server: Path, certificate: Path | None = None, key: Path | None = None) -> ssl.SSLContext:
-    """The TLS settings of a client that knows the certificate of its server, whoever issued it and for whatever name.
+    """The TLS settings of a client that knows its server's certificate: its issuer and its names do not matter.
 
     Args:
         server: PEM file that begins with the server's certificate.
@@ -95,8 +101,7 @@ def client_tls_to(server: Path, certificate: Path | None = None, key: Path | Non
     Raises:
         ConfigError: a file cannot be used.
     """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context = client_context()
     # Only who has the key of this very certificate passes, so a name would prove nothing more.
     context.check_hostname = False
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN

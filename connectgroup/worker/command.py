@@ -24,7 +24,7 @@ def access_options(config: CoordinatorConfig, credentials: Path | None) -> list[
     """Options with which a worker connects to a coordinator: paths of files, not their contents."""
     files = {"--credentials": credentials}
     if config.tls_cert is not None:
-        # Whoever issued it, and for whatever name: the workers connect to this coordinator and no other.
+        # Its issuer and its names do not matter: the workers connect to this coordinator and no other.
         files["--tls-server"] = config.tls_cert
     if config.tls_ca is not None:
         files |= {"--tls-cert": config.tls_cert, "--tls-key": config.tls_key}

@@ -137,7 +137,7 @@ def test_up_ends_when_every_worker_has_a_configuration_error(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("mutual", [False, True])
-async def test_workers_join_whoever_issued_the_coordinators_certificate_and_for_whatever_name(
+async def test_workers_join_whatever_issuer_and_names_the_coordinators_certificate_has(
     tmp_path: Path, mutual: bool
 ) -> None:
     def openssl(*words: str | Path) -> None:

@@ -19,12 +19,10 @@ from ...errors import ConfigError, LogError, WireError
 from ...protocol.records.base import Key, Tombstone
 from ...protocol.records.connect import Record
 from ...protocol.units import printable
-from ..registry import LOG_FILE
+from ..registry import LOG_FILE, LOG_FORMS
 from .files import APPLICATION_ID
 from .log import path_of
 from .rows import Row, text_of
-
-LOG_FORMS = "sqlite:///PATH, the path of the file, or the --data directory of a coordinator"
 
 _ROWS = (
     "SELECT offset, batch, epoch, kind, group_id, name, value, crc32 FROM records WHERE group_id = ? ORDER BY offset"

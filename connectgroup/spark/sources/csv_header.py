@@ -31,9 +31,8 @@ def names_in(path: Path, header: bytes, dialect: Dialect) -> list[str]:
         BadLine: the header is not CSV, or has a name that Spark cannot use.
     """
     text = header.removeprefix(BYTE_ORDER_MARK).decode(dialect.encoding, "replace").rstrip("\r\n")
-    quoting = {"quotechar": dialect.quote} if dialect.quote else {"quoting": csv.QUOTE_NONE}
     try:
-        names = next(csv.reader([text], delimiter=dialect.delimiter, **quoting), [])
+        names = dialect.fields(text)
     except csv.Error as error:  # a carriage return inside the line, a field of more than 128 KiB
         raise _bad(path, f"header is not CSV ({error})", "column names") from error
     unusable = [name for name in names if not name.isprintable()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -52,6 +53,21 @@ class Dialect:
     def separator(self) -> bytes | None:
         """The quote character between which line feeds do not end a record; None without such fields."""
         return self.quote.encode() if self.form == "csv" and self.multiline and self.quote else None
+
+    def fields(self, line: str, *, strict: bool = False) -> list[str]:
+        """Split a line of CSV into its fields.
+
+        Args:
+            strict: whether a field that is not quoted correctly is an error.
+
+        Raises:
+            csv.Error: the line is not CSV.
+        """
+        if self.quote:
+            reader = csv.reader([line], delimiter=self.delimiter, quotechar=self.quote, strict=strict)
+        else:
+            reader = csv.reader([line], delimiter=self.delimiter, quoting=csv.QUOTE_NONE, strict=strict)
+        return next(reader, [])
 
 
 def codec_of(file: str) -> str | None:

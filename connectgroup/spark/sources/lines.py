@@ -231,9 +231,8 @@ class LineParser:
 
     def _explain_csv(self, line: str) -> str:
         names, dialect = self._field_names(), self.dialect
-        quoting = {"quotechar": dialect.quote} if dialect.quote else {"quoting": csv.QUOTE_NONE}
         try:
-            fields = next(csv.reader([line.rstrip("\r\n")], delimiter=dialect.delimiter, strict=True, **quoting), [])
+            fields = dialect.fields(line.rstrip("\r\n"), strict=True)
         except csv.Error as error:
             allowed = "quotes that end" if dialect.multiline else "quotes that end on the line they began on"
             return f"not CSV ({error}); allowed: {allowed}"
