@@ -11,9 +11,10 @@ from dataclasses import asdict
 from ..errors import NO_VALUE, ConfigError, from_code
 from ..protocol.messages.common import each_unit
 from ..protocol.messages.describe import DescribedGroup, DescribedMember, DescribedUnit
+from ..protocol.messages.offsets import FetchedTopic
 from ..protocol.records.connect import GROUP_TYPE
 from ..protocol.units import Unit, printable, show
-from ..rest.views import group_description, group_summary
+from ..rest.views import group_description, group_summary, member_protocol
 from .render import lag_text, print_json, print_table, rate_text, time_text
 from .requests import connected
 
@@ -48,12 +49,52 @@ def _is_wanted(group: DescribedGroup, options: argparse.Namespace) -> bool:
 async def describe_groups(options: argparse.Namespace) -> int:
     async with connected(options) as admin:
         group = await admin.describe(options.group)
+        if options.offsets and group.group_type in ("", GROUP_TYPE):
+            raise ConfigError("--offsets", group.group_id, "a group of consumers; connectgroup connectors offsets NAME")
+        offsets = _offsets(await admin.committed_offsets(options.group)) if options.offsets else []
     if options.json:
-        print_json(group_description(group))
+        print_json({**group_description(group), "offsets": offsets} if options.offsets else group_description(group))
         return 0
-    for line in _description(group):
+    if options.members:
+        _print_members(group)
+    if options.offsets:
+        print_table(("TOPIC", "PARTITION", "OFFSET", "METADATA"), [list(each.values()) for each in offsets])
+    for line in _description(group) if not (options.members or options.offsets) else ():
         print(line)
     return 0
+
+
+def _offsets(topics: Iterable[FetchedTopic]) -> list[dict[str, object]]:
+    """The committed offset of each partition, sorted."""
+    return [
+        {
+            "topic": topic.name,
+            "partition": partition.partition_index,
+            "offset": partition.committed_offset,
+            "metadata": partition.metadata or "",
+        }
+        for topic in sorted(topics, key=lambda topic: topic.name)
+        for partition in sorted(topic.partitions, key=lambda partition: partition.partition_index)
+    ]
+
+
+def _print_members(group: DescribedGroup) -> None:
+    print_table(
+        ("MEMBER", "PROTOCOL", "STATE", "EPOCH", "ASSIGNED", "INSTANCE", "CLIENT ID", "ADDRESS"),
+        [
+            (
+                member.member_id,
+                member_protocol(group, member),
+                member.state,
+                member.member_epoch,
+                sum(1 for _ in each_unit(member.assigned)),
+                member.instance_id or "",
+                member.client_id,
+                member.client_host,
+            )
+            for member in group.members
+        ],
+    )
 
 
 def _description(group: DescribedGroup) -> Iterable[str]:

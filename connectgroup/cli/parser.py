@@ -168,6 +168,8 @@ def build_parser() -> argparse.ArgumentParser:
     describe = groups.add_parser("describe", help="describe a group: workers, connectors, tasks")
     explain = groups.add_parser("explain", help="explain the rebalances of a group: cause, moves, downtime")
     forget = groups.add_parser("delete", help="delete a group that has no workers, with its connectors")
+    describe.add_argument("--members", action="store_true", help="its members only, one per line")
+    describe.add_argument("--offsets", action="store_true", help="the committed offsets of a group of consumers only")
     for command in (describe, forget):
         add_json(command)
     for command, function in ((describe, describe_groups), (explain, explain_groups), (forget, delete_groups)):

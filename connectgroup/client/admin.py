@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_exponential, wait_random
@@ -52,6 +51,7 @@ from ..protocol.messages.describe import (
     DescribeRequest,
     DescribeResponse,
 )
+from ..protocol.messages.offsets import FetchedTopic, GroupToFetch, OffsetFetchRequest, OffsetFetchResponse
 from ..protocol.records.connect import TargetState
 from ..protocol.units import CONNECTOR, printable
 from ..transport.access import Access
@@ -59,7 +59,7 @@ from ..transport.base import Client
 from ..transport.local import LocalClient
 from ..transport.tcp_client import TcpClient
 from .conditions import find_member, runs_all, shown
-from .responses import error_of
+from .responses import PutResult as PutResult, error_of
 
 POLL_S: Final = 0.1
 """Interval between two descriptions while a method waits for a state of the group."""
@@ -68,19 +68,6 @@ _NOT_PROCESSED: Final = (NotSent, CoordinatorLoadInProgress, NotCoordinator)
 _UNKNOWN_OUTCOME: Final = (TransportError, CoordinatorNotAvailable)
 
 R = TypeVar("R", bound=Response)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PutResult:
-    """The result of ``Admin.put_connector``.
-
-    Attributes:
-        version: the connector's version: the group epoch of its last change.
-        created: whether the connector did not exist before.
-    """
-
-    version: int
-    created: bool
 
 
 class Admin:
@@ -193,6 +180,11 @@ class Admin:
             include_assignor_input=assignor_input,
         )
         return (await self._send(request, DescribeResponse, idempotent=True)).groups[0]
+
+    async def committed_offsets(self, group_id: str) -> tuple[FetchedTopic, ...]:
+        """Return the offsets that the members of a consumer or classic group have committed."""
+        request = OffsetFetchRequest(groups=(GroupToFetch(group_id=group_id, topics=None),))
+        return (await self._send(request, OffsetFetchResponse, idempotent=True)).first.topics
 
     async def delete_group(self, group_id: str) -> None:
         """Delete a group that has no members, with its connectors.

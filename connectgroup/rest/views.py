@@ -127,7 +127,7 @@ def group_description(group: DescribedGroup) -> dict[str, Any]:
         "assignor": group.assignor_name,
         "computing_worker": group.computing_member,
         "assignor_error": group.assignor_error,
-        "workers": [_worker(member) for member in group.members],
+        "workers": [{**_worker(member), "protocol": member_protocol(group, member)} for member in group.members],
         "delayed": [
             {
                 "worker": delayed.member_id,
@@ -158,6 +158,11 @@ def group_description(group: DescribedGroup) -> dict[str, Any]:
             for connector in group.connectors
         ],
     }
+
+
+def member_protocol(group: DescribedGroup, member: DescribedMember) -> str:
+    """The group protocol of a member: ``classic``, or that of the group's type."""
+    return "classic" if member.classic else group.group_type
 
 
 def _worker(member: DescribedMember) -> dict[str, Any]:

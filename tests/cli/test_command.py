@@ -151,7 +151,8 @@ def test_up_runs_a_group_and_restarts_a_worker_that_died(idle: Path, tmp_path: P
 
         def all_run() -> bool:
             shown = describe()
-            return shown.count(": RUNNING on worker-") == 3 and "worker worker-2" in shown and "Stable" in shown
+            both = "worker worker-1 " in shown and "worker worker-2 " in shown
+            return both and shown.count(": RUNNING on worker-") == 3 and "Stable" in shown
 
         wait("all tasks on two workers", all_run, up.output)
         (killed,) = [pid for pid, command in family(up.pid).items() if "--name worker-1" in command]

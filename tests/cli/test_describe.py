@@ -15,11 +15,14 @@ from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.coordinator.server import CoordinatorServer
 from connectgroup.group.connect.settings import GroupSettings
 from connectgroup.log.memory import MemoryLog, MemoryStorage
+from connectgroup.protocol.messages.classic import WORKER_PROTOCOL, JoinGroupRequest, OfferedProtocol
 from connectgroup.protocol.messages.common import entries
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from connectgroup.protocol.messages.offsets import OffsetCommitRequest, PartitionCommit, TopicCommit
 from connectgroup.protocol.records.connect import GroupRecord, Record
 from connectgroup.transport.tcp_client import TcpClient
 from connectgroup.transport.tcp_server import TcpServer
+from connectgroup.wire.classic_worker import encode_request
 from tests.coordinator.toys import CounterType
 
 
@@ -55,6 +58,51 @@ async def test_client_id_joined_epoch_and_properties_of_a_worker_are_shown(capsy
         "a": "  client id connect-a, joined at epoch 1",
         "b": "  client id connect-b, joined at epoch 2, capacity 5, labels gpu=true,zone=z, rack r1",
     }
+
+
+async def test_committed_offsets_and_members_of_a_group_are_shown_as_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    server = CoordinatorServer(checked(CoordinatorConfig, {"port": 0}))
+    await server.start()
+
+    async def describe(*options: str) -> list[list[str]]:
+        command = ["groups", "describe", *options, "--coordinator", server.address]
+        assert await asyncio.to_thread(main, command) == (2 if options == ("workers", "--offsets") else 0)
+        shown = capsys.readouterr()
+        return [line.split() for line in (shown.out or shown.err).splitlines()]
+
+    try:
+        host, _, port = server.address.rpartition(":")
+        client = TcpClient(host, int(port), "c")
+        partitions = tuple(
+            PartitionCommit(partition_index=each, committed_offset=10 * each, committed_metadata="") for each in (1, 0)
+        )
+        topics = (TopicCommit(name="orders", partitions=partitions),)
+        commit = OffsetCommitRequest(group_id="g", member_id="", generation_id_or_member_epoch=-1, topics=topics)
+        await client.call(commit, timeout_s=10)
+        for classic in (False, True):
+            name = "old" if classic else "new"
+            beat = HeartbeatRequest(
+                group_id="workers", member_id=name, member_epoch=0, rebalance_timeout_ms=10_000, owned=()
+            )
+            offered = OfferedProtocol(name=WORKER_PROTOCOL, metadata=encode_request(beat))
+            join = JoinGroupRequest(
+                group_id="workers",
+                session_timeout_ms=10_000,
+                member_id=name,
+                protocol_type="connect",
+                protocols=(offered,),
+            )
+            await client.call(join if classic else beat, timeout_s=10)
+        await client.close()
+        assert (await describe("g", "--offsets"))[1:] == [["orders", "0", "0"], ["orders", "1", "10"]]
+        assert [line[:2] for line in await describe("workers", "--members")] == [
+            ["MEMBER", "PROTOCOL"],
+            ["new", "connect"],
+            ["old", "classic"],
+        ]
+        assert (await describe("workers", "--offsets"))[0][-3:] == ["connectors", "offsets", "NAME"]
+    finally:
+        await server.close()
 
 
 @asynccontextmanager
