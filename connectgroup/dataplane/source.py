@@ -7,8 +7,10 @@ identically on every worker. The sink stores the positions, in the transaction t
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from ..connector import Lag
@@ -140,6 +142,28 @@ class Source(ABC):
         if not isinstance(offset, dict):
             raise SourceError(f"offset {offset!r}; allowed: slice names and positions")
         return {name: Position(*at) if isinstance(at, list) else at for name, at in offset.items()}
+
+    def restore(self, checkpoint: Path, positions: Mapping[str, int]) -> None:
+        """Prepare the new, empty checkpoint of a query that continues at these positions. Called before ``stream``.
+
+        By default the checkpoint stays empty, and ``stream`` begins at the positions.
+
+        Raises:
+            SourceError: the query cannot continue at these positions.
+        """
+        return
+
+    def logged(self, checkpoint: Path, batch_id: int) -> dict[str, int]:
+        """Return the position of each slice at the end of a batch, from the checkpoint of its query.
+
+        By default the offset in Spark's offset log, converted by ``positions``.
+
+        Raises:
+            SourceError: the offset has another form.
+        """
+        # Version, metadata, then one line for each source.
+        text = (checkpoint / "offsets" / str(batch_id)).read_text()
+        return self.positions(json.loads(text.splitlines()[2]))
 
     def ranges(self, start: Mapping[str, int], end: Mapping[str, int]) -> Sequence[Range]:
         """Return the ranges of a batch between two offsets, sorted by slice; slices without a change are omitted."""

@@ -12,7 +12,6 @@ applies the transforms to its rows.
 from __future__ import annotations
 
 import contextlib
-import json
 import random
 import shutil
 import tempfile
@@ -120,6 +119,7 @@ class SparkTask(Task):
             positions = sink.claim(owner, source.owns)
             self._context.scratch.mkdir(parents=True, exist_ok=True)
             checkpoint = Path(tempfile.mkdtemp(prefix="checkpoint-", dir=self._context.scratch))
+            source.restore(checkpoint, positions)
             batches = Batches(owner, source, chain, sink, (positions, checkpoint), self)
             if isinstance(source, IteratorSource):
                 # A session of its own, as a streaming query has: an sql step makes a view, which a session shares.
@@ -323,10 +323,5 @@ class Batches:
     def ranges(self, batch_id: int) -> Sequence[Range]:
         """Return the ranges of a batch from the query's own offset log; its rows do not show them, because a source may
         skip or filter rows."""
-        start = self._positions if batch_id == 0 else self._offset(batch_id - 1)
-        return self._source.ranges(start, self._offset(batch_id))
-
-    def _offset(self, batch_id: int) -> dict[str, int]:
-        """Return the end of a batch from Spark's offset log: version, metadata, then one line per source."""
-        text = (self._checkpoint / "offsets" / str(batch_id)).read_text()
-        return self._source.positions(json.loads(text.splitlines()[2]))
+        start = self._positions if batch_id == 0 else self._source.logged(self._checkpoint, batch_id - 1)
+        return self._source.ranges(start, self._source.logged(self._checkpoint, batch_id))

@@ -24,12 +24,13 @@ from connectgroup.spark import measuring
 from connectgroup.spark.errors import SparkError
 from connectgroup.spark.query import Batches
 from connectgroup.spark.session import spark_session
+from connectgroup.spark.sinks.sqlite import SqliteSink
 from connectgroup.spark.sources.files import FileSource
 from connectgroup.worker.runner import TaskRunner
 from connectgroup.worker.runner_settings import RunnerSettings
 from tests.no_threads import NoThreads
 
-from .conftest import Bench, wait
+from .conftest import Bench, Run, wait
 
 
 def test_successor_continues_where_its_predecessor_stopped(bench: Bench) -> None:
@@ -320,6 +321,42 @@ def test_csv_columns_without_a_schema_are_strings(table: Bench) -> None:
     task.stop()
     with sqlite3.connect(table.output) as connection:
         assert connection.execute("SELECT b FROM t").fetchall() == [("x",)]
+
+
+def test_source_of_spark_continues_at_the_committed_batch(table: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A successor gets a checkpoint made from the offsets in the sink; a batch that was not committed is read again."""
+
+    def start(epoch: int) -> Run:
+        options = '{"rowsPerSecond": "100"}'
+        return table.start(epoch, source="spark", source_format="rate", source_options=options)
+
+    def numbers() -> list[int]:
+        if not table.output.exists():
+            return []
+        with contextlib.closing(sqlite3.connect(table.output)) as connection:
+            return [n for (n,) in connection.execute("SELECT value FROM t ORDER BY value")]
+
+    for epoch in range(1, 4):
+        run = start(epoch)
+        if epoch == 2:  # Its first batch is planned and not committed.
+            monkeypatch.setattr(SqliteSink, "commit", lambda *_: (_ for _ in ()).throw(SinkError("full")))
+            assert "full" in str(run.failure())
+            monkeypatch.undo()
+        else:
+            run.wait(lambda run=run: sum(run.rows) > 100)  # type: ignore[misc]
+        run.task.stop()
+    found = numbers()
+    assert len(found) > 200
+    assert found == [*range(len(found))]
+
+
+def test_source_of_spark_reads_only_formats_that_the_worker_allows(table: Bench) -> None:
+    with pytest.raises(ConfigError, match=r"source\.format: got 'text'; allowed: rate, rate-micro-batch \(CONNECT"):
+        table.start(1, source="spark", source_format="text", source_options='{"path": "/etc"}')
+    with pytest.raises(ConfigError, match=r"tasks\.max: got '2'; allowed: 1 with source spark"):
+        table.start(1, task=0, tasks=2, source="spark", source_format="rate")
+    with pytest.raises(ConfigError, match=r"source\.options: got 'a text'; allowed: options of the format as a JSON"):
+        table.start(1, source="spark", source_format="rate", source_options="x")
 
 
 def test_task_leaves_no_process_behind(table: Bench) -> None:

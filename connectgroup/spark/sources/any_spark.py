@@ -1,0 +1,150 @@
+"""The source ``spark``: any source of Spark's Structured Streaming, by the name of its format.
+
+Such a source has offsets that only Spark understands. The one slice is the stream; its position is the number of
+committed batches. The metadata of the position are what a query needs to continue: the last entry of the query's offset
+log, and the log of the source itself (``rate`` keeps its start there). A new query gets a checkpoint made from them. So
+rows and offsets are committed together, and a batch that was not committed is planned anew.
+
+A format may be the name of a Java class, and options may name files. So only formats on a list are allowed: ``rate``
+and ``rate-micro-batch``, and those in the worker's environment variable ``CONNECTGROUP_SPARK_FORMATS``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from pydantic import Field
+
+from ...dataplane.columns import Column, Columns, check_names
+from ...dataplane.errors import SourceError
+from ...dataplane.ownership import Position, metadata_of
+from ...dataplane.settings import PluginSettings
+from ...dataplane.source import Source
+from ...dataplane.transform import listed
+from ...errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FORMATS_VARIABLE: Final = "CONNECTGROUP_SPARK_FORMATS"
+"""Environment variable of a worker: more formats, separated by commas."""
+_FORMATS: Final = ("rate", "rate-micro-batch")
+_SLICE: Final = "stream"
+_MAX_METADATA_BYTES: Final = 64 * 1024
+"""Upper bound on what is committed of the logs with each batch. The log of a source of files exceeds it soon."""
+_OPTIONS: Final = 'options of the format as a JSON object of texts, such as {"rowsPerSecond": "10"}'
+
+
+class SparkSourceSettings(PluginSettings):
+    """Settings of the source ``spark``, each with the prefix ``source.``."""
+
+    format: Annotated[
+        str,
+        Field(min_length=1, description=f"{', '.join(_FORMATS)}, or a format in a worker's {FORMATS_VARIABLE}"),
+    ]
+    options: Annotated[str, Field(description=_OPTIONS)] = ""
+
+    def model_post_init(self, _: Any) -> None:
+        """Check the options.
+
+        Raises:
+            ConfigError: they are not a JSON object of texts.
+        """
+        _ = self.parsed_options
+
+    @property
+    def parsed_options(self) -> dict[str, str]:
+        """The options of the format."""
+        try:
+            found = json.loads(self.options) if self.options else {}
+        except ValueError as error:
+            raise ConfigError("source.options", "a text", _OPTIONS) from error
+        if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+            raise ConfigError("source.options", "a text", _OPTIONS)
+        return found
+
+
+class AnySparkSource(Source):
+    """The rows of a source of Spark's Structured Streaming, read by one task (``tasks.max`` 1). A format that is not
+    listed here needs the permission of each worker, and its offsets must fit into 64 KiB.
+    """
+
+    Settings = SparkSourceSettings
+
+    def __init__(self, settings: SparkSourceSettings) -> None:
+        self._settings = settings
+
+    @classmethod
+    def create(cls, settings: SparkSourceSettings, *, task: int, tasks: int) -> AnySparkSource:
+        allowed = (*_FORMATS, *listed(os.environ.get(FORMATS_VARIABLE, "")))
+        if settings.format not in allowed:
+            raise ConfigError("source.format", settings.format, f"{', '.join(allowed)} ({FORMATS_VARIABLE})")
+        if tasks != 1:
+            raise ConfigError("tasks.max", str(tasks), "1 with source spark")
+        return cls(settings)
+
+    @property
+    def description(self) -> str:
+        return f"Spark's source {self._settings.format}"
+
+    @cached_property
+    def columns(self) -> Columns:  # type: ignore[override]
+        """The columns of the format."""
+        from ..session import spark_session
+
+        fields = self._load(spark_session()).schema.fields
+        columns = [Column(field.name, field.dataType.simpleString().upper()) for field in fields]
+        return check_names(columns, field="source.format")
+
+    def owns(self, slice_name: str) -> bool:
+        return slice_name == _SLICE
+
+    def stream(self, session: SparkSession, positions: Mapping[str, int]) -> DataFrame:
+        return self._load(session)
+
+    def restore(self, checkpoint: Path, positions: Mapping[str, int]) -> None:
+        position = positions.get(_SLICE, 0)
+        if not position:
+            return
+        try:
+            logs: dict[str, str] = json.loads(metadata_of(position))
+        except ValueError as error:
+            raise SourceError(
+                f"{self.description}: offset {int(position)} has no log of Spark; allowed: offsets of this source, or a"
+                " reset"
+            ) from error
+        batch, offset = int(position) - 1, logs.pop("offset")
+        files = {
+            "metadata": json.dumps({"id": str(uuid.uuid4())}),
+            # Spark reads the entry before the latest one too, and does nothing with it if the latest is committed.
+            f"offsets/{max(batch - 1, 0)}": offset,
+            f"offsets/{batch}": offset,
+            f"commits/{batch}": 'v1\n{"nextBatchWatermarkMs":0}',
+            **{f"sources/0/{name}": text for name, text in logs.items()},
+        }
+        for name, text in files.items():
+            path = checkpoint / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+
+    def logged(self, checkpoint: Path, batch_id: int) -> dict[str, int]:
+        logs = {"offset": (checkpoint / "offsets" / str(batch_id)).read_text()}
+        own = checkpoint / "sources" / "0"
+        for path in sorted(own.iterdir()) if own.is_dir() else ():
+            if path.is_file() and not path.name.startswith("."):
+                logs[path.name] = path.read_text()
+        metadata = json.dumps(logs, separators=(",", ":"))
+        if len(metadata) > _MAX_METADATA_BYTES:
+            raise SourceError(
+                f"{self.description}: offsets of {len(metadata)} bytes; allowed: up to {_MAX_METADATA_BYTES} bytes"
+            )
+        return {_SLICE: Position(batch_id + 1, metadata)}
+
+    def _load(self, session: SparkSession) -> DataFrame:
+        return session.readStream.format(self._settings.format).options(**self._settings.parsed_options).load()
