@@ -16,6 +16,7 @@ from collections.abc import Callable
 from ..group.connect.process import ProcessEnded
 from ..os_process import has_ended
 from ..protocol.messages.api import Request
+from ..protocol.messages.classic import GroupHeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 from ..protocol.messages.heartbeat import HeartbeatRequest
 from ..protocol.records.connect import MemberRecord
 
@@ -36,21 +37,37 @@ class LostConnections:
             it sends the leave, with the signal as the cause, which a lost connection does not tell.
     """
 
-    def __init__(self, submit: Callable[[str, ProcessEnded], None], *, grace_s: float) -> None:
-        """``submit`` takes a group and one of its inputs; ``grace_s`` is how long to look for a process; 0: not."""
+    def __init__(
+        self,
+        submit: Callable[[str, ProcessEnded], None],
+        member_of: Callable[[str, str], MemberRecord | None],
+        *,
+        grace_s: float,
+    ) -> None:
+        """Look for no process yet.
+
+        Args:
+            submit: takes a group and one of its inputs.
+            member_of: the member of a connect group with a member id.
+            grace_s: how long to look for a process; 0: not.
+        """
         self.has_ended = has_ended
         self.is_supervised: Callable[[int], bool] = lambda process_id: False
-        self._submit, self._grace_s = submit, grace_s
+        self._submit, self._member_of, self._grace_s = submit, member_of, grace_s
         self._looking: set[asyncio.Task[None]] = set()
 
     def on_lost(self, request: Request) -> None:
         """A connection is lost; ``request`` is the last one that was received on it."""
-        if len(self._looking) >= MAX_LOOKS:
+        if len(self._looking) >= MAX_LOOKS or not self._grace_s:
             return
-        if not isinstance(request, HeartbeatRequest) or self.is_supervised(request.process_id):
-            return
-        if request.os_process and self._grace_s:
-            task = asyncio.get_running_loop().create_task(self._look(request))
+        sender: HeartbeatRequest | MemberRecord | None = None
+        if isinstance(request, HeartbeatRequest):
+            sender = request
+        elif isinstance(request, JoinGroupRequest | SyncGroupRequest | GroupHeartbeatRequest):
+            # Most requests of the classic protocol do not name the process: its join did.
+            sender = self._member_of(request.group_id, request.member_id)
+        if sender is not None and sender.os_process and not self.is_supervised(sender.process_id):
+            task = asyncio.get_running_loop().create_task(self._look(sender))
             self._looking.add(task)
             task.add_done_callback(self._looking.discard)
 
@@ -59,16 +76,16 @@ class LostConnections:
         if member.os_process and self._grace_s and self.has_ended(member.os_process):
             self._submit(group_id, ProcessEnded(member.member_id, member.process_id))
 
-    async def _look(self, request: HeartbeatRequest) -> None:
+    async def _look(self, sender: HeartbeatRequest | MemberRecord) -> None:
         loop = asyncio.get_running_loop()
         ends_s, wait_s = loop.time() + self._grace_s, FIRST_LOOK_S
-        while not self.has_ended(request.os_process):
+        while not self.has_ended(sender.os_process):
             left_s = ends_s - loop.time()
             if left_s <= 0:
                 return
             await asyncio.sleep(min(wait_s, left_s))
             wait_s *= 2
-        self._submit(request.group_id, ProcessEnded(request.member_id, request.process_id))
+        self._submit(sender.group_id, ProcessEnded(sender.member_id, sender.process_id))
 
     def close(self) -> None:
         """Stop looking."""

@@ -17,6 +17,7 @@ from ..group.connect.settings import GroupSettings
 from ..group.registry import Client, GroupType, Registry, RequestTraits
 from ..log.base import Log
 from ..protocol.messages.api import Request, Response
+from ..protocol.messages.classic import JoinGroupRequest
 from ..protocol.messages.consumer import ConsumerDescribeRequest, ConsumerDescribeResponse, ConsumerHeartbeatRequest
 from ..protocol.messages.describe import (
     DeleteRequest,
@@ -95,7 +96,7 @@ class Coordinator:
             in_flight_s=2 * settings.session_timeout_ms / 1000,
         )
         self.lost_connections = LostConnections(
-            self.shard.intake.submit_input, grace_s=settings.connection_loss_grace_ms / 1000
+            self.shard.intake.submit_input, self._worker, grace_s=settings.connection_loss_grace_ms / 1000
         )
 
         self.shard.on_deleted = self._progress.forget
@@ -157,6 +158,8 @@ class Coordinator:
             response = await self._describe_consumers(request, client)
         else:
             response = await self._submit(request, client)
+            if isinstance(request, JoinGroupRequest) and response.error_code == UnreleasedInstanceId.code:
+                self._look_for_process(request)
         # Workers ignore responses of a lower coordinator epoch (D5).
         if not hasattr(response, "coordinator_epoch"):
             answered: Response = response  # of Kafka's own protocol
@@ -166,12 +169,17 @@ class Coordinator:
         )
         return with_epoch
 
-    def _look_for_process(self, refused: HeartbeatRequest) -> None:
+    def _look_for_process(self, refused: HeartbeatRequest | JoinGroupRequest) -> None:
         """Look whether the member that a process cannot replace belongs to a process that has ended."""
-        loaded = self.shard.groups.loaded.get(refused.group_id)
-        member = loaded.state.members.get(refused.member_id) if loaded is not None else None
-        if isinstance(member, MemberRecord):
+        member = self._worker(refused.group_id, refused.member_id)
+        if member is not None:
             self.lost_connections.on_refused_join(refused.group_id, member)
+
+    def _worker(self, group_id: str, member_id: str) -> MemberRecord | None:
+        """The member of a connect group."""
+        loaded = self.shard.groups.loaded.get(group_id)
+        member = loaded.state.members.get(member_id) if loaded is not None else None
+        return member if isinstance(member, MemberRecord) else None
 
     async def _submit(self, request: Request, client: Client) -> Any:
         group_type = self._registry.owner(request)

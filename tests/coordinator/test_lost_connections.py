@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,13 @@ from connectgroup.errors import UnreleasedInstanceId
 from connectgroup.group.connect.settings import GroupSettings
 from connectgroup.log.memory import MemoryLog, MemoryStorage
 from connectgroup.os_process import has_ended, this_process
+from connectgroup.protocol.messages.classic import (
+    WORKER_PROTOCOL,
+    GroupHeartbeatRequest,
+    JoinGroupRequest,
+    OfferedProtocol,
+)
+from connectgroup.wire.classic_worker import encode_request
 from tests.worker.builders import settings
 
 from .builders import GROUP, add, ask, beat, change, look, served, serving
@@ -45,6 +53,36 @@ async def test_member_is_removed_when_its_process_has_ended() -> None:
         assert await lose_a(coordinator) == {"b"}
         causes = [cause for rebalance in (await look(coordinator)).rebalances for cause in rebalance.causes]
         assert "a ended without leaving the group" in causes
+
+
+async def test_member_of_the_classic_protocol_is_removed_when_its_process_has_ended() -> None:
+    """Its Heartbeat does not name the process; its JoinGroup did."""
+    async with serving(group=LONG) as coordinator:
+        coordinator.lost_connections.has_ended = lambda process: process == ENDED
+        await change(coordinator, add())
+        metadata = encode_request(beat("a", process_id=1, os_process=ENDED))
+        join = JoinGroupRequest(
+            group_id=GROUP,
+            session_timeout_ms=10_000,
+            member_id="a",
+            protocol_type="connect",
+            protocols=(OfferedProtocol(name=WORKER_PROTOCOL, metadata=metadata),),
+        )
+        joined: Any = await coordinator.handle(join, client_host="h")
+        assert joined.error_code == 0
+        successor = replace(
+            join, protocols=(replace(join.protocols[0], metadata=encode_request(beat("a", process_id=2))),)
+        )
+        coordinator.lost_connections.on_lost(
+            GroupHeartbeatRequest(group_id=GROUP, member_id="a", generation_id=joined.generation_id)
+        )
+        await asyncio.sleep(1)
+        assert not served(coordinator).members
+        # Its successor need not wait for a lost connection.
+        await coordinator.handle(join, client_host="h")
+        refused: Any = await coordinator.handle(successor, client_host="h")
+        assert refused.error_code == UnreleasedInstanceId.code
+        assert (await coordinator.handle(successor, client_host="h")).error_code == 0  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
