@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from benchmarks.task_log import downtimes, overlaps
+from benchmarks.task_log import Death, downtimes, overlaps
 
 from .commands import CommandGroup
 from .processes import Program, marked, wait
@@ -37,8 +38,8 @@ def classic_workers(group: CommandGroup) -> set[str]:
 
 
 def test_rolling_upgrade_and_rollback_of_worker_processes(tmp_path: Path) -> None:
-    """CN-18: every task has one owner at any time, and none is idle for a session timeout."""
-    options = ("--session-timeout-ms", 1000 * SESSION_S, "--heartbeat-interval-ms", 500)
+    """CN-18: every task has one owner at any time; none is idle for a session timeout, also if a worker is killed."""
+    options = ("--session-timeout-ms", 1000 * SESSION_S, "--heartbeat-interval-ms", 500, "--rebalance-delay-ms", 0)
     workers: dict[str, Program] = {}
     with CommandGroup(tmp_path, *options, tasks=TASKS) as group, ExitStack() as started:
 
@@ -59,6 +60,10 @@ def test_rolling_upgrade_and_rollback_of_worker_processes(tmp_path: Path) -> Non
                 start(name, protocol)
                 wait(f"worker {name} with {protocol}", lambda: group.is_stable(*NAMES), output)
                 assert (name in classic_workers(group)) == (protocol == "classic")
+        killed, at_ns = NAMES[1], time.time_ns()
+        workers[killed].signal(signal.SIGKILL)
+        group.log.deaths.append(Death(at_ns=at_ns, member_id=killed))
+        wait("all tasks on the other worker", lambda: group.is_stable(NAMES[0]), output)
         group.log.poll()
         assert not overlaps(group.log.runs)
         idle = downtimes(group.log.runs, since_ns=0)
