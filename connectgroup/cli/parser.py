@@ -340,6 +340,7 @@ def _add_server(parser: argparse.ArgumentParser) -> None:
         help="maximum number of connections from one address (1500)",
     )
     for option, default, help_ in (
+        ("--max-connections-per-principal", 1_500, "maximum number of connections of one authenticated user"),
         ("--max-unauthenticated", 200, "maximum number of connections that have not authenticated yet"),
         ("--idle-timeout-s", 600, "close a connection without a request for this long"),
         ("--max-groups", 1_000, "maximum number of groups"),

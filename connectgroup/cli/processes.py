@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-LIMITS: Final = ("max_unauthenticated", "idle_timeout_s", "max_groups", "max_members", "max_units")
+LIMITS: Final = (
+    *("max_connections_per_principal", "max_unauthenticated", "idle_timeout_s"),
+    *("max_groups", "max_members", "max_units"),
+)
 """Options of a coordinator that are settings of the same name."""
 
 
@@ -194,7 +197,7 @@ def _check_connections(workers: int, config: CoordinatorConfig) -> None:
         ConfigError: one of the limits is lower.
     """
     needed = 2 * workers + 1
-    for name in "max_connections", "max_connections_per_address":
+    for name in "max_connections", "max_connections_per_address", "max_connections_per_principal":
         if (limit := getattr(config, name)) < needed:
             raise ConfigError(name, limit, f"{needed} or more for {workers} workers, two for each and one for commands")
 

@@ -54,6 +54,7 @@ class CoordinatorConfig(Settings):
             enough for 999 workers. Each takes a file descriptor.
         max_connections_per_address: maximum number of connections from one address. All workers of one machine share
             its address: 1,500 are enough for 749 workers.
+        max_connections_per_principal: maximum number of connections of one authenticated user.
         max_unauthenticated: maximum number of connections that have not authenticated yet; above it, the oldest of them
             is closed. They do not count as ``max_connections``.
         idle_timeout_s: a connection without a request for this long is closed.
@@ -84,6 +85,7 @@ class CoordinatorConfig(Settings):
     consumer_migration_policy: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL
     max_connections: Annotated[int, Field(ge=1, le=100_000)] = Limits().max_connections
     max_connections_per_address: Annotated[int, Field(ge=1, le=100_000)] = Limits().max_connections_per_address
+    max_connections_per_principal: Annotated[int, Field(ge=1, le=100_000)] = Limits().max_connections_per_principal
     max_unauthenticated: Annotated[int, Field(ge=1, le=100_000)] = Limits().max_unauthenticated
     idle_timeout_s: Annotated[int, Field(ge=1, le=86_400)] = int(Limits().idle_deadline_s)
     max_groups: Annotated[int, Field(ge=1, le=1_000_000)] = _GROUP.max_groups
@@ -139,6 +141,7 @@ class CoordinatorConfig(Settings):
         return Limits(
             max_connections=self.max_connections,
             max_connections_per_address=self.max_connections_per_address,
+            max_connections_per_principal=self.max_connections_per_principal,
             max_unauthenticated=self.max_unauthenticated,
             idle_deadline_s=self.idle_timeout_s,
         )

@@ -38,6 +38,11 @@ class Admission:
         """Whether the client may send any request."""
         return self._login is None or bool(self._login.principal)
 
+    @property
+    def principal(self) -> str:
+        """The authenticated user; empty before, and without an authenticator."""
+        return "" if self._login is None else self._login.principal
+
     def refuses(self, api_key: int) -> bool:
         """Whether a request of this API must wait for authentication."""
         return not self.is_open and api_key not in (API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE)

@@ -36,6 +36,7 @@ class Limits:
         max_connections: maximum number of connections. A connection counts until its last request is done, even if it
             was lost before. A worker needs two connections, a command needs one while it runs.
         max_connections_per_address: maximum number of connections from one address.
+        max_connections_per_principal: maximum number of connections of one authenticated user.
         max_refused: maximum number of connections above a limit that the server reads from, until it has responded to
             their first request with an error; it closes further connections unread.
         refused_deadline_s: how long the server reads from such a connection.
@@ -56,6 +57,7 @@ class Limits:
     max_frame_bytes: int = 8 << 20
     max_connections: int = 2000
     max_connections_per_address: int = 1500
+    max_connections_per_principal: int = 1500
     max_refused: int = 64
     refused_deadline_s: float = 5.0
     max_unauthenticated: int = 200

@@ -92,6 +92,7 @@ class TcpServer:
         self._incomplete_bytes = 0
         self._refused: set[Connection] = set()
         self._by_host: Counter[str] = Counter()
+        self._by_principal: Counter[str] = Counter()
         self._complaints: dict[str, tuple[float, int]] = {}
         self._sweeper: asyncio.TimerHandle | None = None
         self._empty = asyncio.Event()
@@ -235,17 +236,21 @@ class TcpServer:
         return refused
 
     def _count(self, connection: Connection) -> str:
-        host, limits = connection.client_host, self.limits
+        host, principal, limits = connection.client_host, connection.admission.principal, self.limits
+        at_limit = "the coordinator is at its limit of"
         if len(self._connections) >= limits.max_connections and not self._close_idle(self._connections):
-            return f"the coordinator is at its limit of {limits.max_connections} connections (max_connections)"
-        full = self._by_host[host] >= limits.max_connections_per_address
+            return f"{at_limit} {limits.max_connections} connections (max_connections)"
+        limit = limits.max_connections_per_address
+        full = self._by_host[host] >= limit
         if full and not self._close_idle([each for each in self._connections if each.client_host == host]):
-            limit = limits.max_connections_per_address
-            return (
-                f"the coordinator is at its limit of {limit} connections from one address (max_connections_per_address)"
-            )
+            return f"{at_limit} {limit} connections from one address (max_connections_per_address)"
+        limit = limits.max_connections_per_principal
+        full = bool(principal) and self._by_principal[principal] >= limit
+        if full and not self._close_idle([e for e in self._connections if e.admission.principal == principal]):
+            return f"{at_limit} {limit} connections of principal {principal} (max_connections_per_principal)"
         self._connections.add(connection)
         self._by_host[host] += 1
+        self._by_principal[principal] += 1
         return ""
 
     def _close_idle(self, connections: Collection[Connection]) -> bool:
@@ -300,9 +305,13 @@ class TcpServer:
             self.count_incomplete(connection, 0)
         if connection in self._connections:
             self._connections.discard(connection)
-            self._by_host[connection.client_host] -= 1
-            if not self._by_host[connection.client_host]:
-                del self._by_host[connection.client_host]
+            for count, key in (
+                (self._by_host, connection.client_host),
+                (self._by_principal, connection.admission.principal),
+            ):
+                count[key] -= 1
+                if not count[key]:
+                    del count[key]
             if not self._connections:
                 self._empty.set()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from connectgroup.cli.parser import build_parser
+from connectgroup.cli.processes import LIMITS
 from connectgroup.config.base import checked
 from connectgroup.config.coordinator import CoordinatorConfig
 from connectgroup.coordinator.server import CoordinatorServer
@@ -48,5 +49,5 @@ async def test_coordinator_enforces_the_limit_of_a_setting(
 
 def test_options_have_the_defaults_of_the_settings() -> None:
     options = build_parser().parse_args(["coordinator"])
-    for name in ("max_unauthenticated", "idle_timeout_s", "max_groups", "max_members", "max_units"):
+    for name in LIMITS:
         assert getattr(options, name) == CoordinatorConfig.model_fields[name].default

@@ -41,6 +41,7 @@ from connectgroup.protocol.messages.cluster import (
     FindCoordinatorRequest,
 )
 from connectgroup.protocol.messages.describe import DescribeRequest, DescribeResponse
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from connectgroup.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from connectgroup.proxy.apis import merged
 from connectgroup.sasl.server import Authenticator
@@ -525,6 +526,35 @@ async def test_client_that_knows_the_servers_certificate_accepts_no_other(tmp_pa
         other = checked(AccessConfig, {"tls_server": certificates / "other.pem"}).access()
         with pytest.raises(TransportError):
             await describe(server, other)
+
+
+async def test_connections_of_one_principal_are_limited() -> None:
+    """One user's workers cannot take the connections of all others, from whatever addresses they connect."""
+    security = Security(authenticator=Authenticator({"one": "word-1", "two": "word-2"}))
+    limits = Limits(max_connections_per_principal=2, reclaim_idle_s=60.0)
+    coordinator = Coordinator(MemoryLog(), GroupSettings())
+    server = TcpServer(coordinator, security=security, limits=limits)
+    await coordinator.start()
+    await server.start()
+    users = [("one", "word-1")] * 4 + [("two", "word-2")]
+    clients = [TcpClient("127.0.0.1", server.port, access=Access(credentials=Credentials(*user))) for user in users]
+    refusal = "the coordinator is at its limit of 2 connections of principal one (max_connections_per_principal)"
+
+    async def is_refused(client: TcpClient) -> bool:
+        beat = HeartbeatRequest(group_id="g", member_id="m", member_epoch=7)
+        response = await client.call(beat, timeout_s=5)
+        assert isinstance(response, HeartbeatResponse)
+        return response.error_message == refusal
+
+    try:
+        assert [await is_refused(clients[number]) for number in (0, 1, 4, 2)] == [False, False, False, True]
+        await clients[0].close()
+        assert not await is_refused(clients[3])
+    finally:
+        for client in clients:
+            await client.close()
+        await server.close()
+        await coordinator.close()
 
 
 async def test_oldest_tls_handshake_is_closed_for_a_new_connection(certificates: Path) -> None:
