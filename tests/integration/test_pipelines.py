@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.processes]
 
 FAULTS = ("SIGKILL", "SIGSTOP", "bounce", "rescale", "coordinator")
 PIPELINES = ("files-postgres", "postgres-files", "kafka-kafka", "kafka-sqlite", "iterator-files")
-ROUNDS = int(os.environ.get("CONNECTGROUP_ROUNDS") or volume(2, 1, 12))
+ROUNDS = int(os.environ.get("CONNECTGROUP_ROUNDS") or volume(1, 1, 12))
 CHOSEN = PIPELINES if os.environ.get("CONNECTGROUP_ROUNDS") else PIPELINES[volume(-1, 0, 0) :]
 
 

@@ -26,7 +26,7 @@ from .setting import Plan
 from .suite import KINDS, Suite, show
 
 ROOT = Path(__file__).parents[2]
-SEEDS = volume(25, 1_000, 40)  # the soak runs the simulator by itself
+SEEDS = volume(12, 1_000, 40)  # the soak runs the simulator by itself
 SEEDS_TWICE = volume(3, AGAIN, 200)
 
 
