@@ -38,6 +38,21 @@ JOINS_AGAIN = (RebalanceInProgress.code, IllegalGeneration.code)
 """Errors of Heartbeat and SyncGroup after which a member sends JoinGroup."""
 
 
+MAX_METADATA_BYTES = 1 << 20
+"""The longest metadata that a coordinator reads from JoinGroup."""
+SHORT_MESSAGE = 100
+"""Characters of each status message if the metadata would be longer."""
+
+
+def metadata_of(request: HeartbeatRequest) -> bytes:
+    """The metadata of a JoinGroup: the heartbeat, with shorter messages of its statuses if it is too long."""
+    metadata = encode_request(request)
+    if len(metadata) <= MAX_METADATA_BYTES:
+        return metadata
+    statuses = tuple(replace(each, message=each.message[:SHORT_MESSAGE]) for each in request.statuses)
+    return encode_request(replace(request, statuses=statuses))
+
+
 class ClassicClient(Client):
     """A connection of a worker of the classic protocol; requests other than heartbeats are sent as they are."""
 
@@ -95,7 +110,7 @@ class ClassicClient(Client):
                 member_id=request.member_id,
                 group_instance_id=settings.instance_id,
                 protocol_type=WORKER_PROTOCOL_TYPE,
-                protocols=(OfferedProtocol(name=WORKER_PROTOCOL, metadata=encode_request(full)),),
+                protocols=(OfferedProtocol(name=WORKER_PROTOCOL, metadata=metadata_of(full)),),
             ),
             ends_s,
         )

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -15,6 +16,9 @@ from connectgroup.config.worker import WorkerConfig
 from connectgroup.errors import ConfigError, GroupMaxSizeReached
 from connectgroup.member.settings import GroupProtocol, MemberSettings
 from connectgroup.protocol.messages.assignment import PrepareRequest
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, TaskStatus
+from connectgroup.wire.classic_worker import decode_request, encode_request
+from connectgroup.worker.classic import MAX_METADATA_BYTES, SHORT_MESSAGE, metadata_of
 from tests.volume import volume
 
 from .builders import Actor, Spread, World, settings
@@ -211,6 +215,19 @@ async def test_full_group_rejects_a_worker_of_the_classic_protocol_with_one_line
         b = world.make("b", group_protocol=CLASSIC)
         with pytest.raises(GroupMaxSizeReached, match="b cannot join"):
             await asyncio.wait_for(b.worker.run(), 5)
+
+
+async def test_metadata_with_many_long_messages_is_shortened() -> None:
+    """JoinGroup has a limit that a heartbeat of the connect protocol does not have."""
+    message = "д" * 1_000
+    statuses = tuple(
+        TaskStatus(connector="c", task=each, owner_epoch=1, state=2, message=message) for each in range(1_000)
+    )
+    request = HeartbeatRequest(group_id="g", member_id="a", member_epoch=1, owned=(), statuses=statuses)
+    metadata = metadata_of(request)
+    assert len(metadata) <= MAX_METADATA_BYTES < len(encode_request(request))
+    assert {each.message for each in decode_request(metadata).statuses} == {message[:SHORT_MESSAGE]}
+    assert metadata_of(few := replace(request, statuses=statuses[:10])) == encode_request(few)
 
 
 async def test_generic_is_another_name_of_classic(tmp_path: Path) -> None:
