@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import shlex
 import sys
 import tempfile
@@ -19,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ..errors import ConfigError
+from ..errors import NO_VALUE, ConfigError
 from .archive import archive_options, recording
 from .java import cache_directory, ensure_java, find_java, make_script
 
@@ -31,6 +32,12 @@ MASTER: Final = "CONNECTGROUP_SPARK_MASTER"
 
 MEMORY: Final = "CONNECTGROUP_SPARK_MEMORY"
 """Environment variable: heap size of the Java process in Java's notation; ``1g`` by default."""
+
+SECRET: Final = "CONNECTGROUP_SPARK_SECRET"
+"""Environment variable: ``spark.authenticate.secret`` of the cluster, with a master ``spark://``."""
+
+DRIVER_HOST: Final = "CONNECTGROUP_SPARK_DRIVER_HOST"
+"""Environment variable: the address at which the machines of a cluster reach this one; ``127.0.0.1`` by default."""
 
 ARCHIVE_TIMEOUT_S: Final = 300
 """How long Java may take to write the archive at its exit."""
@@ -166,15 +173,19 @@ def settings(java_options: Sequence[str] = ()) -> dict[str, str]:
 
     Args:
         java_options: further options of the Java process.
+
+    Raises:
+        ConfigError: a cluster needs a secret.
     """
     scratch = Path(tempfile.gettempdir())
+    host = os.environ.get(DRIVER_HOST, "127.0.0.1")
     checkpointing = "org.apache.spark.sql.execution.streaming.checkpointing"
     return {
         "spark.app.name": f"connectgroup worker {os.getpid()}",
-        "spark.master": os.environ.get(MASTER, "local[2]"),
+        **_master(),
         "spark.driver.memory": os.environ.get(MEMORY, "1g"),
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": host,
+        "spark.driver.bindAddress": host,
         # Spark's own ports require a secret, which Spark makes for this session in local mode.
         "spark.authenticate": "true",
         "spark.driver.extraJavaOptions": " ".join(
@@ -202,6 +213,18 @@ def settings(java_options: Sequence[str] = ()) -> dict[str, str]:
         # Checkpoints are temporary files on local disk: no fsync, no link and rename. Halves the minimum batch period.
         "spark.sql.streaming.checkpointFileManagerClass": f"{checkpointing}.FileSystemBasedCheckpointFileManager",
     }
+
+
+def _master() -> dict[str, str]:
+    """Return the settings of Spark's master, and the secret that its processes need in addition to local mode's."""
+    master = os.environ.get(MASTER, "local[2]")
+    if master == "local" or master.startswith("local["):
+        return {"spark.master": master}
+    # In a cluster of this process (local-cluster), the secret is passed on; others must be given the same.
+    secret = os.environ.get(SECRET) or (secrets.token_hex(32) if master.startswith("local-cluster[") else "")
+    if not secret:
+        raise ConfigError(SECRET, NO_VALUE, f"spark.authenticate.secret of the cluster {master}")
+    return {"spark.master": master, "spark.authenticate.secret": secret}
 
 
 def _python_launcher() -> Path:
