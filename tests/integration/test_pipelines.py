@@ -1,8 +1,8 @@
 """Pipelines between all kinds of systems under faults of real processes: every row is in the sink once (X1-X4, X8).
 
 A coordinator and two workers run as a user would start them. In each round of a pipeline a worker that runs one of its
-tasks is killed, suspended beyond its session, or restarted; or the number of tasks changes; or the coordinator is
-killed and started again. Rows flow all the time.
+tasks is killed, suspended beyond its session, or restarted; or its Java process is killed; or the number of tasks
+changes; or the coordinator is killed and started again. Rows flow all the time. The soak has 100 rounds.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from . import pipelines as kinds
 from .cluster import PLUGINS, plugin_path, thread_states
 from .commands import CommandGroup
 from .flow import Feeder, compare
-from .processes import MARK, START_PATIENCE_S, Program, marked, wait
+from .processes import MARK, START_PATIENCE_S, Program, family, marked, wait
 
 pytestmark = [pytest.mark.processes]
 
-FAULTS = ("SIGKILL", "SIGSTOP", "bounce", "rescale", "coordinator")
+FAULTS = ("SIGKILL", "SIGSTOP", "bounce", "rescale", "coordinator", "java")
 PIPELINES = ("files-postgres", "postgres-files", "kafka-kafka", "kafka-sqlite", "iterator-files")
-ROUNDS = int(os.environ.get("CONNECTGROUP_ROUNDS") or volume(1, 1, 12))
+ROUNDS = int(os.environ.get("CONNECTGROUP_ROUNDS") or volume(1, 1, 20))
 CHOSEN = PIPELINES if os.environ.get("CONNECTGROUP_ROUNDS") else PIPELINES[volume(-1, 0, 0) :]
 
 
@@ -186,10 +186,20 @@ def inject(fault: str, group: Group, flow: kinds.Flow, victim: str) -> None:
         case "rescale":
             flow.tasks = 5 - flow.tasks
             group.commands.put_config(flow.name, flow.config | {"tasks.max": str(flow.tasks)})
+        case "java":
+            processes = java_of(worker)
+            assert processes or flow.name == "iterator-files"
+            for pid in processes:
+                os.kill(pid, signal.SIGKILL)
         case _:
             group.restart_coordinator()
     group.wait("two workers", lambda: all(map(group.is_member, group.workers)))
     group.wait(f"{flow.tasks} tasks", lambda: len(group.tasks_of(flow.name)) == flow.tasks)
+
+
+def java_of(worker: Program) -> list[int]:
+    """The Java processes of a worker; none if its tasks need no Spark."""
+    return [pid for pid, command in family(worker.pid).items() if re.match(r"\S*java ", command)]
 
 
 def suspend(group: Group, worker: Program) -> None:
