@@ -51,7 +51,8 @@ class FileSinkSettings(PluginSettings):
             ge=0,
             le=1000,
             description="0, 2 to 1000: the number of small files of a task that become one file; 0: never. Committed"
-            " rows never change, nor does their order in a task",
+            " rows never change, nor does their order in a task. A program that lists the directory instead of the"
+            " manifest, such as a source of files, sees the rows of compacted files twice",
         ),
     ] = 32
     compact_max_bytes: Annotated[
