@@ -62,7 +62,7 @@ class Limits:
     refused_deadline_s: float = 5.0
     max_unauthenticated: int = 200
     authentication_deadline_s: float = 10.0
-    reclaim_idle_s: float = 1.0
+    reclaim_idle_s: float = 0.1
     max_incomplete_bytes: int = 16 << 20
     max_in_flight: int = 64
     max_unsent_bytes: int = 256 * 1024

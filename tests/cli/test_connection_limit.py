@@ -26,12 +26,12 @@ LIMITS = {
 
 @contextlib.contextmanager
 def busy_connections(host: str, port: int, count: int) -> Iterator[None]:
-    """Connections with a request every tenth of a second: the server closes idle ones for new ones."""
+    """Connections with a request fifty times a second: the server closes idle ones for new ones."""
     request = frame(encode_request(ApiVersionsRequest(), version=0, correlation_id=1, client_id=None))
     ended = threading.Event()
 
     def keep_busy() -> None:
-        while not ended.wait(0.1):
+        while not ended.wait(0.02):
             for peer in peers:
                 peer.sendall(request)
 

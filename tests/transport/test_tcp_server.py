@@ -42,7 +42,8 @@ pytestmark = pytest.mark.timeout(60)
 
 @asynccontextmanager
 async def server(handler: ScriptedHandler, **limits: float) -> AsyncIterator[TcpServer]:
-    tcp = TcpServer(handler, limits=Limits(**limits))  # type: ignore[arg-type]
+    # Idle connections give way to new ones in the tests that say so.
+    tcp = TcpServer(handler, limits=Limits(**{"reclaim_idle_s": 60.0, **limits}))  # type: ignore[arg-type]
     await tcp.start()
     try:
         yield tcp
