@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 from ..errors import NO_VALUE, ConfigError, from_code
 from ..protocol.messages.common import each_unit
@@ -18,16 +20,20 @@ from ..rest.views import group_description, group_summary, member_protocol
 from .render import lag_text, print_json, print_table, rate_text, time_text
 from .requests import connected
 
+if TYPE_CHECKING:
+    from ..client.admin import Admin
+    from .broker_groups import BrokerGroups
+
 
 async def list_groups(options: argparse.Namespace) -> int:
-    async with connected(options) as admin:
+    async with _groups_of(options) as admin:
         groups = [group for group in await admin.list_groups() if _is_wanted(group, options)]
     if options.json:
         print_json([{**group_summary(group), "type": group.group_type} for group in groups])
         return 0
     served = [group for group in groups if not group.error_code]
     rows = {
-        group.group_id: (group.group_type, group.state, str(group.group_epoch), str(len(group.members)))
+        group.group_id: (group.group_type, group.state, str(group.group_epoch or "-"), str(len(group.members)))
         for group in served
     }
     print_table(
@@ -46,8 +52,22 @@ def _is_wanted(group: DescribedGroup, options: argparse.Namespace) -> bool:
     return (not types or group.group_type in types) and (not states or group.state.lower() in states)
 
 
+@asynccontextmanager
+async def _groups_of(options: argparse.Namespace) -> AsyncIterator[Admin | BrokerGroups]:
+    """Yield a client of the coordinator, or of the Kafka brokers that ``--bootstrap-server`` names."""
+    if options.command_config is not None and options.bootstrap_server is None:
+        raise ConfigError("--command-config", options.command_config, "a file together with --bootstrap-server")
+    if options.bootstrap_server is None:
+        async with connected(options) as admin:
+            yield admin
+    else:
+        from .broker_groups import BrokerGroups
+
+        yield BrokerGroups(options.bootstrap_server, options.command_config)
+
+
 async def describe_groups(options: argparse.Namespace) -> int:
-    async with connected(options) as admin:
+    async with _groups_of(options) as admin:
         group = await admin.describe(options.group)
         if options.offsets and group.group_type in ("", GROUP_TYPE):
             raise ConfigError("--offsets", group.group_id, "a group of consumers; connectgroup connectors offsets NAME")
@@ -105,7 +125,10 @@ def _description(group: DescribedGroup) -> Iterable[str]:
     has_workers = group.group_type in ("", GROUP_TYPE)
     name = group.group_id if has_workers else f"{group.group_id} of type {group.group_type}"
     if not has_workers and not group.assignment_epoch:
-        yield f"group {name}: {group.state}, epoch {group.group_epoch}"
+        # A Kafka broker does not tell epochs.
+        yield f"group {name}: {group.state}{f', epoch {group.group_epoch}' if group.group_epoch else ''}"
+        if group.assignor_name:
+            yield f"assignor: {group.assignor_name}"
     else:
         yield f"group {name}: {group.state}, epoch {group.group_epoch}, target {group.assignment_epoch}"
         computing = f", {group.computing_member} is computing the next assignment" if group.computing_member else ""
@@ -115,7 +138,8 @@ def _description(group: DescribedGroup) -> Iterable[str]:
     if group.assignor_error:
         yield f"{'unschedulable' if left_out else 'last assignor error'}: {group.assignor_error}"
     for member in group.members:
-        yield f"{'worker' if has_workers else 'member'} {member.member_id} ({member.client_host}): {_state(member)}"
+        state = f": {_state(member)}" if member.state else ""
+        yield f"{'worker' if has_workers else 'member'} {member.member_id} ({member.client_host}){state}"
         yield f"  {_about(member)}"
         yield f"  assigned {show(each_unit(member.assigned), limit=20)}"
         if member.pending_revocation:

@@ -170,6 +170,18 @@ def build_parser() -> argparse.ArgumentParser:
     forget = groups.add_parser("delete", help="delete a group that has no workers, with its connectors")
     describe.add_argument("--members", action="store_true", help="its members only, one per line")
     describe.add_argument("--offsets", action="store_true", help="the committed offsets of a group of consumers only")
+    for command in (listing, describe):
+        command.add_argument(
+            "--bootstrap-server",
+            metavar="HOST:PORT",
+            help="the groups of this Kafka broker's cluster, instead of those of a coordinator",
+        )
+        command.add_argument(
+            "--command-config",
+            type=path,
+            metavar="FILE",
+            help="properties of librdkafka for --bootstrap-server, such as security.protocol",
+        )
     for command in (describe, forget):
         add_json(command)
     for command, function in ((describe, describe_groups), (explain, explain_groups), (forget, delete_groups)):
