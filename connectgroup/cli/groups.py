@@ -22,7 +22,7 @@ from .requests import connected
 
 if TYPE_CHECKING:
     from ..client.admin import Admin
-    from .broker_groups import BrokerGroups
+    from ..consumer.broker_groups import BrokerGroups
 
 
 async def list_groups(options: argparse.Namespace) -> int:
@@ -61,7 +61,7 @@ async def _groups_of(options: argparse.Namespace) -> AsyncIterator[Admin | Broke
         async with connected(options) as admin:
             yield admin
     else:
-        from .broker_groups import BrokerGroups
+        from ..consumer.broker_groups import BrokerGroups
 
         yield BrokerGroups(options.bootstrap_server, options.command_config)
 

@@ -371,7 +371,7 @@ async def serve_worker(options: argparse.Namespace) -> int:
 
 async def prepare_spark(options: argparse.Namespace) -> int:
     """Archive the classes that Spark loads."""
-    from ..spark.session import prepare
+    from ..spark.warm_up import prepare
 
     print("starting Spark to record its classes; this takes up to a minute", file=sys.stderr, flush=True)
     archive = await asyncio.to_thread(prepare)

@@ -120,7 +120,7 @@ class PipelineConnector(Connector):
 
     @classmethod
     def warm_up(cls) -> None:
-        from ..spark.session import warm_up
+        from ..spark.warm_up import warm_up
 
         warm_up()
 

