@@ -146,7 +146,6 @@ class Supervisor:
         checked(WorkerConfig, options | {name: value for name, value in optional.items() if value is not None})
         self.group = group
         self.server = CoordinatorServer(coordinator)
-        self.server.coordinator.lost_connections.is_supervised = self._is_supervised
         self.admin = Admin.local(self.server.coordinator, client_host=HERE)
         self.workers: dict[str, WorkerProcess] = {}
         self._count, self._scratch, self._connectors = workers, scratch, tuple(connectors)
@@ -371,9 +370,6 @@ class Supervisor:
             except OSError as error:
                 worker.deaths += 1
                 logger.error("%s cannot be started: %s", worker.name, error)
-
-    def _is_supervised(self, process_id: int) -> bool:
-        return any(worker.process_id == process_id for worker in self.workers.values())
 
     async def _leave_for_dead_worker(self, worker: WorkerProcess, code: int) -> None:
         """Send a leave on behalf of the dead process, so that the next one may join under the same name at once.

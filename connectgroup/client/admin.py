@@ -51,6 +51,7 @@ from ..protocol.messages.describe import (
     DescribeRequest,
     DescribeResponse,
 )
+from ..protocol.messages.logger_levels import SetLoggerLevelRequest, SetLoggerLevelResponse
 from ..protocol.messages.offsets import FetchedTopic, GroupToFetch, OffsetFetchRequest, OffsetFetchResponse
 from ..protocol.records.connect import TargetState
 from ..protocol.units import CONNECTOR, printable
@@ -381,6 +382,23 @@ class Admin:
         """
         request = RestartRequest(group_id=group_id, member_id=member_id, drain=True)
         return not (await self._send(request, RestartResponse, idempotent=True)).already_requested
+
+    async def set_logger_level(self, group_id: str, logger: str, level: str) -> None:
+        """Set the level of a logger, and of all loggers below it, on every worker of a group (KIP-976).
+
+        Each worker process gets it with its next heartbeat response; one that joins later gets it then. The
+        coordinator does not store levels: they end with the processes, as in Kafka Connect.
+
+        Args:
+            logger: the name of the logger; ``root`` for all.
+            level: one of ``loggers.LEVELS``.
+
+        Raises:
+            GroupIdNotFound: there is no such group.
+            InvalidRequest: there is no such level.
+        """
+        request = SetLoggerLevelRequest(group_id=group_id, logger=logger, level=level)
+        await self._send(request, SetLoggerLevelResponse, idempotent=True)
 
     async def wait_worker(self, group_id: str, member_id: str, *, timeout_s: float = 60.0) -> DescribedGroup:
         """Wait until a worker is in the group and runs all units of its latest target assignment.

@@ -33,8 +33,6 @@ class LostConnections:
 
     Attributes:
         has_ended: whether the process with a name (``HeartbeatRequest.os_process``) has ended.
-        is_supervised: whether a supervisor waits for the process with a process id (``HeartbeatRequest.process_id``):
-            it sends the leave, with the signal as the cause, which a lost connection does not tell.
     """
 
     def __init__(
@@ -52,7 +50,6 @@ class LostConnections:
             grace_s: how long to look for a process; 0: not.
         """
         self.has_ended = has_ended
-        self.is_supervised: Callable[[int], bool] = lambda process_id: False
         self._submit, self._member_of, self._grace_s = submit, member_of, grace_s
         self._looking: set[asyncio.Task[None]] = set()
 
@@ -66,7 +63,7 @@ class LostConnections:
         elif isinstance(request, JoinGroupRequest | SyncGroupRequest | GroupHeartbeatRequest):
             # Most requests of the classic protocol do not name the process: its join did.
             sender = self._member_of(request.group_id, request.member_id)
-        if sender is not None and sender.os_process and not self.is_supervised(sender.process_id):
+        if sender is not None and sender.os_process:
             task = asyncio.get_running_loop().create_task(self._look(sender))
             self._looking.add(task)
             task.add_done_callback(self._looking.discard)

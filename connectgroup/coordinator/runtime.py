@@ -33,12 +33,14 @@ from ..protocol.messages.listing import (
     DescribeGroupsResponse,
     ListGroupsRequest,
 )
+from ..protocol.messages.logger_levels import SetLoggerLevelRequest, SetLoggerLevelResponse
 from ..protocol.messages.offsets import OffsetFetchRequest, OffsetFetchResponse
 from ..protocol.records.connect import MemberRecord
 from ..wire import classic_worker
 from .command import Describe
 from .consumer_groups import ConsumerGroups
 from .listing import CLASSIC, SUMMARY, deleted, in_classic_form, listed
+from .logger_levels import LoggerLevels
 from .lost_connections import LostConnections
 from .own_assignors import with_own_assignor
 from .progress import ReportedProgress
@@ -84,6 +86,7 @@ class Coordinator:
         self._log = log
         self._started = False
         self._progress = ReportedProgress()
+        self._logger_levels = LoggerLevels(wall_clock_ms)
         connect = ConnectGroupType(with_own_assignor(settings), classic_worker)
         classic = ClassicGroupType(classic_settings or ClassicSettings(), new_id=lambda: str(uuid.uuid4()))
         self._consumers = consumers or ConsumerGroups()
@@ -99,7 +102,11 @@ class Coordinator:
             self.shard.intake.submit_input, self._worker, grace_s=settings.connection_loss_grace_ms / 1000
         )
 
-        self.shard.on_deleted = self._progress.forget
+        self.shard.on_deleted = self._forget
+
+    def _forget(self, group_id: str) -> None:
+        self._progress.forget(group_id)
+        self._logger_levels.forget(group_id)
 
     async def start(self) -> None:
         """Take ownership of the log, replay it to its end, then serve, in that order (D4).
@@ -139,6 +146,8 @@ class Coordinator:
                 self._progress.record(loaded.state if loaded is not None else None, request)
             elif isinstance(request, HeartbeatRequest) and response.error_code == UnreleasedInstanceId.code:
                 self._look_for_process(request)
+        elif isinstance(request, SetLoggerLevelRequest):
+            response = await self._set_logger_level(request)
         elif isinstance(request, DescribeRequest):
             response = DescribeResponse(
                 groups=tuple([await self._describe(request, each) for each in self._named(request)])
@@ -164,10 +173,22 @@ class Coordinator:
         if not hasattr(response, "coordinator_epoch"):
             answered: Response = response  # of Kafka's own protocol
             return answered
+        if isinstance(request, HeartbeatRequest):
+            response = self._logger_levels.add_to(response, request)
         with_epoch: Response = replace(
             response, coordinator_epoch=self._log.epoch, **self.shard.traces.fields(request, response)
         )
         return with_epoch
+
+    async def _set_logger_level(self, request: SetLoggerLevelRequest) -> SetLoggerLevelResponse:
+        described = await self._describe(SUMMARY, request.group_id)
+        if described.error_code:
+            return SetLoggerLevelResponse(error_code=described.error_code, error_message=described.error_message)
+        try:
+            self._logger_levels.set(request)
+        except GroupError as error:
+            return SetLoggerLevelResponse(error_code=error.code, error_message=str(error))
+        return SetLoggerLevelResponse()
 
     def _look_for_process(self, refused: HeartbeatRequest | JoinGroupRequest) -> None:
         """Look whether the member that a process cannot replace belongs to a process that has ended."""

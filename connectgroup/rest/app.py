@@ -15,11 +15,11 @@ from starlette.types import ASGIApp
 
 from ..client.admin import Admin
 from ..errors import ConnectGroupError, TransportError
+from ..loggers import Loggers
 from ..protocol.units import printable
 from .errors import status_of
 from .events import Feeds
 from .guard import Guard, error_response
-from .loggers import Loggers
 from .openapi import document
 from .operations import Operation
 from .routes import connectors, groups, loggers, metrics, offsets, page, plugins, root, topics

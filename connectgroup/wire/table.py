@@ -33,6 +33,7 @@ from ..protocol.messages.consumer import (
 )
 from ..protocol.messages.describe import DeleteRequest, DeleteResponse, DescribeRequest, DescribeResponse
 from ..protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from ..protocol.messages.logger_levels import SetLoggerLevelRequest, SetLoggerLevelResponse
 from ..protocol.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -153,6 +154,7 @@ TABLE: Final = (
         COORDINATOR,
         CONSUMER,
     ),
+    Entry(20489, "ConnectGroupSetLoggerLevel", SetLoggerLevelRequest, SetLoggerLevelResponse, COORDINATOR, ADMIN),
 )
 """Every API, by key."""
 

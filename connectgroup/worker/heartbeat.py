@@ -46,6 +46,7 @@ class Heartbeats:
 
     Attributes:
         take_progress: returns the numbers of at most so many tasks that have changed; see ``MeasuredRunner``.
+        set_logger_level: sets a logger to a level on request of an operator; see ``Worker.set_logger_level``.
     """
 
     def __init__(
@@ -65,6 +66,8 @@ class Heartbeats:
         """
         self._metrics = metrics
         self.take_progress: Callable[[int], Sequence[TaskProgress]] = lambda limit: ()
+        self.set_logger_level: Callable[[str, str], None] = lambda logger, level: None
+        self._logger_stamp = 0
         self._progress: dict[tuple[str, int], TaskProgress] = {}
         self._progress_at_ms = 0
         self._member, self._client, self._times, self._perform = member, client, times, perform
@@ -102,6 +105,8 @@ class Heartbeats:
                 # status would keep the worker from ever receiving a response while 10,000 tasks start.
                 self._unanswered = given_up if request.max_wait_ms else None
                 sent = self._with_progress(request, sent_ms)
+                if self._logger_stamp:
+                    sent = replace(sent, logger_stamp=self._logger_stamp)
                 response = await self._client.call(sent, timeout_s=self._response_timeout_s(request))
         except TimeoutError:
             if given_up.expired():
@@ -116,6 +121,9 @@ class Heartbeats:
         self._metrics.on_response(request, response)
         if response.error_code == 0:
             self._progress.clear()
+        for each in response.logger_levels:
+            self._logger_stamp = max(self._logger_stamp, each.stamp)
+            self.set_logger_level(each.logger, each.level)
         converted = await _convert(response)
         # This process may have been paused since the response arrived: if the lease expired, the response is stale.
         self._check_lease()

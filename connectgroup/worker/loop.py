@@ -178,6 +178,17 @@ class Worker:
         self._performer.runner = runner
         self._report_progress_of(runner)
 
+    def set_logger_levels_by(self, function: Callable[[str, str], None]) -> None:
+        """Call a function with the name of a logger and a level when an operator sets a level for the whole group.
+
+        ``connectgroup worker`` passes ``loggers.set_by_operator``. By default nothing is set: the loggers of a program
+        that embeds a worker belong to the program.
+
+        Args:
+            function: called on the event loop; must not block or raise.
+        """
+        self._heartbeats.set_logger_level = function
+
     def _report_progress_of(self, runner: Runner | None) -> None:
         if isinstance(runner, MeasuredRunner):
             self._heartbeats.take_progress = runner.take_progress

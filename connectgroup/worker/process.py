@@ -27,6 +27,7 @@ from ..config.secrets import Secrets
 from ..config.worker import WorkerConfig
 from ..connector import Connector
 from ..errors import ConfigError, ConnectGroupError, PluginError, TransportError
+from ..loggers import set_by_operator
 from ..os_process import this_process
 from ..plugins import load_assignor, load_connector_class, load_listener
 from ..protocol.messages.common import config_of
@@ -95,6 +96,7 @@ async def run_worker(config: WorkerConfig, *, supervised: bool = False) -> bool:
         report=worker.report,
     )
     worker.set_runner(runner)
+    worker.set_logger_levels_by(set_by_operator)
 
     def give_up(unit: Unit) -> None:
         if not worker.member.draining:

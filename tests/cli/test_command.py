@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -16,6 +17,7 @@ import pytest
 
 from connectgroup.cli import parser
 from connectgroup.cli.command import main
+from connectgroup.client.admin import Admin
 
 from ..integration.processes import PATIENCE_S, Program, call_command, family, wait
 from .connector_files import connector_file, idle_connector_file
@@ -138,6 +140,12 @@ def test_coordinator_stopped_by_a_signal_keeps_its_groups(
         assert GROUP in call_command("groups", "list", "--coordinator", at).out
 
 
+async def set_logger_level(address: str, logger: str, level: str) -> None:
+    """On all workers of the group."""
+    async with Admin.connect([address]) as admin:
+        await admin.set_logger_level(GROUP, logger, level)
+
+
 def test_up_runs_a_group_and_restarts_a_worker_that_died(idle: Path, tmp_path: Path) -> None:
     """Without Spark. SIGINT (Ctrl-C) stops all processes cleanly."""
     log = tmp_path / "log"
@@ -163,6 +171,9 @@ def test_up_runs_a_group_and_restarts_a_worker_that_died(idle: Path, tmp_path: P
             return any("--name worker-1" in command for command in family(up.pid).values())
 
         wait("worker-1 again", lambda: is_back() and all_run() and "worker worker-1" in describe(), up.output)
+        asyncio.run(set_logger_level(at, "connectgroup.worker", "DEBUG"))
+        told = "logger connectgroup.worker: level DEBUG, set by an operator for the whole group"
+        wait("both workers to set it", lambda: sum(told in line for line in up.lines) == 2, up.output)
         up.signal(signal.SIGINT)
         assert up.ended() == 0, up.output()
     assert not any("Traceback" in line for line in up.lines), up.output()

@@ -127,13 +127,6 @@ async def test_process_that_ends_shortly_after_its_connection_is_found() -> None
         assert not served(coordinator, GROUP).members
 
 
-async def test_supervised_process_is_left_to_its_supervisor() -> None:
-    """The supervisor knows the signal, and sends it as the cause of the leave."""
-    async with serving(group=LONG) as coordinator:
-        coordinator.lost_connections.is_supervised = lambda process_id: process_id == 1
-        assert await lose_a(coordinator) == {"a", "b"}
-
-
 async def test_process_that_ended_without_a_coordinator_is_found_by_its_successor() -> None:
     """The record of the member names the process, so a coordinator that has never seen its connection can look."""
     storage = MemoryStorage()

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.coordinator.builders import ask, beat
+
 from .conftest import Api
 
 
@@ -76,7 +78,14 @@ async def test_root_sets_every_logger(api: Api) -> None:
         ("PUT", "/admin/loggers/canary", {"level": "LOUD"}, 404, "invalid log level 'LOUD'."),
         ("PUT", "/admin/loggers/canary", {"level": 3}, 404, "invalid log level '3'."),
         ("PUT", "/admin/loggers/canary", {}, 400, "Desired 'level' parameter was not specified in request."),
-        ("PUT", "/admin/loggers/canary?scope=cluster", {"level": "INFO"}, 400, "scope: got 'cluster'; allowed: worker"),
+        (
+            "PUT",
+            "/admin/loggers/canary?scope=world",
+            {"level": "INFO"},
+            400,
+            "got 'world'; allowed: worker (the",
+        ),
+        ("PUT", "/admin/loggers/canary?scope=cluster", {"level": "LOUD"}, 404, "invalid log level 'LOUD'."),
     ],
 )
 async def test_a_bad_request_changes_no_level(
@@ -85,3 +94,13 @@ async def test_a_bad_request_changes_no_level(
     assert message in await api(method, path, status, body)
     assert logging.getLogger("canary").level == logging.WARNING
     assert "nosuch.logger" not in logging.root.manager.loggerDict
+
+
+async def test_scope_cluster_sets_the_level_on_every_worker_of_the_group(api: Api) -> None:
+    """KIP-976. The process that serves the request sets it too, also if it does not have the logger yet."""
+    joined = await ask(api.coordinator, beat("w"))
+    assert await api("PUT", "/admin/loggers/canary?scope=Cluster", 204, {"level": "debug"}) is None
+    assert logging.getLogger("canary").level == logging.DEBUG
+    response = await ask(api.coordinator, beat("w", joined.member_epoch))
+    assert [(each.logger, each.level) for each in response.logger_levels] == [("canary", "DEBUG")]
+    await api("PUT", "/admin/loggers/nosuch.logger?scope=cluster", 204, {"level": "ERROR"})

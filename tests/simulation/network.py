@@ -18,6 +18,7 @@ from connectgroup.protocol.messages.assignment import InstallRequest
 from connectgroup.protocol.messages.common import ConnectorTasks
 from connectgroup.protocol.messages.connectors import UpdateConnectorsRequest
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from connectgroup.protocol.units import JOIN_EPOCH
 from connectgroup.transport.base import Client
 
 from .loop import NOWHERE, Node
@@ -39,6 +40,8 @@ class Network:
         self.cut_out: set[str] = set()
         self.cut_in: set[str] = set()
         self.clogged: dict[str, list[tuple[Callable[..., None], tuple[Any, ...]]]] = {}
+        self.last_join_s = 0.0
+        """When the last join that is on its way arrives."""
 
     def calm(self) -> None:
         """From now on every message arrives."""
@@ -74,11 +77,18 @@ class Network:
             self.cluster.hit("request lost" if lost else "partition")
             self.cluster.say("lost", name, type(request).__name__)
         else:
-            self._carry(name, min(self._delay_s(), max_s), self._arrive, client, peer, request, future)
+            delay_s = min(self._delay_s(), max_s)
+            self._carry(name, delay_s, self._arrive, client, peer, request, future)
+            self._see_join(request, delay_s)
         if happens(random, network_faults.copy) and not cut:
             self.cluster.hit("message copied")
             late_s = min(random.random() * random.random() * 2 * self.cluster.session_s, max_s)
             self._carry(name, late_s, self._arrive, client, peer, request, future, True)
+            self._see_join(request, late_s)
+
+    def _see_join(self, request: Request, delay_s: float) -> None:
+        if isinstance(request, HeartbeatRequest) and request.member_epoch == JOIN_EPOCH:
+            self.last_join_s = max(self.last_join_s, self.cluster.loop.now + delay_s)
 
     def _peer_of(self, client: SimulatedClient) -> CoordinatorNode | None:
         """The coordinator of the client's connection; a new connection leads to a live one, mostly the newest."""

@@ -194,6 +194,9 @@ class FaultSchedule:
             return f"members {sorted(durable.members)}, alive {sorted(living)}"
         if leaving := [node.name for node in living.values() if node.leaving]:
             return f"leaving: {leaving}"
+        # A join that arrives late, or its copy, makes a member of a dead worker, for one session.
+        if cluster.loop.now <= cluster.network.last_join_s:
+            return "joins are on their way"
         if durable.delays:
             return f"units are delayed for {sorted(durable.delays)}"
         if state_name(durable) != "Stable":

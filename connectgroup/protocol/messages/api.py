@@ -38,6 +38,7 @@ from .listing import (
     ListGroupsRequest,
     ListGroupsResponse,
 )
+from .logger_levels import SetLoggerLevelRequest, SetLoggerLevelResponse
 from .offsets import OffsetCommitRequest, OffsetCommitResponse, OffsetFetchRequest, OffsetFetchResponse
 from .sasl import SaslAuthenticateRequest, SaslAuthenticateResponse, SaslHandshakeRequest, SaslHandshakeResponse
 
@@ -49,6 +50,7 @@ Request = (
     | UpdateConnectorsRequest
     | DeleteRequest
     | RestartRequest
+    | SetLoggerLevelRequest
     | JoinGroupRequest
     | SyncGroupRequest
     | GroupHeartbeatRequest
@@ -77,6 +79,7 @@ Response = (
     | UpdateConnectorsResponse
     | DeleteResponse
     | RestartResponse
+    | SetLoggerLevelResponse
     | JoinGroupResponse
     | SyncGroupResponse
     | GroupHeartbeatResponse

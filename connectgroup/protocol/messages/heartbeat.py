@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .common import AssignorInfo, ConfigEntry, ConnectorTasks
+from .logger_levels import LoggerLevel
 from .progress import TaskProgress
 
 
@@ -71,6 +72,7 @@ class HeartbeatRequest:
         os_process: *(tagged)* the name of the operating-system process (``os_process.this_process``): the coordinator
             looks whether it has ended when its connection is lost (PD-13). Empty: the coordinator does not look.
         classic: *(tagged)* the member uses the classic protocol; this is the metadata of its JoinGroup or LeaveGroup.
+        logger_stamp: *(tagged)* the stamp of the newest logger level that the worker has set; 0 if none.
     """
 
     group_id: str
@@ -96,6 +98,7 @@ class HeartbeatRequest:
     progress: tuple[TaskProgress, ...] = ()
     os_process: str = ""
     classic: bool = False
+    logger_stamp: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +173,8 @@ class HeartbeatResponse:
             trace.
         drain: *(tagged)* an operator has requested that the worker drain (ConnectGroupRestartMember). Repeated until
             the member reports that it is draining.
+        logger_levels: *(tagged)* the levels of loggers (ConnectGroupSetLoggerLevel) that are newer than the request's
+            ``logger_stamp``, in the order of their stamps.
     """
 
     throttle_time_ms: int = 0
@@ -183,3 +188,4 @@ class HeartbeatResponse:
     restart: bool = False
     traceparent: str = ""
     drain: bool = False
+    logger_levels: tuple[LoggerLevel, ...] = ()

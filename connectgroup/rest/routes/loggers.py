@@ -1,4 +1,4 @@
-"""``/admin/loggers``: the log levels of this process (KIP-495, KIP-976 with the scope ``worker``)."""
+"""``/admin/loggers``: the log levels of this process, or of all workers of the group (KIP-495, KIP-976)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from ...loggers import LEVELS
 from ...protocol.units import printable
 from ..bodies import read_object
 from ..errors import RestError
-from ..loggers import LEVELS
 from ..operations import TEXT, Operation, listing, mapping, shape
 
 LEVEL = shape(level=TEXT, last_modified={"type": ["integer", "null"]})
@@ -31,18 +31,24 @@ async def get_logger(request: Request) -> Response:
 
 
 async def put_logger(request: Request) -> Response:
-    """Set the level of a logger and of all loggers below it."""
+    """Set the level of a logger and of all loggers below it, here or (scope ``cluster``) on every worker too."""
     name, body = request.path_params["logger"], await read_object(request)
     scope = request.query_params.get("scope", "worker").lower()
-    if scope != "worker":
-        raise RestError(400, f"scope: got {printable(scope)!r}; allowed: worker, the process that serves this request")
+    if scope not in ("worker", "cluster"):
+        allowed = "worker (the process that serves this request), cluster (this process and every worker)"
+        raise RestError(400, f"scope: got {printable(scope)!r}; allowed: {allowed}")
     level = body.get("level")
     if level is None:
         raise RestError(400, "Desired 'level' parameter was not specified in request.")
     if not isinstance(level, str) or level.upper() not in LEVELS:
         # Kafka Connect's status.
         raise RestError(404, f"invalid log level '{printable(level)}'.")
-    names = request.app.state.context.loggers.set_level(name, LEVELS[level.upper()])
+    context = request.app.state.context
+    if scope == "cluster":
+        await context.admin.set_logger_level(context.group_id, name, level.upper())
+    names = context.loggers.set_level(name, LEVELS[level.upper()])
+    if scope == "cluster":
+        return Response(status_code=204)
     if not names:
         raise RestError(404, f"Logger {printable(name)} not found.")
     return JSONResponse(names)
@@ -55,7 +61,8 @@ OPERATIONS: Final = (
         "PUT",
         "/admin/loggers/{logger}",
         put_logger,
-        query={"scope": {"enum": ["worker"]}},
+        query={"scope": {"enum": ["worker", "cluster"]}},
+        statuses=(200, 204),
         body=shape(level={"enum": [*LEVELS]}),
         response=listing(TEXT),
     ),

@@ -22,6 +22,8 @@ LEVELS: Final = {
 }
 """Level by name: Kafka's names, and Python's where they differ."""
 
+logger = logging.getLogger(__name__)
+
 _NAMES: Final = {level: name for name, level in reversed(LEVELS.items())}
 
 
@@ -65,6 +67,20 @@ class Loggers:
             "level": _NAMES.get(level, logging.getLevelName(level)),
             "last_modified": self._modified_ms.get(name),
         }
+
+
+def set_by_operator(name: str, level: str) -> None:
+    """Set a logger and all loggers below it to a level of ``LEVELS``, on request of an operator; log it.
+
+    A level of another version of this library is ignored. A logger that does not exist yet gets the level when it is
+    created below this one.
+    """
+    if level not in LEVELS:
+        logger.warning("logger %s: level %s is not known here", name, level)
+        return
+    if not Loggers().set_level(name, LEVELS[level]):
+        _logger(name).setLevel(LEVELS[level])
+    logger.warning("logger %s: level %s, set by an operator for the whole group", name, level)
 
 
 def _loggers() -> dict[str, logging.Logger]:
