@@ -30,7 +30,7 @@ from ..dataplane.sink import PositionStore, Sink
 from ..dataplane.source import Source
 from ..errors import NO_VALUE, UNKNOWN_SETTING, ConfigError, ConnectGroupError, PluginError
 from ..plugins import available, load_sink_class, load_source_class
-from ..spark.converters import CONVERTERS
+from ..spark.converters import CONVERTERS, check_pair
 from .transforms import PREDICATES, TRANSFORMS, parse_chain
 
 if TYPE_CHECKING:
@@ -208,6 +208,8 @@ def parse_config(config: Config) -> Pipeline:
     parse_chain(config, source.metadata)
     source_settings = parse_settings(source.Settings, settings_below(config, SOURCE), prefix=SOURCE)
     sink_settings = parse_settings(sink.Settings, settings_below(config, SINK), prefix=SINK)
+    if not settings.transforms:  # they may make other columns of it
+        check_pair(source_settings, sink_settings)
     return Pipeline(
         source=lambda: source.create(source_settings, task=settings.task, tasks=settings.tasks),
         chain=lambda opened: parse_chain(config, opened.metadata),

@@ -75,6 +75,11 @@ class ConverterSettings(PluginSettings):
             raise ConfigError(f"{prefix}header.converter", self.header_converter, "StringConverter, ByteArrayConverter")
 
     @property
+    def json_texts(self) -> frozenset[str]:
+        """Which of ``key`` and ``value`` a source reads as JSON and hands on as text."""
+        return frozenset()
+
+    @property
     def key_form(self) -> Form:
         """How a key is written."""
         return _FORMS[self.key_converter]
@@ -88,6 +93,25 @@ class ConverterSettings(PluginSettings):
     def header_type(self) -> str:
         """Spark's type of the value of a header."""
         return "BINARY" if _FORMS[self.header_converter] == "bytes" else "STRING"
+
+
+def check_pair(source: object, sink: object) -> None:
+    """Check that JSON which a source of Kafka hands on as text is not encoded again by a sink of Kafka.
+
+    Args:
+        source, sink: their settings; those of other sources and sinks are not checked.
+
+    Raises:
+        ConfigError: both have JsonConverter, and the source does not parse what it reads.
+    """
+    if not isinstance(source, ConverterSettings) or not isinstance(sink, ConverterSettings):
+        return
+    if sink.value_form == "json" and "value" in source.json_texts:
+        allowed = "StringConverter: the source hands on JSON as text; or source.schema for its fields"
+        raise ConfigError("sink.value.converter", sink.value_converter, allowed)
+    if sink.key_form == "json" and "key" in source.json_texts:
+        allowed = "StringConverter: the source hands on the key as text"
+        raise ConfigError("sink.key.converter", sink.key_converter, allowed)
 
 
 def encoder(kind: pa.DataType, form: Form, *, schemas: bool, optional: bool = True) -> Callable[[Any], Any]:
@@ -104,7 +128,8 @@ def encoder(kind: pa.DataType, form: Form, *, schemas: bool, optional: bool = Tr
     schema = json.dumps(_schema(kind, optional=optional), separators=(",", ":"))
 
     def encode(value: Any) -> str | None:
-        if value is None and not schemas:
+        # A tombstone, or no key: a value with the schema of a null would be neither.
+        if value is None:
             return None
         text = json.dumps(_payload(value, kind), separators=(",", ":"))
         return f'{{"schema":{schema},"payload":{text}}}' if schemas else text

@@ -36,9 +36,18 @@ def client_settings(field: str, text: str) -> dict[str, str]:
     if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
         raise ConfigError(field, "a text", _ALLOWED)
     for name in found:
-        if name in _REFUSED or name.endswith(".class") or name.startswith("sasl.login."):
-            raise ConfigError(field, name, "settings that load no code and disable no check")
+        check_client_setting(field, name)
     return found
+
+
+def check_client_setting(field: str, name: str) -> None:
+    """Check the name of a setting of the Kafka client.
+
+    Raises:
+        ConfigError: it would load code or disable a check.
+    """
+    if name in _REFUSED or name.endswith(".class") or name.startswith("sasl.login."):
+        raise ConfigError(field, name, "settings that load no code and disable no check")
 
 
 def admin(servers: str, client: Mapping[str, str]) -> AdminClient:

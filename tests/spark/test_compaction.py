@@ -105,15 +105,27 @@ def test_files_of_other_columns_and_of_altered_offsets_are_not_mixed(tmp_path: P
     sink = opened(tmp_path / "out", files=3)
     sink.claim(owner(1), every)
     write(sink, 1, range(2))
-    for number in range(2, 4):
+    for number in range(2, 5):
         sink.commit(owner(1), span(number, number + 1), batch(number).append_column("c", pa.array([1, 2])))
-    assert read(tmp_path / "out") == [*range(8)]
+    assert read(tmp_path / "out") == [*range(10)]
     assert [pyarrow.parquet.read_table(file).num_columns for file in read_committed(tmp_path / "out")] == [2, 2, 3]
     ParquetSink.open_positions(FileSinkSettings(path=str(tmp_path / "out"))).alter("c", 2, {"s": 3})
     sink.claim(owner(3), every)
     sink.commit(owner(3), span(3, 4), batch(3))
     sink.commit(owner(3), span(4, 5), batch(4))
-    assert read(tmp_path / "out") == [*range(8), 6, 7, 8, 9]
+    assert read(tmp_path / "out") == [*range(10), 6, 7, 8, 9]
+    sink.close()
+
+
+def test_batches_without_rows_do_not_prevent_compaction(tmp_path: Path) -> None:
+    """A filter drops all rows of every second batch: it has no file."""
+    sink = opened(tmp_path / "out", files=4)
+    sink.claim(owner(1), every)
+    for number in range(24):
+        rows = batch(number // 2) if number % 2 == 0 else batch(0).slice(0, 0)
+        sink.commit(owner(1), span(number, number + 1), rows)
+    assert read(tmp_path / "out") == [*range(24)]
+    assert len(read_committed(tmp_path / "out")) < 6
     sink.close()
 
 

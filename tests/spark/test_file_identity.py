@@ -14,7 +14,9 @@ import pytest
 from connectgroup.dataplane.errors import SourceError
 from connectgroup.dataplane.ownership import Position, metadata_of, ranges_between
 from connectgroup.spark.sources.catalog import is_slice_of
+from connectgroup.spark.sources.identity import Identity
 from connectgroup.spark.sources.listing import read_bytes
+from connectgroup.spark.sources.parts import next_fields
 from connectgroup.spark.sources.planner import FileRules, Planner
 
 
@@ -255,3 +257,23 @@ def test_only_files_of_the_pattern_are_read(tmp_path: Path) -> None:
         append(tmp_path / name, f"{name}\n")
     assert Reader(tmp_path, {}, pattern="*.csv").read() == "a.csv\ndeep/c.csv\n"
     assert Reader(tmp_path, {}, pattern="deep/*").read() == "deep/c.csv\n"
+
+
+def test_new_fields_of_a_file_that_is_read_from_its_start_are_found(tmp_path: Path) -> None:
+    """It was rewritten in place, or has the inode of a deleted file: the committed position is not one of it."""
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"a": 1}\n' * 10)
+    with path.open("rb") as file:
+        identity = Identity.of(file.fileno(), "a.jsonl", path.stat().st_size)
+    positions = {"a.jsonl": Position(identity.read, identity.metadata())}
+    assert [*next_fields(tmp_path, positions)] == []
+    path.write_text('{"b": 1}\n')
+    assert [column.name for columns in next_fields(tmp_path, positions) for column in columns] == ["b"]
+
+
+def test_new_fields_of_a_compressed_file_are_found_piece_by_piece(tmp_path: Path) -> None:
+    lines = b'{"a": 1}\n' * 1_000_000 + b'{"b": 1}\n'
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(lines, 1))
+    found = [*next_fields(tmp_path, {})]
+    assert len(found) == 3, "pieces of 4 MiB"
+    assert [column.name for column in found[-1]] == ["a", "b"]

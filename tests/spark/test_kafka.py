@@ -324,7 +324,29 @@ def test_json_converter_writes_the_types_of_kafka_connect() -> None:
     }
     assert [field["type"] for field in schema["fields"][1]["fields"]] == ["map", "array", "float"]
     assert encoder(pa.string(), "json", schemas=False)("x") == '"x"'
-    assert encoder(pa.string(), "json", schemas=False)(None) is None
+    for schemas in (False, True):
+        assert encoder(pa.string(), "json", schemas=schemas)(None) is None, "a tombstone, or no key"
+
+
+@pytest.mark.parametrize("part", ["value", "key"])
+def test_json_that_the_source_hands_on_as_text_is_not_encoded_again(part: str) -> None:
+    """It would arrive as a JSON string, with one more level of quotes for each copy."""
+    config = {
+        "connector.class": "pipeline",
+        "source": "kafka",
+        "source.bootstrap.servers": "localhost:1",
+        "source.topics": "t",
+        f"source.{part}.converter": "JsonConverter",
+        "sink": "kafka",
+        "sink.bootstrap.servers": "localhost:1",
+        "sink.topic": "u",
+        f"sink.{part}.converter": "JsonConverter",
+    }
+    message = rf"sink\.{part}\.converter: got 'JsonConverter'; allowed: StringConverter: the source hands on"
+    with pytest.raises(ConfigError, match=message):
+        PipelineConnector("c", config)
+    PipelineConnector("c", config | {"source.schema": "a BIGINT"})
+    PipelineConnector("c", config | {f"sink.{part}.converter": "StringConverter"})
 
 
 def test_transaction_of_a_worker_that_died_is_invisible(kafka: str, tmp_path: Path) -> None:

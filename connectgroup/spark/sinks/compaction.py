@@ -96,14 +96,16 @@ def run_to_compact(
     taken: list[tuple[int, str, int]] = []
     for row, name, rows, _, text in found[:count]:
         before: dict[str, list[int]] = json.loads(text)
-        # After offsets were altered, the ranges of a slice do not follow each other.
-        follows = all(part[1] == ranges[slice_][0] for slice_, part in before.items() if slice_ in ranges)
+        # A batch without rows has no file, so a range may be missing in between. After offsets were altered to earlier
+        # ones, the ranges of a slice do not follow each other.
+        follows = all(part[1] <= ranges[slice_][0] for slice_, part in before.items() if slice_ in ranges)
         if common is None or not follows or head(name) != common:
             break
         for slice_, (start, end) in before.items():
             ranges[slice_] = [start, ranges[slice_][1] if slice_ in ranges else end]
         taken.append((row, name, rows))
-    if len(taken) < 2:
+    # With fewer, each further batch would write the same rows again.
+    if len(taken) < max(2, rules.files):
         return None
     names = tuple(name for _, name, _ in reversed(taken))
     return Run(files=names, row=taken[0][0], rows=sum(rows for _, _, rows in taken), ranges=ranges)
@@ -141,5 +143,6 @@ def delete_replaced(store: OffsetStore, directory: Path, owner: Owner, retention
         "SELECT file FROM connectgroup_replaced WHERE connector = ? AND replaced_ms <= ?", owner.connector, limit_ms
     )
     for (name,) in found:
-        (directory / name).unlink(missing_ok=True)
+        if Path(name).name == name:  # others can write the manifest: a path would lead out of the directory
+            (directory / name).unlink(missing_ok=True)
         store.execute("DELETE FROM connectgroup_replaced WHERE file = ?", name)

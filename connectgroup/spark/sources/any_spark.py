@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import uuid
 from collections.abc import Mapping
 from functools import cached_property
@@ -28,6 +29,7 @@ from ...dataplane.settings import PluginSettings
 from ...dataplane.source import Source
 from ...dataplane.transform import listed
 from ...errors import ConfigError
+from ..kafka_client import check_client_setting
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,6 +38,7 @@ FORMATS_VARIABLE: Final = "CONNECTGROUP_SPARK_FORMATS"
 """Environment variable of a worker: more formats, separated by commas."""
 _FORMATS: Final = ("rate", "rate-micro-batch")
 _SLICE: Final = "stream"
+_LOG_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _MAX_METADATA_BYTES: Final = 64 * 1024
 """Upper bound on what is committed of the logs with each batch. The log of a source of files exceeds it soon."""
 _OPTIONS: Final = 'options of the format as a JSON object of texts, such as {"rowsPerSecond": "10"}'
@@ -67,6 +70,8 @@ class SparkSourceSettings(PluginSettings):
             raise ConfigError("source.options", "a text", _OPTIONS) from error
         if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
             raise ConfigError("source.options", "a text", _OPTIONS)
+        for name in found if self.format == "kafka" else ():
+            check_client_setting("source.options", name.removeprefix("kafka."))
         return found
 
 
@@ -112,13 +117,12 @@ class AnySparkSource(Source):
         position = positions.get(_SLICE, 0)
         if not position:
             return
-        try:
-            logs: dict[str, str] = json.loads(metadata_of(position))
-        except ValueError as error:
+        logs = _logs_of(metadata_of(position))
+        if logs is None:
             raise SourceError(
                 f"{self.description}: offset {int(position)} has no log of Spark; allowed: offsets of this source, or a"
                 " reset"
-            ) from error
+            )
         batch, offset = int(position) - 1, logs.pop("offset")
         files = {
             "metadata": json.dumps({"id": str(uuid.uuid4())}),
@@ -148,3 +152,17 @@ class AnySparkSource(Source):
 
     def _load(self, session: SparkSession) -> DataFrame:
         return session.readStream.format(self._settings.format).options(**self._settings.parsed_options).load()
+
+
+def _logs_of(metadata: str) -> dict[str, str] | None:
+    """Decode the logs in the metadata of a position; None if they are not what ``logged`` returns.
+
+    The metadata come from the sink, and their keys become names of files: a path would lead out of the checkpoint.
+    """
+    try:
+        logs = json.loads(metadata)
+    except ValueError:
+        return None
+    if not isinstance(logs, dict) or "offset" not in logs or not all(isinstance(text, str) for text in logs.values()):
+        return None
+    return logs if all(_LOG_NAME.fullmatch(name) for name in logs) else None

@@ -66,6 +66,13 @@ class KafkaSourceSettings(ConverterSettings):
         str, Field(description="settings of the Kafka client as a JSON object, such as security.protocol")
     ] = ""
 
+    @property
+    def json_texts(self) -> frozenset[str]:
+        names = {column.name for column in _columns(self)}
+        forms = {"key": self.key_form, "value": self.value_form}
+        is_text = {"key": "key" in names, "value": self.schema_ is None}
+        return frozenset(name for name, form in forms.items() if form == "json" and is_text[name])
+
     def model_post_init(self, _: Any) -> None:
         """Check the topics, the schema, the converters and the client's settings.
 

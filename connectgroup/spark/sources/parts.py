@@ -258,24 +258,41 @@ def next_fields(root: Path, positions: Mapping[str, int], pattern: str = "") -> 
 
     inodes, left = list_inodes(root, pattern, {}), _EVOLVE_TOTAL_BYTES
     identities = identities_in(positions)
-    by_inode = {identity.inode: positions[name] for name, identity in identities.items()}
+    by_inode = {identity.inode: identity for identity in identities.values()}
     for name in sorted(inodes):
-        start, codec = int(by_inode.get(inodes[name], positions.get(name, 0))), codec_of(name)
+        known, codec = by_inode.get(inodes[name], identities.get(name)), codec_of(name)
         try:
             with (root / name).open("rb") as file:
+                # An inode is used again, and a file may be rewritten in place: such a file is read from its start.
+                start = known.read if known is not None and known.has_content_of(file.fileno()) else 0
                 if os.fstat(file.fileno()).st_size <= start:
                     continue
-                if codec:
-                    file.seek(start)
-                    data = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), codec).read()
-                else:
-                    data = os.pread(file.fileno(), EVOLVE_BYTES, start)
+                parts = _unpacked(file, start, codec) if codec else [os.pread(file.fileno(), EVOLVE_BYTES, start)]
+                for lines in parts:
+                    yield columns_to_add(lines)
+                    left -= len(lines)
+                    if left <= 0:
+                        return
         except (OSError, pa.ArrowException):
             continue  # The task that owns the file reports it.
-        yield columns_to_add(data)
-        left -= len(data)
-        if left <= 0:
-            return
+
+
+def _unpacked(file: BinaryIO, start: int, codec: str) -> Iterator[bytes]:
+    """Yield the lines of a compressed file, some megabytes at a time: it may be large, or a bomb."""
+    import pyarrow as pa
+
+    file.seek(start)
+    stream, rest = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), codec), b""
+    while data := stream.read(EVOLVE_BYTES):
+        end = data.rfind(b"\n") + 1
+        if end:
+            yield rest + data[:end]
+            rest = data[end:]
+        else:
+            # A line this long is no line of a batch.
+            rest = (rest + data)[: 2 * EVOLVE_BYTES]
+    if rest:
+        yield rest
 
 
 def _heads(root: Path, dialect: Dialect, pattern: str) -> Iterator[tuple[Path, bytes]]:

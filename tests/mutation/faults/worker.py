@@ -32,7 +32,7 @@ WORKER: tuple[Fault, ...] = (
           "A if B else C", "C")),
     *at("connectgroup.member.state_machine:Member.mark_lost", "member/test_errors_and_lease.py",
         C("a member that lost its units never rejoins",
-          "if S.A is B: ...", "", simulator="L4")),
+          "if S.A is B: ...", "", simulator="L1 L4")),
     *at("connectgroup.worker.heartbeat:Heartbeats._send_one", LIFE,
         C("a pending request hides the end of the lease",
           "asyncio.timeout(A)", "asyncio.timeout(None)"),
