@@ -47,7 +47,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Distribute the tests over several processes (``-n 3 --dist loadgroup``): the longest tests start first.
 
     Tests that share a broker, a Spark session or a group of processes run in one process, one after the other, so that
-    each of these is started once. They wait more than they compute, so three processes are right for two cores.
+    each of these is started once. They wait more than they compute, so three processes are right for two cores. Long
+    computations run in processes of the lowest priority: they take what the tests that wait leave.
     """
     for item in items:
         if " at 0x" in item.nodeid:
@@ -77,16 +78,6 @@ def pytest_check_groups(config: pytest.Config, items: list[pytest.Item]) -> None
     for item in items:
         if item.get_closest_marker("xdist_group") is not None and "@" not in item.nodeid.rpartition("]")[2]:
             raise pytest.UsageError(f"{item.nodeid}: pytest-xdist ignores its group; allowed: pytest below 9.2")
-
-
-NICE = pytest.StashKey[bool]()
-
-
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Give way to the longest test, which starts first and keeps one core busy until nearly the end."""
-    if "PYTEST_XDIST_WORKER" in os.environ and "first" not in item.keywords and NICE not in item.config.stash:
-        item.config.stash[NICE] = True
-        os.nice(5)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

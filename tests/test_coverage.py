@@ -64,7 +64,7 @@ def measured(folder: Path) -> dict[str, Any]:
         "TEST_VOLUME": "user",
         "FUZZ_INPUTS": "2000",
     }
-    coverage = (sys.executable, "-m", "coverage")
+    coverage = ("nice", "-n", "15", sys.executable, "-m", "coverage")
     sources = ",".join(f"connectgroup.{package}" for package in PACKAGES)
     tests = [f"tests/{package}" for package in PACKAGES]
     pytest_options = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--basetemp", str(folder / "t"))
