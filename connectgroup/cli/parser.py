@@ -24,6 +24,7 @@ from .groups import (
 )
 from .processes import prepare_spark, run_up, serve_coordinator, serve_proxy, serve_rest, serve_worker
 from .security import add_security
+from .server_options import add_assigning, add_metrics, add_rest, add_server
 from .workers import drain_worker, list_workers, restart_worker
 
 
@@ -66,13 +67,13 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="file of a connector to create or update, JSON or .properties; may be repeated",
     )
-    _add_assigning(up, "an assignor that the workers list, in order of preference; may be repeated (balanced)")
+    add_assigning(up, "an assignor that the workers list, in order of preference; may be repeated (balanced)")
     up.add_argument("--no-restart", action="store_true", help="do not restart a worker process that died")
-    _add_server(up)
+    add_server(up)
     add_security(up)
     up.add_argument("--rest-port", type=number, metavar="PORT", help="serve the REST API at this port, 0 for any (off)")
-    _add_rest(up, "--rest-")
-    _add_metrics(up, "; worker-1 serves its own at the next port, worker-2 at the one after")
+    add_rest(up, "--rest-")
+    add_metrics(up, "; worker-1 serves its own at the next port, worker-2 at the one after")
     add_secrets(up)
     add_allowed_paths(up, "the current directory")
     up.set_defaults(run=run_up)
@@ -82,7 +83,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_group(rest)
     rest.add_argument("--new-group", action="store_true", help="create the group if there are only others")
     rest.add_argument("--port", type=number, default=DEFAULT_REST_PORT, help=f"port, 0 for any ({DEFAULT_REST_PORT})")
-    _add_rest(rest, "--")
+    add_rest(rest, "--")
     add_allowed_paths(rest, "only the workers check")
     rest.set_defaults(run=serve_rest)
 
@@ -90,9 +91,9 @@ def build_parser() -> argparse.ArgumentParser:
     coordinator.add_argument(
         "--data", type=path, default=Path("connectgroup-data"), help="directory of the log (connectgroup-data)"
     )
-    _add_server(coordinator)
+    add_server(coordinator)
     add_security(coordinator)
-    _add_metrics(coordinator)
+    add_metrics(coordinator)
     coordinator.set_defaults(run=serve_coordinator)
 
     proxy = commands.add_parser("proxy", help="serve the groups of a Kafka broker's clients; forward everything else")
@@ -111,8 +112,8 @@ def build_parser() -> argparse.ArgumentParser:
     proxy.add_argument(
         "--min-session-timeout-ms", type=number, default=6_000, help="lowest session timeout of a classic member (6000)"
     )
-    _add_server(proxy)
-    _add_metrics(proxy)
+    add_server(proxy)
+    add_metrics(proxy)
     proxy.set_defaults(run=serve_proxy)
 
     worker = commands.add_parser("worker", help="run one worker")
@@ -124,7 +125,7 @@ def build_parser() -> argparse.ArgumentParser:
         type=name,
         help="group.instance.id: after a stop, the tasks are kept for this worker until the session timeout",
     )
-    _add_assigning(worker, "an assignor to list, in order of preference; may be repeated (balanced)")
+    add_assigning(worker, "an assignor to list, in order of preference; may be repeated (balanced)")
     worker.add_argument(
         "--group-protocol",
         choices=("connect", "classic", "generic"),
@@ -143,7 +144,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     worker.add_argument("--supervised", action="store_true", help=argparse.SUPPRESS)
     worker.add_argument("--tls-server", type=path, help=argparse.SUPPRESS)
-    _add_metrics(worker)
+    add_metrics(worker)
     add_secrets(worker)
     add_allowed_paths(worker, "none")
     worker.set_defaults(run=serve_worker)
@@ -266,174 +267,6 @@ def build_parser() -> argparse.ArgumentParser:
     completion.add_argument("shell", choices=SHELLS)
     completion.set_defaults(run=print_completion)
     return parser
-
-
-def _add_server(parser: argparse.ArgumentParser) -> None:
-    from ..config.base import DEFAULT_PORT
-
-    parser.add_argument(
-        "--log", metavar="URL", help="memory: or sqlite:///path instead of a file in the --data directory"
-    )
-    parser.add_argument("--uvloop", action="store_true", help="run on uvloop, a faster event loop (extra 'uvloop')")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
-    parser.add_argument(
-        "--port", type=number, default=DEFAULT_PORT, help=f"port to listen on, 0 for any ({DEFAULT_PORT})"
-    )
-    parser.add_argument(
-        "--session-timeout-ms",
-        type=number,
-        default=10_000,
-        help="a worker without a heartbeat for this long is removed (10000)",
-    )
-    parser.add_argument(
-        "--heartbeat-interval-ms", type=number, default=3_000, help="heartbeat interval of workers (3000)"
-    )
-    parser.add_argument(
-        "--topics-from",
-        metavar="HOST:PORT",
-        help="PLAINTEXT listener of the Kafka broker whose topics consumer groups (KIP-848) subscribe to",
-    )
-    parser.add_argument(
-        "--consumer-session-timeout-ms", type=number, default=45_000, help="session timeout of consumer groups (45000)"
-    )
-    parser.add_argument(
-        "--consumer-heartbeat-interval-ms",
-        type=number,
-        default=5_000,
-        help="heartbeat interval of consumer groups (5000)",
-    )
-    parser.add_argument(
-        "--consumer-migration-policy",
-        choices=("bidirectional", "upgrade", "downgrade", "disabled"),
-        default="bidirectional",
-        help="which groups of consumers change between the classic protocol and KIP-848 while they have members",
-    )
-    parser.add_argument(
-        "--fallback-assignor",
-        default="balanced",
-        metavar="NAME",
-        help="server-side assignor, used after three failures of the workers' assignor (balanced)",
-    )
-    parser.add_argument(
-        "--rebalance-delay-ms",
-        type=number,
-        default=10_000,
-        help="how long the tasks of a lost worker are delayed for it; 0 reassigns them at once (10000)",
-    )
-    parser.add_argument(
-        "--connection-loss-grace-ms",
-        type=number,
-        default=1_000,
-        help="how long after the loss of its connection to look whether a worker's process on this machine has ended, "
-        "which removes the worker at once; 0: only its session timeout does (1000)",
-    )
-    parser.add_argument(
-        "--assignment-interval-ms",
-        type=number,
-        default=0,
-        help="minimum interval between two computations of an assignment (0)",
-    )
-    parser.add_argument(
-        "--moves-per-round",
-        type=number,
-        default=0,
-        help="maximum number of running tasks that are moved at a time; 0 moves all (0)",
-    )
-    parser.add_argument(
-        "--max-connections",
-        type=number,
-        default=2000,
-        help="maximum number of open connections; a worker needs two (2000)",
-    )
-    parser.add_argument(
-        "--max-connections-per-address",
-        type=number,
-        default=1500,
-        help="maximum number of connections from one address (1500)",
-    )
-    for option, default, help_ in (
-        ("--max-connections-per-principal", 1_500, "maximum number of connections of one authenticated user"),
-        ("--max-unauthenticated", 200, "maximum number of connections that have not authenticated yet"),
-        ("--idle-timeout-s", 600, "close a connection without a request for this long"),
-        ("--max-groups", 1_000, "maximum number of groups"),
-        ("--max-members", 1_000, "maximum number of members of one group"),
-        ("--max-units", 200_000, "maximum number of connectors and tasks of one group"),
-    ):
-        parser.add_argument(option, type=number, default=default, help=f"{help_} ({default})")
-
-
-def _add_assigning(parser: argparse.ArgumentParser, assignor_help: str) -> None:
-    """Add the options that select the assignor, and the rebalance timeout."""
-    assignors = parser.add_mutually_exclusive_group()
-    with_plugins(assignors.add_argument("--assignor", action="append", help=assignor_help), "assignors")
-    assignors.add_argument("--no-assignor", action="store_true", help="list no assignor: the coordinator assigns")
-    assignors.add_argument(
-        "--server-assignor", metavar="NAME", help="list no assignor and request this server-side assignor"
-    )
-    parser.add_argument(
-        "--rebalance-timeout-ms", type=number, help="how long a worker may take to stop revoked tasks (60000)"
-    )
-
-
-def _add_metrics(parser: argparse.ArgumentParser, more: str = "") -> None:
-    parser.add_argument(
-        "--metrics-port",
-        type=number,
-        metavar="PORT",
-        help=f"serve metrics for Prometheus at this port of 127.0.0.1, 0 for any (off){more}",
-    )
-
-
-def _add_rest(parser: argparse.ArgumentParser, prefix: str) -> None:
-    parser.add_argument(
-        f"{prefix}host",
-        dest="rest_host",
-        default="127.0.0.1",
-        metavar="HOST",
-        help="address to listen on; any but a loopback address requires users, certificate and key (127.0.0.1)",
-    )
-    parser.add_argument(
-        f"{prefix}users",
-        dest="rest_users",
-        type=path,
-        metavar="FILE",
-        help="name=password lines: basic authentication",
-    )
-    parser.add_argument(
-        f"{prefix}readers",
-        dest="rest_readers",
-        type=path,
-        metavar="FILE",
-        help="name=password lines: users that may only read",
-    )
-    parser.add_argument(
-        f"{prefix}connector-class",
-        dest="rest_connector_classes",
-        action="append",
-        metavar="NAME",
-        help="a connector class that clients may use; may be repeated (all that are installed)",
-    )
-    parser.add_argument(
-        f"{prefix}requests-per-second",
-        dest="rest_requests_per_second",
-        type=number,
-        default=1_000,
-        metavar="N",
-        help="maximum for each client address (1000)",
-    )
-    parser.add_argument(
-        f"{prefix}certificate", dest="rest_certificate", type=path, metavar="PEM", help="TLS certificate"
-    )
-    parser.add_argument(
-        f"{prefix}key", dest="rest_key", type=path, metavar="PEM", help="private key of the certificate"
-    )
-    parser.add_argument(
-        f"{prefix}allowed-host",
-        dest="rest_allowed_hosts",
-        action="append",
-        metavar="NAME",
-        help="another host name of this server that clients use; may be repeated",
-    )
 
 
 _GLOBAL = {"--coordinator": True, "--group": True, "--json": False}

@@ -1,39 +1,22 @@
 """Requests of an operator: describe and delete groups, change connectors, restart connectors, tasks and workers.
 
 The only code that builds these requests. The command line, the REST API, the supervisor and embedders use it, over any
-transport. An error code in a response becomes its exception (``errors``).
-
-A request is retried with back-off until ``retry_for_s`` has passed, at the next address if there are several:
-
-- any request that was not processed: no connection, COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR;
-- an idempotent request whose outcome is unknown: the response is lost, or the log failed.
-
-A creation or a deletion with an unknown outcome is not retried, because the retry could not distinguish its own earlier
-success from a conflict: the error says that the change may have been made.
+transport. ``retrying`` says which requests are retried.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypeVar
-
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_exponential, wait_random
+from typing import Final
 
 from ..checks import setting_texts
 from ..errors import (
     ConnectorAlreadyExists,
     ConnectorNotFound,
-    CoordinatorLoadInProgress,
-    CoordinatorNotAvailable,
-    NotAuthenticated,
-    NotCoordinator,
-    NotSent,
     TimedOut,
-    TransportError,
-    from_code,
 )
-from ..protocol.messages.api import Handler, Request, Response
+from ..protocol.messages.api import Handler
 from ..protocol.messages.common import RestartRequest, RestartResponse, entries
 from ..protocol.messages.connectors import (
     ConfigPatch,
@@ -60,15 +43,11 @@ from ..transport.base import Client
 from ..transport.local import LocalClient
 from ..transport.tcp_client import TcpClient
 from .conditions import find_member, runs_all, shown
-from .responses import PutResult as PutResult, error_of
+from .responses import PutResult as PutResult
+from .retrying import RetryingSender
 
 POLL_S: Final = 0.1
 """Interval between two descriptions while a method waits for a state of the group."""
-
-_NOT_PROCESSED: Final = (NotSent, CoordinatorLoadInProgress, NotCoordinator)
-_UNKNOWN_OUTCOME: Final = (TransportError, CoordinatorNotAvailable)
-
-R = TypeVar("R", bound=Response)
 
 
 class Admin:
@@ -86,10 +65,7 @@ class Admin:
             timeout_s: timeout of one attempt, connecting included.
             retry_for_s: no retry starts later than this after the first attempt; 0 disables retries.
         """
-        if not clients:
-            raise ValueError("clients: got none; allowed: one or more")
-        self._clients = list(clients)
-        self._timeout_s, self._retry_for_s = timeout_s, retry_for_s
+        self._sender = RetryingSender(clients, timeout_s=timeout_s, retry_for_s=retry_for_s)
 
     @classmethod
     def connect(
@@ -130,12 +106,11 @@ class Admin:
     @property
     def address(self) -> str:
         """The address that the next request is sent to, for messages."""
-        return self._clients[0].address
+        return self._sender.address
 
     async def close(self) -> None:
         """Close all connections."""
-        for client in self._clients:
-            await client.close()
+        await self._sender.close()
 
     # ---------------------------------------------------------------------------------------------- groups
 
@@ -148,7 +123,7 @@ class Admin:
             connectors: whether to describe the connectors as well.
         """
         request = DescribeRequest(connectors=None if connectors else ())
-        return (await self._send(request, DescribeResponse, idempotent=True)).groups
+        return (await self._sender.send(request, DescribeResponse, idempotent=True)).groups
 
     async def describe(
         self,
@@ -180,12 +155,12 @@ class Admin:
             include_credentials=credentials,
             include_assignor_input=assignor_input,
         )
-        return (await self._send(request, DescribeResponse, idempotent=True)).groups[0]
+        return (await self._sender.send(request, DescribeResponse, idempotent=True)).groups[0]
 
     async def committed_offsets(self, group_id: str) -> tuple[FetchedTopic, ...]:
         """Return the offsets that the members of a consumer or classic group have committed."""
         request = OffsetFetchRequest(groups=(GroupToFetch(group_id=group_id, topics=None),))
-        return (await self._send(request, OffsetFetchResponse, idempotent=True)).first.topics
+        return (await self._sender.send(request, OffsetFetchResponse, idempotent=True)).first.topics
 
     async def delete_group(self, group_id: str) -> None:
         """Delete a group that has no members, with its connectors.
@@ -194,7 +169,7 @@ class Admin:
             GroupIdNotFound: there is no such group.
             NonEmptyGroup: the group has members.
         """
-        await self._send(DeleteRequest(group_ids=(group_id,)), DeleteResponse, idempotent=False)
+        await self._sender.send(DeleteRequest(group_ids=(group_id,)), DeleteResponse, idempotent=False)
 
     async def wait_until(
         self, group_id: str, condition: Callable[[DescribedGroup], bool], *, what: str, timeout_s: float = 30.0
@@ -353,7 +328,7 @@ class Admin:
             idempotent: whether the change may be retried although an earlier attempt may have made it.
         """
         request = UpdateConnectorsRequest(group_id=group_id, changes=(change,))
-        response = await self._send(request, UpdateConnectorsResponse, idempotent=idempotent)
+        response = await self._sender.send(request, UpdateConnectorsResponse, idempotent=idempotent)
         return response.results[0].version
 
     # ---------------------------------------------------------------------------------------------- workers
@@ -369,7 +344,7 @@ class Admin:
             InvalidRequest: the worker is draining.
         """
         request = RestartRequest(group_id=group_id, member_id=member_id)
-        return not (await self._send(request, RestartResponse, idempotent=True)).already_requested
+        return not (await self._sender.send(request, RestartResponse, idempotent=True)).already_requested
 
     async def drain_worker(self, group_id: str, member_id: str) -> bool:
         """Request that a worker drain: other workers take its units, then it leaves for good.
@@ -381,7 +356,7 @@ class Admin:
             GroupIdNotFound, UnknownMemberId: there is no such group, or no such worker in it.
         """
         request = RestartRequest(group_id=group_id, member_id=member_id, drain=True)
-        return not (await self._send(request, RestartResponse, idempotent=True)).already_requested
+        return not (await self._sender.send(request, RestartResponse, idempotent=True)).already_requested
 
     async def set_logger_level(self, group_id: str, logger: str, level: str) -> None:
         """Set the level of a logger, and of all loggers below it, on every worker of a group (KIP-976).
@@ -398,7 +373,7 @@ class Admin:
             InvalidRequest: there is no such level.
         """
         request = SetLoggerLevelRequest(group_id=group_id, logger=logger, level=level)
-        await self._send(request, SetLoggerLevelResponse, idempotent=True)
+        await self._sender.send(request, SetLoggerLevelResponse, idempotent=True)
 
     async def wait_worker(self, group_id: str, member_id: str, *, timeout_s: float = 60.0) -> DescribedGroup:
         """Wait until a worker is in the group and runs all units of its latest target assignment.
@@ -419,42 +394,3 @@ class Admin:
             if find_member(group, member_id) is not None:
                 raise
             raise TimedOut(f"{error}; workers of this group: {shown([m.member_id for m in group.members])}") from error
-
-    # ---------------------------------------------------------------------------------------------- requests
-
-    async def _send(self, request: Request, expected: type[R], *, idempotent: bool) -> R:
-        loop = asyncio.get_running_loop()
-        give_up_at = loop.time() + self._retry_for_s
-        retried = (*_NOT_PROCESSED, *_UNKNOWN_OUTCOME) if idempotent else _NOT_PROCESSED
-        retrying = AsyncRetrying(
-            retry=retry_if_exception(
-                lambda error: isinstance(error, retried) and not isinstance(error, NotAuthenticated)
-            ),
-            wait=wait_exponential(multiplier=0.05, max=1.0) + wait_random(0, 0.05),
-            # The loop's clock, so that a loop in virtual time works.
-            stop=lambda _: loop.time() >= give_up_at,
-            sleep=asyncio.sleep,
-            before_sleep=self._use_next_client,
-            reraise=True,
-        )
-        try:
-            response: Response = await retrying(self._attempt, request)
-        except _UNKNOWN_OUTCOME as error:
-            if idempotent or isinstance(error, NotSent):
-                raise
-            raise type(error)(f"{error}; the change may have been made") from error
-        assert isinstance(response, expected)
-        return response
-
-    async def _attempt(self, request: Request) -> Response:
-        response = await self._clients[0].call(request, timeout_s=self._timeout_s)
-        code, message = error_of(request, response)
-        if code:
-            raise from_code(code, message)
-        return response
-
-    def _use_next_client(self, state: RetryCallState) -> None:
-        """Send the next attempt to the next address, unless this coordinator is about to serve the group."""
-        error = state.outcome.exception() if state.outcome is not None else None
-        if not isinstance(error, CoordinatorLoadInProgress):
-            self._clients.append(self._clients.pop(0))

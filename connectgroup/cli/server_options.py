@@ -1,0 +1,179 @@
+"""Options of the commands that start servers and workers."""
+
+from __future__ import annotations
+
+import argparse
+
+from .arguments import number, path
+from .completion import with_plugins
+
+
+def add_server(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a coordinator."""
+    from ..config.base import DEFAULT_PORT
+
+    parser.add_argument(
+        "--log", metavar="URL", help="memory: or sqlite:///path instead of a file in the --data directory"
+    )
+    parser.add_argument("--uvloop", action="store_true", help="run on uvloop, a faster event loop (extra 'uvloop')")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
+    parser.add_argument(
+        "--port", type=number, default=DEFAULT_PORT, help=f"port to listen on, 0 for any ({DEFAULT_PORT})"
+    )
+    parser.add_argument(
+        "--session-timeout-ms",
+        type=number,
+        default=10_000,
+        help="a worker without a heartbeat for this long is removed (10000)",
+    )
+    parser.add_argument(
+        "--heartbeat-interval-ms", type=number, default=3_000, help="heartbeat interval of workers (3000)"
+    )
+    parser.add_argument(
+        "--topics-from",
+        metavar="HOST:PORT",
+        help="PLAINTEXT listener of the Kafka broker whose topics consumer groups (KIP-848) subscribe to",
+    )
+    parser.add_argument(
+        "--consumer-session-timeout-ms", type=number, default=45_000, help="session timeout of consumer groups (45000)"
+    )
+    parser.add_argument(
+        "--consumer-heartbeat-interval-ms",
+        type=number,
+        default=5_000,
+        help="heartbeat interval of consumer groups (5000)",
+    )
+    parser.add_argument(
+        "--consumer-migration-policy",
+        choices=("bidirectional", "upgrade", "downgrade", "disabled"),
+        default="bidirectional",
+        help="which groups of consumers change between the classic protocol and KIP-848 while they have members",
+    )
+    parser.add_argument(
+        "--fallback-assignor",
+        default="balanced",
+        metavar="NAME",
+        help="server-side assignor, used after three failures of the workers' assignor (balanced)",
+    )
+    parser.add_argument(
+        "--rebalance-delay-ms",
+        type=number,
+        default=10_000,
+        help="how long the tasks of a lost worker are delayed for it; 0 reassigns them at once (10000)",
+    )
+    parser.add_argument(
+        "--connection-loss-grace-ms",
+        type=number,
+        default=1_000,
+        help="how long after the loss of its connection to look whether a worker's process on this machine has ended, "
+        "which removes the worker at once; 0: only its session timeout does (1000)",
+    )
+    parser.add_argument(
+        "--assignment-interval-ms",
+        type=number,
+        default=0,
+        help="minimum interval between two computations of an assignment (0)",
+    )
+    parser.add_argument(
+        "--moves-per-round",
+        type=number,
+        default=0,
+        help="maximum number of running tasks that are moved at a time; 0 moves all (0)",
+    )
+    parser.add_argument(
+        "--max-connections",
+        type=number,
+        default=2000,
+        help="maximum number of open connections; a worker needs two (2000)",
+    )
+    parser.add_argument(
+        "--max-connections-per-address",
+        type=number,
+        default=1500,
+        help="maximum number of connections from one address (1500)",
+    )
+    for option, default, help_ in (
+        ("--max-connections-per-principal", 1_500, "maximum number of connections of one authenticated user"),
+        ("--max-unauthenticated", 200, "maximum number of connections that have not authenticated yet"),
+        ("--idle-timeout-s", 600, "close a connection without a request for this long"),
+        ("--max-groups", 1_000, "maximum number of groups"),
+        ("--max-members", 1_000, "maximum number of members of one group"),
+        ("--max-units", 200_000, "maximum number of connectors and tasks of one group"),
+    ):
+        parser.add_argument(option, type=number, default=default, help=f"{help_} ({default})")
+
+
+def add_assigning(parser: argparse.ArgumentParser, assignor_help: str) -> None:
+    """Add the options that select the assignor, and the rebalance timeout."""
+    assignors = parser.add_mutually_exclusive_group()
+    with_plugins(assignors.add_argument("--assignor", action="append", help=assignor_help), "assignors")
+    assignors.add_argument("--no-assignor", action="store_true", help="list no assignor: the coordinator assigns")
+    assignors.add_argument(
+        "--server-assignor", metavar="NAME", help="list no assignor and request this server-side assignor"
+    )
+    parser.add_argument(
+        "--rebalance-timeout-ms", type=number, help="how long a worker may take to stop revoked tasks (60000)"
+    )
+
+
+def add_metrics(parser: argparse.ArgumentParser, more: str = "") -> None:
+    """Add the option of the Prometheus endpoint."""
+    parser.add_argument(
+        "--metrics-port",
+        type=number,
+        metavar="PORT",
+        help=f"serve metrics for Prometheus at this port of 127.0.0.1, 0 for any (off){more}",
+    )
+
+
+def add_rest(parser: argparse.ArgumentParser, prefix: str) -> None:
+    """Add the options of a REST server, each with this prefix."""
+    parser.add_argument(
+        f"{prefix}host",
+        dest="rest_host",
+        default="127.0.0.1",
+        metavar="HOST",
+        help="address to listen on; any but a loopback address requires users, certificate and key (127.0.0.1)",
+    )
+    parser.add_argument(
+        f"{prefix}users",
+        dest="rest_users",
+        type=path,
+        metavar="FILE",
+        help="name=password lines: basic authentication",
+    )
+    parser.add_argument(
+        f"{prefix}readers",
+        dest="rest_readers",
+        type=path,
+        metavar="FILE",
+        help="name=password lines: users that may only read",
+    )
+    parser.add_argument(
+        f"{prefix}connector-class",
+        dest="rest_connector_classes",
+        action="append",
+        metavar="NAME",
+        help="a connector class that clients may use; may be repeated (all that are installed)",
+    )
+    parser.add_argument(
+        f"{prefix}requests-per-second",
+        dest="rest_requests_per_second",
+        type=number,
+        default=1_000,
+        metavar="N",
+        help="maximum for each client address (1000)",
+    )
+    parser.add_argument(
+        f"{prefix}certificate", dest="rest_certificate", type=path, metavar="PEM", help="TLS certificate"
+    )
+    parser.add_argument(
+        f"{prefix}key", dest="rest_key", type=path, metavar="PEM", help="private key of the certificate"
+    )
+    parser.add_argument(
+        f"{prefix}allowed-host",
+        dest="rest_allowed_hosts",
+        action="append",
+        metavar="NAME",
+        help="another host name of this server that clients use; may be repeated",
+    )
