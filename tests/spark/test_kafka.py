@@ -251,6 +251,25 @@ def test_key_topic_and_value_of_a_record_come_from_the_columns(kafka: str) -> No
     assert committed(kafka, first) == [(None, "w")]
 
 
+@pytest.mark.parametrize(
+    ("kind", "accepted"),
+    [
+        ("ARRAY<STRUCT<key: STRING, value: BINARY>>", True),
+        ("MAP<STRING,STRING>", True),
+        ("ARRAY<STRUCT<NAME: STRING, VALUE: STRING>>", False),
+        ("STRING", False),
+    ],
+)
+def test_column_of_headers_has_keys_and_values(kind: str, accepted: bool) -> None:
+    settings = KafkaSinkSettings.model_validate({"bootstrap.servers": "127.0.0.1:1", "topic": "t"})
+    columns = (Column("value", "STRING"), Column("headers", kind))
+    if accepted:
+        KafkaSink.create(settings, columns)
+        return
+    with pytest.raises(ConfigError, match="headers: got .*; allowed: an array of structs of key and value, or a map"):
+        KafkaSink.create(settings, columns)
+
+
 def test_converters_write_what_they_read_and_headers_arrive(kafka: str, table: Bench) -> None:
     """The forms are those of Kafka Connect's converters."""
     from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition

@@ -7,6 +7,7 @@ rules are those of ``dataplane.fences``; ``kafka_offsets`` has the state that th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from confluent_kafka import Producer
 
+_HEADERS: Final = re.compile(r"MAP<|ARRAY<STRUCT<(?=.*\bkey:)(?=.*\bvalue:)", re.IGNORECASE)
 METADATA: Final = ("key", "topic", "partition", "offset", "timestamp", "headers")
 """Columns that are not part of a value that is written as JSON. ``key`` and ``topic`` are those of the record."""
 
@@ -242,7 +244,7 @@ def _check_forms(settings: KafkaSinkSettings, columns: Columns) -> None:
         if form == "bytes" and types.get(name, "BINARY") != "BINARY":
             allowed = f"another converter: the column {name} is {types[name]}"
             raise ConfigError(f"sink.{name}.converter", "ByteArrayConverter", allowed)
-    if not types.get("headers", "MAP<").startswith(("ARRAY<STRUCT<", "MAP<")):
+    if not _HEADERS.match(types.get("headers", "MAP<")):
         raise ConfigError("headers", types["headers"], "an array of structs of key and value, or a map")
 
 

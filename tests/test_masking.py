@@ -1,0 +1,28 @@
+"""Values of credentials within a text."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from connectgroup.masking import masked_text
+
+OPTIONS = json.dumps({"url": "jdbc:x", "password": 'pass"word; with, all', "user": "ada"})
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("password=hunter2 next", "password=[hidden] next"),
+        ("password='two words' user=x", "password=[hidden] user=x"),
+        ("{'my.secret': 'two words'} next", "{'my.secret': [hidden]} next"),
+        (OPTIONS, '{"url": "jdbc:x", "password": [hidden], "user": "ada"}'),
+        (json.dumps(json.dumps({"token": "two words", "x": "y"})), r'"{\"token\": [hidden], \"x\": \"y\"}"'),
+        ('{"password": "cut of', '{"password": [hidden]'),
+        ('{"password": "", "x": "y"}', '{"password": [hidden], "x": "y"}'),
+        ("jdbc:postgresql://ada:pw@host/db", "jdbc:postgresql://[hidden]@host/db"),
+    ],
+)
+def test_value_of_a_credential_is_hidden_to_its_end(text: str, shown: str) -> None:
+    assert masked_text(text) == shown
