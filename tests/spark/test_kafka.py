@@ -260,13 +260,13 @@ def test_key_topic_and_value_of_a_record_come_from_the_columns(kafka: str) -> No
         ("STRING", False),
     ],
 )
-def test_column_of_headers_has_keys_and_values(kind: str, accepted: bool) -> None:
-    settings = KafkaSinkSettings.model_validate({"bootstrap.servers": "127.0.0.1:1", "topic": "t"})
+def test_column_of_headers_has_keys_and_values(kafka: str, kind: str, accepted: bool) -> None:
+    settings = KafkaSinkSettings.model_validate({"bootstrap.servers": kafka, "topic": "t"})
     columns = (Column("value", "STRING"), Column("headers", kind))
     if accepted:
         KafkaSink.create(settings, columns)
         return
-    with pytest.raises(ConfigError, match="headers: got .*; allowed: an array of structs of key and value, or a map"):
+    with pytest.raises(ConfigError, match=r"headers: got .*; allowed: an array of structs of key and value, or a map"):
         KafkaSink.create(settings, columns)
 
 
