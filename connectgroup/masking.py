@@ -27,7 +27,9 @@ _CREDENTIAL: Final = re.compile(
 _REFERENCE: Final = re.compile(r"\$\{(?:env|file|dir):[^{}]*\}")
 _USER_INFO: Final = re.compile(r"(?<=://)[^/\s'\"]+(?=@)")
 _PAIR: Final = re.compile(
-    r"(?P<key>[\w.\-]*(?:passw|passphrase|secret|token|credential|apikey|pwd)[\w.\-]*)(?P<is>\s*=\s*|\\*['\"]\s*:\s*)"
+    # Atomic, and from the beginning of a word: without either, a long word would take quadratic time.
+    r"(?P<key>(?<![\w.\-])(?>[\w.\-]*?(?:passw|passphrase|secret|token|credential|apikey|pwd)[\w.\-]*+))"
+    r"(?P<is>\s*=\s*|\\*['\"]\s*:\s*)"
     # In quotes, which may be escaped themselves, also where the text was cut before the closing one; or one word.
     r"(?:(?P<quote>\\*['\"])(?:(?!(?P=quote))(?:\\.|.))*(?:(?P=quote)|\Z)|[^\s;,&'\"]+)",
     re.IGNORECASE | re.DOTALL,

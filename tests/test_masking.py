@@ -26,3 +26,9 @@ OPTIONS = json.dumps({"url": "jdbc:x", "password": 'pass"word; with, all', "user
 )
 def test_value_of_a_credential_is_hidden_to_its_end(text: str, shown: str) -> None:
     assert masked_text(text) == shown
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("part", ["x", "password", "password.", '"', "\\", "://", "secret=", "token: '"])
+def test_long_text_is_masked_in_linear_time(part: str) -> None:
+    assert masked_text(part * (1 << 16)) is not None
