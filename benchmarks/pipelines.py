@@ -1,11 +1,11 @@
 """Pipelines beside the same queries in bare Spark, and a Python iterator as a source.
 
-    python -m benchmarks.pipelines [--rows 500000] [--repeats 3] [--only NAME ...]
+    python benchmarks/pipelines.py [--rows 500000] [--repeats 3] [--only NAME ...]
 
-Each pair runs in turn in one process and one Spark session, so load of the
-machine strikes both: compare the ratios. A run reads a backlog from its first row to the last one in the sink, its
-start included. Records have 100 bytes. CPU seconds are those of all processes of a side, without the broker. The broker
-is fetched by Maven; bare Spark writes at least once.
+Each pair runs in turn in one process and one Spark session, so that load of the machine affects both: compare ratios.
+A run reads a backlog from its first row to the last one in the sink, its start included. Records have 100 bytes. CPU
+seconds are those of all processes of a side, without the broker. The broker is fetched by Maven; bare Spark writes at
+least once.
 """
 
 from __future__ import annotations
@@ -23,6 +23,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+if __name__ == "__main__":
+    # Run as a script from any directory: the modules next to this file are imported as benchmarks.NAME.
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from connectgroup import IteratorSource, TaskContext, Unit
 from connectgroup.connectors.pipeline import PipelineConnector

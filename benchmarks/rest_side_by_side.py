@@ -23,6 +23,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+if __name__ == "__main__":
+    # Run as a script from any directory: the modules next to this file are imported as benchmarks.NAME.
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
 import httpx
 
 from benchmarks.kafka_connect import running_connect

@@ -96,7 +96,9 @@ if TYPE_CHECKING:
     from .protocol.records.connect import TargetState as TargetState, UnitState as UnitState
     from .protocol.units import TopicPartition as TopicPartition, Unit as Unit, Units as Units
     from .supervisor import Supervisor as Supervisor
+    from .transport.access import Access as Access, client_tls as client_tls
     from .transport.base import Client as Client
+    from .transport.credentials import Credentials as Credentials
     from .transport.local import LocalClient as LocalClient
     from .transport.tcp_client import TcpClient as TcpClient
     from .worker.loop import Worker as Worker
@@ -189,7 +191,9 @@ _HOME = {
     "protocol.records.connect": ("TargetState", "UnitState"),
     "protocol.units": ("TopicPartition", "Unit", "Units"),
     "supervisor": ("Supervisor",),
+    "transport.access": ("Access", "client_tls"),
     "transport.base": ("Client",),
+    "transport.credentials": ("Credentials",),
     "transport.local": ("LocalClient",),
     "transport.tcp_client": ("TcpClient",),
     "worker.loop": ("Worker",),
