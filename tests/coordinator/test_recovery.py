@@ -107,3 +107,56 @@ async def test_tasks_write_again_on_an_older_copy_of_the_log_without_a_command(t
         await report(fenced.value.token)
         assert group.epoch < before + 100
         claim(sink, await token_of_task(coordinator))
+
+
+@pytest.mark.parametrize("order", ["cd", "dc"])
+async def test_each_connector_writes_again_on_an_older_copy_of_the_log(order: str) -> None:
+    """The group epoch has passed the token of the second sink when its task is rejected."""
+    storage = MemoryStorage()
+
+    async def tokens(coordinator: Coordinator) -> dict[str, int]:
+        """Heartbeats until the member has both tasks; returns their fencing tokens by connector."""
+        for _ in range(10):
+            group = served(coordinator)
+            current = group.current("a")
+            granted = {unit.connector: epoch for unit, epoch in current.assigned.items() if not unit.is_connector}
+            if len(granted) == 2 and not current.pending and current.epoch == group.epoch:
+                return {name: fencing_token(group.created_ms, epoch) for name, epoch in granted.items()}
+            await ask(coordinator, beat("a", max(current.epoch, 0), frozenset(current.assigned), process_id=-1))
+            await computed(coordinator)
+        raise AssertionError("a task has no owner")
+
+    async with serving(MemoryLog(storage)) as coordinator:
+        for name in order:
+            await change(coordinator, add(name))
+        await ask(coordinator, beat("a", process_id=-1))
+        await computed(coordinator)
+        for name in order:
+            owner_epoch = served(coordinator).current("a").assigned[Unit(name)]
+            await change(coordinator, task_list("a", owner_epoch, 1, name))
+        await tokens(coordinator)
+        copy = deepcopy(storage)
+        for number in range(5):
+            await ask(coordinator, beat("a", process_id=-1, host=str(number)))
+            await computed(coordinator)
+        seen = await tokens(coordinator)
+
+    async with serving(MemoryLog(copy)) as coordinator:
+        await ask(coordinator, beat("a", process_id=-1))
+        await computed(coordinator)
+        for name in order:
+            assert (await tokens(coordinator))[name] < seen[name]
+            current = served(coordinator).current("a")
+            status = replace(
+                running(current.assigned[Unit(name, 0)], 0),
+                connector=name,
+                state=UnitState.FAILED,
+                message="x",
+                fenced_by=seen[name],
+            )
+            epochs = set()
+            for _ in range(2):
+                await ask(coordinator, beat("a", current.epoch, statuses=(status,), process_id=-1))
+                epochs.add(served(coordinator).epoch)
+            assert len(epochs) == 1, "the second status is late: the task is being assigned again"
+            assert (await tokens(coordinator))[name] > seen[name]

@@ -63,6 +63,7 @@ def store_statuses(overlay: Overlay, member_id: str, statuses: Iterable[TaskStat
 
     Sources: KAFKA-12525, WC-09.
     """
+    rejected: list[TaskStatus] = []
     for status in statuses:
         unit = Unit(status.connector, status.task)
         if status.state not in tuple(UnitState):
@@ -84,4 +85,6 @@ def store_statuses(overlay: Overlay, member_id: str, statuses: Iterable[TaskStat
             continue
         if known is None or replace(known, at_ms=record.at_ms) != record:
             overlay.write(record)
-        issue_above(overlay, unit.connector, status.fenced_by)
+        if status.fenced_by >= 0:
+            rejected.append(status)
+    issue_above(overlay, rejected)
