@@ -22,6 +22,9 @@ LEVELS: Final = {
 }
 """Level by name: Kafka's names, and Python's where they differ."""
 
+WITH_CREDENTIALS: Final = ("py4j",)
+"""Loggers that, below INFO, write each call to Spark with its arguments, passwords among them: they stay at INFO."""
+
 logger = logging.getLogger(__name__)
 
 _NAMES: Final = {level: name for name, level in reversed(LEVELS.items())}
@@ -43,7 +46,7 @@ class Loggers:
         return self._shown(name) if _affected(name) else None
 
     def set_level(self, name: str, level: int) -> list[str]:
-        """Set the level of a logger and of all loggers below it.
+        """Set the level of a logger and of all loggers below it; those of ``WITH_CREDENTIALS`` stay at INFO or above.
 
         Returns:
             The names of these loggers, sorted; empty if there is none of this name.
@@ -52,12 +55,12 @@ class Loggers:
         if not names:
             return []
         now_ms = time.time_ns() // 1_000_000
-        _logger(name).setLevel(level)
+        _set(name, level)
         self._modified_ms[name] = now_ms
         for below in names:
             # The others inherit the level.
             if below != name and _logger(below).level != logging.NOTSET:
-                _logger(below).setLevel(level)
+                _set(below, level)
             self._modified_ms[below] = now_ms
         return names
 
@@ -79,7 +82,7 @@ def set_by_operator(name: str, level: str) -> None:
         logger.warning("logger %s: level %s is not known here", name, level)
         return
     if not Loggers().set_level(name, LEVELS[level]):
-        _logger(name).setLevel(LEVELS[level])
+        _set(name, LEVELS[level])
     logger.warning("logger %s: level %s, set by an operator for the whole group", name, level)
 
 
@@ -94,6 +97,13 @@ def _affected(name: str) -> list[str]:
         return sorted({ROOT, *_loggers()})
     below = [other for other in _loggers() if other == name or other.startswith(f"{name}.")]
     return sorted({name, *below}) if below else []
+
+
+def _set(name: str, level: int) -> None:
+    _logger(name).setLevel(level)
+    for each in {*WITH_CREDENTIALS, name}:
+        if each.split(".")[0] in WITH_CREDENTIALS and _logger(each).getEffectiveLevel() < logging.INFO:
+            _logger(each).setLevel(logging.INFO)
 
 
 def _logger(name: str) -> logging.Logger:

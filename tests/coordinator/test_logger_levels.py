@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 
 import pytest
 
@@ -62,3 +63,28 @@ async def test_a_level_of_a_newer_version_is_ignored(caplog: pytest.LogCaptureFi
     set_by_operator("canary", "VERBOSE")
     assert logging.getLogger("canary").level == before
     assert "logger canary: level VERBOSE is not known here" in caplog.text
+
+
+@pytest.fixture
+def restored_levels() -> Iterator[None]:
+    loggers = [
+        logging.root,
+        *(each for each in logging.root.manager.loggerDict.values() if isinstance(each, logging.Logger)),
+    ]
+    levels = [each.level for each in loggers]
+    yield
+    for each, level in zip(loggers, levels, strict=True):
+        each.setLevel(level)
+    for name in ("py4j", "py4j.clientserver"):
+        logging.getLogger(name).setLevel(logging.NOTSET)
+
+
+@pytest.mark.usefixtures("restored_levels")
+@pytest.mark.parametrize("name", ["root", "py4j", "py4j.clientserver"])
+@pytest.mark.parametrize("before", [logging.NOTSET, logging.CRITICAL])
+async def test_calls_to_spark_with_their_credentials_are_not_logged(name: str, before: int) -> None:
+    """At DEBUG, py4j logs each call with its arguments. A session of Spark has set it to CRITICAL."""
+    logger = logging.getLogger("py4j.clientserver")
+    logging.getLogger("py4j").setLevel(before)
+    set_by_operator(name, "DEBUG")
+    assert logger.getEffectiveLevel() == logging.INFO
