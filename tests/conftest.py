@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import socket
 import tempfile
 from collections.abc import Generator
+from contextlib import suppress
 from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +18,15 @@ import pytest
 def state_home(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Coordinators announce their credentials here, and not to the other processes of this user."""
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+
+
+@pytest.fixture(autouse=True)
+def no_stale_notes(state_home: None) -> None:
+    """Forget the coordinators that earlier tests killed: the system gives their ports to the servers of later tests."""
+    for note in Path(os.environ["XDG_STATE_HOME"]).glob("connectgroup/coordinator-*"):
+        with suppress(ValueError), socket.socket() as probe:  # ValueError: a file of credentials, beside its note
+            if probe.connect_ex(("127.0.0.1", int(note.name.removeprefix("coordinator-")))) != 0:
+                note.unlink(missing_ok=True)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -48,7 +60,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     Tests that share a broker, a Spark session or a group of processes run in one process, one after the other, so that
     each of these is started once. They wait more than they compute, so three processes are right for two cores. Long
-    computations run in processes of the lowest priority: they take what the tests that wait leave.
+    computations run in processes of a low priority: they take what the tests that wait leave.
     """
     for item in items:
         if " at 0x" in item.nodeid:
