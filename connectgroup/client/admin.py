@@ -11,11 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from ..checks import setting_texts
-from ..errors import (
-    ConnectorAlreadyExists,
-    ConnectorNotFound,
-    TimedOut,
-)
+from ..errors import ConnectorAlreadyExists, ConnectorNotFound, TimedOut
 from ..protocol.messages.api import Handler
 from ..protocol.messages.common import RestartRequest, RestartResponse, entries
 from ..protocol.messages.connectors import (

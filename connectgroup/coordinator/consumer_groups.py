@@ -25,6 +25,9 @@ from .shard import Shard
 
 logger = logging.getLogger(__name__)
 
+MAX_ABSENT = 1_000
+"""Results of reads that are kept for groups that have not asked for them again."""
+
 SERVER_ASSIGNORS = {"uniform": "uniform", "range": "server-range"}
 """Kafka's server-side assignors, and the names of their entry points."""
 
@@ -75,7 +78,8 @@ class ConsumerGroups:
         if topics is not None and not settings.server_assignors:
             settings = replace(settings, server_assignors=built_in_assignors())
         self._topics = topics
-        self._absent: frozenset[str] = frozenset()
+        self._to_look_for: set[frozenset[str]] = set()
+        self._absent: set[frozenset[str]] = set()
         self._reading: asyncio.Task[None] | None = None
         self.group_type = ConsumerGroupType(
             replace(settings, regex_violation=regex.violation),
@@ -106,24 +110,29 @@ class ConsumerGroups:
         """Stop watching the topics."""
         if self._reading is not None:
             self._reading.cancel()
+            await asyncio.wait([self._reading])
         if self._topics is not None:
             await self._topics.close()
 
     def _confirm_absent(self, names: frozenset[str]) -> bool:
-        """Whether the last read looked for these topics; otherwise a read begins. Its result counts once."""
-        absent, self._absent = self._absent, frozenset()
-        if names <= absent:
+        """Whether a read looked for these topics since they were asked for; otherwise one begins. It counts once."""
+        if names in self._absent:
+            self._absent.remove(names)
             return True
+        self._to_look_for.add(names)
         if self._reading is None:
-            self._reading = asyncio.get_running_loop().create_task(self._look_for(names))
+            self._reading = asyncio.get_running_loop().create_task(self._look())
         return False
 
-    async def _look_for(self, names: frozenset[str]) -> None:
+    async def _look(self) -> None:
         assert self._topics is not None
         try:
-            await self._topics.refresh()
-            self._absent = names
+            # A read in progress may have passed a topic that was created since: what is asked for now needs another.
+            while self._to_look_for:
+                asked, self._to_look_for = self._to_look_for, set()
+                await self._topics.refresh()
+                self._absent = asked | (self._absent if len(self._absent) < MAX_ABSENT else set())
         except Exception as error:
-            logger.warning("the topics %s cannot be looked for: %s", ", ".join(sorted(names)), error)
+            logger.warning("the topics of consumer groups to be converted cannot be looked for: %s", error)
         finally:
             self._reading = None

@@ -87,11 +87,12 @@ class Decisions:
         if command.traits.creates_group:
             try:
                 replacement = self._replacement(group, command)
-            except GroupError as error:
-                # Once for each epoch: clients repeat their joins.
-                epoch = group.group_type.measure(group.state).epoch
-                turn.effects.append(Warn(group_id=group_id, epoch=epoch, message=f"not converted: {error}"))
-                return error
+            except GroupError as refusal:
+                if not refusal.retriable:
+                    # Once for each epoch: clients repeat their joins.
+                    epoch = group.group_type.measure(group.state).epoch
+                    turn.effects.append(Warn(group_id=group_id, epoch=epoch, message=f"not converted: {refusal}"))
+                return refusal
             if replacement is not None:
                 return replacement
         return InconsistentGroupProtocol(

@@ -46,7 +46,7 @@ class Heartbeats:
 
     Attributes:
         take_progress: returns the numbers of at most so many tasks that have changed; see ``MeasuredRunner``.
-        set_logger_level: sets a logger to a level on request of an operator; see ``Worker.set_logger_level``.
+        set_logger_level: sets a logger to a level on request of an operator; see ``Worker.set_logger_levels_by``.
     """
 
     def __init__(

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from connectgroup.coordinator import compute
+from connectgroup.coordinator.consumer_groups import ConsumerGroups
+from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.errors import (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
@@ -18,6 +20,7 @@ from connectgroup.errors import (
     RebalanceInProgress,
     UnknownMemberId,
 )
+from connectgroup.group.connect.settings import GroupSettings
 from connectgroup.log.memory import MemoryLog, MemoryStorage
 from connectgroup.protocol.messages.classic import (
     GroupHeartbeatRequest,
@@ -215,7 +218,9 @@ class NewTopics(StaticTopics):
         self.replace(self._partitions)
 
 
-async def test_topic_that_was_created_after_the_last_read_is_read_before_the_conversion() -> None:
+async def test_topic_that_was_created_after_the_last_read_is_read_before_the_conversion(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """Else its partitions would have no owner, and be assigned while a classic member still reads them."""
     async with serving(NewTopics({"foo": 4})) as coordinator:
         first, generation = await stable(coordinator)
@@ -223,6 +228,7 @@ async def test_topic_that_was_created_after_the_last_read_is_read_before_the_con
         assert refused.error_code == CoordinatorLoadInProgress.code
         assert refused.error_message == "members own partitions of topics that are being read: foo"
         assert await heartbeat(coordinator, first, generation) == 0, "the group is as it was"
+        assert "not converted" not in caplog.text, "it is about to be"
         await tick()
         joined = await ask(coordinator, join("new", "foo"))
         assert joined.member_epoch == generation + 1
@@ -239,6 +245,20 @@ async def test_topic_that_was_deleted_does_not_prevent_the_conversion() -> None:
         joined = await ask(coordinator, join("new", "bar"))
         assert joined.assignment is not None
         assert [number for _, number in each_partition(joined.assignment.topic_partitions)] == [0]
+
+
+async def test_groups_that_are_converted_at_once_each_get_the_result_of_a_read() -> None:
+    consumers = ConsumerGroups(NewTopics({}))
+    coordinator = Coordinator(MemoryLog(), GroupSettings(), consumers=consumers)
+    await coordinator.start()
+    confirm_absent, one, other = consumers.group_type.confirm_absent, frozenset({"foo"}), frozenset({"bar"})
+    assert not confirm_absent(one)
+    assert not confirm_absent(other)
+    await tick()
+    assert confirm_absent(other)
+    assert confirm_absent(one)
+    assert not confirm_absent(one), "a result counts once"
+    await coordinator.close()
 
 
 async def test_bug_in_a_conversion_fails_only_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
