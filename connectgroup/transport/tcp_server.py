@@ -238,16 +238,17 @@ class TcpServer:
     def _count(self, connection: Connection) -> str:
         host, principal, limits = connection.client_host, connection.admission.principal, self.limits
         at_limit = "the coordinator is at its limit of"
-        if len(self._connections) >= limits.max_connections and not self._close_idle(self._connections):
-            return f"{at_limit} {limits.max_connections} connections (max_connections)"
-        limit = limits.max_connections_per_address
-        full = self._by_host[host] >= limit
-        if full and not self._close_idle([each for each in self._connections if each.client_host == host]):
-            return f"{at_limit} {limit} connections from one address (max_connections_per_address)"
+        # The narrowest limit first: a client that is refused costs no other client its connection.
         limit = limits.max_connections_per_principal
         full = bool(principal) and self._by_principal[principal] >= limit
         if full and not self._close_idle([e for e in self._connections if e.admission.principal == principal]):
             return f"{at_limit} {limit} connections of principal {principal} (max_connections_per_principal)"
+        limit = limits.max_connections_per_address
+        full = self._by_host[host] >= limit
+        if full and not self._close_idle([each for each in self._connections if each.client_host == host]):
+            return f"{at_limit} {limit} connections from one address (max_connections_per_address)"
+        if len(self._connections) >= limits.max_connections and not self._close_idle(self._connections):
+            return f"{at_limit} {limits.max_connections} connections (max_connections)"
         self._connections.add(connection)
         self._by_host[host] += 1
         self._by_principal[principal] += 1

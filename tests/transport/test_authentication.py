@@ -45,6 +45,7 @@ from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, Heartbeat
 from connectgroup.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from connectgroup.proxy.apis import merged
 from connectgroup.sasl.server import Authenticator
+from connectgroup.testing.contracts.transport import ScriptedHandler, beat, said
 from connectgroup.transport.access import Access, Security, server_tls
 from connectgroup.transport.credentials import Credentials, create_credentials, read_credentials
 from connectgroup.transport.limits import Limits
@@ -555,6 +556,32 @@ async def test_connections_of_one_principal_are_limited() -> None:
             await client.close()
         await server.close()
         await coordinator.close()
+
+
+async def test_client_that_is_refused_costs_no_other_client_its_connection(caplog: pytest.LogCaptureFixture) -> None:
+    security = Security(authenticator=Authenticator({"one": "word-1", "two": "word-2"}))
+    limits = Limits(max_connections_per_principal=1, max_connections=2, reclaim_idle_s=0.0)
+    handler = ScriptedHandler("parked")
+    server = TcpServer(handler, security=security, limits=limits)
+    await server.start()
+    users = [("two", "word-2"), ("one", "word-1"), ("one", "word-1")]
+    idle, busy, late = (
+        TcpClient("127.0.0.1", server.port, access=Access(credentials=Credentials(*user))) for user in users
+    )
+    try:
+        await said(idle, "idle")
+        waiting = asyncio.create_task(said(busy, "parked"))
+        await handler.has_begun("parked")
+        refused = await late.call(beat("late"), timeout_s=5)
+        assert isinstance(refused, HeartbeatResponse)
+        assert "connections of principal one" in str(refused.error_message)
+        assert "closed: idle" not in caplog.text
+        handler.release("parked")
+        assert await waiting == "parked"
+    finally:
+        for client in (idle, busy, late):
+            await client.close()
+        await server.close()
 
 
 async def test_oldest_tls_handshake_is_closed_for_a_new_connection(certificates: Path) -> None:
