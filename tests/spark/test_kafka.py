@@ -14,6 +14,7 @@ import threading
 import uuid
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -322,6 +323,47 @@ def test_converters_write_what_they_read_and_headers_arrive(kafka: str, table: B
         f"{origin}-0, offset 1: the value is not an object of schema and payload; allowed: what JsonConverter writes"
         " with schemas, or value.converter.schemas.enable=false"
     )
+
+
+@pytest.mark.parametrize(
+    ("converter", "good", "bad"),
+    [
+        (None, '{{"a": {n}}}', ["no JSON", '{"a": "x"}', "[1", '{"a": 99999999999}']),
+        (
+            "JsonConverter",
+            '{{"schema": null, "payload": {{"a": {n}}}}}',
+            ['{"a": 1}', "{", '{"schema": 1, "payload": 2}'],
+        ),
+    ],
+)
+def test_record_that_the_converter_cannot_read_is_a_dead_letter(
+    kafka: str, table: Bench, converter: str | None, good: str, bad: list[str]
+) -> None:
+    """KIP-298: ``errors.tolerance=all`` covers the converters."""
+    name = f"t{uuid.uuid4().hex}"
+    make_topic(kafka, name, 1)
+    values = [good.format(n=1), *bad, good.format(n=2)]
+    produce(kafka, name, [(0, "k", value) for value in values])
+    more: Any = {} if converter is None else {"value_converter": converter}
+    run = table.start(
+        1,
+        source="kafka",
+        source_bootstrap_servers=kafka,
+        source_topics=name,
+        source_schema="a INT",
+        source_metadata="offset",
+        errors_tolerance="all",
+        errors_deadletterqueue_name="dead",
+        **more,
+    )
+    run.wait(lambda: sum(run.rows) == 2)
+    with sqlite3.connect(table.output) as connection:
+        assert connection.execute("SELECT a, offset FROM t ORDER BY a").fetchall() == [(1, 0), (2, len(bad) + 1)]
+        found = connection.execute("SELECT stage, place, record, reason FROM dead ORDER BY place").fetchall()
+    assert [each[:3] for each in found] == [
+        ("source", f"{name}-0, offset {n}", bad[n - 1]) for n in range(1, len(bad) + 1)
+    ]
+    assert all("source.schema" in each[3] or "schema and payload" in each[3] for each in found)
 
 
 def test_json_converter_writes_the_types_of_kafka_connect() -> None:

@@ -93,7 +93,9 @@ class KafkaSourceSettings(ConverterSettings):
 
 
 class KafkaSource(Source):
-    """The records of topics. A slice is a topic partition; with a schema, the fields of the JSON value are columns."""
+    """The records of topics. A slice is a topic partition; with a schema, the fields of the JSON value are columns.
+    With ``errors.tolerance=all``, a record that the converters cannot read is a dead letter.
+    """
 
     Settings = KafkaSourceSettings
     metadata = frozenset({*_METADATA, _HEADERS})
@@ -104,7 +106,13 @@ class KafkaSource(Source):
         self._task, self._tasks = task, tasks
         self._partitions = partitions
         self._first_ends: dict[str, int] = {}
+        self._is_tolerant = False
         self.columns = _columns(settings)
+
+    def tolerant(self) -> KafkaSource:
+        """A record that the converters cannot read is a dead letter, like a line of a file."""
+        self._is_tolerant = True
+        return self
 
     @classmethod
     def create(cls, settings: KafkaSourceSettings, *, task: int, tasks: int) -> KafkaSource:
@@ -170,7 +178,8 @@ class KafkaSource(Source):
             .load()
         )
         fields = () if self._settings.schema_ is None else from_ddl(self._settings.schema_)
-        return rows_of(records, self._settings, fields, self.columns[len(fields) or 1 :])
+        metadata = self.columns[len(fields) or 1 :]
+        return rows_of(records, self._settings, fields, metadata, tolerant=self._is_tolerant)
 
     def positions(self, offset: Any) -> dict[str, int]:
         if not isinstance(offset, dict) or not all(isinstance(inner, dict) for inner in offset.values()):
