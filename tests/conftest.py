@@ -56,10 +56,10 @@ groups of worker processes."""
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Distribute the tests over several processes (``-n 3 --dist loadgroup``): the longest tests start first.
+    """Distribute the tests over several processes (``-n 4 --dist loadgroup``): the longest tests start first.
 
     Tests that share a broker, a Spark session or a group of processes run in one process, one after the other, so that
-    each of these is started once. They wait more than they compute, so three processes are right for two cores. Long
+    each of these is started once. They wait more than they compute, so four processes are right for two cores. Long
     computations run in processes of a low priority: they take what the tests that wait leave.
     """
     for item in items:
