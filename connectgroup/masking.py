@@ -30,7 +30,8 @@ _PAIR: Final = re.compile(
     # Atomic, and from the beginning of a word: without either, a long word would take quadratic time.
     r"(?P<key>(?<![\w.\-])(?>[\w.\-]*?(?:passw|passphrase|secret|token|credential|apikey|pwd)[\w.\-]*+))"
     r"(?P<is>\s*=\s*|\\{0,255}['\"]\s*:\s*)"
-    # In quotes, which may be escaped themselves, up to eight times over, also where the text was cut before the closing one; or one word.
+    # In quotes, which may be escaped themselves, up to eight times over, also where the text was cut before the closing
+    # one; or one word.
     r"(?:(?P<quote>\\{0,255}['\"])(?:(?!(?P=quote))(?:\\.|.))*(?:(?P=quote)|\Z)|[^\s;,&'\"]+)",
     re.IGNORECASE | re.DOTALL,
 )

@@ -60,7 +60,7 @@ def read_unchecked(path: Path) -> ConnectorFile:
     if not isinstance(content, dict):
         raise ConfigError(str(path), type(content).__name__, 'an object: {"name": ..., "config": {...}}')
     if "config" not in content and "connector.class" in content:
-        content = {"name": content.get("name", ""), "config": content}
+        content = {"name": _text(content.get("name", "")), "config": content}
     if isinstance(content.get("config"), dict):
         content = {**content, "config": {key: _text(value) for key, value in content["config"].items()}}
     connector = checked(ConnectorFile, content, where=f"{path}: ")
@@ -91,7 +91,7 @@ def read_json(path: Path, *, form: str = '{"offsets": [...]}') -> Any:
 
 
 def _text(value: Any) -> Any:
-    """Numbers and booleans become text; ``ConnectorFile`` rejects other values."""
+    """The text of a setting; ``ConnectorFile`` rejects values without one."""
     text = setting_text(value)
     return value if text is None else text
 
@@ -104,8 +104,10 @@ def read_properties(path: Path) -> dict[str, str]:
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeError) as error:
-        raise ConfigError(str(path), printable(error), "a readable file in UTF-8") from error
+    except OSError as error:
+        raise ConfigError(str(path), error.strerror or error, "a readable file") from error
+    except UnicodeError as error:
+        raise ConfigError(str(path), error, "a readable file in UTF-8") from error
     return parse_properties(text, str(path))
 
 

@@ -29,7 +29,7 @@ from ..assign.placement import (
 from ..connector import Config, Connector
 from ..dataplane.settings import NOT_INSTALLED, settings_below
 from ..dataplane.transform import entry_point_name
-from ..errors import ConfigError, PluginError
+from ..errors import UNKNOWN_SETTING, ConfigError, PluginError
 from ..masking import is_credential, masked_value, without_secrets
 from ..plugins import Kind, available, load_connector_class, load_predicate_class, load_transform_class
 from ..protocol.units import printable
@@ -45,6 +45,9 @@ PLUGIN_TYPES: Final[Mapping[Kind, str]] = {
     "predicates": "predicate",
 }
 """Kafka's ``PluginType`` of each kind that ``/connector-plugins`` lists."""
+
+MAX_COLLECTED: Final = 10
+"""So many errors of a check that reports its first one only are collected; each costs another check."""
 
 _TYPES: Final = {int: "INT", float: "DOUBLE", bool: "BOOLEAN"}
 
@@ -203,6 +206,9 @@ def validate(config: Mapping[str, str], allowed_paths: AllowedPaths = None) -> V
         text = printable(without_secrets(str(message)[:10_000], config).split("\n")[0], limit=500)
         errors.setdefault(setting, []).append(text)
 
+    def without_errors() -> dict[str, str]:
+        return {key: value for key, value in config.items() if key not in errors}
+
     def result(defined: tuple[Definition, ...]) -> Validation:
         return Validation(
             connector_class=config.get("connector.class", ""),
@@ -213,10 +219,14 @@ def validate(config: Mapping[str, str], allowed_paths: AllowedPaths = None) -> V
 
     if not config.get("name"):
         add("name", 'Missing required configuration "name" which has no default value.')
-    try:
-        check_settings(config.get("name", ""), config)
-    except ConfigError as error:
-        add(error.field, error)
+    for _ in range(MAX_COLLECTED):
+        try:
+            check_settings(config.get("name", ""), sound := without_errors())
+            break
+        except ConfigError as error:
+            add(error.field, error)
+            if error.field not in sound:
+                break
     if not config.get("connector.class"):
         add("connector.class", 'Missing required configuration "connector.class" which has no default value.')
         return result(_common())
@@ -230,13 +240,20 @@ def validate(config: Mapping[str, str], allowed_paths: AllowedPaths = None) -> V
         for setting, message in _model_errors(prefix, model, config):
             if setting not in errors:
                 add(setting, message)
-    if not errors:
+    for _ in range(MAX_COLLECTED):
         try:
-            check_connector(config["name"], config, allowed_paths)
+            check_connector(config.get("name", ""), sound := without_errors(), allowed_paths)
         except ConfigError as error:
-            add(error.field, error)
+            # A missing setting is often a misspelt one. Other errors of the class may result from the errors so far.
+            unknown = error.value is UNKNOWN_SETTING and error.field in sound
+            if unknown or not errors:
+                add(error.field, error)
+            if unknown:
+                continue
         except PluginError as error:
-            add("connector.class", error)
+            if not errors:
+                add("connector.class", error)
+        break
     return result(defined)
 
 

@@ -11,10 +11,12 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match
 from starlette.types import ASGIApp
 
 from ..client.admin import Admin
-from ..errors import ConnectGroupError, TransportError
+from ..client.conditions import shown
+from ..errors import ConnectGroupError, GroupIdNotFound, TransportError
 from ..loggers import Loggers
 from ..protocol.units import printable
 from .errors import status_of
@@ -105,11 +107,20 @@ def create_app(
     )
 
 
-def _on_error(_: Request, error: ConnectGroupError) -> Response:
+async def _on_error(request: Request, error: ConnectGroupError) -> Response:
+    if isinstance(error, GroupIdNotFound) and "group" in request.path_params:
+        names = [group.group_id for group in await request.app.state.context.admin.list_groups()]
+        return error_response(
+            404, f"no such group {printable(request.path_params['group'])!r}; groups here: {shown(names)}"
+        )
     status = status_of(error)
     message = str(error) if status != 500 or not isinstance(error, TransportError) else printable(error, limit=400)
     return error_response(status, message)
 
 
-def _on_http_error(_: Request, error: HTTPException) -> Response:
-    return error_response(error.status_code, _PHRASES.get(error.status_code, error.detail), error.headers)
+def _on_http_error(request: Request, error: HTTPException) -> Response:
+    headers = error.headers
+    if error.status_code == 405:  # each route has one method: Starlette names those of the first route only
+        matching = (route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE)
+        headers = {"Allow": ", ".join(sorted({method for route in matching for method in route.methods}))}
+    return error_response(error.status_code, _PHRASES.get(error.status_code, error.detail), headers)

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from starlette.requests import ClientDisconnect, Request
 
+from ..checks import setting_text
 from ..masking import HIDDEN
 from ..protocol.units import printable
 from .errors import RestError
@@ -143,17 +144,14 @@ def patch_from(value: Any, where: str) -> dict[str, str | None]:
 def _setting(field: str, value: Any) -> str | None:
     if value is None:
         return None
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float):
-        return str(value)
-    if not isinstance(value, str):
+    text = setting_text(value)
+    if text is None:
         raise RestError(400, f"{field}: got {_kind(value)}; allowed: a string")
-    if HIDDEN in value:
+    if HIDDEN in text:
         raise RestError(
             400, f"{field}: got {HIDDEN}; allowed: the value that a response has masked, or PATCH without it"
         )
-    return value
+    return text
 
 
 def flag(request: Request, name: str, default: bool = False) -> bool:

@@ -57,7 +57,8 @@ def read_passwords(setting: str, path: Path) -> dict[str, str]:
             raise ConfigError(setting, path, f"a file of at most {_MAX_BYTES} bytes", is_path=True)
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a NUL in the path
-        raise ConfigError(setting, f"{path} ({printable(error)})", "a readable file", is_path=True) from error
+        reason = getattr(error, "strerror", None) or printable(error)
+        raise ConfigError(setting, path, f"a readable file ({reason})", is_path=True) from error
     users: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
         name, equals, password = (part.strip() for part in line.partition("="))

@@ -77,16 +77,17 @@ def test_placement_settings_are_accepted_without_workers(tmp_path: Path) -> None
     ("text", "config"),
     [
         ("name=c\nconnector.class=idle\n", {}),
-        ("\ufeffname = c\r\n  connector.class : idle  \r\n", {"connector.class": "idle  "}),
+        ("\ufeffname = c\r\n  connector.class : idle  \r\n", {}),
         ("# comment\n! comment\n\nname c\nconnector.class\tidle\nempty=\nalone\n", {"empty": "", "alone": ""}),
         ("name=c\nconnector.class=idle\nlist=a,\\\n     b,\\\n\tc\n", {"list": "a,b,c"}),
         ("name=c\nconnector.class=idle\nurl=jdbc:x://h:1/d?a=b#c\n", {"url": "jdbc:x://h:1/d?a=b#c"}),
         ("name=c\nconnector.class=idle\na\\ b\\=c=d\\te\\\\\n", {"a b=c": "d\te\\"}),
         ("name=c\nconnector.class=idle\nu=\\u00e4\\ud83d\\ude42\n", {"u": "ä🙂"}),
         ("name=c\nconnector.class=idle\nlast=a\\", {"last": "a"}),
+        ("name=c \nconnector.class=idle\t\ntasks.max=2 \ndelimiter=\\ \n", {"tasks.max": "2", "delimiter": " "}),
     ],
 )
-def test_properties_are_read_as_java_reads_them(tmp_path: Path, text: str, config: dict[str, str]) -> None:
+def test_properties_are_read_as_java_reads_them_and_trimmed(tmp_path: Path, text: str, config: dict[str, str]) -> None:
     file = tmp_path / "c.properties"
     file.write_bytes(text.encode())
     connector = read_connector(file)
@@ -109,6 +110,11 @@ def test_invalid_properties_name_the_file_and_the_line(tmp_path: Path, text: str
     file.write_text(text)
     with pytest.raises(ConfigError, match=re.escape(message)):
         read_connector(file)
+
+
+def test_a_missing_properties_file_is_reported_by_its_reason(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"c.properties: got 'No such file or directory'; allowed: a readable file"):
+        read_connector(tmp_path / "c.properties")
 
 
 def test_json_may_be_the_configuration_alone_with_numbers_and_booleans(tmp_path: Path) -> None:

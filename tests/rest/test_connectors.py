@@ -245,7 +245,10 @@ async def test_of_many_concurrent_creations_one_succeeds(api: Api) -> None:
         ({"name": "c", "config": {**IDLE, "stop.ms": "soon"}}, "stop.ms: got 'soon'"),
         ({"name": "c", "config": {**IDLE, "assignment.weigth": "1"}}, "did you mean that?"),
         ({"name": "c", "config": {**IDLE, "api.key": "[hidden]"}}, "config.api.key: got [hidden]; allowed: the value"),
-        ({"name": "..", "config": IDLE}, "allowed: printable characters, no blanks at the ends, not '.' or '..'"),
+        (
+            {"name": "..", "config": IDLE},
+            "name: got '..'; allowed: printable characters, no blanks at the ends, not '.' or '..'",
+        ),
         ({"name": " c", "config": IDLE}, "no blanks at the ends"),
         ({"name": "c\n", "config": IDLE}, "printable characters"),
         ({"name": "c" * 300, "config": IDLE}, "at most 249 bytes"),
@@ -266,6 +269,34 @@ async def test_an_invalid_configuration_has_connects_message(api: Api) -> None:
     assert first == "Connector configuration is invalid and contains the following 2 error(s):"
     assert len(errors) == 2
     assert last.endswith("`/connector-plugins/{connectorType}/config/validate`")
+
+
+async def test_misspelt_settings_are_reported_beside_the_missing_ones(api: Api) -> None:
+    config = {
+        "connector.class": "pipeline",
+        "source": "datagen",
+        "sink": "sqlite",
+        "source.rwos": "5",
+        "sink.tabel": "t",
+    }
+    message = await api("PUT", "/connectors/c/config", 400, {**config, "tasks.max": "x", "task.max": "2"})
+    for error in (
+        "source.rwos: unknown; allowed: source.rows (did you mean that?)",
+        "sink.tabel: unknown; allowed: sink.table (did you mean that?)",
+        "task.max: unknown; allowed: tasks.max (did you mean that?)",
+        'Missing required configuration "sink.table"',
+        "tasks.max: got 'x'",
+    ):
+        assert error in message
+    assert len(message.split("\n")) == 1 + 6 + 1  # and sink.path
+
+
+async def test_blanks_at_the_ends_of_a_value_are_removed(api: Api) -> None:
+    """As Kafka Connect does when it parses a setting."""
+    body = await api("PUT", "/connectors/c/config", 201, {**IDLE, "tasks.max": " 2 "})
+    assert body["config"]["tasks.max"] == "2"
+    body = await api("PATCH", "/connectors/c/config", 200, {"tasks.max": "3\t"})
+    assert body["config"]["tasks.max"] == "3"
 
 
 async def test_a_boolean_parameter_is_true_or_false(api: Api) -> None:

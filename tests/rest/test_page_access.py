@@ -177,7 +177,7 @@ async def test_the_page_waits_for_a_group_that_does_not_exist_yet(browser: Brows
         new_tab(browser, server) as tab,
     ):
         await tab.open(live=False)
-        await tab.shows("#notice", "there is no such group")
+        await tab.shows("#notice", "no such group")
         await admin.add_connector(GROUP, "alpha", IDLE)
         await tab.shows(".connector", "alpha")
         await tab.lacks("#notice")

@@ -160,7 +160,7 @@ async def test_groups_are_listed_described_and_deleted(api: Api) -> None:
     await api.coordinator.handle(beat("a", -1), client_host="h")
     await api("DELETE", f"/groups/{GROUP}", 204)
     for method, path in (("GET", ""), ("GET", "/rebalances"), ("DELETE", ""), ("POST", "/workers/a/restart")):
-        assert "no such group" in await api(method, f"/groups/{GROUP}{path}", 404)
+        assert await api(method, f"/groups/{GROUP}{path}", 404) == f"no such group '{GROUP}'; groups here: none"
 
 
 async def test_a_worker_restarts_on_request(api: Api, worker: Worker) -> None:
@@ -178,6 +178,8 @@ async def test_unknown_paths_and_methods_have_connects_error_body(api: Api) -> N
     assert await api("GET", "/connectors/c/nosuch", 404) == "HTTP 404 Not Found"
     assert await api("POST", "/connectors/c/status", 405) == "HTTP 405 Method Not Allowed"
     assert await api("OPTIONS", "/connectors", 405) == "HTTP 405 Method Not Allowed"
+    assert (await api.http.delete("/connectors")).headers["allow"] == "GET, HEAD, POST"
+    assert (await api.http.post("/connectors/c/config")).headers["allow"] == "GET, HEAD, PATCH, PUT"
 
 
 async def test_a_trailing_slash_makes_no_difference(api: Api) -> None:

@@ -12,11 +12,11 @@ from starlette.responses import JSONResponse, Response
 
 from ...client.conditions import shown
 from ...config import connector_validation
-from ...errors import ConnectorAlreadyExists, ConnectorNotFound, GroupIdNotFound
+from ...errors import ConfigError, ConnectorAlreadyExists, ConnectorNotFound, GroupIdNotFound
 from ...protocol.messages.common import config_of
 from ...protocol.messages.describe import DescribedConnector, DescribedUnit
 from ...protocol.records.connect import GROUP_TYPE, TargetState
-from ...protocol.units import CONNECTOR, printable
+from ...protocol.units import CONNECTOR, name_violation, printable
 from .. import views
 from ..bodies import config_from, flag, patch_from, read_object
 from ..errors import RestError
@@ -259,6 +259,7 @@ async def _checked(request: Request, name: str, config: Mapping[str, str]) -> di
     """The configuration to write, which includes the name, as in Kafka Connect.
 
     Raises:
+        ConfigError: the name is not allowed.
         RestError: 400: the name differs from that in the configuration, or the configuration is invalid.
     """
     if config.get("name", name) != name:
@@ -267,6 +268,8 @@ async def _checked(request: Request, name: str, config: Mapping[str, str]) -> di
             f"Connector name configuration ({printable(config['name'])}) doesn't match connector name in the URL "
             f"({printable(name)})",
         )
+    if allowed := name_violation(name):
+        raise ConfigError("name", name, allowed)
     check_class(request, config)
     complete = {**config, "name": name}
     paths = request.app.state.context.allowed_paths
