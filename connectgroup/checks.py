@@ -55,14 +55,12 @@ def check_name(field: str, value: object) -> None:
 
 
 def setting_text(value: object) -> str | None:
-    """The text of a connector's setting, as in Kafka Connect: numbers and booleans become text, blanks at the ends are
-    removed. A text of blanks alone stays, it may be a delimiter. ``None`` for other values.
-    """
+    """The text of a connector's setting: numbers and booleans become text, as in Kafka Connect; ``None`` for others."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):
         return str(value)
-    return value.strip() or value if isinstance(value, str) else None
+    return value if isinstance(value, str) else None
 
 
 def setting_texts(connector: str, config: Mapping[str, object]) -> dict[str, str]:

@@ -111,10 +111,7 @@ def max_tasks(config: Mapping[str, str]) -> int:
     Raises:
         ConfigError: not an integer from 1 to ``MAX_TASKS``.
     """
-    text = config.get("tasks.max", "1")
-    if not text.isascii() or not text.isdigit() or len(text) > 9 or not 1 <= int(text) <= MAX_TASKS:
-        raise ConfigError("tasks.max", text, f"a whole number from 1 to {MAX_TASKS}")
-    return int(text)
+    return _whole(1, MAX_TASKS)("tasks.max", config.get("tasks.max", "1"))
 
 
 def progress_timeout_s(config: Mapping[str, str]) -> float:

@@ -60,7 +60,7 @@ def read_unchecked(path: Path) -> ConnectorFile:
     if not isinstance(content, dict):
         raise ConfigError(str(path), type(content).__name__, 'an object: {"name": ..., "config": {...}}')
     if "config" not in content and "connector.class" in content:
-        content = {"name": _text(content.get("name", "")), "config": content}
+        content = {"name": content.get("name", ""), "config": content}
     if isinstance(content.get("config"), dict):
         content = {**content, "config": {key: _text(value) for key, value in content["config"].items()}}
     connector = checked(ConnectorFile, content, where=f"{path}: ")

@@ -9,9 +9,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from ..errors import NO_VALUE, UNKNOWN_SETTING, ConfigError
 from ..protocol.units import printable
@@ -26,6 +26,16 @@ class PluginSettings(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", hide_input_in_errors=True, alias_generator=lambda name: name.replace("_", ".")
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _trimmed(cls, config: Any) -> Any:
+        """Remove blanks around numbers, booleans and choices, not around texts (Kafka's ``ConfigDef.parseType``)."""
+        for name, field in cls.model_fields.items():
+            key = field.alias or name
+            if str not in (field.annotation, *get_args(field.annotation)) and isinstance(config.get(key), str):
+                config = {**config, key: config[key].strip()}
+        return config
 
 
 def require_absolute(field: str, path: str, allowed: str) -> None:
