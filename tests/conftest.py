@@ -80,6 +80,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         rank = 0 if "first" in item.keywords else 1 if group == "processes" else 2 if group else 3 if long else 4
         ordered.append((rank, item))
     items[:] = [item for _, item in sorted(ordered, key=itemgetter(0))]
+    _put_short_tests_second(items, getattr(config, "workerinput", {}).get("workercount", 0))
+
+
+def _put_short_tests_second(items: list[pytest.Item], processes: int) -> None:
+    """pytest-xdist assigns each process two tests or groups at once: no group may wait for the longest test."""
+    rest = len(items) - processes
+    seen: set[str] = set()
+    for position, item in enumerate(items[:rest]):
+        marker = item.get_closest_marker("xdist_group")
+        seen.add(item.nodeid if marker is None else marker.args[0])
+        if len(seen) > processes:
+            items[:] = [*items[:position], *items[rest:], *items[position:rest]]
+            return
 
 
 @pytest.hookimpl(trylast=True, specname="pytest_collection_modifyitems")
