@@ -12,12 +12,12 @@ path is never imported.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from .errors import PluginError
+from .errors import ConnectGroupError, PluginError
 from .protocol.units import Unit
 
 Config = Mapping[str, str]
@@ -38,6 +38,7 @@ class Batch:
         read_bytes: bytes read from the source; null if it is not known.
         written_bytes: bytes of the records as they were passed to the sink (a pipeline: in Arrow's format); null if it
             is not known.
+        topics: the Kafka topics that the batch was read from and written to.
     """
 
     read: int | None
@@ -48,6 +49,7 @@ class Batch:
     committed: bool = True
     read_bytes: int | None = None
     written_bytes: int | None = None
+    topics: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,9 +252,16 @@ class Connector(ABC):
         """
         raise PluginError(f"connector class {type(self).__name__} doesn't support external modification of offsets")
 
-    def topics(self) -> Sequence[str]:
-        """Return the Kafka topics that the connector's configuration names as its source or sink, sorted."""
-        return ()
+    def check_access(self, max_tasks: int) -> Mapping[str, ConnectGroupError]:
+        """Try to reach what the configuration names, and to log in; change nothing. For ``validate``, off any worker.
+
+        Args:
+            max_tasks: ``tasks.max``.
+
+        Returns:
+            The errors, by setting.
+        """
+        return {}
 
     @classmethod  # noqa: B027 (to do nothing is the usual case)
     def warm_up(cls) -> None:

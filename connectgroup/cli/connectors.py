@@ -141,10 +141,14 @@ def _numbers(unit: DescribedUnit) -> tuple[object, ...]:
 async def validate_connector(options: argparse.Namespace) -> int:
     """Print all errors of a file; exit code 1 if there are any."""
     from ..config.connector_file import read_unchecked
+    from ..config.connector_offsets import Permissions
     from ..config.connector_validation import validate
+    from ..threads import off_loop
 
     connector = read_unchecked(options.file)
-    found = validate({**connector.config, "name": connector.name})
+    config = {**connector.config, "name": connector.name}
+    access = None if options.offline else Permissions(secrets=secrets_of(options))
+    found = await off_loop("validate", lambda: validate(config, access=access))
     if options.json:
         print_json(found.as_json())
     else:
@@ -152,17 +156,21 @@ async def validate_connector(options: argparse.Namespace) -> int:
             print(f"{options.file}: {error}")
         if not found.errors:
             print(f"{options.file}: connector {connector.name} is valid")
+            if found.access:
+                print(f"{options.file}: its source and sink were not tried: {found.access}")
     return 1 if found.errors else 0
 
 
 async def connector_topics(options: argparse.Namespace) -> int:
-    from ..client import offsets
-
     async with connected(options) as admin:
-        await admin.describe_connector(options.group, options.name)  # an unknown name: the error lists those that exist
-        topics = await offsets.topics(admin, options.group, options.name)
+        # An unknown name: the error lists those that exist.
+        topics = (await admin.describe_connector(options.group, options.name)).topics
+        if options.reset:
+            await admin.reset_topics(options.group, options.name)
+            _report(options, options.name, "topics reset", reset=True)
+            return 0
     if options.json:
-        print_json({options.name: {"topics": topics}})
+        print_json({options.name: {"topics": list(topics)}})
     else:
         for topic in topics:
             print(topic)

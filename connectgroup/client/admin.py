@@ -32,6 +32,7 @@ from ..protocol.messages.describe import (
 )
 from ..protocol.messages.logger_levels import SetLoggerLevelRequest, SetLoggerLevelResponse
 from ..protocol.messages.offsets import FetchedTopic, GroupToFetch, OffsetFetchRequest, OffsetFetchResponse
+from ..protocol.messages.topics import ResetTopicsRequest, ResetTopicsResponse
 from ..protocol.records.connect import TargetState
 from ..protocol.units import CONNECTOR, printable
 from ..transport.access import Access
@@ -370,6 +371,16 @@ class Admin:
         """
         request = SetLoggerLevelRequest(group_id=group_id, logger=logger, level=level)
         await self._sender.send(request, SetLoggerLevelResponse, idempotent=True)
+
+    async def reset_topics(self, group_id: str, name: str) -> None:
+        """Forget the topics that a connector has used (KIP-558). ``DescribedConnector.topics`` has them: those that its
+        tasks have used since then, or since the coordinator started.
+
+        Raises:
+            ConnectorNotFound: the group has no such connector.
+        """
+        request = ResetTopicsRequest(group_id=group_id, connector=name)
+        await self._sender.send(request, ResetTopicsResponse, idempotent=True)
 
     async def wait_worker(self, group_id: str, member_id: str, *, timeout_s: float = 60.0) -> DescribedGroup:
         """Wait until a worker is in the group and runs all units of its latest target assignment.

@@ -1,4 +1,4 @@
-"""Offsets and topics of a connector for operators: described by the coordinator, read by the connector's class.
+"""Offsets of a connector for operators: described by the coordinator, read by the connector's class.
 
 They run in the process of the operator's tool (the REST server, the command line). Not in the coordinator, which runs
 no plug-in of a connector; not on a worker, because a stopped connector has none. The tool needs the packages of the
@@ -83,26 +83,6 @@ async def alter(
     token = fencing_token(group.incarnation, connector.version)
     config = config_of(connector.config)
     await run(lambda: connector_offsets.alter_offsets(name, config, token, changes, permissions))
-
-
-async def topics(admin: Admin, group_id: str, name: str, run: OffLoop = in_thread) -> Any:
-    """Return the Kafka topics of a connector as ``list[str]``.
-
-    Raises:
-        ConnectorNotFound: the group has no such connector.
-        ConnectGroupError: the topics cannot be determined.
-    """
-    config = config_of((await _described(admin, group_id, name))[1].config)
-    return await run(lambda: connector_offsets.read_topics(name, config, ANY_PATH))
-
-
-async def require_connector(admin: Admin, group_id: str, name: str) -> None:
-    """Check that a connector exists.
-
-    Raises:
-        ConnectorNotFound: the group has no such connector.
-    """
-    await _described(admin, group_id, name)
 
 
 async def _described(admin: Admin, group_id: str, name: str) -> tuple[DescribedGroup, DescribedConnector]:

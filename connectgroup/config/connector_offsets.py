@@ -1,4 +1,4 @@
-"""Offsets and topics of a connector, by its class (KIP-875, KIP-558). The functions block: call them off the loop.
+"""Offsets and access of a connector, by its class (KIP-875). The functions block: call them off the loop.
 
 The class is loaded by entry point and created with the connector's configuration, as on a worker.
 """
@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from ..assign.placement import own_settings
-from ..connector import Connector, PartitionOffset
-from ..errors import ConfigError, InvalidRequest
+from ..connector import Config, Connector, PartitionOffset
+from ..errors import ConfigError, ConnectGroupError, InvalidRequest
+from ..masking import without_secrets
 from ..plugins import load_connector_class
 from ..protocol.units import printable
 from .connector_check import masked_errors
@@ -65,13 +66,21 @@ def alter_offsets(
     _called(name, config, permissions, lambda connector: connector.alter_offsets(fencing_token, changes))
 
 
-def read_topics(name: str, config: Mapping[str, str], permissions: Permissions) -> list[str]:
-    """Return the Kafka topics of a connector, sorted.
+def access_errors(name: str, config: Mapping[str, str], max_tasks: int, permissions: Permissions) -> dict[str, str]:
+    """Return the errors of ``Connector.check_access``, by setting; they contain no credential.
 
     Raises:
-        ConnectGroupError: they cannot be determined; the message contains no credential.
+        ConfigError: this process may not resolve a reference to a secret, or use a path.
+        ConnectGroupError: the class failed.
     """
-    return sorted(_called(name, config, permissions, lambda connector: connector.topics()))
+    resolved: list[Config] = []
+
+    def check(connector: Connector) -> Mapping[str, ConnectGroupError]:
+        resolved.append(connector.config)
+        return connector.check_access(max_tasks)
+
+    found = _called(name, config, permissions, check)
+    return {key: without_secrets(str(error), config, *resolved) for key, error in found.items()}
 
 
 def _called(name: str, config: Mapping[str, str], permissions: Permissions, method: Callable[[Connector], T]) -> T:

@@ -34,6 +34,7 @@ from ..masking import is_credential, masked_value, without_secrets
 from ..plugins import Kind, available, load_connector_class, load_predicate_class, load_transform_class
 from ..protocol.units import printable
 from .connector_check import check_connector
+from .connector_offsets import Permissions, access_errors
 from .paths import AllowedPaths
 
 COMMON: Final = "Common"
@@ -100,12 +101,14 @@ class Validation:
         config: the configuration, credentials masked.
         definitions: all settings of the class; the common settings only, if the class cannot be loaded.
         errors_of: errors by setting; a setting may be unknown.
+        access: why it was not tried to reach the source and the sink, if it was asked for; empty if it was tried.
     """
 
     connector_class: str
     config: Mapping[str, str]
     definitions: tuple[Definition, ...]
     errors_of: Mapping[str, tuple[str, ...]]
+    access: str = ""
 
     @property
     def errors(self) -> list[str]:
@@ -194,11 +197,15 @@ def definitions(config: Config) -> tuple[Definition, ...]:
     return tuple(defined.values())
 
 
-def validate(config: Mapping[str, str], allowed_paths: AllowedPaths = None) -> Validation:
-    """Validate a configuration. Imports the class and its plug-ins, and may block; opens nothing.
+def validate(
+    config: Mapping[str, str], allowed_paths: AllowedPaths = None, *, access: Permissions | None = None
+) -> Validation:
+    """Validate a configuration. Imports the class and its plug-ins, and may block.
 
     Args:
         allowed_paths: see ``check_connector``.
+        access: if the settings are valid, try to reach what they name (``Connector.check_access``) with these
+            permissions; null: open nothing.
     """
     errors: dict[str, list[str]] = {}
 
@@ -209,12 +216,13 @@ def validate(config: Mapping[str, str], allowed_paths: AllowedPaths = None) -> V
     def without_errors() -> dict[str, str]:
         return {key: value for key, value in config.items() if key not in errors}
 
-    def result(defined: tuple[Definition, ...]) -> Validation:
+    def result(defined: tuple[Definition, ...], access: str = "the settings are not valid") -> Validation:
         return Validation(
             connector_class=config.get("connector.class", ""),
             config={key: masked_value(key, value) for key, value in config.items()},
             definitions=defined,
             errors_of={key: tuple(messages) for key, messages in errors.items()},
+            access=access,
         )
 
     if not config.get("name"):
@@ -254,7 +262,19 @@ def validate(config: Mapping[str, str], allowed_paths: AllowedPaths = None) -> V
             if not errors:
                 add("connector.class", error)
         break
-    return result(defined)
+    if errors:
+        return result(defined)
+    if access is None:
+        return result(defined, "")
+    try:
+        found = access_errors(config["name"], config, int(config.get("tasks.max", "1")), access)
+    except ConfigError as error:
+        return result(defined, without_secrets(str(error), config))
+    except PluginError as error:
+        found = {"connector.class": str(error)}
+    for setting, message in found.items():
+        add(setting, message)
+    return result(defined, "")
 
 
 def _models(cls: type[Connector], config: Config) -> Mapping[str, type[BaseModel]]:

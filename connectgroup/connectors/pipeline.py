@@ -7,7 +7,7 @@ that the source assigns to it (``Source.owns``).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
@@ -101,11 +101,21 @@ class PipelineConnector(Connector):
     def fenced(self) -> bool:
         return load_sink_class(self.config["sink"]).fenced
 
-    def topics(self) -> Sequence[str]:
+    def check_access(self, max_tasks: int) -> Mapping[str, ConnectGroupError]:
         source, sink = load_source_class(self.config["source"]), load_sink_class(self.config["sink"])
-        read = source.topics(parse_settings(source.Settings, settings_below(self.config, SOURCE), prefix=SOURCE))
-        written = sink.topics(parse_settings(sink.Settings, settings_below(self.config, SINK), prefix=SINK))
-        return sorted({*read, *written})
+        source_settings = parse_settings(source.Settings, settings_below(self.config, SOURCE), prefix=SOURCE)
+        sink_settings = parse_settings(sink.Settings, settings_below(self.config, SINK), prefix=SINK)
+        checks: dict[str, Callable[[], None]] = {
+            "source": lambda: source.check_access(source_settings, tasks=max_tasks),
+            "sink": lambda: sink.check_access(sink_settings),
+        }
+        errors: dict[str, ConnectGroupError] = {}
+        for part, check in checks.items():
+            try:
+                check()
+            except ConnectGroupError as error:
+                errors[error.field if isinstance(error, ConfigError) else part] = error
+        return errors
 
     @contextmanager
     def _positions(self) -> Iterator[PositionStore | None]:

@@ -1,4 +1,5 @@
-"""The numbers of running tasks that workers have reported: in memory only, because they change all the time.
+"""The numbers of running tasks, and the topics they use, as workers have reported them: in memory only, because they
+change all the time.
 
 No rule of a group depends on them, so they are no records. After a change of coordinator they are unknown until the
 workers report them again, some seconds later.
@@ -6,24 +7,30 @@ workers report them again, some seconds later.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from ..group.connect.state import Group
 from ..protocol.messages.describe import DescribedConnector, DescribedGroup, DescribedUnit
 from ..protocol.messages.heartbeat import HeartbeatRequest
-from ..protocol.messages.progress import Progress
+from ..protocol.messages.progress import Progress, TaskProgress
 from ..protocol.units import Unit
 
 Reports = dict[Unit, tuple[str, int, Progress]]
 """By task: the member that reported the numbers, the owner epoch they belong to, the numbers."""
 
 
+MAX_TOPICS: Final = 1_000
+"""Topics of one connector; more are not kept."""
+
+
 class ReportedProgress:
-    """The latest numbers of each task, by group."""
+    """The latest numbers of each task and the topics of each connector, by group."""
 
     def __init__(self) -> None:
         self._groups: dict[str, Reports] = {}
+        self._topics: dict[str, dict[str, set[str]]] = {}
 
     def record(self, group: Any, request: HeartbeatRequest) -> None:
         """Keep the numbers of an accepted heartbeat, those of tasks that its sender owns.
@@ -38,6 +45,8 @@ class ReportedProgress:
             unit, owner = Unit(each.connector, each.task), (request.member_id, each.owner_epoch)
             if group.holders.get(unit) == owner:
                 reports[unit] = (*owner, each.progress)
+                if each.topics:
+                    self._add_topics(group, each)
         if len(reports) > 2 * len(group.holders):
             self._groups[group.group_id] = {
                 unit: report for unit, report in reports.items() if group.holders.get(unit) == report[:2]
@@ -46,17 +55,34 @@ class ReportedProgress:
     def forget(self, group_id: str) -> None:
         """Drop the numbers of a group that is deleted."""
         self._groups.pop(group_id, None)
+        self._topics.pop(group_id, None)
+
+    def reset_topics(self, group_id: str, connector: str) -> None:
+        """Forget the topics that a connector has used (KIP-558), or that is deleted."""
+        self._topics.get(group_id, {}).pop(connector, None)
+
+    def _add_topics(self, group: Group, reported: TaskProgress) -> None:
+        topics = self._topics.setdefault(group.group_id, {})
+        used = topics.setdefault(reported.connector, set())
+        used.update(reported.topics[: MAX_TOPICS - len(used)])
 
     def add_to(self, described: DescribedGroup) -> DescribedGroup:
         """Add the numbers to a description, each to the owner that has reported it."""
         reports = self._groups.get(described.group_id)
         if not reports:
             return described
-        return replace(described, connectors=tuple([_with(each, reports) for each in described.connectors]))
+        topics = self._topics.get(described.group_id, {})
+        return replace(
+            described,
+            connectors=tuple(
+                [_with(each, reports, topics.get(each.connector, ())) for each in described.connectors],
+            ),
+        )
 
 
-def _with(connector: DescribedConnector, reports: Reports) -> DescribedConnector:
-    return replace(connector, units=tuple([_unit_with(connector.connector, unit, reports) for unit in connector.units]))
+def _with(connector: DescribedConnector, reports: Reports, topics: Collection[str]) -> DescribedConnector:
+    units = [_unit_with(connector.connector, unit, reports) for unit in connector.units]
+    return replace(connector, units=tuple(units), topics=tuple(sorted(topics)))
 
 
 def _unit_with(connector: str, unit: DescribedUnit, reports: Reports) -> DescribedUnit:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
-from ..errors import ConfigError, GroupError, InvalidRequest, UnreleasedInstanceId
+from ..errors import ConfigError, ConnectorNotFound, GroupError, InvalidRequest, UnreleasedInstanceId
 from ..group.classic.group_type import ClassicGroupType
 from ..group.classic.settings import ClassicSettings
 from ..group.connect.group_type import ConnectGroupType
@@ -18,6 +18,7 @@ from ..group.registry import Client, GroupType, Registry, RequestTraits
 from ..log.base import Log
 from ..protocol.messages.api import Request, Response
 from ..protocol.messages.classic import JoinGroupRequest
+from ..protocol.messages.connectors import UpdateConnectorsRequest
 from ..protocol.messages.consumer import ConsumerDescribeRequest, ConsumerDescribeResponse, ConsumerHeartbeatRequest
 from ..protocol.messages.describe import (
     DeleteRequest,
@@ -35,7 +36,9 @@ from ..protocol.messages.listing import (
 )
 from ..protocol.messages.logger_levels import SetLoggerLevelRequest, SetLoggerLevelResponse
 from ..protocol.messages.offsets import OffsetFetchRequest, OffsetFetchResponse
+from ..protocol.messages.topics import ResetTopicsRequest, ResetTopicsResponse
 from ..protocol.records.connect import MemberRecord
+from ..protocol.units import printable
 from ..wire import classic_worker
 from .command import Describe
 from .consumer_groups import ConsumerGroups
@@ -148,6 +151,8 @@ class Coordinator:
                 self._look_for_process(request)
         elif isinstance(request, SetLoggerLevelRequest):
             response = await self._set_logger_level(request)
+        elif isinstance(request, ResetTopicsRequest):
+            response = await self._reset_topics(request)
         elif isinstance(request, DescribeRequest):
             response = DescribeResponse(
                 groups=tuple([await self._describe(request, each) for each in self._named(request)])
@@ -169,6 +174,10 @@ class Coordinator:
             response = await self._submit(request, client)
             if isinstance(request, JoinGroupRequest) and response.error_code == UnreleasedInstanceId.code:
                 self._look_for_process(request)
+            elif isinstance(request, UpdateConnectorsRequest) and response.error_code == 0:
+                for each in request.changes:
+                    if each.delete:
+                        self._progress.reset_topics(request.group_id, each.connector)
         # Workers ignore responses of a lower coordinator epoch (D5).
         if not hasattr(response, "coordinator_epoch"):
             answered: Response = response  # of Kafka's own protocol
@@ -189,6 +198,17 @@ class Coordinator:
         except GroupError as error:
             return SetLoggerLevelResponse(error_code=error.code, error_message=str(error))
         return SetLoggerLevelResponse()
+
+    async def _reset_topics(self, request: ResetTopicsRequest) -> ResetTopicsResponse:
+        named = DescribeRequest(group_ids=(request.group_id,), connectors=(request.connector,), connectors_only=True)
+        described = await self._describe(named, request.group_id)
+        if described.error_code:
+            return ResetTopicsResponse(error_code=described.error_code, error_message=described.error_message)
+        if not described.connectors:
+            error = ConnectorNotFound(f"Connector {printable(request.connector)} not found")
+            return ResetTopicsResponse(error_code=error.code, error_message=str(error))
+        self._progress.reset_topics(request.group_id, request.connector)
+        return ResetTopicsResponse()
 
     def _look_for_process(self, refused: HeartbeatRequest | JoinGroupRequest) -> None:
         """Look whether the member that a process cannot replace belongs to a process that has ended."""

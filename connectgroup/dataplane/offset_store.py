@@ -191,6 +191,23 @@ class FilePositions:
         with closing(OffsetStore(self.path, busy_timeout_s=self._busy_timeout_s)) as store:
             return store.positions(connector)
 
+    def check_access(self) -> None:
+        """Check that the file can be written, or created; change nothing.
+
+        Raises:
+            SinkError: it is no database, or it or its directory cannot be written.
+        """
+        require_writable_directory(self.path.parent)
+        if not self.path.exists():
+            return
+        try:
+            with closing(sqlite3.connect(f"{self.path.as_uri()}?mode=ro", uri=True, timeout=5)) as connection:
+                connection.execute("SELECT name FROM sqlite_schema LIMIT 1").fetchall()
+        except sqlite3.Error as error:
+            raise SinkError(f"{self.path}: {_told_as(error, 5)}") from error
+        if not os.access(self.path, os.W_OK):
+            raise SinkError(f"{self.path}: read-only; allowed: a file and directory that can be written")
+
     def alter(self, connector: str, fencing_token: int, positions: Mapping[str, int | None] | None) -> None:
         """Change the positions; create the file, so that a connector may get its offsets before it runs."""
         with closing(OffsetStore(self.path, busy_timeout_s=self._busy_timeout_s)) as store:
@@ -198,6 +215,18 @@ class FilePositions:
 
     def close(self) -> None:
         """Do nothing: each method opens and closes the file."""
+
+
+def require_writable_directory(path: Path) -> None:
+    """Check that files can be created in a directory.
+
+    Raises:
+        SinkError: it does not exist, is no directory, or cannot be written.
+    """
+    if not path.is_dir():
+        raise SinkError(f"{path}: {'is no directory' if path.exists() else 'does not exist'}; allowed: a directory")
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise SinkError(f"{path}: cannot be written; allowed: a directory that this user may write")
 
 
 def _told_as(error: sqlite3.Error, busy_timeout_s: float) -> str:

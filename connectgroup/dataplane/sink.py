@@ -8,7 +8,7 @@ sinks whose data are stored in a SQLite database or listed in one.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from .columns import Columns
@@ -81,9 +81,17 @@ class Sink(ABC):
         """
         return None
 
-    @classmethod
-    def topics(cls, settings: Any) -> Sequence[str]:
-        """Return the Kafka topics that the settings name; rows may name others."""
+    @classmethod  # noqa: B027 (some sinks reach nothing)
+    def check_access(cls, settings: Any) -> None:
+        """Try to reach the sink, and to log in; create and change nothing. For ``validate``.
+
+        Raises:
+            ConfigError: a setting cannot be used.
+            SinkError: the sink cannot be reached, or does not accept the login.
+        """
+
+    def topics_of(self, rows: pa.Table) -> Collection[str]:
+        """Return the Kafka topics that the sink writes these rows to."""
         return ()
 
     @abstractmethod

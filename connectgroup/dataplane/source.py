@@ -67,6 +67,16 @@ class Source(ABC):
         return ""
 
     @classmethod
+    def check_access(cls, settings: Any, *, tasks: int) -> None:
+        """Try to read the source: ``create`` by default. For ``validate``, on the machine of the operator or of REST.
+
+        Raises:
+            ConfigError: a setting cannot be used.
+            SourceError: the source cannot be read.
+        """
+        cls.create(settings, task=0, tasks=tasks)
+
+    @classmethod
     def partition_of(cls, slice_name: str, position: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return a slice and its position as JSON objects: ``partition`` and ``offset`` of Kafka Connect's REST API."""
         return {"slice": slice_name}, {"position": position}
@@ -81,13 +91,9 @@ class Source(ABC):
         return str(field_of("partition", partition, "slice", str)), position_of(offset, "position")
 
     @classmethod
-    def topics(cls, settings: Any) -> Sequence[str]:
-        """Return the Kafka topics that a source with these settings reads.
-
-        Raises:
-            SourceError: they cannot be determined.
-        """
-        return ()
+    def topic_of(cls, slice_name: str) -> str:
+        """Return the Kafka topic that a slice is a part of; empty if it is none."""
+        return ""
 
     @property
     @abstractmethod

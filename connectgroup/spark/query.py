@@ -304,6 +304,7 @@ class Batches:
             read_s=read_s,
             read_bytes=self._source.size_of(ranges),
             written_bytes=rows.nbytes,
+            topics={self._source.topic_of(each.slice) for each in ranges}.union(self._sink.topics_of(rows)) - {""},
         )
         began_s = time.monotonic()
         try:

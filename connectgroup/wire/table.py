@@ -46,6 +46,7 @@ from ..protocol.messages.sasl import (
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
+from ..protocol.messages.topics import ResetTopicsRequest, ResetTopicsResponse
 from . import kafka_messages as kafka
 
 
@@ -155,6 +156,7 @@ TABLE: Final = (
         CONSUMER,
     ),
     Entry(20489, "ConnectGroupSetLoggerLevel", SetLoggerLevelRequest, SetLoggerLevelResponse, COORDINATOR, ADMIN),
+    Entry(20490, "ConnectGroupResetTopics", ResetTopicsRequest, ResetTopicsResponse, COORDINATOR, ADMIN),
 )
 """Every API, by key."""
 

@@ -154,7 +154,9 @@ class Heartbeats:
             return request
         if now_ms >= self._progress_at_ms:
             taken = self.take_progress(MAX_PROGRESS - len(self._progress))
-            self._progress |= {(each.connector, each.task): each for each in taken}
+            for each in taken:
+                unsent = self._progress.get(unit := (each.connector, each.task))
+                self._progress[unit] = each if unsent is None else each.with_topics_of(unsent)
             self._progress_at_ms = now_ms + round(1000 * PROGRESS_S) if taken else now_ms
         return replace(request, progress=tuple(self._progress.values())) if self._progress else request
 

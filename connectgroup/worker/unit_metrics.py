@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import ClassVar, Final
 
 from ..connector import Batch, Lag
-from ..protocol.messages.progress import UNKNOWN, Progress, TaskProgress
+from ..protocol.messages.progress import MAX_TOPICS, UNKNOWN, Progress, TaskProgress
 from ..protocol.records.connect import UnitState
 from ..protocol.units import Unit
 from ..telemetry.metric_table import Scope
@@ -51,6 +52,8 @@ class Flow:
     """
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._topics: set[str] = set()
         self.polled, self.written, self.poll_ms = Window(), Window(), Window()
         self.read, self.sent = Window(), Window()
         self.batches, self.commit_ms, self.commits = Window(), Window(), Window()
@@ -76,6 +79,9 @@ class Flow:
                 self.read_bytes = (self.read_bytes or 0) + batch.read_bytes
             if batch.written_bytes is not None:
                 self.written_bytes = (self.written_bytes or 0) + batch.written_bytes
+            if batch.topics:
+                with self._lock:
+                    self._topics.update(batch.topics)
         else:
             self.failed_dead_letters += batch.dead_letters
 
@@ -116,6 +122,13 @@ class Flow:
             "last-record-timestamp": self.last_record_ms or None,
             "last-poll-timestamp": self.last_poll_ms or None,
         }
+
+    def take_topics(self) -> tuple[str, ...]:
+        """Return the topics of the batches that were committed since the last call."""
+        with self._lock:
+            taken = sorted(self._topics)[:MAX_TOPICS]
+            self._topics.difference_update(taken)
+        return tuple(taken)
 
     def progress(self, now_s: float) -> Progress:
         """The numbers that the worker reports to the coordinator."""
@@ -228,9 +241,12 @@ class UnitMetrics:
 
     def progress(self, owner_epoch: int) -> TaskProgress:
         """The numbers of the task that the worker reports to the coordinator."""
-        numbers = self._flow.progress(self._clock())
         return TaskProgress(
-            connector=self.unit.connector, task=self.unit.task, owner_epoch=owner_epoch, progress=numbers
+            connector=self.unit.connector,
+            task=self.unit.task,
+            owner_epoch=owner_epoch,
+            progress=self._flow.progress(self._clock()),
+            topics=self._flow.take_topics(),
         )
 
     def _time_running(self) -> float:

@@ -237,18 +237,25 @@ async def test_validate_prints_all_errors(command: Command, idle: Path) -> None:
     assert "config.name: got 'other'; allowed: bad, the name of the connector" in done.err
 
 
-def write_with_kafka_sink(file: Path) -> None:
+def write_with(file: Path, setting: str, value: str) -> None:
     content = json.loads(file.read_text())
-    config = {key: value for key, value in content["config"].items() if not key.startswith("sink.")}
-    kafka = {"sink": "kafka", "sink.bootstrap.servers": "127.0.0.1:1", "sink.topic": "rows"}
-    file.write_text(json.dumps({**content, "config": {**config, **kafka}}))
+    content["config"][setting] = value
+    file.write_text(json.dumps(content))
 
 
-async def test_topics_of_a_pipeline_are_listed(command: Command, pipeline: Path) -> None:
-    write_with_kafka_sink(pipeline)
-    assert (await command("connectors", "create", pipeline)).code == 0
-    assert (await command("connectors", "topics", "c")).out == "rows\n"
-    assert json.loads((await command("connectors", "topics", "c", "--json")).out) == {"c": {"topics": ["rows"]}}
+async def test_validate_tries_the_source_and_the_sink_unless_it_is_offline(command: Command, pipeline: Path) -> None:
+    missing = pipeline.parent / "in"
+    done = await command("connectors", "validate", pipeline)
+    assert (done.code, done.err) == (1, "")
+    assert done.out.startswith(f"{pipeline}: {missing}: ")
+    valid = f"{pipeline}: connector c is valid\n"
+    assert (await command("connectors", "validate", pipeline, "--offline")).out == valid
+    missing.mkdir()
+    assert (await command("connectors", "validate", pipeline)).out == valid
+    assert not (pipeline.parent / "out.db").exists()
+    write_with(pipeline, "source.file.pattern", "${env:PATTERN}")
+    done = await command("connectors", "validate", pipeline)
+    assert done.out.startswith(f"{valid}{pipeline}: its source and sink were not tried: source.file.pattern: ")
 
 
 async def test_global_options_may_stand_before_the_subcommand(command: Command, idle: Path) -> None:

@@ -152,8 +152,9 @@ async def test_unresponsive_coordinator_is_replaced() -> None:
     async with brokers(2) as (old, new), client_of(old) as client:
         old.coordinators = [(old.port, 0), (new.port, 0)]
         old.heartbeats = [SILENCE]
-        assert (await client.send_to_coordinator(HEARTBEAT, timeout_s=60, each_s=0.1)).error_code == 0
-        assert (old.beats, new.beats) == (1, 1)
+        assert (await client.send_to_coordinator(HEARTBEAT, timeout_s=60, each_s=1)).error_code == 0
+        assert old.beats == 1
+        assert new.beats >= 1, "more if a response takes longer than a second"
 
 
 async def test_timeout_reports_the_last_error() -> None:

@@ -172,3 +172,57 @@ def test_page_shows_the_lag_and_the_rate_of_all_tasks() -> None:
     unknown = page_table(measured_group(Progress()), 0, before={}, rates={})
     assert unknown["connector/c"]["lag"] == [None, None, None]
     assert "lag/0/c" not in unknown
+
+
+def batch(*topics: str) -> Batch:
+    return Batch(read=1, rows=1, read_s=0.1, commit_s=0.1, topics=topics)
+
+
+async def test_topics_that_a_task_has_used_are_shown_until_they_are_reset(api: Api, tmp_path: Path) -> None:
+    """KIP-558."""
+
+    async def used(context: TaskContext, *topics: str) -> None:
+        context.batch(batch(*topics))
+        context.progress(1)
+
+    async def shown(*topics: str) -> None:
+        await api.until(lambda found: found == {"c": {"topics": [*topics]}}, "/connectors/c/topics")
+
+    async with running_worker(api, tmp_path, lambda name: Slow):
+        context = await created(api)
+        await shown()
+        await used(context, "b", "a")
+        await shown("a", "b")
+        await used(context, "c")
+        await shown("a", "b", "c")
+        await api("PUT", "/connectors/c/topics/reset", 202)
+        await shown()
+        await used(context, "b")
+        await shown("b")
+        # A batch that was not committed has written nothing.
+        context.batch(Batch(read=1, rows=1, read_s=0.1, commit_s=0.1, committed=False, topics=["d"]))
+        await used(context, "e")
+        await shown("b", "e")
+        await api("DELETE", "/connectors/c", 204)
+        await created(api)
+        await shown()
+
+
+async def test_commands_show_and_reset_topics(api: Api, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async with running_worker(api, tmp_path, lambda name: Slow):
+        context = await created(api)
+        context.batch(batch("orders", "people"))
+        context.progress(1)
+        await api.until(lambda found: bool(found["c"]["topics"]), "/connectors/c/topics")
+        server = TcpServer(api.coordinator)
+        await server.start()
+        try:
+            place = ["topics", "c", "--coordinator", f"127.0.0.1:{server.port}", "--group", GROUP]
+            for options in ((), ("--json",), ("--reset",), ()):
+                assert await asyncio.to_thread(main, ["connectors", *place, *options]) == 0
+        finally:
+            await server.close()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["orders", "people"]
+    assert json.loads("\n".join(lines[2:-1])) == {"c": {"topics": ["orders", "people"]}}
+    assert lines[-1] == "connector c: topics reset"

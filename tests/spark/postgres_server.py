@@ -15,6 +15,9 @@ from tests.consumer.broker import WITH_ITS_STARTER, free_ports
 
 from .conftest import wait
 
+WITH_PASSWORD = "with_password"
+"""The one user who needs a password; a test creates it."""
+
 
 class Unavailable(Exception):
     """What is missing on this machine; the reason for skipping tests."""
@@ -74,6 +77,8 @@ def running_server() -> Iterator[str]:
         )
         if made.returncode:
             raise Unavailable(f"initdb failed: {made.stderr.strip()[-300:]}")
+        access = data / "pg_hba.conf"
+        access.write_text(f"host all {WITH_PASSWORD} 127.0.0.1/32 scram-sha-256\n{access.read_text()}")
         (port,) = free_ports(1)
         server = [binaries / "postgres", "-D", data, "-p", str(port), "-h", "127.0.0.1", "-k", "", "-c", "fsync=off"]
         with (

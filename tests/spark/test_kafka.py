@@ -308,6 +308,7 @@ def test_converters_write_what_they_read_and_headers_arrive(kafka: str, table: B
     table.config = lambda **_: {"trigger.ms": "50", **settings}  # type: ignore[method-assign]
     run = table.start(1)
     run.wait(lambda: sum(run.rows) == 1)
+    assert {topic for batch in run.batches for topic in batch.topics} == {origin, target}
     consumer = Consumer({"bootstrap.servers": kafka, "group.id": uuid.uuid4().hex})
     consumer.assign([TopicPartition(target, 0, OFFSET_BEGINNING)])
     message = consumer.poll(30)

@@ -41,6 +41,7 @@ from .listing import (
 from .logger_levels import SetLoggerLevelRequest, SetLoggerLevelResponse
 from .offsets import OffsetCommitRequest, OffsetCommitResponse, OffsetFetchRequest, OffsetFetchResponse
 from .sasl import SaslAuthenticateRequest, SaslAuthenticateResponse, SaslHandshakeRequest, SaslHandshakeResponse
+from .topics import ResetTopicsRequest, ResetTopicsResponse
 
 Request = (
     HeartbeatRequest
@@ -51,6 +52,7 @@ Request = (
     | DeleteRequest
     | RestartRequest
     | SetLoggerLevelRequest
+    | ResetTopicsRequest
     | JoinGroupRequest
     | SyncGroupRequest
     | GroupHeartbeatRequest
@@ -80,6 +82,7 @@ Response = (
     | DeleteResponse
     | RestartResponse
     | SetLoggerLevelResponse
+    | ResetTopicsResponse
     | JoinGroupResponse
     | SyncGroupResponse
     | GroupHeartbeatResponse

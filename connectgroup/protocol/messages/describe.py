@@ -109,6 +109,10 @@ class DescribedConnector:
     """One connector, with its configuration and its units (the connector itself first).
 
     Credentials in the configuration are masked, unless the request includes them.
+
+    Attributes:
+        topics: *(tagged)* the Kafka topics that its tasks have used since the coordinator started, or since they were
+            reset (KIP-558), sorted.
     """
 
     connector: str
@@ -116,6 +120,7 @@ class DescribedConnector:
     target_state: str = ""
     config: tuple[ConfigEntry, ...] = ()
     units: tuple[DescribedUnit, ...] = ()
+    topics: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

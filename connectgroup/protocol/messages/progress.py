@@ -5,11 +5,14 @@ A worker reports them in heartbeats; the coordinator keeps them in memory only a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 UNKNOWN: Final = -1
 """A number that the task does not know."""
+
+MAX_TOPICS: Final = 100
+"""Topics in one report of a task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +57,15 @@ class TaskProgress:
         task: the task number.
         owner_epoch: the owner epoch that the numbers belong to; those of an earlier owner are not shown.
         progress: the numbers.
+        topics: *(tagged)* the Kafka topics that the task has used since it was last reported, at most ``MAX_TOPICS``.
     """
 
     connector: str
     task: int
     owner_epoch: int
     progress: Progress
+    topics: tuple[str, ...] = ()
+
+    def with_topics_of(self, earlier: TaskProgress) -> TaskProgress:
+        """These numbers, with the topics of a report that was not sent."""
+        return replace(self, topics=tuple(sorted({*self.topics, *earlier.topics}))[:MAX_TOPICS])

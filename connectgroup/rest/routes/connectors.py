@@ -68,7 +68,7 @@ async def create_connector(request: Request) -> Response:
 
 async def get_connector(request: Request) -> Response:
     """The configuration and the tasks of a connector."""
-    return JSONResponse(views.connector_info(await _described(request)))
+    return JSONResponse(views.connector_info(await described_connector(request)))
 
 
 async def delete_connector(request: Request) -> Response:
@@ -81,7 +81,7 @@ async def delete_connector(request: Request) -> Response:
 
 async def get_config(request: Request) -> Response:
     """The configuration of a connector, credentials masked."""
-    return JSONResponse(views.connector_config(await _described(request)))
+    return JSONResponse(views.connector_config(await described_connector(request)))
 
 
 async def put_config(request: Request) -> Response:
@@ -90,7 +90,7 @@ async def put_config(request: Request) -> Response:
     config = await _checked(request, name, config_from(await read_object(request), "body"))
     await _check_group(request)
     result = await context.admin.put_connector(context.group_id, name, config)
-    info = views.connector_info(await _described(request))
+    info = views.connector_info(await described_connector(request))
     headers = {"Location": f"/connectors/{quote(name, safe='')}"} if result.created else None
     return JSONResponse(info, 201 if result.created else 200, headers)
 
@@ -100,28 +100,30 @@ async def patch_config(request: Request) -> Response:
     name, context = request.path_params["name"], request.app.state.context
     patch = patch_from(await read_object(request), "body")
     # Credentials are masked in this copy. They are checked by the connector when it starts, as in every case.
-    current: dict[str, str | None] = {**config_of((await _described(request)).config)}
+    current: dict[str, str | None] = {**config_of((await described_connector(request)).config)}
     await _checked(request, name, {key: value for key, value in {**current, **patch}.items() if value is not None})
     await context.admin.patch_connector(context.group_id, name, patch)
-    return JSONResponse(views.connector_info(await _described(request)))
+    return JSONResponse(views.connector_info(await described_connector(request)))
 
 
 async def get_status(request: Request) -> Response:
     """The state of a connector and of its tasks, each with its worker."""
     return JSONResponse(
-        views.connector_status(await _described(request, missing=f"No status found for connector {_shown(request)}"))
+        views.connector_status(
+            await described_connector(request, missing=f"No status found for connector {_shown(request)}")
+        )
     )
 
 
 async def list_tasks(request: Request) -> Response:
     """The configurations of the tasks of a connector, credentials masked."""
-    return JSONResponse(views.tasks_info(await _described(request, task_configs=True)))
+    return JSONResponse(views.tasks_info(await described_connector(request, task_configs=True)))
 
 
 async def get_task_status(request: Request) -> Response:
     """The state of one task."""
     missing = f"No status found for task {_shown(request)}-{_shown(request, 'task')}"
-    connector = await _described(request, missing=missing)
+    connector = await described_connector(request, missing=missing)
     return JSONResponse(views.task_status(connector, _task(request, connector, missing)))
 
 
@@ -143,14 +145,14 @@ async def stop(request: Request) -> Response:
 async def restart_connector(request: Request) -> Response:
     """Restart the connector; ``includeTasks``: its tasks too; ``onlyFailed``: only what has failed (KIP-745)."""
     include_tasks, only_failed = flag(request, "includeTasks"), flag(request, "onlyFailed")
-    name = (await _described(request, missing=f"Unknown connector: {_shown(request)}")).connector
+    name = (await described_connector(request, missing=f"Unknown connector: {_shown(request)}")).connector
     context = request.app.state.context
     restarted = await context.admin.restart_connector(
         context.group_id, name, include_tasks=include_tasks, only_failed=only_failed
     )
     if not include_tasks and not only_failed:
         return Response(status_code=204)
-    status = views.connector_status(await _described(request))
+    status = views.connector_status(await described_connector(request))
     for unit in (status["connector"], *status["tasks"]):
         if unit.get("id", CONNECTOR) in restarted:
             unit["state"] = "RESTARTING"
@@ -160,7 +162,7 @@ async def restart_connector(request: Request) -> Response:
 async def restart_task(request: Request) -> Response:
     """Restart one task."""
     context = request.app.state.context
-    connector = await _described(request, missing=f"Unknown connector: {_shown(request)}")
+    connector = await described_connector(request, missing=f"Unknown connector: {_shown(request)}")
     unit = _task(request, connector, f"Unknown task: {_shown(request)}-{_shown(request, 'task')}")
     await context.admin.restart_task(context.group_id, request.path_params["name"], unit.task)
     return Response(status_code=204)
@@ -183,7 +185,7 @@ def _missing(message: str) -> Iterator[None]:
         raise ConnectorNotFound(message) from error
 
 
-async def _described(request: Request, *, task_configs: bool = False, missing: str = "") -> DescribedConnector:
+async def described_connector(request: Request, *, task_configs: bool = False, missing: str = "") -> DescribedConnector:
     """The connector that the path names.
 
     Args:

@@ -11,6 +11,7 @@ from starlette.responses import JSONResponse, Response
 
 from ... import threads
 from ...config import connector_validation
+from ...config.connector_offsets import Permissions
 from ...errors import ConfigError
 from ...plugins import available
 from ...protocol.units import printable
@@ -72,7 +73,9 @@ async def plugin_config(request: Request) -> Response:
 
 
 async def validate_config(request: Request) -> Response:
-    """All errors of a configuration, by setting."""
+    """All errors of a configuration, by setting. Tries to reach the source and the sink from here, without secrets and
+    with the allowed paths only.
+    """
     name = request.path_params["plugin"]
     config = config_from(await read_object(request), "body")
     named = config.setdefault("connector.class", name)
@@ -83,7 +86,8 @@ async def validate_config(request: Request) -> Response:
     if name not in {plugin["class"] for plugin in _classes(request)}:
         raise RestError(404, f"Failed to find any class that implements Connector and which name matches {name}")
     paths = request.app.state.context.allowed_paths
-    return JSONResponse((await off_loop(lambda: connector_validation.validate(config, paths))).as_json())
+    access = Permissions(paths=paths or ())
+    return JSONResponse((await off_loop(lambda: connector_validation.validate(config, paths, access=access))).as_json())
 
 
 OPERATIONS: Final = (

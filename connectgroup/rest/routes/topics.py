@@ -1,7 +1,6 @@
-"""``/connectors/{name}/topics``: the Kafka topics of a connector (KIP-558).
+"""``/connectors/{name}/topics``: the Kafka topics that a connector uses (KIP-558).
 
-Kafka Connect records the topics that a connector has used. Here they are those that its configuration names, which
-always describe the connector that runs now. So there is nothing to reset, and a reset succeeds.
+The tasks report the topics that they read and write; the coordinator keeps them in memory. Kafka Connect stores them.
 """
 
 from __future__ import annotations
@@ -11,22 +10,20 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from ...client import offsets
 from ..operations import TEXT, Operation, listing, mapping, shape
-from .plugins import off_loop
+from .connectors import described_connector
 
 
 async def get_topics(request: Request) -> Response:
-    """The topics."""
-    context, name = request.app.state.context, request.path_params["name"]
-    topics = await offsets.topics(context.admin, context.group_id, name, off_loop)
-    return JSONResponse({name: {"topics": topics}})
+    """The topics that the tasks have used since the coordinator started, or since they were reset."""
+    connector = await described_connector(request)
+    return JSONResponse({connector.connector: {"topics": list(connector.topics)}})
 
 
 async def reset_topics(request: Request) -> Response:
-    """Check that the connector exists; nothing is recorded."""
-    context, name = request.app.state.context, request.path_params["name"]
-    await offsets.require_connector(context.admin, context.group_id, name)
+    """Forget them."""
+    connector = await described_connector(request)
+    await request.app.state.context.admin.reset_topics(request.app.state.context.group_id, connector.connector)
     return Response(status_code=202)
 
 

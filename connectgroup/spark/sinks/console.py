@@ -67,6 +67,11 @@ class ConsoleSink(Sink):
     def open_positions(cls, settings: ConsoleSettings) -> FilePositions | None:
         return FilePositions(Path(settings.offsets)) if settings.offsets else None
 
+    @classmethod
+    def check_access(cls, settings: ConsoleSettings) -> None:
+        if (positions := cls.open_positions(settings)) is not None:
+            positions.check_access()
+
     def claim(self, owner: Owner, is_mine: Callable[[str], bool]) -> dict[str, int]:
         return self._store.claim(owner, is_mine)
 

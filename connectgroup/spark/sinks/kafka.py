@@ -8,7 +8,7 @@ rules are those of ``dataplane.fences``; ``kafka_offsets`` has the state that th
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -20,7 +20,7 @@ from ...dataplane.errors import DataPlaneError, Fenced, OffsetConflict, SinkErro
 from ...dataplane.ownership import Owner, Range
 from ...errors import NO_VALUE, ConfigError
 from ..converters import ConverterSettings, Form, encoder, headers_of, text_of
-from ..kafka_client import client_settings
+from ..kafka_client import admin, client_settings
 from .kafka_offsets import OffsetsTopic, reason, slice_records, told_as_sink_error
 from .kafka_positions import TIMEOUT_S, KafkaPositions, transactional_id, transactional_producer
 
@@ -102,9 +102,16 @@ class KafkaSink(DeadLetterSink):
         client = client_of(settings)
         return KafkaPositions(OffsetsTopic(settings.offsets_topic, client), client, settings.transaction_timeout_ms)
 
+    def topics_of(self, rows: pa.Table) -> Collection[str]:
+        if not rows.num_rows:
+            return ()
+        named = rows["topic"].unique().to_pylist() if "topic" in rows.column_names else [None]
+        return {topic or self._settings.topic for topic in named}
+
     @classmethod
-    def topics(cls, settings: KafkaSinkSettings) -> Sequence[str]:
-        return (settings.topic,) if settings.topic else ()
+    def check_access(cls, settings: KafkaSinkSettings) -> None:
+        with told_as_sink_error(f"Kafka {settings.bootstrap_servers}"):
+            admin(settings.bootstrap_servers, client_of(settings)).list_topics(timeout=10)
 
     def claim(self, owner: Owner, is_mine: Callable[[str], bool]) -> dict[str, int]:
         self._drop_producer()

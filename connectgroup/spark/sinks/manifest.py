@@ -24,7 +24,7 @@ from ...connector import LocalPath
 from ...dataplane.columns import Columns
 from ...dataplane.errors import Fenced, SinkError
 from ...dataplane.fences import Transaction
-from ...dataplane.offset_store import BUSY_TIMEOUT_S, FilePositions, OffsetStore
+from ...dataplane.offset_store import BUSY_TIMEOUT_S, FilePositions, OffsetStore, require_writable_directory
 from ...dataplane.ownership import Owner, Range
 from ...dataplane.settings import PluginSettings, require_absolute
 from ...dataplane.sink import Sink
@@ -144,6 +144,10 @@ class ManifestSink(Sink):
     def open_positions(cls, settings: FileSinkSettings) -> FilePositions:
         return _ManifestPositions(Path(settings.path) / MANIFEST, busy_timeout_s=settings.busy_timeout_ms / 1000)
 
+    @classmethod
+    def check_access(cls, settings: FileSinkSettings) -> None:
+        cls.open_positions(settings).check_access()
+
     def claim(self, owner: Owner, is_mine: Callable[[str], bool]) -> dict[str, int]:
         positions = self._store.claim(owner, is_mine)
         self._remove_leftovers(owner)
@@ -231,6 +235,12 @@ class ManifestSink(Sink):
 
 class _ManifestPositions(FilePositions):
     """The positions in a manifest; a change creates the directory, as a task does."""
+
+    def check_access(self) -> None:
+        if self.path.parent.exists():
+            super().check_access()
+        else:
+            require_writable_directory(self.path.parent.parent)
 
     def alter(self, connector: str, fencing_token: int, positions: Mapping[str, int | None] | None) -> None:
         _make_directory(self.path.parent)

@@ -9,14 +9,16 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import Field, SecretStr
 
 from ...dataplane.columns import Column, Columns, sql_name
 from ...dataplane.dead_letters import DeadLetter, DeadLetterSink, values_of
+from ...dataplane.errors import SinkError
 from ...dataplane.ownership import Owner, Range
-from ...dataplane.postgres_store import PostgresStore, PostgresTransaction
+from ...dataplane.postgres_store import PostgresStore, PostgresTransaction, connect, run, where
 from ...errors import ConfigError
 from .tables import (
     TableSettings,
@@ -100,6 +102,15 @@ class PostgresSink(DeadLetterSink):
     def open_positions(cls, settings: PostgresSettings) -> PostgresStore:
         password = settings.password.get_secret_value() if settings.password else None
         return PostgresStore(settings.url, schema=settings.schema_, password=password)
+
+    @classmethod
+    def check_access(cls, settings: PostgresSettings) -> None:
+        password = settings.password.get_secret_value() if settings.password else None
+        # Not open_positions: it creates the tables of the offsets.
+        with closing(connect(settings.url, schema=settings.schema_, password=password)) as connection:
+            ((schema,),) = run(connection, "SELECT current_schema()")
+            if schema is None:
+                raise SinkError(f"{where(connection)}: has no schema {settings.schema_}; allowed: a schema that exists")
 
     def claim(self, owner: Owner, is_mine: Callable[[str], bool]) -> dict[str, int]:
         return self._store.claim(owner, is_mine)

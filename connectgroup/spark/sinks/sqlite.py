@@ -81,6 +81,10 @@ class SqliteSink(DeadLetterSink):
     def open_positions(cls, settings: SqliteSettings) -> FilePositions:
         return FilePositions(Path(settings.path), busy_timeout_s=settings.busy_timeout_ms / 1000)
 
+    @classmethod
+    def check_access(cls, settings: SqliteSettings) -> None:
+        cls.open_positions(settings).check_access()
+
     def claim(self, owner: Owner, is_mine: Callable[[str], bool]) -> dict[str, int]:
         return self._store.claim(owner, is_mine)
 

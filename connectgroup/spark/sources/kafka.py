@@ -137,8 +137,8 @@ class KafkaSource(Source):
         return f"{topic}-{number}", position_of(offset, "kafka_offset")
 
     @classmethod
-    def topics(cls, settings: KafkaSourceSettings) -> tuple[str, ...]:
-        return tuple(partitions_of(settings)) if settings.topics_regex else listed(settings.topics)
+    def topic_of(cls, slice_name: str) -> str:
+        return slice_name.rpartition("-")[0]
 
     @property
     def description(self) -> str:

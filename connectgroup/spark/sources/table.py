@@ -149,6 +149,11 @@ class SqliteTableSource(TableSource):
         columns = [Column(str(row[1]), _type_of(str(row[2]))) for row in found]
         return cls(settings, check_names(columns, field="source.table"), task=task, tasks=tasks)
 
+    @classmethod
+    def check_access(cls, settings: SqliteTableSettings, *, tasks: int) -> None:
+        # With a schema, create does not open the file.
+        cls.create(settings.model_copy(update={"schema_": None}), task=0, tasks=tasks)
+
     @property
     def description(self) -> str:
         return f"table {self.settings.table} of {self.settings.path} by {self.settings.incrementing_column}"

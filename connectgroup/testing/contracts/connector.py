@@ -19,7 +19,7 @@ from typing import Any, ClassVar, TypeVar
 from pydantic import BaseModel
 
 from ...connector import Config, Connector, PartitionOffset, Task, TaskContext
-from ...errors import ConfigError, PluginError
+from ...errors import ConfigError, ConnectGroupError, PluginError
 from ...protocol.units import Unit
 
 T = TypeVar("T")
@@ -141,10 +141,11 @@ class ConnectorContract:
                 assert isinstance(prefix, str), f"settings_models: the prefix {prefix!r} is no string"
                 assert issubclass(model, BaseModel), f"settings_models: {model!r} is no pydantic model"
 
-    def test_topics_are_sorted_names(self) -> None:
-        topics = list(self.make().topics())
-        assert all(isinstance(topic, str) for topic in topics), f"topics: {topics} are not all strings"
-        assert topics == sorted(set(topics)), f"topics: {topics} are not sorted, or not distinct"
+    def test_errors_of_access_are_by_setting(self) -> None:
+        """``validate`` shows each beside its setting; an error that is raised would hide the others."""
+        for setting, error in self.make().check_access(max(LIMITS)).items():
+            assert isinstance(setting, str), f"check_access: the setting {setting!r} is no string"
+            assert isinstance(error, ConnectGroupError), f"check_access: {error!r} is no ConnectGroupError"
 
     # ----------------------------------------------------------------------------------------------
     # Task configurations
