@@ -253,14 +253,24 @@ class Batches:
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Commit a batch of a streaming query."""
-        with self._reporting():
-            if ranges := self.ranges(batch_id):
-                began_s = time.monotonic()
-                if self._is_tolerant:
-                    read = apply_tolerantly(self._chain, frame.toArrow(), frame.sparkSession, self._owner)
-                else:
-                    read = apply_chain(self._chain, frame).toArrow(), []
-                self._commit(ranges, *read, time.monotonic() - began_s)
+        try:
+            with self._reporting():
+                self._commit_frame(frame, batch_id)
+        except Exception as error:
+            # Spark searches the text of an error, with its stack traces, for the interruption by a stop. Its regular
+            # expression overflows Java's stack on a long text, and the thread of the query ends with a trace of 1,000
+            # lines. The task has the error itself.
+            if not self._task.is_stopping:
+                raise SparkError(f"batch {batch_id}: {type(error).__name__}") from None
+
+    def _commit_frame(self, frame: DataFrame, batch_id: int) -> None:
+        if ranges := self.ranges(batch_id):
+            began_s = time.monotonic()
+            if self._is_tolerant:
+                read = apply_tolerantly(self._chain, frame.toArrow(), frame.sparkSession, self._owner)
+            else:
+                read = apply_chain(self._chain, frame).toArrow(), []
+            self._commit(ranges, *read, time.monotonic() - began_s)
 
     def commit_rows(self, session: SparkSession, table: pa.Table, ranges: Sequence[Range]) -> None:
         """Commit a batch that was polled in this process. Without transforms there is nothing for Spark to compute."""
