@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from ..checks import setting_texts
-from ..errors import ConnectorAlreadyExists, ConnectorNotFound, TimedOut
+from ..errors import ConnectorAlreadyExists, ConnectorNotFound, GroupIdNotFound, TimedOut
 from ..protocol.messages.api import Handler
 from ..protocol.messages.common import RestartRequest, RestartResponse, entries
 from ..protocol.messages.connectors import (
@@ -178,15 +178,24 @@ class Admin:
 
         Raises:
             TimedOut: the condition does not hold within ``timeout_s``.
+            GroupIdNotFound: there is no such group then.
         """
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + timeout_s
         while True:
-            group = await self.describe(group_id)
-            if condition(group):
-                return group
-            if loop.time() >= give_up_at:
-                raise TimedOut(f"group {printable(group_id)}: not {what} within {timeout_s:g} s; it is {group.state}")
+            try:
+                group = await self.describe(group_id)
+            except GroupIdNotFound:
+                # The group is created with its first connector or worker.
+                if loop.time() >= give_up_at:
+                    raise
+            else:
+                if condition(group):
+                    return group
+                if loop.time() >= give_up_at:
+                    raise TimedOut(
+                        f"group {printable(group_id)}: not {what} within {timeout_s:g} s; it is {group.state}"
+                    )
             await asyncio.sleep(POLL_S)
 
     async def wait_stable(self, group_id: str, *, timeout_s: float = 30.0) -> DescribedGroup:

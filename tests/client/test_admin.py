@@ -133,6 +133,17 @@ async def test_waiting_ends_with_the_state_or_with_an_error(admin: Admin) -> Non
         await admin.wait_worker(GROUP, "w", timeout_s=0.2)
 
 
+async def test_a_group_that_does_not_exist_yet_is_waited_for(admin: Admin, coordinator: Coordinator) -> None:
+    """It is created with its first connector or worker."""
+    with pytest.raises(GroupIdNotFound):
+        await admin.wait_worker("typo", "w", timeout_s=0.01)
+    waiting = asyncio.create_task(admin.wait_stable(GROUP))
+    await asyncio.sleep(0.3)
+    assert not waiting.done()
+    await admin.add_connector(GROUP, "c", CONFIG)
+    assert (await waiting).state == "Empty"
+
+
 async def test_numbers_and_booleans_of_a_configuration_become_text(admin: Admin) -> None:
     config = {**CONFIG, "tasks.max": 2, "ratio": 0.5, "flag": True}
     await admin.put_connector(GROUP, "c", config)

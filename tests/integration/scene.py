@@ -8,11 +8,12 @@ from functools import partial
 from pathlib import Path
 
 from connectgroup.protocol.units import Unit
+from tests.volume import SIZE
 
 from .cluster import LocalGroup
 from .flow import Feeder, Pipe, compare
 
-SINKS = ("sqlite", "parquet")
+SINKS = ("sqlite",) if SIZE == "user" else ("sqlite", "parquet")
 
 
 class Scenario:
