@@ -8,7 +8,6 @@ For one member of a group whose coordinator runs elsewhere: ``Worker.running``.
 
 from __future__ import annotations
 
-import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -17,10 +16,10 @@ from pathlib import Path
 from .assign.api import ConnectAssignor
 from .assign.placement import NO_TRAITS, WorkerTraits
 from .checks import check_name, check_whole
-from .client.admin import POLL_S, Admin
+from .client.admin import Admin
 from .client.conditions import no_unit_starts, shown
 from .coordinator.runtime import Coordinator
-from .errors import ConfigError, GroupIdNotFound
+from .errors import ConfigError
 from .group.connect.settings import GroupSettings
 from .listener import WorkerRebalanceListener
 from .log.memory import MemoryLog
@@ -120,6 +119,7 @@ class EmbeddedGroup:
 
         Raises:
             TimedOut: not within ``timeout_s``.
+            GroupIdNotFound: neither a worker nor a connector has created the group within that time.
         """
 
         def is_stable(group: DescribedGroup) -> bool:
@@ -128,17 +128,7 @@ class EmbeddedGroup:
                 group.state == "Stable" and members == set(self.workers) and no_unit_starts(group, self._task_runners)
             )
 
-        loop = asyncio.get_running_loop()
-        give_up_at = loop.time() + timeout_s
-        while True:
-            try:
-                left_s = give_up_at - loop.time()
-                return await self.admin.wait_until(self.group_id, is_stable, what="stable", timeout_s=left_s)
-            except GroupIdNotFound:
-                # The first worker or connector creates the group.
-                if loop.time() >= give_up_at or not self.workers:
-                    raise
-            await asyncio.sleep(POLL_S)
+        return await self.admin.wait_until(self.group_id, is_stable, what="stable", timeout_s=timeout_s)
 
 
 @asynccontextmanager

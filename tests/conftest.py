@@ -49,9 +49,15 @@ def pytest_runtest_makereport(
     return report
 
 
-SHARED = {"broker": "kafka", "spark": "spark", "cluster": "processes", "process_group": "pipelines"}
+SHARED = {
+    "broker": "kafka",
+    "spark": "spark",
+    "cluster": "processes",
+    "process_group": "pipelines",
+    "kafka": "kafka sinks",
+}
 """Fixtures that take seconds to start, and the group of tests that share each: a Kafka broker, a Spark session, two
-groups of worker processes."""
+groups of worker processes, a Kafka broker without Spark. Of several, the first one counts."""
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -260,7 +260,7 @@ class Performer:
         # the listeners have already been called for its units.
         units = frozenset(self._member.owned)
         if units:
-            logger.warning("epoch %d: lost %s: %s", epoch, show(units), why)
+            logger.warning("epoch %d: worker %s lost %s: %s", epoch, self._member.settings.member_id, show(units), why)
         else:
             logger.info("epoch %d: joining again: %s", epoch, why)
         assert self._stopping is not None
