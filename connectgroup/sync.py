@@ -128,6 +128,8 @@ class Admin:
         self.restart_worker = loop.waiting(admin.restart_worker)
         self.drain_worker = loop.waiting(admin.drain_worker)
         self.wait_worker = loop.waiting(admin.wait_worker)
+        self.wait_running = loop.waiting(admin.wait_running)
+        self.reset_topics = loop.waiting(admin.reset_topics)
 
 
 class Group:

@@ -24,7 +24,7 @@ from .groups import (
 )
 from .processes import prepare_spark, run_up, serve_coordinator, serve_proxy, serve_rest, serve_worker
 from .security import add_security
-from .server_options import add_assigning, add_metrics, add_rest, add_server
+from .server_options import add_assigning, add_metrics, add_rest, add_rest_port, add_server
 from .workers import drain_worker, list_workers, restart_worker
 
 
@@ -71,8 +71,7 @@ def build_parser() -> argparse.ArgumentParser:
     up.add_argument("--no-restart", action="store_true", help="do not restart a worker process that died")
     add_server(up)
     add_security(up)
-    up.add_argument("--rest-port", type=number, metavar="PORT", help="serve the REST API at this port, 0 for any (off)")
-    add_rest(up, "--rest-")
+    add_rest_port(up)
     add_metrics(up, "; worker-1 serves its own at the next port, worker-2 at the one after")
     add_secrets(up)
     add_allowed_paths(up, "the current directory")
@@ -94,6 +93,12 @@ def build_parser() -> argparse.ArgumentParser:
     add_server(coordinator)
     add_security(coordinator)
     add_metrics(coordinator)
+    add_rest_port(coordinator)
+    rest_group = coordinator.add_argument(
+        "--group", type=name, default="workers", help="group of the REST API (workers)"
+    )
+    with_groups(rest_group)
+    add_allowed_paths(coordinator, "only the workers check")
     coordinator.set_defaults(run=serve_coordinator)
 
     proxy = commands.add_parser("proxy", help="serve the groups of a Kafka broker's clients; forward everything else")
@@ -145,6 +150,7 @@ def build_parser() -> argparse.ArgumentParser:
     worker.add_argument("--supervised", action="store_true", help=argparse.SUPPRESS)
     worker.add_argument("--tls-server", type=path, help=argparse.SUPPRESS)
     add_metrics(worker)
+    add_rest_port(worker)
     add_secrets(worker)
     add_allowed_paths(worker, "none")
     worker.set_defaults(run=serve_worker)

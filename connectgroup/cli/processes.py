@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -103,8 +104,7 @@ async def run_up(options: argparse.Namespace) -> int:
             url = await stack.enter_async_context(
                 _rest_server(supervisor.admin, options, options.rest_port, rates=supervisor.rows_per_second)
             )
-            print(f"REST at {url}", flush=True)
-            print(f"page at {url}/page", flush=True)
+            _print_rest(url)
         pause_s = 1.0
         while not stopping.is_set() and not supervisor.all_rejected:
             began = time.monotonic()
@@ -212,6 +212,12 @@ async def serve_rest(options: argparse.Namespace) -> int:
     return 0
 
 
+def _print_rest(url: str) -> None:
+    """Print where the REST API and the live page are."""
+    print(f"REST at {url}", flush=True)
+    print(f"page at {url}/page", flush=True)
+
+
 @contextlib.asynccontextmanager
 async def _rest_server(
     admin: Admin, options: argparse.Namespace, port: int, *, rates: Rates | None = None
@@ -240,8 +246,8 @@ async def _rest_server(
         "connector_classes": tuple(options.rest_connector_classes or ()),
         "requests_per_second": options.rest_requests_per_second,
         "allowed_paths": allowed_paths_of(options),
-        # ``up`` runs the workers of its group, which create it if the first connector does not.
-        "new_group": options.run is not serve_rest or options.new_group,
+        # ``up`` and a worker run members of the group, which create it if the first connector does not.
+        "new_group": options.run in (run_up, serve_worker) or getattr(options, "new_group", False),
     }
     async with _http_server(admin, values, rates) as url:
         yield url
@@ -280,19 +286,31 @@ async def _http_server(admin: Admin | None, values: dict[str, Any], rates: Rates
 
 
 async def serve_coordinator(options: argparse.Namespace) -> int:
+    from ..client.admin import Admin
     from ..coordinator.server import CoordinatorServer
 
     config = _coordinator_config(options)
     connections = config.max_connections + config.max_unauthenticated
-    return await _serve_groups(options, CoordinatorServer(config), "coordinator at {}", connections)
+    server = CoordinatorServer(config)
+    rest = None
+    if options.rest_port is not None:
+        rest = _rest_server(Admin.local(server.coordinator), options, options.rest_port)
+    return await _serve_groups(options, server, "coordinator at {}", connections, rest)
 
 
-async def _serve_groups(options: argparse.Namespace, server: GroupServer, line: str, connections: int) -> int:
+async def _serve_groups(
+    options: argparse.Namespace,
+    server: GroupServer,
+    line: str,
+    connections: int,
+    rest: AbstractAsyncContextManager[str] | None = None,
+) -> int:
     """Serve until a signal arrives.
 
     Args:
         line: printed once the port is open, with the address.
         connections: how many sockets the server may need.
+        rest: a REST server, which runs while the server does.
     """
     if options.log is None:
         _make_directory("--data", options.data)
@@ -304,7 +322,10 @@ async def _serve_groups(options: argparse.Namespace, server: GroupServer, line: 
         if metrics_url:
             print(f"metrics at {metrics_url}", flush=True)
         try:
-            await stopping.wait()
+            async with rest or contextlib.nullcontext("") as url:
+                if url:
+                    _print_rest(url)
+                await stopping.wait()
         finally:
             await server.close()
     return 0
@@ -356,9 +377,13 @@ async def serve_worker(options: argparse.Namespace) -> int:
     values["allowed_paths"] = allowed_paths_of(options) or ()
     config = checked(WorkerConfig, values)
     _make_directory("--scratch", scratch)
-    async with _metrics_server(options.metrics_port) as url:
-        if url:
-            logger.info("metrics at %s", url)
+    async with contextlib.AsyncExitStack() as stack:
+        if metrics_url := await stack.enter_async_context(_metrics_server(options.metrics_port)):
+            logger.info("metrics at %s", metrics_url)
+        if options.rest_port is not None:
+            admin = await stack.enter_async_context(admin_of(options, client_id="rest"))
+            url = await stack.enter_async_context(_rest_server(admin, options, options.rest_port))
+            logger.info("REST at %s, page at %s/page", url, url)
         restarts = await run_worker(config, supervised=options.supervised)
     if not restarts:
         return 0

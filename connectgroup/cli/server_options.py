@@ -126,6 +126,13 @@ def add_metrics(parser: argparse.ArgumentParser, more: str = "") -> None:
     )
 
 
+def add_rest_port(parser: argparse.ArgumentParser) -> None:
+    """Add ``--rest-port`` and the options of a REST server in the process of another server."""
+    help_ = "serve the REST API at this port, 0 for any (off)"
+    parser.add_argument("--rest-port", type=number, metavar="PORT", help=help_)
+    add_rest(parser, "--rest-")
+
+
 def add_rest(parser: argparse.ArgumentParser, prefix: str) -> None:
     """Add the options of a REST server, each with this prefix."""
     parser.add_argument(

@@ -34,7 +34,7 @@ from ..protocol.messages.logger_levels import SetLoggerLevelRequest, SetLoggerLe
 from ..protocol.messages.offsets import FetchedTopic, GroupToFetch, OffsetFetchRequest, OffsetFetchResponse
 from ..protocol.messages.topics import ResetTopicsRequest, ResetTopicsResponse
 from ..protocol.records.connect import TargetState
-from ..protocol.units import CONNECTOR, printable
+from ..protocol.units import CONNECTOR, Unit, printable
 from ..transport.access import Access
 from ..transport.base import Client
 from ..transport.local import LocalClient
@@ -86,7 +86,7 @@ class Admin:
         from ..config.base import parse_address
 
         named = [addresses] if isinstance(addresses, str) else list(addresses)
-        clients = [TcpClient(*parse_address("--coordinator", address), client_id, access=access) for address in named]
+        clients = [TcpClient(*parse_address("addresses", address), client_id, access=access) for address in named]
         return cls(clients, timeout_s=timeout_s, retry_for_s=retry_for_s)
 
     @classmethod
@@ -390,6 +390,26 @@ class Admin:
         """
         request = ResetTopicsRequest(group_id=group_id, connector=name)
         await self._sender.send(request, ResetTopicsResponse, idempotent=True)
+
+    async def wait_running(self, group_id: str, name: str, *, timeout_s: float = 30.0) -> DescribedConnector:
+        """Wait until a connector and all of its tasks run; return its description. It has no tasks at first.
+
+        Raises:
+            TimedOut: not within ``timeout_s``; names a unit that does not run, its state, and its error if it has one.
+            ConnectorNotFound: the group has no such connector.
+        """
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + timeout_s
+        while True:
+            connector = await self.describe_connector(group_id, name)
+            waiting = next((unit for unit in connector.units if unit.state != "RUNNING"), None)
+            if waiting is None and len(connector.units) > 1:
+                return connector
+            if loop.time() >= give_up_at:
+                unit = f"{Unit(name, waiting.task)} is {waiting.state}" if waiting else "it has no tasks"
+                reason = f": {waiting.message}" if waiting and waiting.message else ""
+                raise TimedOut(f"connector {printable(name)}: not running within {timeout_s:g} s; {unit}{reason}")
+            await asyncio.sleep(POLL_S)
 
     async def wait_worker(self, group_id: str, member_id: str, *, timeout_s: float = 60.0) -> DescribedGroup:
         """Wait until a worker is in the group and runs all units of its latest target assignment.

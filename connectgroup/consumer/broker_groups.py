@@ -59,12 +59,12 @@ class BrokerGroups:
         self._bootstrap = bootstrap
 
     async def list_groups(self) -> tuple[DescribedGroup, ...]:
-        """Return all groups, sorted by id.
+        """Return all groups, sorted by id; one that may not be described has the broker's error.
 
         Raises:
             TransportError: no broker answers, or one rejects the request.
         """
-        return await self._call(lambda: self._described(sorted(self._names())))
+        return await self._call(lambda: self._described(sorted(self._names()), refused=_refused))
 
     async def describe(self, group_id: str) -> DescribedGroup:
         """Return the description of a group.
@@ -89,9 +89,11 @@ class BrokerGroups:
         try:
             return await off_loop("broker", function)
         except KafkaException as error:
-            reason = error.args[0].str()
+            if error.args[0].code() > 0:  # the broker's own; librdkafka's are negative
+                raise TransportError(f"{self._bootstrap}: the broker rejects it: {error.args[0].str()}") from error
             raise TransportError(
-                f"{self._bootstrap}: {reason}; allowed: --bootstrap-server with the address of a running Kafka broker"
+                f"{self._bootstrap}: {error.args[0].str()};"
+                " allowed: --bootstrap-server with the address of a running Kafka broker"
             ) from error
 
     def _names(self) -> list[str]:
@@ -108,11 +110,27 @@ class BrokerGroups:
             raise GroupIdNotFound(f"no such group {printable(group_id)!r}; groups here: {shown(sorted(names))}")
         return self._described([group_id])[0]
 
-    def _described(self, names: list[str]) -> tuple[DescribedGroup, ...]:
+    def _described(
+        self, names: list[str], refused: Callable[[str, Any], DescribedGroup] | None = None
+    ) -> tuple[DescribedGroup, ...]:
+        """Describe groups.
+
+        Args:
+            refused: makes the description of a group that a broker does not describe; null: the error is raised.
+        """
+        from confluent_kafka import KafkaException
+
         if not names:
             return ()
-        futures = self._admin.describe_consumer_groups(names, request_timeout=TIMEOUT_S)
-        return tuple(_group(futures[name].result()) for name in names)
+        described = []
+        for name, future in self._admin.describe_consumer_groups(names, request_timeout=TIMEOUT_S).items():
+            try:
+                described.append(_group(future.result()))
+            except KafkaException as error:
+                if refused is None or error.args[0].code() <= 0:
+                    raise
+                described.append(refused(name, error.args[0]))
+        return tuple(sorted(described, key=lambda group: group.group_id))
 
     def _offsets(self, group_id: str) -> tuple[FetchedTopic, ...]:
         from confluent_kafka import ConsumerGroupTopicPartitions
@@ -130,6 +148,11 @@ class BrokerGroups:
                 )
             )
         return tuple(FetchedTopic(name=name, partitions=tuple(topics[name])) for name in sorted(topics))
+
+
+def _refused(group_id: str, error: Any) -> DescribedGroup:
+    """The description of a group for which a broker returned this ``KafkaError``."""
+    return DescribedGroup(group_id=group_id, error_code=error.code(), error_message=error.str())
 
 
 def _group(described: Any) -> DescribedGroup:

@@ -86,7 +86,8 @@ def setting_names(model: type[PluginSettings], prefix: str = "") -> list[str]:
 def unknown_setting(key: str, known: Iterable[str]) -> ConfigError:
     """Return the error for a setting that does not exist; it suggests the most similar setting that does."""
     allowed = sorted(known)
-    near = difflib.get_close_matches(key, allowed, n=1)
+    # sink.dsn is no misspelt sink.
+    near = difflib.get_close_matches(key, [name for name in allowed if not key.startswith(f"{name}.")], n=1)
     return ConfigError(
         printable(key), UNKNOWN_SETTING, f"{near[0]} (did you mean that?)" if near else ", ".join(allowed)
     )

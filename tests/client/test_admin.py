@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from connectgroup import worker_group
 from connectgroup.client.admin import Admin, PutResult
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.errors import (
@@ -144,6 +145,18 @@ async def test_a_group_that_does_not_exist_yet_is_waited_for(admin: Admin, coord
     assert (await waiting).state == "Empty"
 
 
+async def test_waiting_for_a_connector_that_does_not_run_says_why(admin: Admin) -> None:
+    await admin.add_connector(GROUP, "c", CONFIG)
+    with pytest.raises(TimedOut, match=r"^connector c: not running within 0.01 s; c is UNASSIGNED$"):
+        await admin.wait_running(GROUP, "c", timeout_s=0.01)
+    with pytest.raises(ConnectorNotFound, match="connectors of this group: c"):
+        await admin.wait_running(GROUP, "d")
+    async with worker_group("mine", connectors={"c": {"connector.class": "idel"}, "d": CONFIG}) as group:
+        assert [unit.state for unit in (await group.admin.wait_running("mine", "d")).units] == ["RUNNING"] * 2
+        with pytest.raises(TimedOut, match=r"c is FAILED: .*got 'idel'; allowed: idle, pipeline"):
+            await group.admin.wait_running("mine", "c", timeout_s=1)
+
+
 async def test_numbers_and_booleans_of_a_configuration_become_text(admin: Admin) -> None:
     config = {**CONFIG, "tasks.max": 2, "ratio": 0.5, "flag": True}
     await admin.put_connector(GROUP, "c", config)
@@ -265,7 +278,7 @@ async def test_retries_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_an_address_that_is_not_one_is_named() -> None:
-    with pytest.raises(ConfigError, match="--coordinator: got 'here'; allowed: host:port"):
+    with pytest.raises(ConfigError, match="addresses: got 'here'; allowed: host:port"):
         Admin.connect(["127.0.0.1:1", "here"])
     with pytest.raises(ValueError, match="one or more"):
         Admin([])

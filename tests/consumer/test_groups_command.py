@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tests.integration.processes import call_command
 
+from .broker import PASSWORD, Broker
 from .conftest import NewGroup
 
 
@@ -50,6 +51,48 @@ def test_groups_of_a_broker_are_listed_and_described(new_group: NewGroup, tmp_pa
         wrong = call_command("groups", "list", *at, "--command-config", settings)
         assert "--command-config: got" in wrong.err
         assert "Traceback" not in wrong.err
+
+
+def test_a_group_that_may_not_be_described_does_not_hide_the_others(
+    new_group: NewGroup, broker: Broker, tmp_path: Path
+) -> None:
+    from confluent_kafka.admin import (  # type: ignore[attr-defined]
+        AclBinding,
+        AclOperation,
+        AclPermissionType,
+        AdminClient,
+        ResourcePatternType,
+        ResourceType,
+    )
+
+    with new_group("open", partitions=1) as open_, new_group("secret", partitions=1) as secret:
+        for group in (open_, secret):
+            group.wait_until_balanced(group.librdkafka("member"))
+        rule = AclBinding(
+            ResourceType.GROUP,
+            secret.name,
+            ResourcePatternType.LITERAL,
+            "User:alice",
+            "*",
+            AclOperation.DESCRIBE,
+            AclPermissionType.DENY,
+        )
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        admin.create_acls([rule])[rule].result(30)
+        settings = tmp_path / "alice.properties"
+        settings.write_text(
+            "security.protocol=SASL_SSL\nsasl.mechanism=SCRAM-SHA-512\nsasl.username=alice\n"
+            f"sasl.password={PASSWORD}\nssl.ca.location={broker.certificates / 'server.pem'}\n"
+        )
+        at = ("--bootstrap-server", broker.sasl, "--command-config", settings)
+        listed = call_command("groups", "list", *at)
+        assert re.search(rf"{open_.name} +consumer +Stable", listed.out), listed.err
+        assert re.search(rf"{secret.name} +NOT SERVED", listed.out)
+        refused = call_command("groups", "describe", secret.name, *at)
+        assert (refused.code, refused.out) == (2, "")
+        for error in (listed.err, refused.err):
+            assert "--bootstrap-server" not in error, "the address is right"
+            assert error.count("\n") == 1
 
 
 def test_broker_that_does_not_answer_is_one_line() -> None:
