@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     )
     from .coordinator.runtime import Coordinator as Coordinator
     from .coordinator.server import CoordinatorServer as CoordinatorServer
+    from .dataplane.errors import OffsetConflict as OffsetConflict, SinkError as SinkError, SourceError as SourceError
     from .dataplane.iterator import IteratorSource as IteratorSource
     from .dataplane.sink import Sink as Sink
     from .dataplane.source import Source as Source
@@ -61,18 +62,26 @@ if TYPE_CHECKING:
     from .errors import (
         ConfigError as ConfigError,
         ConnectGroupError as ConnectGroupError,
+        ConnectorAlreadyExists as ConnectorAlreadyExists,
         ConnectorNotFound as ConnectorNotFound,
+        Fenced as Fenced,
         GroupError as GroupError,
         GroupIdNotFound as GroupIdNotFound,
+        InvalidRequest as InvalidRequest,
         LogError as LogError,
+        NonEmptyGroup as NonEmptyGroup,
+        NotSent as NotSent,
         PluginError as PluginError,
+        StaleMemberEpoch as StaleMemberEpoch,
         TimedOut as TimedOut,
         TransportError as TransportError,
+        UnknownMemberId as UnknownMemberId,
+        WireError as WireError,
         WorkerAlreadyRun as WorkerAlreadyRun,
     )
     from .group.connect.settings import GroupSettings as GroupSettings
     from .listener import WorkerRebalanceListener as WorkerRebalanceListener
-    from .log.base import Log as Log
+    from .log.base import AppendRefused as AppendRefused, Log as Log, LogFenced as LogFenced
     from .log.memory import MemoryLog as MemoryLog
     from .log.registry import log_from_url as log_from_url
     from .log.sqlite.log import SqliteLog as SqliteLog
@@ -151,6 +160,7 @@ _HOME = {
     ),
     "coordinator.runtime": ("Coordinator",),
     "coordinator.server": ("CoordinatorServer",),
+    "dataplane.errors": ("OffsetConflict", "SinkError", "SourceError"),
     "dataplane.iterator": ("IteratorSource",),
     "dataplane.sink": ("Sink",),
     "dataplane.source": ("Source",),
@@ -159,18 +169,26 @@ _HOME = {
     "errors": (
         "ConfigError",
         "ConnectGroupError",
+        "ConnectorAlreadyExists",
         "ConnectorNotFound",
+        "Fenced",
         "GroupError",
         "GroupIdNotFound",
+        "InvalidRequest",
         "LogError",
+        "NonEmptyGroup",
+        "NotSent",
         "PluginError",
+        "StaleMemberEpoch",
         "TimedOut",
         "TransportError",
+        "UnknownMemberId",
+        "WireError",
         "WorkerAlreadyRun",
     ),
     "group.connect.settings": ("GroupSettings",),
     "listener": ("WorkerRebalanceListener",),
-    "log.base": ("Log",),
+    "log.base": ("AppendRefused", "Log", "LogFenced"),
     "log.memory": ("MemoryLog",),
     "log.registry": ("log_from_url",),
     "log.sqlite.log": ("SqliteLog",),

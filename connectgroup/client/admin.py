@@ -39,7 +39,7 @@ from ..transport.access import Access
 from ..transport.base import Client
 from ..transport.local import LocalClient
 from ..transport.tcp_client import TcpClient
-from .conditions import find_member, runs_all, shown
+from .conditions import describe_failures, find_member, runs_all, shown
 from .responses import PutResult as PutResult
 from .retrying import RetryingSender
 
@@ -177,7 +177,7 @@ class Admin:
             what: the condition as text, for the error: ``"stable"``.
 
         Raises:
-            TimedOut: the condition does not hold within ``timeout_s``.
+            TimedOut: the condition does not hold within ``timeout_s``; names a unit with an error, if there is one.
             GroupIdNotFound: there is no such group then.
         """
         loop = asyncio.get_running_loop()
@@ -195,6 +195,7 @@ class Admin:
                 if loop.time() >= give_up_at:
                     raise TimedOut(
                         f"group {printable(group_id)}: not {what} within {timeout_s:g} s; it is {group.state}"
+                        f"{describe_failures(group)}"
                     )
             await asyncio.sleep(POLL_S)
 

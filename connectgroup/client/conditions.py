@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 
 from ..protocol.messages.describe import DescribedGroup, DescribedMember
-from ..protocol.units import printable
+from ..protocol.units import Unit, printable
 
 MAX_NAMES = 20
 """Names in one error message."""
@@ -33,6 +33,16 @@ def no_unit_starts(group: DescribedGroup, members: Container[str]) -> bool:
     """Whether no unit of these members is STARTING: each runs, or has failed."""
     units = (unit for each in group.connectors for unit in each.units)
     return not any(unit.state == "STARTING" and unit.member_id in members for unit in units)
+
+
+def describe_failures(group: DescribedGroup) -> str:
+    """The units with an error, for a message: the first one, and how many there are; empty without any."""
+    failed = [(each.connector, unit) for each in group.connectors for unit in each.units if unit.message]
+    if not failed:
+        return ""
+    connector, unit = failed[0]
+    more = f" ({len(failed)} units have errors)" if len(failed) > 1 else ""
+    return f"; {Unit(connector, unit.task)} is {unit.state}: {unit.message}{more}"
 
 
 def shown(names: list[str]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, Field, field_validator
 from pydantic_core import PydanticCustomError
@@ -64,8 +64,8 @@ class PipelineConnector(Connector):
         return models
 
     def task_configs(self, max_tasks: int) -> Sequence[Config]:
-        source = load_source_class(self.config["source"])
-        layout = source.task_layout(parse_settings(source.Settings, settings_below(self.config, SOURCE), prefix=SOURCE))
+        source, settings = _source_of(self.config)
+        layout = source.task_layout(settings)
         common = {**self.config, "tasks": str(max_tasks), **({LAYOUT: layout} if layout else {})}
         return [{**common, "task": str(task)} for task in range(max_tasks)]
 
@@ -102,9 +102,7 @@ class PipelineConnector(Connector):
         return load_sink_class(self.config["sink"]).fenced
 
     def check_access(self, max_tasks: int) -> Mapping[str, ConnectGroupError]:
-        source, sink = load_source_class(self.config["source"]), load_sink_class(self.config["sink"])
-        source_settings = parse_settings(source.Settings, settings_below(self.config, SOURCE), prefix=SOURCE)
-        sink_settings = parse_settings(sink.Settings, settings_below(self.config, SINK), prefix=SINK)
+        (source, source_settings), (sink, sink_settings) = _source_of(self.config), _sink_of(self.config)
         checks: dict[str, Callable[[], None]] = {
             "source": lambda: source.check_access(source_settings, tasks=max_tasks),
             "sink": lambda: sink.check_access(sink_settings),
@@ -120,8 +118,8 @@ class PipelineConnector(Connector):
     @contextmanager
     def _positions(self) -> Iterator[PositionStore | None]:
         """The positions that the sink stores; None if the sink does not offer them."""
-        sink = load_sink_class(self.config["sink"])
-        store = sink.open_positions(parse_settings(sink.Settings, settings_below(self.config, SINK), prefix=SINK))
+        sink, settings = _sink_of(self.config)
+        store = sink.open_positions(settings)
         try:
             yield store
         finally:
@@ -216,8 +214,7 @@ def parse_config(config: Config) -> Pipeline:
     )
     _check_dead_letters(settings, sink)
     parse_chain(config, source.metadata)
-    source_settings = parse_settings(source.Settings, settings_below(config, SOURCE), prefix=SOURCE)
-    sink_settings = parse_settings(sink.Settings, settings_below(config, SINK), prefix=SINK)
+    (_, source_settings), (_, sink_settings) = _source_of(config), _sink_of(config)
     if not settings.transforms:  # they may make other columns of it
         check_pair(source_settings, sink_settings)
     return Pipeline(
@@ -231,6 +228,18 @@ def parse_config(config: Config) -> Pipeline:
         logs_dead_letters=settings.errors_log_enable,
         logs_records=settings.errors_log_include_messages,
     )
+
+
+def _source_of(config: Config) -> tuple[type[Source], Any]:
+    """The class of the source, and its settings."""
+    source = load_source_class(config["source"])
+    return source, parse_settings(source.Settings, settings_below(config, SOURCE), prefix=SOURCE)
+
+
+def _sink_of(config: Config) -> tuple[type[Sink], Any]:
+    """The class of the sink, and its settings."""
+    sink = load_sink_class(config["sink"])
+    return sink, parse_settings(sink.Settings, settings_below(config, SINK), prefix=SINK)
 
 
 def _with_converters(config: Config, source: type[Source], sink: type[Sink]) -> Config:

@@ -41,7 +41,7 @@ _BY_NAME: dict[str, type[DataPlaneError]] = {
 }
 
 
-_OURS = re.compile(r"connectgroup\.(?:spark|dataplane)\.errors\.(?P<name>\w+): (?P<message>[^\n]*)")
+_OURS = re.compile(r"connectgroup\.(?:spark\.|dataplane\.)?errors\.(?P<name>\w+): (?P<message>[^\n]*)")
 
 
 _CAUSED_BY = re.compile(r"^Caused by: (?P<message>[^\n]*)", re.MULTILINE)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 MARK = "connectgroup_seeds"
 SEED = "connectgroup_seed"
 MAX_SHRUNK = 3
-"""Failures of one pytest run that are shrunk."""
+"""Failures of one test process that are shrunk."""
 
 REQUIRES = "contract_requires"
 """The attribute of a contract that names what a class of its tests must define."""
@@ -96,18 +97,37 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     if seed is None:
         return None
     from .faults import parse_ids
-    from .seeded_runs import FAILURE, ONLY, SeededRun
+    from .seeded_runs import ONLY, SeededRun
 
     faults, shrunk = item.config.getoption("--faults", None), item.config.stash.get(_SHRUNK, 0)
     item.stash[ONLY] = None if faults is None else parse_ids(faults)
-    wanted = faults is None and shrunk < MAX_SHRUNK and not item.config.getoption("usepdb", False)
-    seconds = item.config.getoption("--shrink-seconds", 10.0) if wanted else 0.0
+    seconds = item.config.getoption("--shrink-seconds", 10.0)
+    wanted = faults is None and seconds > 0 and not item.config.getoption("usepdb", False)
+    run = SeededRun(item, nextitem, seed, _progress_writer(item.config))
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    for report in SeededRun(item, nextitem, seed).run(shrink_for_s=seconds):
+    for report in run.run(shrink_for_s=seconds if wanted and shrunk < MAX_SHRUNK else 0.0):
+        if report.failed and wanted and shrunk >= MAX_SHRUNK:
+            hint = f"not run with fewer faults: only the first {MAX_SHRUNK} failures of a test process are"
+            report.sections.append(("seed", f"{hint}; for this one: --seed {seed}"))
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
-    item.config.stash[_SHRUNK] = shrunk + (FAILURE in item.stash)
+    item.config.stash[_SHRUNK] = shrunk + run.failed
     return True
+
+
+def _progress_writer(config: pytest.Config) -> Callable[[str], None]:
+    """Writes a line to the terminal at once, between the marks of the tests; nothing where pytest has no terminal."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None or config.get_verbosity() < -1:
+        return lambda line: None
+    capture = config.pluginmanager.get_plugin("capturemanager")
+
+    def write(line: str) -> None:
+        with capture.global_and_fixture_disabled() if capture is not None else nullcontext():
+            reporter.ensure_newline()
+            reporter.write_line(line)
+
+    return write
 
 
 @pytest.hookimpl(wrapper=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -48,11 +48,23 @@ def place_of(item: pytest.Item, call: pytest.CallInfo[object]) -> tuple[str, str
 
 
 class SeededRun:
-    """The runs of one test under one seed."""
+    """The runs of one test under one seed.
 
-    def __init__(self, item: pytest.Item, nextitem: pytest.Item | None, seed: int) -> None:
-        self._item, self._nextitem, self._seed = item, nextitem, seed
+    Attributes:
+        failed: whether the first run has failed.
+    """
+
+    def __init__(
+        self, item: pytest.Item, nextitem: pytest.Item | None, seed: int, write: Callable[[str], None]
+    ) -> None:
+        """Prepare the runs.
+
+        Args:
+            write: writes a line about progress.
+        """
+        self._item, self._nextitem, self._seed, self._write = item, nextitem, seed, write
         self._runs = 0
+        self.failed = False
 
     def run(self, *, shrink_for_s: float) -> list[pytest.TestReport]:
         """Run the test; if it fails, look this long for fewer faults, in seconds of real time.
@@ -63,11 +75,14 @@ class SeededRun:
         reports, failure = self._run(self._item.stash.get(ONLY, None))
         if failure is None:
             return reports
+        self.failed = True
         if failure.faults is None:
             self._describe(reports, failure, "")
         elif shrink_for_s <= 0:
-            self._describe(reports, failure, f"{len(failure.faults)} faults")
+            self._describe(reports, failure, _counted(len(failure.faults)))
         else:
+            what = f"{self._item.name} fails with {_counted(len(failure.faults))}"
+            self._write(f"{what}; running it with fewer, for up to {shrink_for_s:g} s")
             self._shrink(reports, failure, shrink_for_s)
             reports = self._smallest
         return reports
@@ -101,14 +116,13 @@ class SeededRun:
             return time.monotonic() >= ends
 
         if not fails(tuple(kinds)):
-            said = (
-                f"{len(first.faults)} faults. A second run with the same faults did not fail: the test reads the real"
-            )
-            self._describe(reports, first, f"{said} clock or unseeded randomness, or keeps state between runs")
+            why = "the test reads the real clock or unseeded randomness, or keeps state between runs"
+            said = f"{_counted(len(first.faults))}. A second run with the same faults did not fail: {why}"
+            self._describe(reports, first, said)
             return
         left = () if not kinds or fails(()) else without_kinds(tuple(kinds), kinds.__getitem__, fails, is_late)
         left = shrink(left, fails, is_late)
-        said = f"{len(left)} of {len(first.faults)} faults are left after {self._runs} runs"
+        said = f"faults left: {len(left)} of {len(first.faults)}, after {self._runs} runs"
         said += "; the time limit (--shrink-seconds) was reached" if is_late() else ""
         self._describe(self._smallest, smallest, said if left else f"{said}: the test fails also without faults")
 
@@ -123,9 +137,14 @@ class SeededRun:
         if self._item.stash[ONLY] is not None or self._runs > 1:
             words += ["--faults", format_ids([fault.id for fault in faults])]
         lines.append(f"run it again: {shlex.join(words)}")
+        self._write(lines[-1])
         next(report for report in reports if report.failed).sections.append(("seed", "\n".join(lines)))
 
     def _node_id(self) -> str:
         """Without the seed, which the command's option gives, unless the test has other parameters too."""
         parameters: dict[str, object] = self._item.callspec.params  # type: ignore[attr-defined]
         return self._item.nodeid if len(parameters) > 1 else self._item.nodeid.partition("[")[0]
+
+
+def _counted(faults: int) -> str:
+    return f"{faults} fault" if faults == 1 else f"{faults} faults"

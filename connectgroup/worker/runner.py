@@ -14,7 +14,7 @@ import contextlib
 import logging
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -24,7 +24,7 @@ from ..assign.sandbox import location_of
 from ..config.paths import check_paths
 from ..config.secrets import restored
 from ..connector import Config, Connector, Task
-from ..errors import Fenced, PluginError, StaleMemberEpoch
+from ..errors import ConfigError, Fenced, PluginError, StaleMemberEpoch
 from ..fault_points import fault_point
 from ..member.actions import Grant
 from ..protocol.messages.heartbeat import TaskStatus
@@ -111,7 +111,7 @@ class TaskRunner:
         member_id: str,
         settings: RunnerSettings,
         *,
-        load_class: Callable[[str], type[Connector]],
+        load_class: Callable[[str], type[Connector]] | Mapping[str, type[Connector]],
         publish: Publish,
         report: Callable[[TaskStatus], None],
     ) -> None:
@@ -119,13 +119,13 @@ class TaskRunner:
 
         Args:
             member_id: the worker's member id in the group.
-            load_class: loads a connector class by its name in ``connector.class``.
+            load_class: the connector classes by their names in ``connector.class``, or a function that loads one.
             publish: sends a task list to the group.
             report: receives a unit's status; called on the event loop.
         """
         self._member_id = member_id
         self._settings = settings
-        self._load_class = load_class
+        self._load_class = load_class if callable(load_class) else partial(_class_of, load_class)
         self._publish = publish
         self._report = report
         self._runs: dict[Unit, Run] = {}
@@ -433,3 +433,9 @@ class TaskRunner:
                 fenced_by=error.token if isinstance(error, Fenced) else -1,
             )
         )
+
+
+def _class_of(classes: Mapping[str, type[Connector]], name: str) -> type[Connector]:
+    if name not in classes:
+        raise ConfigError("connector.class", name, ", ".join(sorted(classes)))
+    return classes[name]

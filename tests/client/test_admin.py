@@ -155,6 +155,8 @@ async def test_waiting_for_a_connector_that_does_not_run_says_why(admin: Admin) 
         assert [unit.state for unit in (await group.admin.wait_running("mine", "d")).units] == ["RUNNING"] * 2
         with pytest.raises(TimedOut, match=r"c is FAILED: .*got 'idel'; allowed: idle, pipeline"):
             await group.admin.wait_running("mine", "c", timeout_s=1)
+        with pytest.raises(TimedOut, match=r"not idle within 0.01 s; it is Stable; c is FAILED: .*'idel'"):
+            await group.admin.wait_until("mine", lambda described: False, what="idle", timeout_s=0.01)
 
 
 async def test_numbers_and_booleans_of_a_configuration_become_text(admin: Admin) -> None:

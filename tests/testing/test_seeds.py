@@ -144,7 +144,7 @@ def test_failure_names_the_seed_and_the_command_that_repeats_it(tmp_path: Path) 
 def test_schedule_of_faults_is_shrunk_to_the_faults_that_the_failure_needs(tmp_path: Path) -> None:
     (tmp_path / "test_repeated.py").write_text(FAILS_IF_A_REQUEST_IS_REPEATED, encoding="utf-8")
     said = run_pytest(tmp_path, "--seeds=12", "--shrink-seconds=60")
-    assert re.search(r"^seed \d+: 1 of \d+ faults are left after \d+ runs$", said, re.MULTILINE), said
+    assert re.search(r"^seed \d+: faults left: 1 of \d+, after \d+ runs$", said, re.MULTILINE), said
     words = repeated(said)
     assert re.fullmatch(r"repeated-request:worker-[12]:\d+", words[-1])
     again = run_pytest(tmp_path, *words)
@@ -166,8 +166,19 @@ def test_shrinking_sets_up_fixtures_anew_and_can_be_switched_off(tmp_path: Path)
     assert "fails also without faults" in said
     assert "the fixture has 1 item" in said
     said = run_pytest(tmp_path, "--shrink-seconds=0")
-    assert "are left after" not in said
+    assert "faults left" not in said
     assert "--seed 0" in said
+
+
+def test_each_failure_is_written_at_once_and_the_first_three_are_run_with_fewer_faults(tmp_path: Path) -> None:
+    test = FAILS_WITH_A_FIXTURE.replace("@seeds(1)", "@seeds(5)")
+    (tmp_path / "test_many.py").write_text(test, encoding="utf-8")
+    progress, _, reports = run_pytest(tmp_path, "--shrink-seconds=5").partition(" FAILURES ")
+    for seed in range(5):
+        assert f"run it again: pytest test_many.py::test_items --seed {seed}" in progress
+        assert (f"test_items[seed={seed}] fails with " in progress) == (seed < 3)
+    assert reports.count("the test fails also without faults") == 3
+    assert reports.count("only the first 3 failures of a test process are; for this one: --seed") == 2
 
 
 @pytest.mark.parametrize("faults", ["bogus", "worker-99:5", "lost-request:worker-1", "late-messages:worker-1:5", ""])

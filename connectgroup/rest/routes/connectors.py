@@ -74,7 +74,7 @@ async def get_connector(request: Request) -> Response:
 async def delete_connector(request: Request) -> Response:
     """Delete a connector and its tasks."""
     context = request.app.state.context
-    with _missing(f"Connector {_shown(request)} not found"):
+    with missing_connector(request):
         await context.admin.delete_connector(context.group_id, request.path_params["name"])
     return Response(status_code=204)
 
@@ -177,12 +177,12 @@ def _shown(request: Request, parameter: str = "name") -> str:
 
 
 @contextmanager
-def _missing(message: str) -> Iterator[None]:
-    """Say in Kafka Connect's words that a connector does not exist; they differ from route to route."""
+def missing_connector(request: Request, message: str = "") -> Iterator[None]:
+    """Say in Kafka Connect's words that the connector does not exist; they differ from route to route."""
     try:
         yield
     except (ConnectorNotFound, GroupIdNotFound) as error:
-        raise ConnectorNotFound(message) from error
+        raise ConnectorNotFound(message or f"Connector {_shown(request)} not found") from error
 
 
 async def described_connector(request: Request, *, task_configs: bool = False, missing: str = "") -> DescribedConnector:
@@ -196,7 +196,7 @@ async def described_connector(request: Request, *, task_configs: bool = False, m
         ConnectorNotFound: there is none.
     """
     name, context = request.path_params["name"], request.app.state.context
-    with _missing(missing or f"Connector {_shown(request)} not found"):
+    with missing_connector(request, missing):
         described: DescribedConnector = await context.admin.describe_connector(
             context.group_id, name, task_configs=task_configs
         )
@@ -238,7 +238,7 @@ def _task(request: Request, connector: DescribedConnector, missing: str) -> Desc
 
 async def _set_state(request: Request, state: TargetState, status: int) -> Response:
     context = request.app.state.context
-    with _missing(f"Unknown connector {_shown(request)}"):
+    with missing_connector(request, f"Unknown connector {_shown(request)}"):
         await context.admin.set_state(context.group_id, request.path_params["name"], state)
     return Response(status_code=status)
 

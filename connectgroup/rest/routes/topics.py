@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from ..operations import TEXT, Operation, listing, mapping, shape
-from .connectors import described_connector
+from .connectors import described_connector, missing_connector
 
 
 async def get_topics(request: Request) -> Response:
@@ -22,8 +22,9 @@ async def get_topics(request: Request) -> Response:
 
 async def reset_topics(request: Request) -> Response:
     """Forget them."""
-    connector = await described_connector(request)
-    await request.app.state.context.admin.reset_topics(request.app.state.context.group_id, connector.connector)
+    context = request.app.state.context
+    with missing_connector(request):
+        await context.admin.reset_topics(context.group_id, request.path_params["name"])
     return Response(status_code=202)
 
 

@@ -13,12 +13,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSource, InputPartition
 
 from ...dataplane.columns import to_ddl
 from ...dataplane.ownership import Position, Range, metadata_of, ranges_between
 from .files import DATA_SOURCE, FileSource, encoded
 from .planner import Planner
+from .reader import Reader
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,7 +37,7 @@ class FilesDataSource(DataSource):
         source, _ = FileSource.from_json(self.options["plan"])
         return to_ddl(source.read_columns)
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+    def streamReader(self, schema: StructType) -> Reader:
         return FilesReader(*FileSource.from_json(self.options["plan"]))
 
 
@@ -50,7 +51,7 @@ class LineRange(InputPartition):
     metadata: str
 
 
-class FilesReader(DataSourceStreamReader):
+class FilesReader(Reader):
     """Plans batches in the query's own Python process; ``read`` runs in Spark's workers."""
 
     def __init__(self, source: FileSource, positions: dict[str, int]) -> None:

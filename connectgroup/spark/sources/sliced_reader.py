@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSource, InputPartition
 
 from ...dataplane.columns import to_ddl
 from ...dataplane.ownership import Range, ranges_between
+from .reader import Reader
 from .sliced import DATA_SOURCE, PLAN, SlicedSource, decode
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ class SlicesDataSource(DataSource):
     def schema(self) -> str:
         return to_ddl(decode(self.options[PLAN])[0].columns)
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+    def streamReader(self, schema: StructType) -> Reader:
         return SlicesReader(self.options[PLAN])
 
 
@@ -40,7 +41,7 @@ class SliceRange(InputPartition):
     end: int
 
 
-class SlicesReader(DataSourceStreamReader):
+class SlicesReader(Reader):
     """Plans batches in the query's own Python process; ``read`` runs in Spark's workers."""
 
     def __init__(self, plan: str) -> None:

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, ClassVar
 import pytest
 
 from ...dataplane.columns import Columns, from_ddl, to_arrow
-from ...dataplane.errors import Fenced, OffsetConflict, SinkError
+from ...dataplane.errors import OffsetConflict, SinkError
 from ...dataplane.ownership import Owner, Range
 from ...dataplane.sink import PositionStore, Sink
+from ...errors import Fenced
 
 if TYPE_CHECKING:
     import pyarrow as pa
