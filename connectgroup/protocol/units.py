@@ -62,8 +62,10 @@ def printable(value: object, *, limit: int = 80) -> str:
 
     The text is truncated before it is escaped: the cost does not grow with the size of the peer's input.
     """
-    head = (value[: limit + 1] if isinstance(value, (bytes, bytearray)) else str(value))[: limit + 1]
-    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii", "replace") for c in str(head))
+    head = str((value[: limit + 1] if isinstance(value, (bytes, bytearray)) else str(value))[: limit + 1])
+    text = head
+    if not head.isprintable():
+        text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii", "replace") for c in head)
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 

@@ -249,8 +249,8 @@ async def test_of_many_concurrent_creations_one_succeeds(api: Api) -> None:
             {"name": "..", "config": IDLE},
             "name: got '..'; allowed: printable characters, no blanks at the ends, not '.' or '..'",
         ),
-        ({"name": " c", "config": IDLE}, "no blanks at the ends"),
-        ({"name": "c\n", "config": IDLE}, "printable characters"),
+        ({"name": " ", "config": IDLE}, "name: got nothing; allowed: the name of the connector"),
+        ({"name": "c\nd", "config": IDLE}, "printable characters"),
         ({"name": "c" * 300, "config": IDLE}, "at most 249 bytes"),
     ],
 )
@@ -259,6 +259,13 @@ async def test_an_invalid_creation_is_400_and_names_field_value_and_what_is_allo
 ) -> None:
     assert message in await api("POST", "/connectors", 400, body)
     assert await api("GET", "/connectors", 200) == []
+
+
+async def test_blanks_around_the_name_of_a_new_connector_are_ignored(api: Api) -> None:
+    """``ConnectorsResource.createConnector`` trims it; the other routes of Kafka Connect do not."""
+    assert (await api("POST", "/connectors", 201, {"name": " c\n", "config": IDLE}))["name"] == "c"
+    assert "no blanks at the ends" in await api("PUT", "/connectors/%20d/config", 400, IDLE)
+    assert await api("GET", "/connectors", 200) == ["c"]
 
 
 async def test_an_invalid_configuration_has_connects_message(api: Api) -> None:

@@ -52,6 +52,8 @@ async def create_connector(request: Request) -> Response:
     name, settings = body.get("name"), body.get("config")
     if name is None and isinstance(settings, dict):
         name = settings.get("name")
+    if isinstance(name, str):
+        name = name.strip()  # as Kafka Connect does, for this route only
     if not isinstance(name, str) or not name:
         got = printable(name) if name else "nothing"
         raise RestError(400, f"name: got {got}; allowed: the name of the connector, as a string")
