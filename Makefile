@@ -18,7 +18,7 @@ help:
 	@echo "make demo   three workers share real Spark tasks; one is killed, one is added; every row is counted"
 	@echo "make bench  time rebalances of 300 idle tasks over TCP, the assignors, the REST API, and tracing"
 	@echo "make simulate SEEDS=100 [SEED=n]   the whole group under faults, in one thread, in virtual time"
-	@echo "make soak   an hour of that, a quarter of it beside the reference model; then the tests with generated inputs, ten times as many"
+	@echo "make soak   an hour of that, a quarter of it beside the reference model; then the tests with generated inputs, ten times as many; 100 faults of real pipelines"
 	@echo "make mutants [MUTANTS=--all]   plant faults in the code, one at a time; the tests must find every one"
 
 # The stamp is newer than pyproject.toml exactly when the environment has what it asks for.

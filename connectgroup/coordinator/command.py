@@ -4,24 +4,58 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from ..errors import CoordinatorLoadInProgress, GroupError
-from ..group.registry import NO_CLIENT, Client, Input, RequestTraits
-from ..protocol.messages.describe import DescribeRequest
+from ..group.registry import NO_CLIENT, Client, GroupType, Input, RequestTraits
+from ..protocol.messages.describe import DescribedGroup, DescribeRequest
 from ..protocol.units import printable
 
 
 @dataclass(frozen=True, slots=True)
 class Describe:
-    """The input that reads a group: the response is its ``DescribedGroup``.
+    """The input that reads a group: the response is its ``DescribedGroup``, except for a large group (see ``copies``).
 
     Attributes:
         request: what to describe; its group ids are ignored.
+        copies: whether the response for a large group is a ``Snapshot``, which takes megabytes, or ``TAKES_LONG``.
     """
 
     request: DescribeRequest
+    copies: bool = False
+
+
+TAKES_LONG: Final = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A copy of the state of a group, to describe it in a thread while the group changes."""
+
+    group_type: GroupType
+    state: Any
+    request: DescribeRequest
+    now_ms: int
+
+    @classmethod
+    def of(cls, group_type: GroupType, state: Any, request: DescribeRequest, now_ms: int) -> Snapshot:
+        """Copy the containers of the state; their values never change."""
+        copied = copy(state)
+        for name, value in vars(state).items():
+            if isinstance(value, dict | set):
+                setattr(copied, name, value.copy())
+        return cls(group_type, copied, request, now_ms)
+
+    def described(self) -> DescribedGroup:
+        """The description, with the name of the group's type.
+
+        Raises:
+            GroupError: the group cannot be described.
+        """
+        described = self.group_type.describe(self.state, self.request, self.now_ms)
+        return replace(described, group_type=self.group_type.name) if self.state.exists else described
 
 
 @dataclass(slots=True, eq=False)

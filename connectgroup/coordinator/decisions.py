@@ -13,9 +13,8 @@ from ..group.kernel.outcome import Outcome
 from ..group.kernel.timers import SetTimer, TimerKey, TimerKind
 from ..group.registry import Converting, GroupType, Registry, Replaceable
 from ..protocol.messages.api import Response
-from ..protocol.messages.describe import DescribeRequest
 from ..protocol.units import printable
-from .command import Command, Describe, loading_error
+from .command import TAKES_LONG, Command, Describe, Snapshot, loading_error
 from .dedup import Dedup
 from .loading import Groups, Loaded
 from .parking import Parking
@@ -149,7 +148,7 @@ class Decisions:
             return
         request, repeated = command.traits, command.parked
         if isinstance(command.what, Describe):
-            turn.responses.append((command, _described(command, command.what.request, group, self._groups.clock_ms())))
+            turn.responses.append((command, _described(command, command.what, group, self._groups.clock_ms())))
             return
         outcome = group.group_type.step(group.state, command.what, self._groups.clock_ms(), command.client)
         replaces = bool(group.removes)
@@ -236,11 +235,13 @@ def _handles(group_type: GroupType, command: Command) -> bool:
     return type(command.what) in group_type.request_types
 
 
-def _described(command: Command, request: DescribeRequest, group: Loaded, now_ms: int) -> Any:
-    """The description of a group, with the name of its type."""
+def _described(command: Command, what: Describe, group: Loaded, now_ms: int) -> Any:
+    """The response to ``Describe``."""
+    request = what.request
+    if group.group_type.takes_long_to_describe(group.state, request):
+        return Snapshot.of(group.group_type, group.state, request, now_ms) if what.copies else TAKES_LONG
     try:
-        described = group.group_type.describe(group.state, request, now_ms)
-        return replace(described, group_type=group.group_type.name) if group.state.exists else described
+        return Snapshot(group.group_type, group.state, request, now_ms).described()
     except GroupError as error:
         assert command.error_response is not None
         return command.error_response(error)

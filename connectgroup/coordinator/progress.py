@@ -7,8 +7,8 @@ workers report them again, some seconds later.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ..group.connect.state import Group
@@ -23,6 +23,25 @@ Reports = dict[Unit, tuple[str, int, Progress]]
 
 MAX_TOPICS: Final = 1_000
 """Topics of one connector; more are not kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """What the workers of one group have reported.
+
+    Attributes:
+        topics: by connector.
+    """
+
+    reports: Reports
+    topics: Mapping[str, Collection[str]]
+
+    def add_to(self, described: DescribedGroup) -> DescribedGroup:
+        """Add the numbers to a description, each to the owner that has reported it."""
+        if not self.reports:
+            return described
+        connectors = [_with(each, self.reports, self.topics.get(each.connector, ())) for each in described.connectors]
+        return replace(described, connectors=tuple(connectors))
 
 
 class ReportedProgress:
@@ -66,18 +85,14 @@ class ReportedProgress:
         used = topics.setdefault(reported.connector, set())
         used.update(reported.topics[: MAX_TOPICS - len(used)])
 
-    def add_to(self, described: DescribedGroup) -> DescribedGroup:
-        """Add the numbers to a description, each to the owner that has reported it."""
-        reports = self._groups.get(described.group_id)
-        if not reports:
-            return described
-        topics = self._topics.get(described.group_id, {})
-        return replace(
-            described,
-            connectors=tuple(
-                [_with(each, reports, topics.get(each.connector, ())) for each in described.connectors],
-            ),
-        )
+    def of(self, group_id: str) -> Reported:
+        """What is known of a group, for use before anything else is recorded."""
+        return Reported(self._groups.get(group_id, {}), self._topics.get(group_id, {}))
+
+    def snapshot(self, group_id: str) -> Reported:
+        """A copy of what is known of a group, for a thread."""
+        topics = {connector: tuple(used) for connector, used in self._topics.get(group_id, {}).items()}
+        return Reported(self._groups.get(group_id, {}).copy(), topics)
 
 
 def _with(connector: DescribedConnector, reports: Reports, topics: Collection[str]) -> DescribedConnector:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -39,8 +40,9 @@ from ..protocol.messages.offsets import OffsetFetchRequest, OffsetFetchResponse
 from ..protocol.messages.topics import ResetTopicsRequest, ResetTopicsResponse
 from ..protocol.records.connect import MemberRecord
 from ..protocol.units import printable
+from ..threads import NoThread, off_loop
 from ..wire import classic_worker
-from .command import Describe
+from .command import TAKES_LONG, Describe, Snapshot
 from .consumer_groups import ConsumerGroups
 from .listing import CLASSIC, SUMMARY, deleted, in_classic_form, listed
 from .logger_levels import LoggerLevels
@@ -89,6 +91,7 @@ class Coordinator:
         self._log = log
         self._started = False
         self._progress = ReportedProgress()
+        self._copying = asyncio.Lock()  # one copy of a large group at a time
         self._logger_levels = LoggerLevels(wall_clock_ms)
         connect = ConnectGroupType(with_own_assignor(settings), classic_worker)
         classic = ClassicGroupType(classic_settings or ClassicSettings(), new_id=lambda: str(uuid.uuid4()))
@@ -237,10 +240,26 @@ class Coordinator:
         def refused(error: GroupError) -> DescribedGroup:
             return DescribedGroup(group_id=group_id, error_code=error.code, error_message=str(error))
 
-        described: DescribedGroup = await self.shard.intake.submit(
-            Describe(request), RequestTraits(group_id=group_id), refused
-        )
-        return self._progress.add_to(described)
+        traits = RequestTraits(group_id=group_id)
+        described = await self.shard.intake.submit(Describe(request), traits, refused)
+        if described is TAKES_LONG:
+            async with self._copying:
+                described = await self.shard.intake.submit(Describe(request, copies=True), traits, refused)
+                if isinstance(described, Snapshot):
+                    return await self._describe_in_thread(described, group_id)
+        assert isinstance(described, DescribedGroup)
+        return self._progress.of(group_id).add_to(described)
+
+    async def _describe_in_thread(self, snapshot: Snapshot, group_id: str) -> DescribedGroup:
+        progress = self._progress.snapshot(group_id)
+
+        def describe() -> DescribedGroup:
+            return progress.add_to(snapshot.described())
+
+        try:
+            return await off_loop(f"describe {printable(group_id)}", describe)
+        except NoThread:
+            return describe()
 
     async def _fetch_offsets(self, request: OffsetFetchRequest, client: Client) -> OffsetFetchResponse:
         responses = [await self._submit(replace(request, groups=(each,)), client) for each in request.groups]

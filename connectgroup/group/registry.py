@@ -157,6 +157,9 @@ class GroupType(Protocol):
             GroupError: the group cannot be described.
         """
 
+    def takes_long_to_describe(self, group: Any, request: DescribeRequest) -> bool:
+        """Whether to describe a copy of the group in a thread. The values in its dictionaries must never change."""
+
     def measure(self, group: Any) -> GroupNumbers:
         """The state of a group that exists, as numbers. Called in a thread while the group may change."""
 

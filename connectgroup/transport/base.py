@@ -22,13 +22,14 @@ import logging
 import os
 import ssl
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from ..errors import CoordinatorNotAvailable, UnknownServerError
 from ..protocol.messages.api import Handler, Request, Response
+from ..protocol.messages.describe import DescribeRequest
 from ..protocol.units import printable
 from ..wire.apis import APIS, refusal
 
@@ -108,12 +109,20 @@ class Conversation(Generic[Ticket]):
         handler: handles the requests.
         client_host: passed to the handler.
         response: called once per request, in order, with its ticket and its response.
+        encode: encodes a response that may be large, or returns it as it is; called with its ticket.
     """
 
-    def __init__(self, handler: Handler, *, client_host: str, response: Callable[[Ticket, Any], None]) -> None:
-        self._handler, self._client_host, self._answer = handler, client_host, response
+    def __init__(
+        self,
+        handler: Handler,
+        *,
+        client_host: str,
+        response: Callable[[Ticket, Any], None],
+        encode: Callable[[Ticket, Response], Awaitable[Response | bytes]] | None = None,
+    ) -> None:
+        self._handler, self._client_host, self._answer, self._encode = handler, client_host, response, encode
         self._turns: deque[_Turn[Ticket]] = deque()
-        self.tasks: set[asyncio.Task[Response]] = set()
+        self.tasks: set[asyncio.Task[Response | bytes]] = set()
 
     def __len__(self) -> int:
         """The number of requests that were begun and have no response yet."""
@@ -123,7 +132,10 @@ class Conversation(Generic[Ticket]):
         """Pass the request to the handler, which starts to process it in the next turn of the event loop."""
         turn = _Turn(ticket)
         self._turns.append(turn)
+        response: Coroutine[Any, Any, Response | bytes]
         response = self._handler.handle(request, client_host=self._client_host, client_id=client_id)
+        if self._encode is not None and isinstance(request, DescribeRequest):
+            response = _encoded(response, partial(self._encode, ticket))
         task = asyncio.get_running_loop().create_task(response)
         self.tasks.add(task)
         task.add_done_callback(partial(self._finished, turn, request))
@@ -150,7 +162,7 @@ class Conversation(Generic[Ticket]):
         """Drop the reference to the connection; no request is outstanding."""
         self._answer = _ignore
 
-    def _finished(self, turn: _Turn[Ticket], request: Request, task: asyncio.Task[Response]) -> None:
+    def _finished(self, turn: _Turn[Ticket], request: Request, task: asyncio.Task[Response | bytes]) -> None:
         self.tasks.discard(task)
         key, expected = _API_OF[type(request)]
         if task.cancelled():
@@ -158,7 +170,7 @@ class Conversation(Generic[Ticket]):
         elif (error := task.exception()) is not None:
             logger.error("handler failed on %s", _show(request), exc_info=error)
             turn.response = refusal(key, UnknownServerError.code, f"the server failed: {type(error).__name__}")
-        elif not isinstance(response := task.result(), expected):
+        elif not isinstance(response := task.result(), (expected, bytes)):
             logger.error("handler responded to %s with %s", _show(request), type(response).__name__)
             turn.response = refusal(key, UnknownServerError.code, "the server failed: a response of the wrong type")
         else:
@@ -171,6 +183,12 @@ class Conversation(Generic[Ticket]):
         while turns and turns[0].done:
             turn = turns.popleft()
             self._answer(turn.ticket, turn.response)
+
+
+async def _encoded(
+    response: Coroutine[Any, Any, Any], encode: Callable[[Response], Awaitable[Response | bytes]]
+) -> Response | bytes:
+    return await encode(await response)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -17,9 +18,11 @@ from ..errors import (
 )
 from ..protocol.messages.api import Handler, Request, Response
 from ..protocol.messages.cluster import ApiVersionsRequest, FindCoordinatorRequest
+from ..protocol.messages.describe import DescribeResponse
 from ..protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from ..protocol.units import printable
 from ..sasl.server import Authenticator
+from ..threads import NoThread, off_loop
 from ..wire.apis import (
     API_VERSIONS,
     APIS,
@@ -43,6 +46,15 @@ _FORWARDED: Final = RequestHeader(-1, -1, -1)
 
 SMALL_BYTES: Final = 64 * 1024
 """Incomplete requests of up to so many bytes are not counted: the limits on connections bound them."""
+
+
+MANY_UNITS: Final = 5_000
+"""Encoding the description of so many units takes 20 ms."""
+
+
+def units_in(response: DescribeResponse) -> int:
+    """The connectors and tasks that a response describes."""
+    return sum(len(connector.units) for group in response.groups for connector in group.connectors)
 
 
 class Server(Protocol):
@@ -98,7 +110,7 @@ class Connection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self.client_host = str(peer[0]) if peer else "unknown"
         self.conversation: Conversation[RequestHeader] = Conversation(
-            self._server.handler, client_host=self.client_host, response=self._answer
+            self._server.handler, client_host=self.client_host, response=self._answer, encode=self._encode_if_large
         )
         if self._server.is_closing:
             self._stopped = True
@@ -256,14 +268,24 @@ class Connection(asyncio.Protocol):
         if isinstance(response, bytes):
             self._out.append(frame(response))
             return
+        self._out.append(frame(self._encoded(header, response)))
+
+    def _encoded(self, header: RequestHeader, response: Response) -> bytes:
         api_key, version, correlation_id = header
         try:
-            data = encode_response(response, api_key=api_key, version=version, correlation_id=correlation_id)
+            return encode_response(response, api_key=api_key, version=version, correlation_id=correlation_id)
         except WireError as error:
             logger.error("%s: a response cannot be sent: %s", self.client_host, printable(error, limit=300))
             failed = refusal(api_key, UnknownServerError.code, "the server failed: a response that cannot be sent")
-            data = encode_response(failed, api_key=api_key, version=version, correlation_id=correlation_id)
-        self._out.append(frame(data))
+            return encode_response(failed, api_key=api_key, version=version, correlation_id=correlation_id)
+
+    async def _encode_if_large(self, header: RequestHeader, response: Response) -> Response | bytes:
+        """Encode a long description in a thread: other connections are served meanwhile."""
+        if not isinstance(response, DescribeResponse) or units_in(response) <= MANY_UNITS:
+            return response
+        with contextlib.suppress(NoThread):
+            return await off_loop("encode a description", self._encoded, header, response)
+        return response
 
     def _send(self) -> None:
         out, self._out = self._out, []

@@ -110,6 +110,9 @@ class ToyType:
     def describe(self, group: Toy, request: DescribeRequest, now_ms: int) -> DescribedGroup:
         return DescribedGroup(group_id=group.group_id, state="Active", group_epoch=group.epoch)
 
+    def takes_long_to_describe(self, group: Toy, request: DescribeRequest) -> bool:
+        return False
+
     def measure(self, group: Toy) -> GroupNumbers:
         return GroupNumbers(members=len(group.members), epoch=group.epoch)
 

@@ -56,11 +56,11 @@ class CommandGroup:
         self._port = self.address.rpartition(":")[2]
         return program
 
-    def worker(self, name: str = "", *options: str) -> Program:
-        """Start a worker; without a name, it generates one."""
+    def worker(self, name: str = "", *options: str | Path, address: str = "") -> Program:
+        """Start a worker; without a name, it generates one; without an address, it uses that of the coordinator."""
         named = ("--name", name) if name else ()
         scratch = ("--scratch", self.root / "scratch")
-        return Program("worker", "--group", GROUP, *named, *scratch, "--coordinator", self.address, *options)
+        return Program("worker", "--group", GROUP, *named, *scratch, "--coordinator", address or self.address, *options)
 
     def run(self, what: str, action: str, *arguments: str | Path | int) -> Finished:
         """Run ``connectgroup WHAT ACTION``, for this group, in this process."""

@@ -1,24 +1,30 @@
 """Pipelines between all kinds of systems under faults of real processes: every row is in the sink once (X1-X4, X8).
 
-A coordinator and two workers run as a user would start them. In each round of a pipeline a worker that runs one of its
-tasks is killed, suspended beyond its session, or restarted; or its Java process is killed; or the number of tasks
-changes; or the coordinator is killed and started again. Rows flow all the time. The soak has 100 rounds.
+A coordinator and two workers run as a user would start them; each worker connects through a proxy. In each round of a
+pipeline a worker that runs one of its tasks is killed, suspended beyond its session, cut off from the coordinator, or
+restarted; or its Java process is killed; or none of its files can be written; or the number of tasks changes; or
+the coordinator is killed and started again. Rows flow all the time. The soak has 100 rounds.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import random
 import re
+import resource
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from connectgroup.testing.tcp_proxy import TcpProxy
+from connectgroup.transport.credentials import FILE_NAME
 from tests.spark.conftest import kafka as kafka, postgres as postgres
 from tests.volume import volume
 
@@ -30,10 +36,41 @@ from .processes import MARK, START_PATIENCE_S, Program, family, marked, wait
 
 pytestmark = [pytest.mark.processes]
 
-FAULTS = ("SIGKILL", "SIGSTOP", "bounce", "rescale", "coordinator", "java")
+FAULTS = ("SIGKILL", "SIGSTOP", "bounce", "rescale", "coordinator", "java", "network", "disk")
 PIPELINES = ("files-postgres", "postgres-files", "kafka-kafka", "kafka-sqlite", "iterator-files")
 ROUNDS = int(os.environ.get("CONNECTGROUP_ROUNDS") or volume(1, 1, 20))
 CHOSEN = PIPELINES if os.environ.get("CONNECTGROUP_ROUNDS") else PIPELINES[volume(-1, 0, 0) :]
+
+
+class Proxies:
+    """A proxy between each worker and the coordinator, on an event loop of their own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="proxies", daemon=True)
+        self._thread.start()
+        self._proxies: dict[str, TcpProxy] = {}
+
+    def add(self, worker: str, address: str) -> str:
+        """Start the proxy of a worker; return its address."""
+        host, _, port = address.rpartition(":")
+        self._proxies[worker] = proxy = TcpProxy(host, int(port))
+        asyncio.run_coroutine_threadsafe(proxy.start(), self._loop).result(30)
+        return f"127.0.0.1:{proxy.port}"
+
+    def cut(self, worker: str) -> None:
+        """Lose all bytes of this worker."""
+        self._loop.call_soon_threadsafe(self._proxies[worker].cut)
+
+    def heal(self, worker: str) -> None:
+        """Undo ``cut``."""
+        self._loop.call_soon_threadsafe(self._proxies[worker].heal)
+
+    def close(self) -> None:
+        for proxy in self._proxies.values():
+            asyncio.run_coroutine_threadsafe(proxy.close(), self._loop).result(30)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(30)
 
 
 class Group:
@@ -45,13 +82,18 @@ class Group:
         self.workers: dict[str, Program] = {}
         self._started = 0
         self._processes = contextlib.ExitStack()
+        self.proxies = Proxies()
+        self._processes.callback(self.proxies.close)
         self.coordinator = self._processes.enter_context(self.commands.coordinator())
 
     def start_worker(self) -> str:
         """Start a worker; return its name. It joins when its Spark session has started."""
         self._started += 1
         name = f"w{self._started}"
-        self.workers[name] = self._processes.enter_context(self.commands.worker(name))
+        # There is no note with the credentials for the port of a proxy.
+        options = ("--credentials", self.commands.root / "data" / FILE_NAME)
+        through = self.proxies.add(name, self.commands.address)
+        self.workers[name] = self._processes.enter_context(self.commands.worker(name, *options, address=through))
         return name
 
     def wait(self, what: str, until: Callable[[], object]) -> None:
@@ -134,7 +176,7 @@ def test_pipeline_loses_and_duplicates_no_row(
 ) -> None:
     """``CONNECTGROUP_ROUNDS`` sets the number of rounds of each pipeline."""
     group = process_group
-    first = PIPELINES.index(name)
+    faults = faults_of(name)
     flow = make_flow(name, tmp_path, request)
     feeder = flow.feeder
     group.commands.put_config(name, flow.config)
@@ -144,7 +186,7 @@ def test_pipeline_loses_and_duplicates_no_row(
         feeder.flow()
         wait_for_rows(group, flow, 1_000)
         for number in range(ROUNDS):
-            fault = FAULTS[(first + number) % len(FAULTS)]
+            fault = next(faults)
             group.wait("tasks on both workers", lambda: len(set(group.tasks_of(name).values())) == 2)
             victim = random.Random(number).choice(sorted(group.tasks_of(name).values()))
             print(f"round {number + 1} of {ROUNDS}: {fault}, {victim}, {feeder.written} rows written")
@@ -158,6 +200,15 @@ def test_pipeline_loses_and_duplicates_no_row(
     finally:
         feeder.close()
         flow.close()
+
+
+def faults_of(name: str) -> Iterator[str]:
+    """The faults of a pipeline: all of them in a random order, and again. Pipelines begin with different ones."""
+    order = random.Random(os.environ.get("CONNECTGROUP_SEED", "1"))
+    kinds = list(FAULTS[PIPELINES.index(name) :] + FAULTS[: PIPELINES.index(name)])
+    while True:
+        yield from kinds
+        order.shuffle(kinds)
 
 
 def inject(fault: str, group: Group, flow: kinds.Flow, victim: str) -> None:
@@ -191,6 +242,13 @@ def inject(fault: str, group: Group, flow: kinds.Flow, victim: str) -> None:
             assert processes or flow.name == "iterator-files"
             for pid in processes:
                 os.kill(pid, signal.SIGKILL)
+        case "network":
+            group.proxies.cut(victim)
+            group.wait(f"the end of {victim}'s session", lambda: not group.is_member(victim))
+            wait_for_rows(group, flow, 200)
+            group.proxies.heal(victim)
+        case "disk":
+            full_disk(group, worker)
         case _:
             group.restart_coordinator()
     group.wait("two workers", lambda: all(map(group.is_member, group.workers)))
@@ -200,6 +258,27 @@ def inject(fault: str, group: Group, flow: kinds.Flow, victim: str) -> None:
 def java_of(worker: Program) -> list[int]:
     """The Java processes of a worker; none if its tasks need no Spark."""
     return [pid for pid, command in family(worker.pid).items() if re.match(r"\S*java ", command)]
+
+
+def full_disk(group: Group, worker: Program) -> None:
+    """No file of the worker, its Java process or its Python processes can be written, until a task has failed."""
+    before = len(worker.lines)
+    try:
+        for pid in (worker.pid, *family(worker.pid)):
+            limit_files(pid, 0)
+        group.wait("a task that fails", lambda: any(" failed: " in line for line in worker.lines[before:]))
+    finally:
+        # A process that has been started meanwhile has inherited the limit.
+        for _ in range(2):
+            for pid in (worker.pid, *family(worker.pid)):
+                limit_files(pid, None)
+
+
+def limit_files(pid: int, size: int | None) -> None:
+    """Set the largest size of the files that a process writes; none if it has ended."""
+    with contextlib.suppress(ProcessLookupError):
+        _, most = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (most if size is None else size, most))
 
 
 def suspend(group: Group, worker: Program) -> None:

@@ -178,6 +178,9 @@ class ClassicGroupType:
             return None
         return Retired(removed=(Tombstone(Key(Kind.CLASSIC_GROUP, group.group_id)),), kept=group.offsets.records())
 
+    def takes_long_to_describe(self, group: ClassicGroup, request: DescribeRequest) -> bool:
+        return False
+
     def measure(self, group: ClassicGroup) -> GroupNumbers:
         return GroupNumbers(
             members=len(group.members),

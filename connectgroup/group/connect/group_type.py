@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from ...errors import GroupError, InconsistentGroupProtocol
 from ...protocol.messages.api import Response
@@ -35,6 +35,9 @@ from .handle import error_response, on_load, step
 from .measure import measure
 from .settings import GroupSettings, ServerAssignment
 from .state import Group
+
+MANY_UNITS: Final = 5_000
+"""A description of so many units takes 20 ms."""
 
 
 class ConnectGroupType:
@@ -144,6 +147,12 @@ class ConnectGroupType:
         """
         validate.group_id(group.group_id)
         return describe(group, now_ms, request=request, settings=self.settings)
+
+    def takes_long_to_describe(self, group: Group, request: DescribeRequest) -> bool:
+        named = None if request.connectors is None else map(group.connectors.get, request.connectors)
+        described = group.connectors.values() if named is None else filter(None, named)
+        units = sum(len(each.tasks) for each in described) + (0 if request.connectors_only else len(group.holders))
+        return units > MANY_UNITS
 
     def measure(self, group: Group) -> GroupNumbers:
         return measure(group)

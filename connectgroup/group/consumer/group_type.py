@@ -327,6 +327,9 @@ class ConsumerGroupType:
         """A group without members may be replaced by a classic one, which keeps its offsets."""
         return None if group.members else Retired(removed=remains(group), kept=group.offsets.records())
 
+    def takes_long_to_describe(self, group: ConsumerGroup, request: DescribeRequest) -> bool:
+        return False
+
     def measure(self, group: ConsumerGroup) -> GroupNumbers:
         return measure(group)
 

@@ -1,0 +1,113 @@
+"""A large group is described, and its description encoded, in a thread: other requests are served meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from connectgroup import Admin, Coordinator, GroupSettings, MemoryLog
+from connectgroup.log.memory import MemoryStorage
+from connectgroup.protocol.messages.common import ConnectorTasks
+from connectgroup.protocol.messages.describe import DescribedGroup, DescribeRequest, DescribeResponse
+from connectgroup.protocol.records.connect import (
+    ConnectorRecord,
+    CurrentRecord,
+    GroupRecord,
+    MemberRecord,
+    OwnedTasks,
+    Record,
+    StatusRecord,
+    TargetMemberRecord,
+    TargetRecord,
+    TaskEntry,
+)
+from connectgroup.transport.tcp_server import TcpServer
+from tests.coordinator.toys import Arrive, BarrierType, Toy
+
+pytestmark = pytest.mark.asyncio
+
+CONNECTORS, TASKS = 6, 1_000
+
+
+class SlowlyDescribed(BarrierType):
+    """Its description has the number of members as the group epoch, and waits until it may go on."""
+
+    def __init__(self) -> None:
+        self.began, self.may_end = threading.Event(), threading.Event()
+
+    def takes_long_to_describe(self, group: Toy, request: DescribeRequest) -> bool:
+        return True
+
+    def describe(self, group: Toy, request: DescribeRequest, now_ms: int) -> DescribedGroup:
+        self.began.set()
+        assert self.may_end.wait(30)
+        return DescribedGroup(group_id=group.group_id, group_epoch=len(group.members))
+
+
+async def test_group_changes_while_it_is_described_as_it_was() -> None:
+    slow = SlowlyDescribed()
+    coordinator = Coordinator(MemoryLog(), GroupSettings(), group_types=[slow])
+    await coordinator.start()
+    try:
+        waiting = [arriving(coordinator, "x")]
+        await asyncio.sleep(0)
+        describing = asyncio.create_task(coordinator.handle(DescribeRequest(group_ids=("b",)), client_host="here"))
+        assert await asyncio.to_thread(slow.began.wait, 30)
+        waiting += [arriving(coordinator, "y"), arriving(coordinator, "z")]
+        await asyncio.gather(*waiting)
+        assert not describing.done()
+        slow.may_end.set()
+        response = await describing
+        assert isinstance(response, DescribeResponse)
+        assert response.groups[0].group_epoch == 1
+    finally:
+        slow.may_end.set()
+        await coordinator.close()
+
+
+def arriving(coordinator: Coordinator, member: str) -> asyncio.Task[object]:
+    request = Arrive(group_id="b", sender=member, size=3)
+    return asyncio.create_task(coordinator.handle(request, client_host="here"))  # type: ignore[arg-type]
+
+
+def records() -> Iterator[Record]:
+    """A stable group with one member that runs all units."""
+    yield GroupRecord(group_id="g", epoch=5, created_ms=1)
+    yield MemberRecord(group_id="g", member_id="w")
+    names, tasks = [f"c{number}" for number in range(CONNECTORS)], tuple(range(-1, TASKS))
+    for name in names:
+        entries = tuple(TaskEntry(since_epoch=2) for _ in range(TASKS))
+        yield ConnectorRecord(group_id="g", connector=name, version=2, since_epoch=2, tasks=entries)
+        for task in tasks:
+            yield StatusRecord(group_id="g", connector=name, task=task, member_id="w", owner_epoch=5)
+    units = tuple(ConnectorTasks(connector=name, tasks=tasks) for name in names)
+    yield TargetMemberRecord(group_id="g", member_id="w", units=units)
+    owned = tuple(OwnedTasks(connector=name, tasks=tasks, owner_epochs=(5,) * len(tasks)) for name in names)
+    yield CurrentRecord(group_id="g", member_id="w", epoch=5, previous_epoch=4, assigned=owned)
+    yield TargetRecord(group_id="g", epoch=5, assignor="balanced")
+
+
+async def test_description_of_a_large_group_is_complete() -> None:
+    storage = MemoryStorage()
+    log = MemoryLog(storage, max_batch_bytes=1 << 26)
+    await log.open()
+    await log.append(list(records()))
+    coordinator = Coordinator(MemoryLog(storage), GroupSettings())
+    await coordinator.start()
+    server = TcpServer(coordinator)
+    await server.start()
+    try:
+        async with Admin.connect(f"127.0.0.1:{server.port}") as admin:
+            whole, again = await asyncio.gather(admin.describe("g"), admin.describe("g"))
+            assert whole == again
+            assert (whole.state, whole.group_type, len(whole.connectors)) == ("Stable", "connect", CONNECTORS)
+            parts = [await admin.describe_connector("g", each.connector) for each in whole.connectors]
+            assert list(whole.connectors) == parts
+            assert {(unit.state, unit.member_id) for each in parts for unit in each.units} == {("RUNNING", "w")}
+            assert sum(len(each.units) for each in parts) == CONNECTORS * (TASKS + 1)
+    finally:
+        await server.close()
+        await coordinator.close()
