@@ -109,6 +109,7 @@ class Supervisor:
         connectors: Sequence[ConnectorFile] = (),
         assignors: Sequence[str] = ("balanced",),
         server_assignor: str | None = None,
+        group_protocol: str | None = None,
         rebalance_timeout_ms: int | None = None,
         restart: bool = True,
         worker_log: Callable[[str, str], None] | None = None,
@@ -125,6 +126,7 @@ class Supervisor:
             connectors: created, or updated to this configuration, before the workers start.
             assignors: assignors that the workers list, in order of preference; if empty, the coordinator assigns.
             server_assignor: assignor of the coordinator that the workers request, if ``assignors`` is empty.
+            group_protocol: of the workers, ``connect`` or ``classic``; null for the default of a worker.
             rebalance_timeout_ms: rebalance timeout of the workers; null for the default of a worker.
             restart: whether to restart a worker that died. A worker that requests a restart (SIGUSR2,
                 ``connectgroup workers restart``) is started again in either case.
@@ -141,6 +143,7 @@ class Supervisor:
         # The rules of a worker, before any process is started.
         options: dict[str, object] = {"group": group, "scratch": scratch, "assignors": tuple(assignors)}
         optional = {"server_assignor": server_assignor, "rebalance_timeout_ms": rebalance_timeout_ms}
+        optional["group_protocol"] = group_protocol
         options |= {"secret_env": secrets.env, "secret_paths": secrets.paths}
         options["allowed_paths"] = paths = tuple(allowed_paths or ())
         checked(WorkerConfig, options | {name: value for name, value in optional.items() if value is not None})
@@ -150,6 +153,7 @@ class Supervisor:
         self.workers: dict[str, WorkerProcess] = {}
         self._count, self._scratch, self._connectors = workers, scratch, tuple(connectors)
         self._options = [*worker_options(assignors, server_assignor, rebalance_timeout_ms), *secrets.options()]
+        self._options += [] if group_protocol is None else ["--group-protocol", group_protocol]
         self._options += [word for path in paths for word in ("--allowed-path", str(path))]
         self._restart = restart
         self._worker_log = worker_log or _to_stderr

@@ -24,7 +24,7 @@ from .groups import (
 )
 from .processes import prepare_spark, run_up, serve_coordinator, serve_proxy, serve_rest, serve_worker
 from .security import add_security
-from .server_options import add_assigning, add_metrics, add_rest, add_rest_port, add_server
+from .server_options import add_assigning, add_group_protocol, add_metrics, add_rest, add_rest_port, add_server
 from .workers import drain_worker, list_workers, restart_worker
 
 
@@ -68,6 +68,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="file of a connector to create or update, JSON or .properties; may be repeated",
     )
     add_assigning(up, "an assignor that the workers list, in order of preference; may be repeated (balanced)")
+    add_group_protocol(up)
     up.add_argument("--no-restart", action="store_true", help="do not restart a worker process that died")
     add_server(up)
     add_security(up)
@@ -131,11 +132,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="group.instance.id: after a stop, the tasks are kept for this worker until the session timeout",
     )
     add_assigning(worker, "an assignor to list, in order of preference; may be repeated (balanced)")
-    worker.add_argument(
-        "--group-protocol",
-        choices=("connect", "classic", "generic"),
-        help="group.protocol: generic is another name of classic; a group may have workers of both (connect)",
-    )
+    add_group_protocol(worker)
     worker.add_argument("--listener", action="append", help="a rebalance listener; may be repeated")
     worker.add_argument("--capacity", help="maximum total weight of the worker's tasks (no limit)")
     worker.add_argument(

@@ -83,6 +83,7 @@ async def run_up(options: argparse.Namespace) -> int:
         connectors=connectors,
         assignors=assignors,
         server_assignor=options.server_assignor,
+        group_protocol=options.group_protocol,
         rebalance_timeout_ms=options.rebalance_timeout_ms,
         restart=not options.no_restart,
         secrets=secrets_of(options),

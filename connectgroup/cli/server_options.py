@@ -103,6 +103,15 @@ def add_server(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(option, type=number, default=default, help=f"{help_} ({default})")
 
 
+def add_group_protocol(parser: argparse.ArgumentParser) -> None:
+    """Add the option for the protocol of workers."""
+    parser.add_argument(
+        "--group-protocol",
+        choices=("connect", "classic", "generic"),
+        help="group.protocol: generic is another name of classic; a group may have workers of both (connect)",
+    )
+
+
 def add_assigning(parser: argparse.ArgumentParser, assignor_help: str) -> None:
     """Add the options that select the assignor, and the rebalance timeout."""
     assignors = parser.add_mutually_exclusive_group()

@@ -66,6 +66,14 @@ async def test_a_worker_with_a_configuration_error_is_not_started_again(
     assert line == "worker-1 ended with exit code 2, a configuration error: it is not started again"
 
 
+async def test_workers_use_the_protocol_that_is_chosen(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^group_protocol: got 'consumer'; allowed: "):
+        supervisor_of_one(tmp_path, group_protocol="consumer")
+    async with supervisor_of_one(tmp_path, group_protocol="classic") as supervisor:
+        described = await supervisor.admin.wait_worker("sleepers", "worker-1", timeout_s=90)
+        assert [member.classic for member in described.members] == [True]
+
+
 async def test_the_normal_stop_of_a_worker_is_not_logged_as_an_error(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -4,6 +4,8 @@ A coordinator and two workers run as a user would start them; each worker connec
 pipeline a worker that runs one of its tasks is killed, suspended beyond its session, cut off from the coordinator, or
 restarted; or its Java process is killed; or none of its files can be written; or the number of tasks changes; or
 the coordinator is killed and started again. Rows flow all the time. The soak has 100 rounds.
+
+Beside it run tasks that are not fenced: none of them ever runs on two workers at the same time.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.task_log import Death, overlaps
 from connectgroup.testing.tcp_proxy import TcpProxy
 from connectgroup.transport.credentials import FILE_NAME
 from tests.spark.conftest import kafka as kafka, postgres as postgres
@@ -30,7 +33,7 @@ from tests.volume import volume
 
 from . import pipelines as kinds
 from .cluster import PLUGINS, plugin_path, thread_states
-from .commands import CommandGroup
+from .commands import CONNECTOR, CommandGroup
 from .flow import Feeder, compare
 from .processes import MARK, START_PATIENCE_S, Program, family, marked, wait
 
@@ -85,6 +88,8 @@ class Group:
         self.proxies = Proxies()
         self._processes.callback(self.proxies.close)
         self.coordinator = self._processes.enter_context(self.commands.coordinator())
+        # No weight: both workers have tasks of the pipeline.
+        self.commands.put(CONNECTOR, self.commands.tasks, **{"assignment.task.weight": "0"})
 
     def start_worker(self) -> str:
         """Start a worker; return its name. It joins when its Spark session has started."""
@@ -112,6 +117,15 @@ class Group:
         self.coordinator.signal(signal.SIGKILL)
         self.coordinator.ended()
         self.coordinator = self._processes.enter_context(self.commands.coordinator())
+
+    def overlaps(self) -> list[str]:
+        """The starts of tasks without fencing that still ran on another worker."""
+        self.commands.log.poll()
+        return overlaps(self.commands.log.runs)
+
+    def has_stopped(self, worker: str) -> None:
+        """A worker is about to be killed, or is suspended and will stop its tasks once it is resumed: none runs now."""
+        self.commands.log.deaths.append(Death(at_ns=time.time_ns(), member_id=worker))
 
     def output(self) -> str:
         lines = [f"{name} | {line}" for name, worker in self.workers.items() for line in worker.lines[-15:]]
@@ -196,6 +210,7 @@ def test_pipeline_loses_and_duplicates_no_row(
         group.wait("all rows", lambda: flow.count() >= feeder.written)
         assert group.commands.run("connectors", "delete", name, "--wait").code == 0
         compare(flow, feeder.written)
+        assert group.overlaps() == []
         print(f"{name}: {ROUNDS} rounds, {feeder.written} rows: 0 lost, 0 duplicated")
     finally:
         feeder.close()
@@ -216,6 +231,7 @@ def inject(fault: str, group: Group, flow: kinds.Flow, victim: str) -> None:
     worker = group.workers[victim]
     match fault:
         case "SIGKILL":
+            group.has_stopped(victim)
             worker.kill()
             del group.workers[victim]
             group.start_worker()
@@ -226,6 +242,7 @@ def inject(fault: str, group: Group, flow: kinds.Flow, victim: str) -> None:
                 worker.signal(signal.SIGCONT)
                 time.sleep(0.05)
                 suspend(group, worker)
+            group.has_stopped(victim)
             group.wait(f"the end of {victim}'s session", lambda: not group.is_member(victim))
             wait_for_rows(group, flow, 200)
             worker.signal(signal.SIGCONT)
