@@ -47,6 +47,8 @@ SILENCE_CHECK_S = 0.5
 """Interval of the checks for unresponsive workers; a worker reports twice a second."""
 STOP_TIMEOUT_S = WorkerConfig.model_fields["rebalance_timeout_ms"].default / 1000 + 5
 """A worker ends within its rebalance timeout; its process gets a few seconds more."""
+LINES_TIMEOUT_S = 5.0
+"""How long to wait for the last lines of a worker that has ended."""
 HERE = "this process"
 REJECTED_EXIT_CODE = 2
 """Exit code of a worker with a configuration error, or rejected by the coordinator (``cli.command``). A new process
@@ -318,7 +320,10 @@ class Supervisor:
         if not restarts:
             # A restarting worker has already left the group; a second leave would end the delay of its units.
             await self._leave_for_dead_worker(worker, code)
-        await asyncio.gather(*worker.lines, return_exceptions=True)
+        _, open_pipes = await asyncio.wait(worker.lines, timeout=LINES_TIMEOUT_S)
+        for reader in open_pipes:
+            # A process that it started has its standard output or error, and outlives it.
+            reader.cancel()
         worker.rows_before, worker.rows, worker.units = worker.rows_before + worker.rows, 0, 0
         worker.rows_per_s = {}
         if restarts:

@@ -98,7 +98,7 @@ def add_server(parser: argparse.ArgumentParser) -> None:
         ("--idle-timeout-s", 600, "close a connection without a request for this long"),
         ("--max-groups", 1_000, "maximum number of groups"),
         ("--max-members", 1_000, "maximum number of members of one group"),
-        ("--max-units", 200_000, "maximum number of connectors and tasks of one group"),
+        ("--max-units", 25_000, "maximum number of connectors and tasks of one group"),
     ):
         parser.add_argument(option, type=number, default=default, help=f"{help_} ({default})")
 

@@ -61,8 +61,8 @@ def check(group_id: str, sizes: Mapping[str, int], before: ConnectorRecord | Non
             f"connector {printable(after.connector)}: {field}: got {what} of {taken} bytes; "
             f"allowed: at most {max(left, 0)}, {of_all}"
         )
-    wanted = _tasks_max(after)
-    if before is not None and wanted <= _tasks_max(before):
+    wanted = tasks_max(after)
+    if before is not None and wanted <= tasks_max(before):
         return
     # The configurations of the tasks are not known yet: assume tasks with empty configurations.
     name = _bytes(after.connector)
@@ -75,8 +75,8 @@ def check(group_id: str, sizes: Mapping[str, int], before: ConnectorRecord | Non
         )
 
 
-def _tasks_max(connector: ConnectorRecord) -> int:
-    """``tasks.max``; 0 if other software stored an unreadable value."""
+def tasks_max(connector: ConnectorRecord) -> int:
+    """``tasks.max`` of a connector; 0 if other software stored an unreadable value."""
     try:
         return max_tasks(config_of(connector.config))
     except ConfigError:

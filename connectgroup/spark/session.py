@@ -16,11 +16,11 @@ import sys
 import tempfile
 import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import NO_VALUE, ConfigError
+from ..threads import outcome
 from .archive import archive_options
 from .java import cache_directory, ensure_java, find_java, make_script
 
@@ -57,9 +57,7 @@ def spark_session() -> SparkSession:
             _forget(_session)
             _session = None
         if _session is None:
-            # On a thread of its own: a SparkContext created on the main thread replaces the SIGINT handler.
-            with ThreadPoolExecutor(1, thread_name_prefix="spark-start") as pool:
-                _session = pool.submit(_start).result()
+            _session = _start_in_thread()
         return _session
 
 
@@ -84,6 +82,22 @@ def kill_session() -> None:
     if gateway is not None:
         logger.error("Spark's Java process (pid %d) is killed: it does not respond", gateway.proc.pid)
         gateway.proc.kill()
+
+
+def _start_in_thread() -> SparkSession:
+    """Start a session in a thread: a SparkContext created on the main thread replaces the SIGINT handler.
+
+    In a daemon thread, because a start that hangs must not prevent the process from exiting.
+    """
+    results: list[tuple[Any, BaseException | None]] = []
+    thread = threading.Thread(target=lambda: results.append(outcome(_start)), name="spark-start", daemon=True)
+    thread.start()
+    thread.join()
+    session, error = results[0]
+    if error is not None:
+        raise error
+    assert session is not None
+    return session  # type: ignore[no-any-return]
 
 
 def _start() -> SparkSession:

@@ -17,9 +17,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Coroutine
 from operator import itemgetter
-from typing import Any
 
 from ..assign.placement import placement_of
 from ..assign.sandbox import configure_assignor
@@ -46,6 +44,8 @@ from .signals import handle_signals
 logger = logging.getLogger(__name__)
 
 REPORT_EVERY_S = 0.5
+WARM_UP_END_S = 10.0
+"""How long a worker that is stopped while it warms up waits for the warm-up to end; it cannot be interrupted."""
 MAX_RATES = 100
 """Connectors in one report: the supervisor reads lines of at most 64 KiB."""
 
@@ -112,9 +112,14 @@ async def run_worker(config: WorkerConfig, *, supervised: bool = False) -> bool:
     try:
         signals = handle_signals(worker.stop, worker.drain, worker.restart)
         with scratch.for_temporary_files(), signals, short_collections():
-            if await _unless_stopped(worker, _warm_up(config, control)):
+            warming_up = asyncio.create_task(_warm_up(config, control))
+            if await _unless_stopped(worker, warming_up):
                 logger.info("joining group %s at %s", config.group, config.coordinator)
                 await worker.run()
+            elif not await _ended_within(warming_up, WARM_UP_END_S):
+                # What it started still needs its directory: Spark's Java would hang without it, and end with this
+                # process otherwise. The next worker of this name removes the directory.
+                scratch.leave()
             if worker.restarts:
                 # If unhandled, a second SIGUSR2 would end the process before the new process has its handler.
                 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
@@ -133,16 +138,24 @@ def _process_id() -> int | None:
     return int(text) if text.isascii() and text.isdigit() else None
 
 
-async def _unless_stopped(worker: Worker, work: Coroutine[Any, Any, None]) -> bool:
-    """Run the coroutine; return false if the worker is stopped first. Threads of the coroutine are then abandoned."""
-    task = asyncio.create_task(work)
+async def _unless_stopped(worker: Worker, task: asyncio.Task[None]) -> bool:
+    """Wait for the task; return false if the worker is stopped first. The task then runs on."""
     stopping = asyncio.create_task(worker.wait_stopped())
     await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
     if not task.done():
-        task.cancel()
         return False
     task.result()
+    return True
+
+
+async def _ended_within(task: asyncio.Task[None], timeout_s: float) -> bool:
+    """Wait until the task ends, whatever its result; if it takes longer, cancel it. Its threads are then abandoned."""
+    await asyncio.wait({task}, timeout=timeout_s)
+    if not task.done():
+        task.cancel()
+        return False
+    task.cancelled() or task.exception()  # reported by nobody: the worker is stopped
     return True
 
 

@@ -91,6 +91,12 @@ class Scratch:
             else:
                 os.environ["TMPDIR"] = variable
 
+    def leave(self) -> None:
+        """Leave the directory to the next process of the same worker: ``remove`` will have no effect."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
     def remove(self) -> None:
         """Delete the directory and its contents. A second call has no effect."""
         if self._lock >= 0:

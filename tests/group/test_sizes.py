@@ -39,7 +39,7 @@ from connectgroup.protocol.records.connect import (
 from connectgroup.protocol.units import Unit
 
 FRAME = 8 << 20
-SETTINGS = GroupSettings()
+SETTINGS = GroupSettings(max_units=200_000)
 OWNER = "worker-1"
 
 

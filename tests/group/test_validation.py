@@ -310,6 +310,20 @@ def test_stopped_connectors_count_against_the_limit() -> None:
     assert_rejected(scene, replace(UPDATE, changes=tuple(map(added_connector, range(3)))), "got 5 connectors and tasks")
 
 
+def test_tasks_max_beyond_the_limit_is_rejected_before_its_tasks_are_published() -> None:
+    scene = Scene.stable(settings(max_units=5), epoch=5, connectors={"foo": 1}, members={"m1": tasks(foo=[-1, 0])})
+    four = replace(UPDATE, changes=(ConnectorChange(connector="bar", config=entries({"tasks.max": "3"})),))
+    assert_rejected(scene, four, "connector bar: tasks.max: got 3; allowed: at most 2, as a group may have 5")
+    scene.update(ConnectorChange(connector="bar", config=entries({"tasks.max": "2"})))
+
+
+def test_change_that_does_not_grow_a_group_is_accepted_above_a_lowered_limit() -> None:
+    scene = Scene.stable(settings(max_units=2), epoch=5, connectors={"foo": 4}, members={"m1": tasks(foo=[-1, 0])})
+    scene.update(ConnectorChange(connector="foo", target_state=TargetState.PAUSED))
+    assert_rejected(scene, replace(UPDATE, changes=(added_connector(1),)), "got 6 connectors and tasks")
+    scene.update(ConnectorChange(connector="foo", delete=True))
+
+
 def test_error_message_is_escaped_and_truncated(scene: Scene) -> None:
     """Bad input: a received value is cut to 80 characters, control characters are escaped, the message is one line."""
     evil = "\x1b[31mred\x07\r\n" + "y" * 10_000

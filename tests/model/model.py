@@ -10,6 +10,7 @@ CN-*, the invariants S*, L*, and connectgroup/ARCHITECTURE.md where these leave 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Set
 from dataclasses import replace
 
 from connectgroup.errors import (
@@ -31,7 +32,7 @@ from connectgroup.protocol.units import Unit
 
 from .computing import Computing
 from .connectors import change
-from .words import AWAY, STABLE, UNRELEASED, UNREVOKED, Delay, Expected, Member, MemberTarget, traits_of
+from .words import AWAY, STABLE, UNRELEASED, UNREVOKED, Connector, Delay, Expected, Member, MemberTarget, traits_of
 
 
 class Model(Computing):
@@ -308,7 +309,7 @@ class Model(Computing):
             code = change(after, each, speaker.assigned if speaker else None, self.epoch + 1)
             if code:
                 return Expected(code=code)
-        if sum(1 + len(each.tasks) for each in after.values()) > self.limits.max_units:
+        if not self.has_room(after, {each.connector for each in request.changes}):
             return Expected(code=InvalidRequest.code)
         changed, self.connectors = after != self.connectors, after
         self.statuses = {unit: status for unit, status in self.statuses.items() if unit in self.runnable()}
@@ -316,6 +317,19 @@ class Model(Computing):
             self.bump()
         versions = tuple(after[each.connector].version if each.connector in after else 0 for each in request.changes)
         return Expected(epoch=self.epoch, versions=versions)
+
+    def has_room(self, after: Mapping[str, Connector], changed: Set[str]) -> bool:
+        """Whether the group may become this large: a change that does not grow it is never rejected."""
+        units = sum(1 + len(each.tasks) for each in after.values())
+        if units > max(self.limits.max_units, sum(1 + len(each.tasks) for each in self.connectors.values())):
+            return False
+        for name in changed & after.keys():
+            former = self.connectors.get(name)
+            wanted = int(after[name].config.get("tasks.max", "1"))
+            raised = former is None or wanted > int(former.config.get("tasks.max", "1"))
+            if raised and units - len(after[name].tasks) + wanted > self.limits.max_units:
+                return False
+        return True
 
     def delete(self) -> Expected:
         """Delete an empty group; its creation time is kept, so that fencing tokens increase."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
+
+from tests.integration.processes import Program, family, wait as wait_for
 
 from .conftest import Bench, wait
 
@@ -66,22 +68,6 @@ def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
 
 
-def descendants(pid: int) -> dict[int, str]:
-    """Process ids and command lines of all descendants of a process."""
-    parents: dict[int, int] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            parents[int(stat.parent.name)] = parent_of(int(stat.parent.name))
-    found, below = {}, {pid}
-    while below := {child for child, parent in parents.items() if parent in below}:
-        for child in below:
-            try:
-                found[child] = Path(f"/proc/{child}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-            except OSError:
-                continue
-    return found
-
-
 def alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in ("Z", "X")
@@ -130,7 +116,7 @@ def test_killed_worker_takes_java_and_every_python_helper_with_it(
 ) -> None:
     """SIGKILL during a batch: no process keeps running, and a successor writes every row once."""
     process, _ = worker
-    below = descendants(process.pid)
+    below = family(process.pid)
     assert any("org.apache.spark.deploy.SparkSubmit" in command for command in below.values()), below
     assert any("python_streaming_source_runner" in command for command in below.values()), below
     process.kill()
@@ -158,7 +144,7 @@ def test_worker_whose_java_was_killed_logs_it_once_and_starts_a_new_one(
     # Worker processes of other tests may still be there, each with a Java process of its own.
     java = [
         pid
-        for pid, command in descendants(os.getpid()).items()
+        for pid, command in family(os.getpid()).items()
         if "deploy.SparkSubmit" in command and parent_of(pid) == os.getpid()
     ]
     assert len(java) == 1
@@ -183,7 +169,7 @@ def test_interrupt_of_the_process_group_stops_the_worker_in_order(
     during their batches: Spark searched the text of their errors for the interruption, and overflowed Java's stack.
     """
     process, lines = worker
-    below = descendants(process.pid)
+    below = family(process.pid)
     os.killpg(process.pid, signal.SIGINT)
     code = process.wait(timeout=120)
     # Standard error ends when the last process that has inherited it ends.
@@ -194,3 +180,23 @@ def test_interrupt_of_the_process_group_stops_the_worker_in_order(
     wait(lambda: "stopped again\n" in lines)
     assert not [line for line in lines if line.startswith("failed")]
     assert complaints == "", "no output on a terminal"
+
+
+@pytest.mark.processes
+def test_up_that_is_stopped_while_spark_starts_ends_and_leaves_no_process(tmp_path: Path, spark: None) -> None:
+    """Java needs a directory of the worker until it has started; without it, it ran on and held the output open."""
+    config = {"connector.class": "pipeline", "source": "datagen", "sink": "console"}
+    connector = tmp_path / "c.json"
+    connector.write_text(json.dumps({"name": "c", "config": config}))
+    up = ("up", "--port", "0", "--workers", "1", "--data", tmp_path / "data", "--connector", connector)
+    with Program(*up) as program:
+        java = wait_for(
+            "the start of Java",
+            lambda: [pid for pid, line in family(program.pid).items() if "deploy.SparkSubmit" in line],
+            program.output,
+        )
+        program.signal(signal.SIGTERM)
+        assert program.ended() == 0
+        assert "killed" not in program.output()
+        assert "Exception" not in program.output()
+        wait(lambda: not any(alive(pid) for pid in java))

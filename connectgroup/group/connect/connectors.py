@@ -78,9 +78,9 @@ def update_connectors(
         except GroupError as error:
             return _refused(group, request, wanted, error)
     # Paused and stopped connectors count too: they may be resumed.
-    units = sum(map(_size, group.connectors.values()))
-    units += sum(_size(change.after) - _size(change.before) for change in changes)
-    if units > settings.max_units:
+    units_before = sum(map(_size, group.connectors.values()))
+    units = units_before + sum(_size(change.after) - _size(change.before) for change in changes)
+    if units > max(settings.max_units, units_before):
         limit = InvalidRequest(
             f"Changes: got {units} connectors and tasks; allowed: at most {settings.max_units} a group"
         )
@@ -91,6 +91,7 @@ def update_connectors(
         if change.after is None:
             continue
         try:
+            _check_tasks_max(change.before, change.after, units, settings.max_units)
             sizes.check(group.group_id, taken, change.before, change.after)
         except InvalidRequest as error:
             return _refused(group, request, wanted, error)
@@ -120,6 +121,23 @@ def update_connectors(
 
 def _size(connector: ConnectorRecord | None) -> int:
     return 1 + len(connector.tasks) if connector else 0
+
+
+def _check_tasks_max(before: ConnectorRecord | None, after: ConnectorRecord, units: int, max_units: int) -> None:
+    """Reject a ``tasks.max`` that the group has no room for. Its tasks are published later, when no client waits.
+
+    Args:
+        units: connectors and tasks of the group after the change.
+
+    Raises:
+        InvalidRequest: with ``tasks.max``, its value and the limit.
+    """
+    wanted, room = sizes.tasks_max(after), max_units - (units - len(after.tasks))
+    if wanted > room and (before is None or wanted > sizes.tasks_max(before)):
+        raise InvalidRequest(
+            f"connector {printable(after.connector)}: tasks.max: got {wanted}; allowed: at most {max(room, 0)}, "
+            f"as a group may have {max_units} connectors and tasks (max_units)"
+        )
 
 
 def _runnable(connector: ConnectorRecord | None) -> Units:

@@ -44,7 +44,8 @@ class GroupSettings:
             none. Empty: none. A coordinator finds it by its entry point if it is not in ``server_assignors``.
         server_assignors: all assignors that a member may request by name.
         max_members: maximum number of members in a group.
-        max_units: maximum number of connectors and tasks in a group.
+        max_units: maximum number of connectors and tasks in a group. Two workers on two cores run 20,000 tasks within
+            the default session timeout, and lose their leases at 100,000.
         max_groups: maximum number of groups on a coordinator.
         assignment_interval_ms: minimum time between two computations; one computation covers all causes within it
             (Kafka: ``group.consumer.assignment.interval.ms``). 0: every change is computed at once.
@@ -68,7 +69,7 @@ class GroupSettings:
     server_assignor: str = "balanced"
     server_assignors: Mapping[str, ServerAssignorCall] = field(default_factory=dict)
     max_members: int = 1_000
-    max_units: int = 200_000
+    max_units: int = 25_000
     max_groups: int = 1_000
     assignment_interval_ms: int = 0
     max_moves: int = 0
