@@ -131,7 +131,8 @@ class Supervisor:
             group_protocol: of the workers, ``connect`` or ``classic``; null for the default of a worker.
             rebalance_timeout_ms: rebalance timeout of the workers; null for the default of a worker.
             restart: whether to restart a worker that died. A worker that requests a restart (SIGUSR2,
-                ``connectgroup workers restart``) is started again in either case.
+                ``connectgroup workers restart``) is started again in either case, one that was stopped (SIGTERM) or
+                drained in none.
             worker_log: called with the worker's name and a line of its log; the default prints it to standard error.
             metrics_port: the n-th worker serves its metrics at this port plus n; 0: each at any port; null: no worker.
             secrets: the secrets that connectors may refer to.
@@ -333,8 +334,11 @@ class Supervisor:
                 worker.rejected = True
                 logger.error("%s %s, a configuration error: it is not started again", worker.name, ending(code))
                 return
-            # Exit code 0: an operator stopped or drained the worker.
-            logger.log(logging.ERROR if code else logging.INFO, "%s %s", worker.name, ending(code))
+            if code == 0:
+                logger.info("%s was stopped or drained: it is not started again", worker.name)
+                worker.wanted = False
+                return
+            logger.error("%s %s", worker.name, ending(code))
         if self._restart or restarts:
             await self._start_again(worker, at_once=restarts)
 

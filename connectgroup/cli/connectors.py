@@ -44,9 +44,10 @@ async def list_connectors(options: argparse.Namespace) -> int:
 
 
 def _state(connector: DescribedConnector) -> str:
-    """The target state, or FAILED if the connector itself has failed; its tasks are counted apart."""
-    failed = any(unit.task == CONNECTOR and unit.state == "FAILED" for unit in connector.units)
-    return "FAILED" if failed else connector.target_state
+    """The state of the connector itself; its tasks are counted apart."""
+    state = connector.units[0].state
+    # A paused connector itself keeps running; a stopped one is OFF.
+    return connector.target_state if state in ("RUNNING", "OFF") else state
 
 
 def _count(connector: DescribedConnector, state: str) -> int:
@@ -110,7 +111,7 @@ async def connector_status(options: argparse.Namespace) -> int:
     if options.json:
         print_json(connector_status(connector))
         return 0
-    print(f"connector {printable(connector.connector)}: {connector.target_state}, version {connector.version}")
+    print(f"connector {printable(connector.connector)}: {_state_and_wanted(connector)}, version {connector.version}")
     # Tasks of connectors without records have no numbers: then the columns are left out.
     measured = any(unit.numbers is not None for unit in connector.units)
     print_table(
@@ -128,6 +129,11 @@ async def connector_status(options: argparse.Namespace) -> int:
         if unit.message:
             print(f"{Unit(connector.connector, unit.task)}: {unit.message}")
     return 0
+
+
+def _state_and_wanted(connector: DescribedConnector) -> str:
+    state, wanted = _state(connector), connector.target_state
+    return wanted if state == wanted else f"{state} (wanted: {wanted})"
 
 
 def _numbers(unit: DescribedUnit) -> tuple[object, ...]:

@@ -106,7 +106,7 @@ class Worker:
             self.member, self._requests, assignors, self._times, self._heartbeats.notify, metrics
         )
         self._stopping, self._emptied = asyncio.Event(), asyncio.Event()
-        self._for_good = self._restarts = False
+        self._for_good = self._restarts = self._restarts_drained = False
         self._drained: asyncio.TimerHandle | None = None
         self._ran = False
         self._ends_at: float | None = None
@@ -157,9 +157,10 @@ class Worker:
 
     @property
     def restarts(self) -> bool:
-        """Whether this worker stops in order to be started again with the same member id: ``restart`` was called, or an
-        operator has requested a restart (``connectgroup workers restart``). After ``run`` has returned, the caller
-        starts a new ``Worker`` with the same member id within the scheduled rebalance delay.
+        """Whether this worker stops in order to be started again with the same member id: ``restart`` was called, an
+        operator has requested a restart (``connectgroup workers restart``), or it has drained itself to be restarted.
+        After ``run`` has returned, the caller starts a new ``Worker`` with the same member id within the scheduled
+        rebalance delay.
         """
         return self._restarts
 
@@ -263,11 +264,15 @@ class Worker:
             self._restarts = True
             self._stopping.set()
 
-    def drain(self) -> None:
+    def drain(self, *, then_restart: bool = False) -> None:
         """Request that the group moves this worker's units to other members, then stop.
 
         A unit keeps running until it is assigned to another member.
+
+        Args:
+            then_restart: ``restarts`` becomes true once it has drained, unless ``stop`` is called before.
         """
+        self._restarts_drained = then_restart
         self.member.drain()
         if self.member.owned:
             logger.info("draining: waiting for another worker to take %s", show(self.member.owned))
@@ -351,8 +356,9 @@ class Worker:
 
     def _end_drained(self) -> None:
         self._drained = None
-        if not self.member.owned:
+        if not self.member.owned and not self._stopping.is_set():
             self.stop(for_good=True)
+            self._restarts = self._restarts_drained
 
     def report(self, status: TaskStatus) -> None:
         """Queue a unit's status; it is sent after the batching delay. Call this on the event loop."""

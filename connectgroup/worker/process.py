@@ -100,8 +100,8 @@ async def run_worker(config: WorkerConfig, *, supervised: bool = False) -> bool:
 
     def give_up(unit: Unit) -> None:
         if not worker.member.draining:
-            logger.error("%s cannot be started again here: this worker drains", unit)
-            worker.drain()
+            logger.error("%s cannot be started again here: this worker drains and starts again", unit)
+            worker.drain(then_restart=True)
 
     runner.give_up = give_up
     if supervised:

@@ -151,11 +151,11 @@ async def test_create_update_and_patch_change_what_list_and_status_show(command:
     assert listed == {"name": "naps", "config": {"connector.class": "idle", "name": "naps", "tasks.max": "3"}}
     head, row = (await command("connectors", "list")).out.splitlines()
     assert head.split() == ["NAME", "CLASS", "STATE", "TASKS", "RUNNING", "FAILED"]
-    assert row.split() == ["naps", "idle", "RUNNING", "0", "0", "0"]
+    assert row.split() == ["naps", "idle", "UNASSIGNED", "0", "0", "0"]
     await command("connectors", "update", idle)
     assert json.loads((await command("connectors", "list", "--json")).out)[0]["config"]["tasks.max"] == "2"
     status = await command("connectors", "status", "naps")
-    assert status.out.splitlines()[0].startswith("connector naps: RUNNING, version ")
+    assert status.out.splitlines()[0].startswith("connector naps: UNASSIGNED (wanted: RUNNING), version ")
     assert json.loads((await command("connectors", "status", "naps", "--json")).out)["name"] == "naps"
     assert json.loads((await command("connectors", "delete", "naps", "--json")).out) == {
         "name": "naps",

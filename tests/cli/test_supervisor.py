@@ -21,11 +21,11 @@ from tests.distribution import make_distribution
 from ..integration.processes import Program
 
 
-def supervisor_of_one(scratch: Path, **options: Any) -> Supervisor:
-    """A supervisor of one worker with one idle task."""
+def supervisor_of(scratch: Path, **options: Any) -> Supervisor:
+    """A supervisor of one worker, or as many as given, with one idle task."""
     return Supervisor(
         options.pop("group", "sleepers"),
-        workers=1,
+        workers=options.pop("workers", 1),
         scratch=scratch,
         coordinator=CoordinatorConfig(port=0, **options.pop("times", {})),
         connectors=[ConnectorFile(name="naps", config={"connector.class": "idle"})],
@@ -44,7 +44,7 @@ async def until(condition: Callable[[], bool]) -> None:
 @pytest.mark.parametrize("group", ["", "g" * 300, "a\nb", " g", ".."])
 def test_a_group_name_that_the_coordinator_would_reject_starts_nothing(tmp_path: Path, group: str) -> None:
     with pytest.raises(ConfigError, match=r"^group: got '.*'; allowed: "):
-        supervisor_of_one(tmp_path, group=group)
+        supervisor_of(tmp_path, group=group)
 
 
 async def test_a_worker_with_a_configuration_error_is_not_started_again(
@@ -53,7 +53,7 @@ async def test_a_worker_with_a_configuration_error_is_not_started_again(
     """Exit code 2: a new process would end in the same way."""
     caplog.set_level(logging.INFO)
     lines: list[str] = []
-    supervisor = supervisor_of_one(tmp_path, assignors=["nosuch"], worker_log=lambda name, line: lines.append(line))
+    supervisor = supervisor_of(tmp_path, assignors=["nosuch"], worker_log=lambda name, line: lines.append(line))
     async with supervisor:
         watch = supervisor.workers["worker-1"].watch
         assert watch is not None
@@ -68,27 +68,29 @@ async def test_a_worker_with_a_configuration_error_is_not_started_again(
 
 async def test_workers_use_the_protocol_that_is_chosen(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^group_protocol: got 'consumer'; allowed: "):
-        supervisor_of_one(tmp_path, group_protocol="consumer")
-    async with supervisor_of_one(tmp_path, group_protocol="classic") as supervisor:
+        supervisor_of(tmp_path, group_protocol="consumer")
+    async with supervisor_of(tmp_path, group_protocol="classic") as supervisor:
         described = await supervisor.admin.wait_worker("sleepers", "worker-1", timeout_s=90)
         assert [member.classic for member in described.members] == [True]
 
 
-async def test_the_normal_stop_of_a_worker_is_not_logged_as_an_error(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("how", ["SIGTERM", "drain"])
+async def test_worker_that_an_operator_has_ended_is_not_started_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, how: str
 ) -> None:
     caplog.set_level(logging.INFO)
-    joined: list[str] = []
-
-    def log(name: str, line: str) -> None:
-        if "joining group" in line:
-            joined.append(name)
-
-    async with supervisor_of_one(tmp_path, restart=False, worker_log=log) as supervisor:
-        await until(lambda: bool(joined))
-        supervisor.signal_worker("worker-1", signal.SIGTERM)
-        await until(lambda: any("exit code 0" in record.getMessage() for record in caplog.records))
-    ends = [record.levelname for record in caplog.records if "ended with exit code 0" in record.getMessage()]
+    async with supervisor_of(tmp_path, workers=2) as supervisor:
+        await supervisor.admin.wait_worker("sleepers", "worker-1", timeout_s=90)
+        watch = supervisor.workers["worker-1"].watch
+        assert watch is not None
+        if how == "drain":
+            await supervisor.admin.drain_worker("sleepers", "worker-1")
+        else:
+            supervisor.signal_worker("worker-1", signal.SIGTERM)
+        await asyncio.wait_for(watch, 90)
+        assert not supervisor.workers["worker-1"].alive
+        assert not supervisor.all_rejected
+    ends = [record.levelname for record in caplog.records if "not started again" in record.getMessage()]
     assert ends == ["INFO"]
 
 
@@ -97,7 +99,7 @@ async def test_worker_that_does_not_respond_is_killed_when_the_group_has_removed
 ) -> None:
     """A process stopped by SIGSTOP keeps its locks; its session ends, and a new process joins under its name."""
     times = {"session_timeout_ms": 2_000, "heartbeat_interval_ms": 500, "scheduled_rebalance_max_delay_ms": 0}
-    async with supervisor_of_one(tmp_path, times=times) as supervisor:
+    async with supervisor_of(tmp_path, times=times) as supervisor:
         worker = supervisor.workers["worker-1"]
 
         async def runs() -> None:
@@ -159,7 +161,7 @@ async def test_workers_join_whatever_issuer_and_names_the_coordinators_certifica
     files = {"tls_cert": tmp_path / "cert.pem", "tls_key": tmp_path / "key.pem"}
     if mutual:
         files["tls_ca"] = tmp_path / "ca.pem"
-    async with supervisor_of_one(tmp_path, times=files) as supervisor:
+    async with supervisor_of(tmp_path, times=files) as supervisor:
         await supervisor.admin.wait_until(
             "sleepers", lambda group: len(group.members) == 1, what="joined", timeout_s=90
         )

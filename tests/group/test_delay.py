@@ -10,6 +10,7 @@ from connectgroup.group.kernel.timers import CancelTimer, SetTimer, TimerKey, Ti
 from connectgroup.protocol.messages.assignment import InstalledMember, InstallRequest, InstallResponse
 from connectgroup.protocol.messages.common import grouped, units_of
 from connectgroup.protocol.messages.connectors import ConnectorChange
+from connectgroup.protocol.messages.describe import DescribeRequest
 from connectgroup.protocol.records.connect import DelayRecord, GroupRecord
 from connectgroup.protocol.units import NO_UNITS, Units
 
@@ -62,6 +63,27 @@ def test_s15_units_of_a_lost_worker_are_assigned_to_no_member(rest: Scene) -> No
     [shown] = describe(rest.group, rest.now_ms + 1_000).delayed
     assert (shown.member_id, shown.instance_id, shown.left_ms) == ("m2", "i2", DELAY_MS - 1_000)
     assert units_of(shown.units) == TWO
+
+
+def messages(scene: Scene) -> dict[int, str]:
+    """What ``connectors status`` shows of each task of ``foo`` that runs nowhere."""
+    shown = describe(
+        scene.group, scene.now_ms + 1_000, request=DescribeRequest(connectors=("foo",), connectors_only=True)
+    )
+    return {unit.task: unit.message for unit in shown.connectors[0].units if unit.message}
+
+
+def test_delayed_unit_shows_for_whom_and_how_long_it_waits(rest: Scene) -> None:
+    rest.expire(TimerKind.SESSION, "m3")
+    owned_at(rest, rest.group.epoch)
+    assert messages(rest) == dict.fromkeys((3, 4), "delayed 59.0 s more for lost worker m3 (scheduled rebalance delay)")
+
+
+def test_unit_of_a_temporarily_left_member_shows_for_whom_and_how_long_it_is_kept(rest: Scene) -> None:
+    session_s = rest.settings.session_timeout_ms / 1000 - 1
+    rest.leave_temporarily("m2", "i2")
+    text = f"worker m2 has left temporarily; it is kept for it {session_s:.1f} s more"
+    assert messages(rest) == dict.fromkeys((1, 2), text)
 
 
 def test_ic_06_delayed_units_are_assigned_once_the_delay_ends(rest: Scene) -> None:

@@ -190,6 +190,22 @@ async def test_drained_worker_exits_when_it_is_empty(tmp_path: Path) -> None:
         assert causes[-1] == "b left"
 
 
+@pytest.mark.parametrize("stopped_before", [False, True])
+async def test_worker_that_drains_itself_is_to_be_restarted_unless_it_is_stopped(
+    tmp_path: Path, stopped_before: bool
+) -> None:
+    async with World(tmp_path) as world:
+        await world.add("c", 3)
+        world.start("a")
+        b = world.start("b")
+        await world.settled()
+        b.worker.drain(then_restart=True)
+        if stopped_before:
+            b.worker.stop()
+        await ended(b)
+        assert b.worker.restarts is not stopped_before
+
+
 async def test_reconfiguration_does_not_end_the_only_draining_worker(tmp_path: Path) -> None:
     """For a moment it runs nothing; then all units are assigned to it again."""
     async with World(tmp_path) as world:

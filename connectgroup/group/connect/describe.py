@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
 from ...errors import GroupIdNotFound
-from ...protocol.messages.common import grouped, masked
+from ...protocol.messages.common import each_unit, grouped, masked
 from ...protocol.messages.describe import (
     DescribedConnector,
     DescribedGroup,
@@ -68,7 +68,7 @@ def describe(
         computing_member=computing.member_id if computing is not None else "",
         assignor_error=computation.error if computation is not None else "",
         members=() if request.connectors_only else tuple(_members(group, now_ms)),
-        connectors=tuple(_connectors(group, request)),
+        connectors=tuple(_connectors(group, request, _waits(group, now_ms) if request.connectors_only else {})),
         rebalances=() if request.connectors_only else tuple(_rebalances(group)),
         delayed=() if request.connectors_only else shown(Overlay(group, now_ms)),
         incarnation=group.created_ms,
@@ -173,7 +173,28 @@ MAX_MESSAGES: Final = 1 << 20
 100,000 tasks may fail for one reason."""
 
 
-def _connectors(group: Group, request: DescribeRequest) -> Iterable[DescribedConnector]:
+def _waits(group: Group, now_ms: int) -> Mapping[Unit, str]:
+    """For whom and how long each delayed unit waits, and each unit of a temporarily left member.
+
+    For descriptions without ``delayed`` and members. A message with a countdown in any other description would be a
+    change each time, for the page and the streams of events.
+    """
+    found: dict[Unit, str] = {}
+    for delayed in shown(Overlay(group, now_ms)) if group.delays else ():
+        if delayed.member_id:
+            worker = f"for lost worker {delayed.instance_id or delayed.member_id} (scheduled rebalance delay)"
+        else:
+            worker = "by the assignor, which left it out"
+        found |= dict.fromkeys(each_unit(delayed.units), f"delayed {delayed.left_ms / 1000:.1f} s more {worker}")
+    for member_id in sorted(group.kept_until_ms):
+        left_ms = _kept_ms(group, member_id, now_ms)
+        if left_ms >= 0:
+            kept = f"worker {member_id} has left temporarily; it is kept for it {left_ms / 1000:.1f} s more"
+            found |= dict.fromkeys(group.current(member_id).assigned, kept)
+    return found
+
+
+def _connectors(group: Group, request: DescribeRequest, waits: Mapping[Unit, str]) -> Iterable[DescribedConnector]:
     only = request.connectors
     left = MAX_MESSAGES
     for name in sorted(group.connectors if only is None else group.connectors.keys() & set(only)):
@@ -182,6 +203,8 @@ def _connectors(group: Group, request: DescribeRequest) -> Iterable[DescribedCon
         units = []
         for task in range(CONNECTOR, len(connector.tasks)):
             unit = _unit(group, Unit(name, task), Unit(name, task) in runnable)
+            if unit.state in ("UNASSIGNED", "WAITING"):
+                unit = replace(unit, message=waits.get(Unit(name, task), ""))
             if request.include_task_configs and task != CONNECTOR:
                 unit = replace(unit, config=masked(connector.tasks[task].config))
             left -= len(unit.message)
