@@ -8,6 +8,7 @@ identically on every worker. The sink stores the positions, in the transaction t
 from __future__ import annotations
 
 import json
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -34,11 +35,14 @@ class Source(ABC):
         Settings: the settings under ``source.``; each field's description states the allowed values.
         columns: names and types of the columns.
         metadata: the columns that are record metadata (``dataplane.transform``).
+        slice_form: a regular expression of the names of its slices, and a text of it for people, if they have a form:
+            an altered offset of any other slice is rejected, as no task would read it.
     """
 
     Settings: ClassVar[type[PluginSettings]]
     columns: Columns
     metadata: ClassVar[frozenset[str]] = frozenset()
+    slice_form: ClassVar[tuple[str, str] | None] = None
 
     @classmethod
     @abstractmethod
@@ -88,7 +92,10 @@ class Source(ABC):
         Raises:
             ConfigError: they have another form.
         """
-        return str(field_of("partition", partition, "slice", str)), position_of(offset, "position")
+        name = str(field_of("partition", partition, "slice", str))
+        if cls.slice_form is not None and not re.fullmatch(cls.slice_form[0], name):
+            raise ConfigError("partition.slice", name, cls.slice_form[1])
+        return name, position_of(offset, "position")
 
     @classmethod
     def topic_of(cls, slice_name: str) -> str:

@@ -69,6 +69,20 @@ def command(server: CoordinatorServer, capsys: pytest.CaptureFixture[str], monke
     return run
 
 
+async def test_offset_of_a_slice_that_the_source_cannot_have_is_rejected(command: Command, tmp_path: Path) -> None:
+    file, changes = tmp_path / "g.json", tmp_path / "offsets.json"
+    sink = {"sink": "sqlite", "sink.path": str(tmp_path / "out.db"), "sink.table": "t"}
+    config = {"connector.class": "pipeline", "source": "datagen", **sink}
+    file.write_text(json.dumps({"name": "g", "config": config}))
+    assert (await command("connectors", "put", file)).code == 0
+    await command("connectors", "stop", "g")
+    for name, code in (("nosuch", 2), ("slice-1", 0)):
+        changes.write_text(json.dumps({"offsets": [{"partition": {"slice": name}, "offset": {"position": 7}}]}))
+        done = await command("connectors", "offsets", "g", "--alter", changes)
+        assert done.code == code, done
+        assert code == 0 or "partition.slice: got 'nosuch'; allowed: slice-0, slice-1, ..." in done.err
+
+
 @pytest.fixture
 def pipeline(tmp_path: Path) -> Path:
     """The file of a connector ``c`` from files to SQLite."""

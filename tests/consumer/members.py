@@ -57,6 +57,7 @@ class BrokerMember:
         self.events: list[Event] = []
         self.log: list[str] = []
         self.killed_ns: int | None = None
+        self._shows_stacks = tuple(command[: len(PYTHON)]) == PYTHON
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
@@ -151,7 +152,20 @@ class BrokerMember:
                     f"  {self.name} {event.at_ns / 1e9:.3f} {event.event} {str(event.what)[:100]} {event.more}"
                     for event in events
                 )
-        return "\n".join([*lines[-30:], *(f"  {self.name} | {line}" for line in self.log[-15:])])
+        logged = self.log[-15:]
+        return "\n".join([*lines[-30:], *(f"  {self.name} | {line}" for line in [*logged, *self._stacks()])])
+
+    def _stacks(self) -> list[str]:
+        """The stacks of the threads of a member in Python: where it hangs, if it does."""
+        if not self._shows_stacks or self._process.poll() is not None:
+            return []
+        before = len(self.log)
+        self._process.send_signal(signal.SIGUSR1)
+        give_up = time.monotonic() + 5
+        while not any("most recent call first" in line for line in self.log[before:]) and time.monotonic() < give_up:
+            time.sleep(0.1)
+        time.sleep(0.5)  # all lines of one stack arrive together
+        return self.log[before:]
 
     def _read_events(self) -> None:
         assert self._process.stdout is not None

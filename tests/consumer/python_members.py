@@ -1,14 +1,17 @@
 """Members of groups as separate programs: ours, librdkafka's, and kafka-python's. Run by ``members``; not a test.
 
 Each reports assignments, revocations and reads on its standard output, one JSON object per line, and ends when its
-standard input does. Arguments: the kind of member, the topic, and its settings as a JSON object.
+standard input does; SIGUSR1 makes it print the stacks of its threads. Arguments: the kind of member, the topic, and its
+settings as a JSON object.
 """
 
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import json
 import logging
+import signal
 import sys
 import threading
 import time
@@ -174,6 +177,10 @@ def kafka_python(topic: str, settings: dict[str, Any]) -> None:
             report("revoked", sorted(each.partition for each in revoked))
 
     consumer.subscribe([topic], listener=Listener())
+    # The metadata must be known before the first join. kafka-python 3.0.12 joins again when they change, and a leader
+    # forgets that once it has assigned: if poll(200) then ends before the response to its SyncGroup, no later poll
+    # reads that response, heartbeats stay off, and the member runs nothing for ever.
+    consumer.partitions_for_topic(topic)
     report("started")
     while not stopping.is_set():
         for records in consumer.poll(200).values():
@@ -191,6 +198,7 @@ def _at_end_of_input(loop: asyncio.AbstractEventLoop | None, stopping: asyncio.E
 
 
 if __name__ == "__main__":
+    faulthandler.register(signal.SIGUSR1)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     which, its_topic, its_settings = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
     if which == "ours":

@@ -81,6 +81,7 @@ class AnySparkSource(Source):
     """
 
     Settings = SparkSourceSettings
+    slice_form = (_SLICE, _SLICE)
 
     def __init__(self, settings: SparkSourceSettings) -> None:
         self._settings = settings

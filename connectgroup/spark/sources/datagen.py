@@ -53,6 +53,7 @@ class DatagenSource(SlicedSource):
     """Rows with a number ``id``, 0 to ``rows`` - 1. Slice *s* of *n* has the rows whose ``id`` modulo *n* is *s*."""
 
     Settings = DatagenSettings
+    slice_form = (r"slice-(\d{1,9})", "slice-0, slice-1, ...")
     settings: DatagenSettings
 
     def __init__(self, settings: DatagenSettings, *, task: int, tasks: int) -> None:
@@ -69,7 +70,7 @@ class DatagenSource(SlicedSource):
         return f"generated rows of seed {self.settings.seed} in {self.settings.slices} slices"
 
     def owns(self, slice_name: str) -> bool:
-        match = re.fullmatch(r"slice-(\d+)", slice_name)
+        match = re.fullmatch(self.slice_form[0], slice_name)
         return match is not None and int(match[1]) % self.tasks == self.task
 
     def plan(self, start: Mapping[str, int]) -> dict[str, int]:

@@ -13,7 +13,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
 from pydantic import Field
 
@@ -50,6 +50,7 @@ class TableSource(SlicedSource):
     """The rows of one table, read by one task; a subclass for each database."""
 
     settings: Any
+    slice_form: ClassVar[tuple[str, str]] = (r"keys (\d{1,9}) of (\d{1,9})", "keys K of N, as the offsets show them")
 
     def __init__(self, settings: TableSettings, columns: Columns, *, task: int, tasks: int) -> None:
         """Store the arguments; check the incrementing column.
@@ -65,7 +66,7 @@ class TableSource(SlicedSource):
             )
 
     def owns(self, slice_name: str) -> bool:
-        match = re.fullmatch(r"keys (\d+) of (\d+)", slice_name)
+        match = re.fullmatch(self.slice_form[0], slice_name)
         return match is not None and int(match[1]) % self.tasks == self.task
 
     def plan(self, start: Mapping[str, int]) -> dict[str, int]:
