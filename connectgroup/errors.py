@@ -343,7 +343,8 @@ class ConfigError(ConnectGroupError):
                 # Truncate first: a value of megabytes must not be searched.
                 value = masked_value(key, value[:MAX_SHOWN] if isinstance(value, str) else value)
             shown = printable(value, limit=MAX_PATH) if is_path else printable(value)
-            problem = f"got {shown!r}"
+            # ``printable`` has escaped control characters already.
+            problem = f"got {shown!r}".replace("\\\\", "\\")
         super().__init__(f"{field}: {problem}" + (f"; allowed: {allowed}" if allowed else ""))
         self.field, self.value, self.allowed = field, value, allowed
 

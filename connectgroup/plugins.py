@@ -2,7 +2,8 @@
 
 A plug-in is a class that an installed distribution registers in one of connectgroup's entry point groups. Nothing else
 is ever imported: a dotted path in a configuration, which may come from the network, is treated as a name and is not
-found. Every error is one line that names the plug-in, the distribution and the problem.
+found. A connector class is also found by the simple name of its Python class, as in Kafka Connect. Every error is one
+line that names the plug-in, the distribution and the problem.
 
 If two plug-ins have the same name, loading that name fails with an error that names both; this includes built-in
 plug-ins. Otherwise the order of the search path would decide which of them runs (KAFKA-20843).
@@ -10,6 +11,7 @@ plug-ins. Otherwise the order of the search path would decide which of them runs
 
 from __future__ import annotations
 
+import difflib
 import inspect
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal, TypeVar
@@ -78,9 +80,21 @@ def load_listener(name: str) -> WorkerRebalanceListener:
     return _make(found, _load(found, WorkerRebalanceListener))
 
 
+def connector_class_name(name: str) -> str:
+    """The name under which a connector class is installed, for its simple class name with or without ``Connector``.
+
+    Any other text is returned as it is. Kafka Connect finds its connectors by these forms too (``PluginUtils``).
+    """
+    installed = entry_points(group="connectgroup.connectors")
+    if any(found.name == name for found in installed):
+        return name
+    classes = {found.name for found in installed if name in (found.attr, found.attr.removesuffix("Connector"))}
+    return next(iter(classes)) if len(classes) == 1 else name
+
+
 def load_connector_class(name: str) -> type[Connector]:
     """Return the class that ``connector.class`` names. Raises the same errors as ``load_assignor``."""
-    found = _find("connectors", name)
+    found = _find("connectors", connector_class_name(name))
     return _load(found, Connector)  # type: ignore[type-abstract]
 
 
@@ -118,7 +132,9 @@ def _find(kind: Kind, name: str, setting: str = "") -> EntryPoint:
         if found.name == name
     }
     if not named:
-        raise ConfigError(setting, name, ", ".join(available(kind)) or f"none ({kind} are not installed)")
+        near = difflib.get_close_matches(name, available(kind), n=1)
+        allowed = ", ".join(available(kind)) or f"none ({kind} are not installed)"
+        raise ConfigError(setting, name, f"{allowed} (did you mean {near[0]}?)" if near else allowed)
     if len(named) > 1:
         raise PluginError(f"{setting} {name!r} is defined more than once: {'; '.join(sorted(named))}")
     return next(iter(named.values()))

@@ -95,14 +95,14 @@ def placement_of(config: Mapping[str, str]) -> Placement:
             near = difflib.get_close_matches(key, _SETTINGS, n=1)
             allowed = f"{near[0]} (did you mean that?)" if near else ", ".join(sorted(_SETTINGS))
             raise ConfigError(printable(key), UNKNOWN_SETTING, allowed)
-        field, read = _SETTINGS[key]
+        field, read, _ = _SETTINGS[key]
         fields[field] = read(key, value)
     return Placement(**fields)
 
 
-def placement_settings() -> tuple[str, ...]:
-    """The names of all placement constraints, sorted."""
-    return tuple(sorted(_SETTINGS))
+def placement_settings() -> dict[str, str]:
+    """The meaning and form of each placement setting, by name, sorted."""
+    return {name: form for name, (_, _, form) in sorted(_SETTINGS.items())}
 
 
 def max_tasks(config: Mapping[str, str]) -> int:
@@ -226,15 +226,43 @@ def labels_of(key: str, pairs: Iterable[str]) -> Labels:
     return tuple(sorted(labels.items()))
 
 
-_SETTINGS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
-    "assignment.anti.affinity": ("anti_affinity", _words),
-    "assignment.affinity": ("affinity", _words),
-    "assignment.exclusive": ("exclusive", _words),
-    "assignment.labels": ("labels", _labels),
-    "assignment.max.per.rack": ("max_per_rack", _whole(1, 100_000)),
-    "assignment.max.per.worker": ("max_per_worker", _whole(1, 100_000)),
-    "assignment.task.weight": ("task_weights", _weights),
-    "assignment.weight": ("weight", _whole(0, MAX_WEIGHT)),
+_SETTINGS: dict[str, tuple[str, Callable[[str, str], Any], str]] = {
+    "assignment.anti.affinity": (
+        "anti_affinity",
+        _words,
+        "connectors whose tasks must not run on the same worker: orders,prices",
+    ),
+    "assignment.affinity": (
+        "affinity",
+        _words,
+        "connectors whose tasks should run on the same worker: orders,prices",
+    ),
+    "assignment.exclusive": (
+        "exclusive",
+        _words,
+        "resources of a machine that each task needs for itself: port:8080,gpu",
+    ),
+    "assignment.labels": ("labels", _labels, "labels that a worker must have: gpu=true,zone=a"),
+    "assignment.max.per.rack": (
+        "max_per_rack",
+        _whole(1, 100_000),
+        "maximum number of its tasks in one rack: 1 to 100000",
+    ),
+    "assignment.max.per.worker": (
+        "max_per_worker",
+        _whole(1, 100_000),
+        "maximum number of its tasks on one worker: 1 to 100000",
+    ),
+    "assignment.task.weight": (
+        "task_weights",
+        _weights,
+        "the load of a task: one number for all tasks, or one for each: 5,1,1",
+    ),
+    "assignment.weight": (
+        "weight",
+        _whole(0, MAX_WEIGHT),
+        f"the load of the connector itself: 0 to {MAX_WEIGHT}",
+    ),
 }
 
 

@@ -164,6 +164,8 @@ async def validate_connector(options: argparse.Namespace) -> int:
             print(f"{options.file}: connector {connector.name} is valid")
             if found.access:
                 print(f"{options.file}: its source and sink were not tried: {found.access}")
+                if "--secret-" in found.access:
+                    print(f"{options.file}: allow here what its workers may use, with that option, to try them")
     return 1 if found.errors else 0
 
 

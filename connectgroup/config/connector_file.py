@@ -85,7 +85,7 @@ def read_json(path: Path, *, form: str = '{"offsets": [...]}') -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_once)
     except OSError as error:
-        raise ConfigError(str(path), error.strerror or error, "a readable file") from error
+        raise ConfigError("file", path, f"a readable file ({error.strerror or error})", is_path=True) from error
     except (ValueError, RecursionError) as error:
         raise ConfigError(str(path), error, f"JSON: {form}") from error
 
@@ -105,7 +105,7 @@ def read_properties(path: Path) -> dict[str, str]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise ConfigError(str(path), error.strerror or error, "a readable file") from error
+        raise ConfigError("file", path, f"a readable file ({error.strerror or error})", is_path=True) from error
     except UnicodeError as error:
         raise ConfigError(str(path), error, "a readable file in UTF-8") from error
     return parse_properties(text, str(path))

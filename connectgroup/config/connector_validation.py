@@ -355,8 +355,5 @@ def _common() -> tuple[Definition, ...]:
             type="INT",
             documentation="the maximum back-off between retries, in milliseconds; 30000 if not set",
         ),
-        *(
-            Definition(name=name, group=PLACEMENT, documentation="constraint on the workers that may run the tasks")
-            for name in placement_settings()
-        ),
+        *(Definition(name=name, group=PLACEMENT, documentation=form) for name, form in placement_settings().items()),
     )

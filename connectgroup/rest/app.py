@@ -115,7 +115,8 @@ async def _on_error(request: Request, error: ConnectGroupError) -> Response:
         )
     status = status_of(error)
     message = str(error) if status != 500 or not isinstance(error, TransportError) else printable(error, limit=400)
-    return error_response(status, message)
+    # The field of our request to the coordinator, which a client of REST does not know.
+    return error_response(status, message.replace("Changes.Connector: ", "name: "))
 
 
 def _on_http_error(request: Request, error: HTTPException) -> Response:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from ..analysis.explain import rebalance_json
 from ..config.connector_validation import class_versions
+from ..plugins import connector_class_name
 from ..protocol.messages.common import config_of, each_unit
 from ..protocol.messages.describe import DescribedConnector, DescribedGroup, DescribedMember, DescribedUnit
 from ..protocol.messages.progress import UNKNOWN
@@ -69,7 +70,7 @@ def _tasks(connector: DescribedConnector) -> list[DescribedUnit]:
 
 def _version(connector: DescribedConnector) -> str:
     """The version of its class; empty if that is not installed here."""
-    return class_versions().get(config_of(connector.config).get("connector.class", ""), "")
+    return class_versions().get(connector_class_name(config_of(connector.config).get("connector.class", "")), "")
 
 
 def _unit_status(connector: DescribedConnector, unit: DescribedUnit, version: str) -> dict[str, Any]:

@@ -76,7 +76,7 @@ LINES = {
     ),
     "a missing file": (
         ["connectors", "put", "{tmp}/none.json", "--coordinator", "{address}"],
-        r"connectgroup: {tmp}/none.json: got 'No such file or directory'; allowed: a readable file",
+        r"connectgroup: file: got '{tmp}/none.json'; allowed: a readable file \(No such file or directory\)",
     ),
     "a file that is not JSON": (
         ["connectors", "put", "{tmp}/bad.json", "--coordinator", "{address}"],

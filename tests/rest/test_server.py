@@ -138,6 +138,27 @@ async def test_validation_is_for_the_named_class_only(api: Api) -> None:
     await api("PUT", "/connector-plugins/os.system/config/validate", 404, {"name": "c"})
 
 
+@pytest.mark.parametrize("name", ["Idle", "IdleConnector"])
+async def test_connector_class_is_found_by_its_simple_name(api: Api, name: str) -> None:
+    result = await api(
+        "PUT", f"/connector-plugins/{name}/config/validate", 200, {"name": "c", "connector.class": "idle"}
+    )
+    assert result["error_count"] == 0
+    assert await api("GET", f"/connector-plugins/{name}/config", 200)
+    await api("POST", "/connectors", 201, {"name": "c", "config": {"connector.class": name}})
+    assert (await api("GET", "/connectors/c/config", 200))["connector.class"] == name
+    status = await api("GET", "/connectors/c/status", 200)
+    assert status["connector"]["version"] == (await api("GET", "/connector-plugins", 200))[0]["version"]
+    message = await api("POST", "/connectors", 400, {"name": "d", "config": {"connector.class": f"{name}r"}})
+    assert "connector.class: got" in message
+
+
+async def test_messages_name_the_fields_of_rest(api: Api) -> None:
+    assert (await api("DELETE", "/connectors/%2E%2E", 400)).startswith("name: got '..'; allowed: ")
+    message = await api("POST", "/connectors", 400, {"name": "a\nb", "config": IDLE})
+    assert message.startswith("name: got 'a\\nb'; allowed: ")
+
+
 # ---- groups
 
 

@@ -13,7 +13,7 @@ from ... import threads
 from ...config import connector_validation
 from ...config.connector_offsets import Permissions
 from ...errors import ConfigError
-from ...plugins import available
+from ...plugins import available, connector_class_name
 from ...protocol.units import printable
 from ..bodies import config_from, flag, read_object
 from ..errors import RestError
@@ -45,7 +45,7 @@ def check_class(request: Request, config: Mapping[str, str], status: int = 400) 
         RestError: the class is not in the allow-list.
     """
     allowed, name = request.app.state.context.connector_classes, config.get("connector.class")
-    if allowed and name is not None and name not in allowed:
+    if allowed and name is not None and connector_class_name(name) not in allowed:
         raise RestError(status, f"connector.class: got {printable(name)!r}; allowed: {', '.join(allowed)}")
 
 
@@ -79,11 +79,11 @@ async def validate_config(request: Request) -> Response:
     name = request.path_params["plugin"]
     config = config_from(await read_object(request), "body")
     named = config.setdefault("connector.class", name)
-    if named != name:
+    if connector_class_name(named) != connector_class_name(name):
         raise RestError(
             400, f"Included connector type {printable(named)} does not match request type {printable(name)}"
         )
-    if name not in {plugin["class"] for plugin in _classes(request)}:
+    if connector_class_name(name) not in {plugin["class"] for plugin in _classes(request)}:
         raise RestError(404, f"Failed to find any class that implements Connector and which name matches {name}")
     paths = request.app.state.context.allowed_paths
     access = Permissions(paths=paths or ())
