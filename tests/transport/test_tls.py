@@ -1,0 +1,212 @@
+"""TLS: with credentials, mutual, its handshakes, and the addresses that require it; limits of connections."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectgroup.config.access import AccessConfig
+from connectgroup.config.base import checked
+from connectgroup.coordinator.runtime import Coordinator
+from connectgroup.errors import (
+    ConfigError,
+    TransportError,
+)
+from connectgroup.group.connect.settings import GroupSettings
+from connectgroup.log.memory import MemoryLog
+from connectgroup.protocol.messages.describe import DescribeResponse
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from connectgroup.sasl.server import Authenticator
+from connectgroup.testing.contracts.transport import ScriptedHandler, beat, said
+from connectgroup.transport.access import Access, Security, server_tls
+from connectgroup.transport.credentials import Credentials
+from connectgroup.transport.limits import Limits
+from connectgroup.transport.tcp_client import TcpClient
+from connectgroup.transport.tcp_server import TcpServer
+from tests.certificates import create_certificates
+
+from .authenticating import describe, serving
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``server``, ``client`` and ``other``: each a self-signed certificate for localhost, with its key."""
+    directory = tmp_path_factory.mktemp("tls")
+    create_certificates(directory, "server", "client", "other")
+    return directory
+
+
+def tls(directory: Path, ca: str, own: str = "") -> Access:
+    files = {"tls_ca": directory / f"{ca}.pem"}
+    if own:
+        files |= {"tls_cert": directory / f"{own}.pem", "tls_key": directory / f"{own}.key"}
+    return checked(AccessConfig, files).access()
+
+
+async def test_tls_and_credentials_together(tmp_path: Path, certificates: Path) -> None:
+    files = {"tls_cert": certificates / "server.pem", "tls_key": certificates / "server.key"}
+    async with serving(tmp_path, **files) as server:
+        assert isinstance(await describe(server, tls(certificates, "server")), DescribeResponse)
+        with pytest.raises(TransportError, match="self-signed certificate"):
+            await describe(server, tls(certificates, "other"))
+        with pytest.raises(TransportError, match=r"TLS\? --tls-ca FILE"):
+            await describe(server)
+
+
+async def test_mutual_tls_requires_a_certificate_of_the_client(tmp_path: Path, certificates: Path) -> None:
+    files = {
+        "tls_cert": certificates / "server.pem",
+        "tls_key": certificates / "server.key",
+        "tls_ca": certificates / "client.pem",
+    }
+    async with serving(tmp_path, **files) as server:
+        assert isinstance(await describe(server, tls(certificates, "server", "client")), DescribeResponse)
+        for access in (tls(certificates, "server"), tls(certificates, "server", "other")):
+            with pytest.raises(TransportError):
+                await describe(server, access)
+
+
+async def test_connection_without_a_tls_handshake_is_closed_at_the_deadline(certificates: Path) -> None:
+    security = Security(
+        authenticator=Authenticator({"connectgroup": "word"}),
+        tls=server_tls("tls_cert", certificates / "server.pem", certificates / "server.key"),
+    )
+    coordinator = Coordinator(MemoryLog(), GroupSettings())
+    server = TcpServer(coordinator, security=security, limits=Limits(authentication_deadline_s=0.2))
+    await server.start()
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        assert await asyncio.wait_for(reader.read(1), 10) == b""
+        writer.close()
+    finally:
+        await server.close()
+
+
+@pytest.mark.parametrize(
+    ("values", "allowed"),
+    [
+        ({}, False),
+        ({"authentication": False}, False),
+        ({"tls": True, "authentication": False}, False),
+        ({"tls": True}, True),
+        ({"tls": True, "tls_ca": True, "authentication": False}, True),
+    ],
+)
+async def test_address_that_other_machines_reach_requires_tls_and_authentication(
+    tmp_path: Path, certificates: Path, values: dict[str, bool], allowed: bool
+) -> None:
+    config: dict[str, Any] = {"authentication": values.get("authentication", True)}
+    if values.get("tls"):
+        config |= {"tls_cert": certificates / "server.pem", "tls_key": certificates / "server.key"}
+    if values.get("tls_ca"):
+        config["tls_ca"] = certificates / "client.pem"
+    if allowed:
+        async with serving(tmp_path, host="0.0.0.0", **config):
+            return
+    with pytest.raises(ConfigError, match="any other requires tls_cert, tls_key and authentication"):
+        async with serving(tmp_path, host="0.0.0.0", **config):
+            pass
+
+
+async def test_host_name_of_an_address_that_other_machines_reach_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def resolve(host: str) -> list[str]:
+        return ["192.0.2.1"]
+
+    monkeypatch.setattr("connectgroup.transport.tcp_server.resolve", resolve)
+    with pytest.raises(ConfigError, match=r"127\.evil\.example \(192\.0\.2\.1\)"):
+        async with serving(tmp_path, host="127.evil.example"):
+            pass
+
+
+async def test_client_that_knows_the_servers_certificate_accepts_no_other(tmp_path: Path, certificates: Path) -> None:
+    """Even if the same authority has issued it."""
+    files = {"tls_cert": certificates / "server.pem", "tls_key": certificates / "server.key"}
+    async with serving(tmp_path, **files) as server:
+        known = checked(AccessConfig, {"tls_server": certificates / "server.pem"}).access()
+        assert isinstance(await describe(server, known), DescribeResponse)
+        other = checked(AccessConfig, {"tls_server": certificates / "other.pem"}).access()
+        with pytest.raises(TransportError):
+            await describe(server, other)
+
+
+async def test_connections_of_one_principal_are_limited() -> None:
+    """One user's workers cannot take the connections of all others, from whatever addresses they connect."""
+    security = Security(authenticator=Authenticator({"one": "word-1", "two": "word-2"}))
+    limits = Limits(max_connections_per_principal=2, reclaim_idle_s=60.0)
+    coordinator = Coordinator(MemoryLog(), GroupSettings())
+    server = TcpServer(coordinator, security=security, limits=limits)
+    await coordinator.start()
+    await server.start()
+    users = [("one", "word-1")] * 4 + [("two", "word-2")]
+    clients = [TcpClient("127.0.0.1", server.port, access=Access(credentials=Credentials(*user))) for user in users]
+    refusal = "the coordinator is at its limit of 2 connections of principal one (max_connections_per_principal)"
+
+    async def is_refused(client: TcpClient) -> bool:
+        beat = HeartbeatRequest(group_id="g", member_id="m", member_epoch=7)
+        response = await client.call(beat, timeout_s=5)
+        assert isinstance(response, HeartbeatResponse)
+        return response.error_message == refusal
+
+    try:
+        assert [await is_refused(clients[number]) for number in (0, 1, 4, 2)] == [False, False, False, True]
+        await clients[0].close()
+        assert not await is_refused(clients[3])
+    finally:
+        for client in clients:
+            await client.close()
+        await server.close()
+        await coordinator.close()
+
+
+async def test_client_that_is_refused_costs_no_other_client_its_connection(caplog: pytest.LogCaptureFixture) -> None:
+    security = Security(authenticator=Authenticator({"one": "word-1", "two": "word-2"}))
+    limits = Limits(max_connections_per_principal=1, max_connections=2, reclaim_idle_s=0.0)
+    handler = ScriptedHandler("parked")
+    server = TcpServer(handler, security=security, limits=limits)
+    await server.start()
+    users = [("two", "word-2"), ("one", "word-1"), ("one", "word-1")]
+    idle, busy, late = (
+        TcpClient("127.0.0.1", server.port, access=Access(credentials=Credentials(*user))) for user in users
+    )
+    try:
+        await said(idle, "idle")
+        waiting = asyncio.create_task(said(busy, "parked"))
+        await handler.has_begun("parked")
+        refused = await late.call(beat("late"), timeout_s=5)
+        assert isinstance(refused, HeartbeatResponse)
+        assert "connections of principal one" in str(refused.error_message)
+        assert "closed: idle" not in caplog.text
+        handler.release("parked")
+        assert await waiting == "parked"
+    finally:
+        for client in (idle, busy, late):
+            await client.close()
+        await server.close()
+
+
+async def test_oldest_tls_handshake_is_closed_for_a_new_connection(certificates: Path) -> None:
+    """A handshake takes a quarter of a megabyte, and asyncio alone has no bound on their number."""
+    security = Security(
+        authenticator=Authenticator({"connectgroup": "word"}),
+        tls=server_tls("tls_cert", certificates / "server.pem", certificates / "server.key"),
+    )
+    coordinator = Coordinator(MemoryLog(), GroupSettings())
+    server = TcpServer(coordinator, security=security, limits=Limits(max_unauthenticated=2))
+    await server.start()
+    try:
+        opened = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(3)]
+        assert await asyncio.wait_for(opened[0][0].read(1), 5) == b""
+        access = tls(certificates, "server")
+        context = access.tls
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=context)
+        assert await asyncio.wait_for(opened[1][0].read(1), 5) == b""
+        assert not opened[2][0].at_eof()
+        for _, each in (*opened, (reader, writer)):
+            each.transport.abort()
+    finally:
+        await server.close()
