@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 import shlex
 import sys
 import tempfile
@@ -185,8 +184,7 @@ def _master() -> dict[str, str]:
     master = os.environ.get(MASTER, "local[2]")
     if master == "local" or master.startswith("local["):
         return {"spark.master": master}
-    # In a cluster of this process (local-cluster), the secret is passed on; others must be given the same.
-    secret = os.environ.get(SECRET) or (secrets.token_hex(32) if master.startswith("local-cluster[") else "")
+    secret = os.environ.get(SECRET)
     if not secret:
         raise ConfigError(SECRET, NO_VALUE, f"spark.authenticate.secret of the cluster {master}")
     return {"spark.master": master, "spark.authenticate.secret": secret}

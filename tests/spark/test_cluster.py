@@ -1,10 +1,11 @@
-"""The same connectors on a cluster of Spark with two executors, each a process of its own."""
+"""The same connectors on a standalone cluster of Spark: a master and two workers."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import shutil
+import os
+import signal
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,11 +14,14 @@ import pyspark
 import pytest
 
 from connectgroup.errors import ConfigError
+from connectgroup.spark.java import ensure_java
 from connectgroup.spark.session import DRIVER_HOST, MASTER, SECRET, settings
-from tests.integration.processes import Program, marked, wait
+from tests.integration.processes import Program, family, marked, wait
 from tests.volume import volume
 
 ROWS = 5_000
+SECRET_TEXT = "of the cluster"
+WORKERS = ("first", "second")
 PATIENCE_S = 240.0
 """Limit of every wait, for a loaded machine too."""
 
@@ -29,41 +33,58 @@ def test_cluster_needs_a_secret_and_local_mode_none(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv(MASTER, "spark://one:7077")
     with pytest.raises(ConfigError, match=r"allowed: spark\.authenticate\.secret of the cluster spark://one:7077"):
         settings()
-    monkeypatch.setenv(SECRET, "of the cluster")
+    monkeypatch.setenv(SECRET, SECRET_TEXT)
     monkeypatch.setenv(DRIVER_HOST, "10.0.0.1")
     found = settings()
-    assert found["spark.authenticate.secret"] == "of the cluster"
+    assert found["spark.authenticate.secret"] == SECRET_TEXT
     assert (found["spark.driver.host"], found["spark.driver.bindAddress"]) == ("10.0.0.1", "10.0.0.1")
 
 
 @contextlib.contextmanager
-def executor_logs_deleted() -> Iterator[None]:
-    """A cluster of one process writes the executors' logs below the package; no setting changes that."""
-    logs = Path(pyspark.__file__).parent / "work"
-    before = {*logs.iterdir()} if logs.exists() else None
-    try:
-        yield
-    finally:
-        if before is None:
-            shutil.rmtree(logs, ignore_errors=True)
-        else:
-            for new in {*logs.iterdir()} - before:
-                shutil.rmtree(new)
+def standalone_cluster(root: Path) -> Iterator[str]:
+    """A master and two workers of Spark with one core each; yields the master's address."""
+    spark = Path(pyspark.__file__).parent
+    (root / "conf").mkdir()
+    secret = f"spark.authenticate true\nspark.authenticate.secret {SECRET_TEXT}\n"
+    (root / "conf" / "spark-defaults.conf").write_text(secret)
+    environment = {
+        "JAVA_HOME": str(ensure_java()),
+        "SPARK_HOME": str(spark),
+        "SPARK_CONF_DIR": str(root / "conf"),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_DAEMON_MEMORY": "256m",
+    }
+    listens = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
+
+    def started(stack: contextlib.ExitStack, daemon: str, *options: str) -> Program:
+        command = (spark / "bin" / "spark-class", f"org.apache.spark.deploy.{daemon}")
+        return stack.enter_context(Program(*listens, *options, environment=environment, command=command, cwd=root))
+
+    with contextlib.ExitStack() as stack:
+        master = started(stack, "master.Master")
+        address = master.line_with("Starting Spark master at ").rpartition(" ")[2]
+        for name in WORKERS:
+            started(
+                stack, "worker.Worker", "--cores", "1", "--memory", "1g", "--work-dir", str(root / name), address
+            ).line_with("Successfully registered with master")
+        yield address
 
 
-def in_the_soak(test: Callable[[Path], None]) -> Callable[[Path], None] | None:
-    """A test that takes 40 s of processor time; elsewhere there is no such test."""
-    return test if volume(0, 0, 1) else None
+def not_for_a_user(test: Callable[[Path], None]) -> Callable[[Path], None] | None:
+    """A test that takes a minute of processor time; a user's run has no such test."""
+    return test if volume(0, 1) else None
 
 
-@in_the_soak
+@not_for_a_user
 @pytest.mark.processes
 @pytest.mark.timeout(900)
-def test_rows_arrive_once_from_a_cluster_of_two_executors(tmp_path: Path) -> None:
+def test_rows_arrive_once_from_a_standalone_cluster_when_the_worker_is_killed(tmp_path: Path) -> None:
+    """Spark's executors read, the worker commits. A killed driver leaves no executor; its successor gets new ones."""
     config = {
         "connector.class": "pipeline",
         "source": "datagen",
         "source.rows": str(ROWS),
+        "source.rows.per.second": "500",
         "sink": "sqlite",
         "sink.path": str(tmp_path / "o.db"),
         "sink.table": "t",
@@ -76,7 +97,18 @@ def test_rows_arrive_once_from_a_cluster_of_two_executors(tmp_path: Path) -> Non
             return [number for (number,) in connection.execute("SELECT id FROM t ORDER BY id")]
         return []
 
-    cluster = {MASTER: "local-cluster[2,1,1024]"}
-    with executor_logs_deleted(), marked(), Program("up", *options, cwd=tmp_path, environment=cluster) as up:
-        wait("all rows", lambda: len(rows()) >= ROWS, up.output, PATIENCE_S)
-        assert rows() == [*range(ROWS)]
+    def applications() -> list[int]:
+        """How many applications each of Spark's workers has run an executor for."""
+        return [len([*(tmp_path / name).glob("app-*")]) for name in WORKERS]
+
+    with marked(), standalone_cluster(tmp_path) as master:
+        of_cluster = {MASTER: master, SECRET: SECRET_TEXT}
+        with Program("up", *options, cwd=tmp_path, environment=of_cluster) as up:
+            wait("the first rows", lambda: len(rows()) > 0, up.output, PATIENCE_S)
+            [worker] = [pid for pid, line in family(up.pid).items() if "worker --supervised" in line]
+            os.kill(worker, signal.SIGKILL)
+            wait("all rows", lambda: len(rows()) >= ROWS, up.output, PATIENCE_S)
+            assert rows() == [*range(ROWS)]
+            assert applications() == [2, 2], "both executors of both workers"
+            up.signal(signal.SIGTERM)
+            assert up.ended() == 0
