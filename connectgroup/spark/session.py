@@ -73,13 +73,17 @@ def stop_session(*, timeout_s: float = 30.0) -> None:
             _session = None
 
 
-def kill_session() -> None:
-    """Kill the Java process of the session, which does not respond; the next task starts another one."""
+def kill_session(*, level: int = logging.ERROR) -> None:
+    """Kill the Java process of the session, which does not respond; the next task starts another one.
+
+    Args:
+        level: of the log message.
+    """
     # Without the lock: a thread that holds it may wait for this very process.
     session = _session
     gateway: Any = None if session is None else session.sparkContext._gateway
     if gateway is not None:
-        logger.error("Spark's Java process (pid %d) is killed: it does not respond", gateway.proc.pid)
+        logger.log(level, "Spark's Java process (pid %d) is killed: it does not respond", gateway.proc.pid)
         gateway.proc.kill()
 
 

@@ -35,6 +35,7 @@ from ..threads import off_loop
 from ..transport.tcp_client import TcpClient
 from .garbage import collect_all_again, short_collections
 from .loop import Worker
+from .restart import RESTART_EXIT_CODE, exit_without_finalizing, kill_java
 from .runner import TaskRunner
 from .runner_settings import RunnerSettings
 from .scratch import Scratch
@@ -120,6 +121,9 @@ async def run_worker(config: WorkerConfig, *, supervised: bool = False) -> bool:
                 # What it started still needs its directory: Spark's Java would hang without it, and end with this
                 # process otherwise. The next worker of this name removes the directory.
                 scratch.leave()
+                kill_java()
+                if supervised or not worker.restarts:  # otherwise the process executes itself again
+                    exit_without_finalizing(RESTART_EXIT_CODE if worker.restarts else 0)
             if worker.restarts:
                 # If unhandled, a second SIGUSR2 would end the process before the new process has its handler.
                 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})

@@ -55,6 +55,28 @@ class ReplaceAtExit:
             os._exit(1)
 
 
+def kill_java() -> None:
+    """Kill the Java process, if there is one; for a process that ends while a thread still uses it."""
+    spark = sys.modules.get("connectgroup.spark.session")
+    if spark is not None:
+        spark.kill_session(level=logging.INFO)
+
+
+def exit_without_finalizing(code: int) -> None:
+    """Have this process exit with this code as soon as the interpreter begins to exit.
+
+    A thread that still runs the code of an extension, such as Arrow's, would crash the interpreter's finalization.
+    """
+
+    def end() -> None:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                stream.flush()
+        os._exit(code)
+
+    atexit.register(end)
+
+
 def _stop_java() -> None:
     """End and reap the Java process, if there is one: the new process would not know this child process."""
     spark = sys.modules.get("connectgroup.spark.session")

@@ -197,6 +197,6 @@ def test_up_that_is_stopped_while_spark_starts_ends_and_leaves_no_process(tmp_pa
         )
         program.signal(signal.SIGTERM)
         assert program.ended() == 0
-        assert "killed" not in program.output()
-        assert "Exception" not in program.output()
+        assert "did not end within" not in program.output()
+        assert "Traceback" not in program.output()
         wait(lambda: not any(alive(pid) for pid in java))
