@@ -88,7 +88,7 @@ class Group:
         self.proxies = Proxies()
         self._processes.callback(self.proxies.close)
         self.coordinator = self._processes.enter_context(self.commands.coordinator())
-        # No weight: both workers have tasks of the pipeline.
+        # No weight, which the assignor ``weighted`` obeys: both workers have tasks of the pipeline.
         self.commands.put(CONNECTOR, self.commands.tasks, **{"assignment.task.weight": "0"})
 
     def start_worker(self) -> str:
@@ -96,7 +96,7 @@ class Group:
         self._started += 1
         name = f"w{self._started}"
         # There is no note with the credentials for the port of a proxy.
-        options = ("--credentials", self.commands.root / "data" / FILE_NAME)
+        options = ("--credentials", self.commands.root / "data" / FILE_NAME, "--assignor", "weighted")
         through = self.proxies.add(name, self.commands.address)
         self.workers[name] = self._processes.enter_context(self.commands.worker(name, *options, address=through))
         return name
