@@ -76,8 +76,7 @@ async def put_connectors(options: argparse.Namespace) -> int:
                 await admin.describe_connector(options.group, connector.name)
             version = (await admin.put_connector(options.group, connector.name, connector.config)).version
         _report(options, connector.name, f"version {version}", version=version)
-        wanted = connector.initial_state if options.action == "create" else "RUNNING"
-        return await wait_for(admin, options, connector.name, version=version, state=wanted)
+        return await wait_for(admin, options, connector.name, version=version)
 
 
 async def patch_connector(options: argparse.Namespace) -> int:
@@ -180,7 +179,7 @@ async def connector_topics(options: argparse.Namespace) -> int:
     if options.json:
         print_json({options.name: {"topics": list(topics)}})
     else:
-        for topic in topics:
+        for topic in topics or ("no topics: its tasks have used none since the last reset",):
             print(topic)
     return 0
 

@@ -19,14 +19,15 @@ async def wait_for(
     name: str,
     *,
     version: int = 0,
-    state: str = "RUNNING",
+    state: str | None = None,
     later_than: Mapping[int, int] | None = None,
 ) -> int:
     """Wait until a connector is in a state, if ``--wait`` was given. Returns the exit code: 1 if it is not reached.
 
     Args:
         version: the version of the change: a target assignment of this group epoch or a later one is waited for.
-        state: RUNNING: the connector and its tasks run; PAUSED: no task has an owner; STOPPED: no unit has one.
+        state: RUNNING: the connector and its tasks run; PAUSED: no task has an owner; STOPPED: no unit has one. By
+            default the connector's target state, which a change of its configuration leaves as it is.
         later_than: owner epoch by task: these units are waited for at a later owner epoch.
     """
     if not options.wait:
@@ -39,13 +40,14 @@ async def wait_for(
             print(f"connectgroup: connector {name}: was deleted", file=sys.stderr)
             return 1
         (connector,) = group.connectors
-        line = _progress(connector, state)
+        wanted = state or connector.target_state
+        line = _progress(connector, wanted)
         if line != last:
             print(f"connector {name}: {line}", file=sys.stderr, flush=True)
             last = line
-        if _reached(group, connector, version, state, later_than or {}):
+        if _reached(group, connector, version, wanted, later_than or {}):
             return 0
-        failed = [unit for unit in connector.units if unit.state == "FAILED"] if state == "RUNNING" else []
+        failed = [unit for unit in connector.units if unit.state == "FAILED"] if wanted == "RUNNING" else []
         current = [unit for unit in failed if unit.owner_epoch > (later_than or {}).get(unit.task, -1)]
         if current and group.assignment_epoch >= version:
             unit = current[0]
@@ -53,7 +55,7 @@ async def wait_for(
             return 1
         if loop.time() >= give_up_at:
             explain = f"connectgroup groups explain {options.group} --task {name}"
-            text = f"connector {name}: not {state} within {options.timeout} s; see {explain}"
+            text = f"connector {name}: not {wanted} within {options.timeout} s; see {explain}"
             print(f"connectgroup: {text}", file=sys.stderr)
             return 1
         await asyncio.sleep(POLL_S)

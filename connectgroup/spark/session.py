@@ -38,6 +38,9 @@ SECRET: Final = "CONNECTGROUP_SPARK_SECRET"
 DRIVER_HOST: Final = "CONNECTGROUP_SPARK_DRIVER_HOST"
 """Environment variable: the address at which the machines of a cluster reach this one; ``127.0.0.1`` by default."""
 
+QUERY_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""Loggers of PySpark (``PySparkException._log_exception``)."""
+
 logger = logging.getLogger(__name__)
 
 _lock = threading.Lock()
@@ -107,6 +110,7 @@ def _start() -> SparkSession:
     try:
         from pyspark import SparkConf, SparkContext
         from pyspark.java_gateway import launch_gateway
+        from pyspark.logger import PySparkLogger
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise ConfigError(
@@ -118,6 +122,10 @@ def _start() -> SparkSession:
     # The task reports the cause of a query's end once; py4j would log it earlier, with a stack trace.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     logging.getLogger().addFilter(_is_not_from_py4j)
+    # They print each error of a query with its whole plan, and with that the secrets of a transform, which the task's
+    # own report of the error masks.
+    for name in QUERY_LOGGERS:
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
     conf = SparkConf().setAll(list(settings(archive_options(java)).items()))
     gateway = launch_gateway(conf, {"start_new_session": True})  # type: ignore[no-untyped-call]
     context = SparkContext(conf=conf, gateway=gateway)

@@ -306,6 +306,18 @@ async def test_wait_returns_when_the_state_is_reached(command: Command, worker: 
         assert running == (0 if words[0] in ("pause", "stop") else 2), (words, units)
 
 
+@pytest.mark.parametrize(("action", "reached"), [("stop", "3 of 3 STOPPED"), ("pause", "2 of 2 tasks PAUSED")])
+async def test_wait_after_a_change_of_a_connector_that_does_not_run(
+    command: Command, worker: None, idle: Path, action: str, reached: str
+) -> None:
+    """A change of its configuration leaves its target state as it is, and so does the wait."""
+    await command("connectors", "create", idle, "--wait")
+    await command("connectors", action, "naps", "--wait")
+    for words in (("put", idle), ("patch", "naps", "tasks.max=2")):
+        done = await command("connectors", *words, "--wait", "--timeout", "20")
+        assert (done.code, done.err.splitlines()[-1]) == (0, f"connector naps: {reached}")
+
+
 async def test_wait_reports_a_failed_task(command: Command, worker: None, idle: Path, tmp_path: Path) -> None:
     with idle.open("a") as file:
         file.write(f"log={tmp_path}/nosuch/log\n")

@@ -261,3 +261,26 @@ def test_every_transform_of_connect_is_available() -> None:
         "sql",
     }
     assert set(available("predicates")) >= {"RecordIsTombstone", "TopicNameMatches", "sql"}
+
+
+@pytest.mark.parametrize("query", ["select canary from batch", "select cast('canary' as int) as n from batch"])
+def test_spark_itself_logs_no_query_because_its_text_may_contain_a_secret(
+    spark: None, caplog: pytest.LogCaptureFixture, query: str
+) -> None:
+    """The task reports the error, masked; PySpark's own loggers would print it again as it is."""
+    from pyspark.errors.exceptions.base import PySparkException
+    from pyspark.logger import PySparkLogger
+
+    from connectgroup.spark.session import spark_session
+
+    spark_session()
+    loggers = [PySparkLogger.getLogger(f"{kind}QueryContextLogger") for kind in ("SQL", "DataFrame")]
+    for logger in loggers:
+        logger.addHandler(caplog.handler)
+    try:
+        with pytest.raises((ConfigError, PySparkException), match="canary"):
+            run({"type": "sql", "query": query})
+    finally:
+        for logger in loggers:
+            logger.removeHandler(caplog.handler)
+    assert not caplog.records

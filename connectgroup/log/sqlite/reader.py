@@ -24,6 +24,8 @@ from .files import APPLICATION_ID
 from .log import path_of
 from .rows import Row, text_of
 
+_ALLOWED = "allowed: a log of connectgroup"
+
 _ROWS = (
     "SELECT offset, batch, epoch, kind, group_id, name, value, crc32 FROM records WHERE group_id = ? ORDER BY offset"
 )
@@ -135,9 +137,7 @@ def _record(path: Path, row: Row, newest_epoch: int) -> Record:
 def _connect(path: Path) -> sqlite3.Connection:
     """Open the file for reading only."""
     if not path.is_file():
-        raise LogError(
-            f"{path}: {'is a directory' if path.is_dir() else 'no such file'}; allowed: a log of connectgroup"
-        )
+        raise LogError(f"{path}: {'is a directory' if path.is_dir() else 'no such file'}; {_ALLOWED}")
     # A log without a WAL file is not in use: SQLite need not create one to read it.
     mode = "mode=ro" if path.with_name(path.name + "-wal").exists() else "immutable=1"
     try:
@@ -150,7 +150,7 @@ def _connect(path: Path) -> sqlite3.Connection:
         connection.text_factory = bytes
         ((application,),) = _all(connection, path, "PRAGMA application_id")
         if application != APPLICATION_ID:
-            raise LogError(f"{path}: is not a log of connectgroup")
+            raise LogError(f"{path}: is not a log of connectgroup; {_ALLOWED}")
     except BaseException:
         connection.close()
         raise
@@ -161,4 +161,5 @@ def _all(connection: sqlite3.Connection, path: Path, query: str, arguments: Sequ
     try:
         return connection.execute(query, arguments).fetchall()
     except (sqlite3.Error, UnicodeDecodeError) as error:
-        raise LogError(f"{path}: {printable(error, limit=200)}") from error
+        allowed = f"; {_ALLOWED}" if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_NOTADB else ""
+        raise LogError(f"{path}: {printable(error, limit=200)}{allowed}") from error

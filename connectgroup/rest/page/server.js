@@ -104,14 +104,18 @@ export function receive(group, on) {
 
   async function run() {
     while (!stopped) {
+      let state = "Reconnecting";
       try {
         await once();
       } catch (error) {
         if (stopped) return;
-        if (error instanceof Rejected) await on.rejected(error);
+        if (error instanceof Rejected) {
+          state = "Rejected";
+          await on.rejected(error);
+        }
       }
       if (stopped) return;
-      on.state("Reconnecting");
+      on.state(state);
       await new Promise((resolve) => setTimeout(resolve, backOff));
       backOff = Math.min(backOff * 2, MAX_BACK_OFF_MS);
     }
