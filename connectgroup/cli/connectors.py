@@ -70,12 +70,15 @@ async def put_connectors(options: argparse.Namespace) -> int:
             await check_group(admin, options)
         if options.action == "create":
             state = TargetState[connector.initial_state]
+            created = True
             version = await admin.add_connector(options.group, connector.name, connector.config, state=state)
         else:
             if options.action == "update":
                 await admin.describe_connector(options.group, connector.name)
-            version = (await admin.put_connector(options.group, connector.name, connector.config)).version
-        _report(options, connector.name, f"version {version}", version=version)
+            done = await admin.put_connector(options.group, connector.name, connector.config)
+            version, created = done.version, done.created
+        text = f"{'created' if created else 'updated'}, version {version}"
+        _report(options, connector.name, text, version=version)
         return await wait_for(admin, options, connector.name, version=version)
 
 
@@ -98,7 +101,7 @@ async def patch_connector(options: argparse.Namespace) -> int:
         patched = {**current, **patch}
         check_connector(options.name, {name: value for name, value in patched.items() if value is not None})
         version = await admin.patch_connector(options.group, options.name, patch)
-        _report(options, options.name, f"version {version}", version=version)
+        _report(options, options.name, f"updated, version {version}", version=version)
         return await wait_for(admin, options, options.name, version=version)
 
 
@@ -194,7 +197,8 @@ async def delete_connectors(options: argparse.Namespace) -> int:
 async def set_target_state(options: argparse.Namespace) -> int:
     async with connected(options) as admin:
         version = await admin.set_state(options.group, options.name, STATES[options.action])
-        _report(options, options.name, f"version {version}", version=version)
+        done = {"resume": "resumed", "pause": "paused", "stop": "stopped"}[options.action]
+        _report(options, options.name, f"{done}, version {version}", version=version)
         return await wait_for(admin, options, options.name, version=version, state=STATES[options.action].name)
 
 

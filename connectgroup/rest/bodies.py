@@ -138,6 +138,9 @@ def patch_from(value: Any, where: str) -> dict[str, str | None]:
         raise RestError(400, f"{where}: got {_kind(value)}; allowed: an object of settings")
     if len(value) > MAX_SETTINGS:
         raise RestError(400, f"{where}: got {len(value)} settings; allowed: at most {MAX_SETTINGS}")
+    if isinstance(value.get("config"), dict):
+        allowed = "the settings themselves, without name and config around them"
+        raise RestError(400, f"{where}.config: got an object; allowed: a string: {where} has {allowed}")
     return {name: _setting(f"{where}.{printable(name)}", setting) for name, setting in value.items()}
 
 

@@ -97,7 +97,7 @@ def test_every_command_has_its_documented_effect(address: str, idle: Path, tmp_p
 
     head = r"GROUP +TYPE +STATE +EPOCH +MEMBERS\n"
     assert re.fullmatch(head, done("groups", "list", *at))
-    assert done("connectors", "put", idle, *group) == "connector naps: version 1\n"
+    assert done("connectors", "put", idle, *group) == "connector naps: created, version 1\n"
     assert re.fullmatch(head + rf"{GROUP} +connect +Empty +1 +0\n", done("groups", "list", *at))
     (listed,) = json.loads(done("connectors", "list", "--json", *group))
     assert listed == json.loads(idle.read_text())
@@ -113,13 +113,13 @@ def test_every_command_has_its_documented_effect(address: str, idle: Path, tmp_p
         assert any(line.startswith("epoch 2 | w joined | 1 started | took ") for line in explained), explained
         assert "  naps-1: started on w" in explained
         assert len(done("groups", "explain", GROUP, "--last", "1", *at).splitlines()) == 1
-        assert done("connectors", "pause", "naps", *group) == "connector naps: version 4\n", (
+        assert done("connectors", "pause", "naps", *group) == "connector naps: paused, version 4\n", (
             "its last change was in epoch 4"
         )
         wait("a pause", lambda: state() == ["naps: RUNNING", "naps-0: OFF", "naps-1: OFF"], worker.output)
-        assert done("connectors", "stop", "naps", *group) == "connector naps: version 5\n"
+        assert done("connectors", "stop", "naps", *group) == "connector naps: stopped, version 5\n"
         wait("a stop", lambda: state() == ["naps: OFF", "naps-0: OFF", "naps-1: OFF"], worker.output)
-        assert done("connectors", "resume", "naps", *group) == "connector naps: version 6\n"
+        assert done("connectors", "resume", "naps", *group) == "connector naps: resumed, version 6\n"
         wait("running tasks", lambda: state() == running, worker.output)
         assert done("connectors", "delete", "naps", *group) == "connector naps: deleted\n"
         wait("the end of the connector", lambda: state() == [], worker.output)

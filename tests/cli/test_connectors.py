@@ -155,7 +155,7 @@ def idle(tmp_path: Path) -> Path:
 async def test_create_update_and_patch_change_what_list_and_status_show(command: Command, idle: Path) -> None:
     missing = await command("connectors", "update", idle)
     assert (missing.code, missing.err) == (2, "connectgroup: no such group 'workers'; groups here: none\n")
-    assert (await command("connectors", "create", idle)).out.startswith("connector naps: version ")
+    assert (await command("connectors", "create", idle)).out.startswith("connector naps: created, version ")
     again = await command("connectors", "create", idle)
     assert (again.code, again.out) == (2, "")
     assert "connector naps already exists" in again.err

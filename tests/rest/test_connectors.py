@@ -261,6 +261,12 @@ async def test_an_invalid_creation_is_400_and_names_field_value_and_what_is_allo
     assert await api("GET", "/connectors", 200) == []
 
 
+async def test_a_put_with_the_body_of_a_post_is_400_and_says_what_the_body_of_a_put_is(api: Api) -> None:
+    error = await api("PUT", "/connectors/c/config", 400, {"name": "c", "config": IDLE})
+    allowed = "a string: body has the settings themselves, without name and config around them"
+    assert error == f"body.config: got an object; allowed: {allowed}"
+
+
 async def test_blanks_around_the_name_of_a_new_connector_are_ignored(api: Api) -> None:
     """``ConnectorsResource.createConnector`` trims it; the other routes of Kafka Connect do not."""
     assert (await api("POST", "/connectors", 201, {"name": " c\n", "config": IDLE}))["name"] == "c"
