@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from ..errors import ConfigError, ConnectGroupError, ConnectorNotFound, InvalidRequest
 from ..protocol.messages.common import config_of
@@ -182,8 +183,10 @@ async def connector_topics(options: argparse.Namespace) -> int:
     if options.json:
         print_json({options.name: {"topics": list(topics)}})
     else:
-        for topic in topics or ("no topics: its tasks have used none since the last reset",):
+        for topic in topics:
             print(topic)
+        if not topics:
+            print("no topics: its tasks have used none since the last reset", file=sys.stderr)
     return 0
 
 

@@ -222,7 +222,9 @@ async def test_commands_show_and_reset_topics(api: Api, tmp_path: Path, capsys: 
                 assert await asyncio.to_thread(main, ["connectors", *place, *options]) == 0
         finally:
             await server.close()
-    lines = capsys.readouterr().out.splitlines()
+    printed = capsys.readouterr()
+    lines = printed.out.splitlines()
+    assert printed.err == "no topics: its tasks have used none since the last reset\n"
     assert lines[:2] == ["orders", "people"]
     assert json.loads("\n".join(lines[2:-1])) == {"c": {"topics": ["orders", "people"]}}
     assert lines[-1] == "connector c: topics reset"
