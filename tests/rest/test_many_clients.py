@@ -30,21 +30,40 @@ def config_of(number: int, write: int) -> dict[str, str]:
     return {"connector.class": "idle", "tasks.max": "1", "assignment.weight": f"{write + 1}", "log": f"/tmp/{write}"}
 
 
+async def answered(
+    api: httpx.AsyncClient, method: str, path: str, config: dict[str, str] | None = None, *, status: int, repeated: int
+) -> httpx.Response:
+    """Send a request until it is acknowledged: 503 means that the machine is overloaded, and acknowledges nothing.
+
+    Args:
+        status: the expected status.
+        repeated: the status that is also allowed after a 503, which leaves open whether the change was made.
+    """
+    answer = await api.request(method, path, json=config)
+    allowed = {status}
+    for _ in range(10):
+        if answer.status_code != 503:
+            break
+        allowed.add(repeated)
+        answer = await api.request(method, path, json=config)
+    assert answer.status_code in allowed, answer.text
+    return answer
+
+
 async def run_client(api: httpx.AsyncClient, number: int) -> tuple[str, dict[str, str] | None]:
     """Write and delete one connector; return its name and what the last acknowledged write leaves: null if deleted."""
     name, dice = f"c-{number}", random.Random(number)
     left: dict[str, str] | None = None
     for write in range(WRITES):
         if left is not None and dice.random() < 0.3:
-            answer = await api.delete(f"/connectors/{name}")
-            assert answer.status_code == 204, answer.text
+            await answered(api, "DELETE", f"/connectors/{name}", status=204, repeated=404)
             left = None
         else:
             config = config_of(number, write)
-            answer = await api.put(f"/connectors/{name}/config", json=config)
-            assert answer.status_code == (200 if left else 201), answer.text
+            created = 200 if left else 201
+            await answered(api, "PUT", f"/connectors/{name}/config", config, status=created, repeated=200)
             left = config
-            shown = (await api.get(f"/connectors/{name}")).json()["config"]
+            shown = (await answered(api, "GET", f"/connectors/{name}", status=200, repeated=200)).json()["config"]
             assert shown == {**config, "name": name}, "a client reads its own write"
     return name, left
 
