@@ -444,7 +444,7 @@ def _to_stderr(name: str, line: str) -> None:
 def summary(group: DescribedGroup) -> str:
     """Format a group as one line: state, epoch, members, assigned and total units."""
     held = sum(len(list(each_unit(member.assigned))) for member in group.members)
-    units = [unit for connector in group.connectors for unit in connector.units if unit.state != "OFF"]
+    units = [unit for connector in group.connectors for unit in connector.units if unit.should_run]
     failed = sum(unit.state in ("FAILED", "STALLED") for unit in units)
     text = f"{group.state} | epoch {group.group_epoch} | {len(group.members)} workers | {held}/{len(units)} units"
     return text + (f" | {failed} FAILED" if failed else "")

@@ -203,10 +203,8 @@ def _why_not_running(
         yield from _is_moving(group, unit, described.member_id)
     elif described.state == "WAITING":
         yield f"worker {described.member_id} has left temporarily; the unit is kept for it until its session timeout"
-    elif described.state == "OFF":
-        yield f"connector {unit.connector} is {connector.target_state}" + (
-            "; resume it to run its tasks" if connector.target_state != "RUNNING" else ""
-        )
+    elif not described.should_run:
+        yield f"connector {unit.connector} is {connector.target_state}; resume it to run its tasks"
     else:
         yield from _why_unassigned(group, unit)
 

@@ -48,7 +48,9 @@ def add_connectors(commands: Commands) -> None:
         ("put", "create a connector, or update it, from a file"),
     ):
         action = add(name, help_, put_connectors, waits=True)
-        action.add_argument("file", type=path, help="JSON or .properties, as for Kafka Connect")
+        action.add_argument(
+            "file", type=path, help="JSON or .properties, as for Kafka Connect; - reads JSON from standard input"
+        )
         if name != "update":
             action.add_argument("--new-group", action="store_true", help="create the group if there are only others")
     patch = add("patch", "change some settings of a connector", patch_connector, waits=True)

@@ -47,8 +47,8 @@ async def list_connectors(options: argparse.Namespace) -> int:
 def _state(connector: DescribedConnector) -> str:
     """The state of the connector itself; its tasks are counted apart."""
     state = connector.units[0].state
-    # A paused connector itself keeps running; a stopped one is OFF.
-    return connector.target_state if state in ("RUNNING", "OFF") else state
+    # A paused connector itself keeps running.
+    return connector.target_state if state == "RUNNING" else state
 
 
 def _count(connector: DescribedConnector, state: str) -> int:
@@ -221,9 +221,9 @@ async def restart_connector(options: argparse.Namespace) -> int:
             restarted = await admin.restart_connector(
                 options.group, options.name, include_tasks=options.include_tasks, only_failed=options.only_failed
             )
-        units = ", ".join(str(Unit(options.name, task)) for task in restarted)
-        text = f"restarting {units or 'nothing: no matching connector or task is assigned'}"
-        _report(options, options.name, text, restarted=list(restarted))
+        units = [str(Unit(options.name, task)) for task in restarted]
+        text = f"restarting {', '.join(units) or 'nothing: no matching connector or task is assigned'}"
+        _report(options, options.name, text, restarted=units)
         epochs = {unit.task: unit.owner_epoch for unit in before.units if unit.task in restarted}
         return await wait_for(admin, options, options.name, later_than=epochs)
 

@@ -48,6 +48,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="connectgroup",
         description="Worker groups: connectors and their tasks are distributed over worker processes.",
+        epilog="--coordinator HOST:PORT, --group GROUP and --json may stand before or after COMMAND, if it has them. "
+        "connectgroup COMMAND --help lists its options.",
     )
     parser.add_argument("--version", action="version", version=f"connectgroup {__version__}")
     parser.add_argument("--verbose", action="store_true", help="log at level DEBUG")
@@ -70,7 +72,8 @@ def build_parser() -> argparse.ArgumentParser:
     add_assigning(up, "an assignor that the workers list, in order of preference; may be repeated (balanced)")
     add_group_protocol(up)
     up.add_argument("--no-restart", action="store_true", help="do not restart a worker process that died")
-    add_server(up)
+    # Long enough for the start of Spark on a busy machine. The supervisor reports a worker that died, without a delay.
+    add_server(up, rebalance_delay_ms=30_000)
     add_security(up)
     add_rest_port(up)
     add_metrics(up, "; worker-1 serves its own at the next port, worker-2 at the one after")
@@ -273,7 +276,10 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 _GLOBAL = {"--coordinator": True, "--group": True, "--json": False}
-"""Options that may also stand before the subcommand, and whether they have a value."""
+"""Options that may also stand before the subcommand or its action, and whether they have a value."""
+
+_WITH_ACTIONS = ("groups", "workers", "connectors", "plugins")
+"""The subcommands that have actions."""
 
 
 def arranged(arguments: Sequence[str]) -> list[str]:
@@ -286,10 +292,17 @@ def arranged(arguments: Sequence[str]) -> list[str]:
     if "--" in words:
         at = words.index("--")
         words, end = words[:at], words[at:]
+    commands: list[str] = []
     moved: list[str] = []
-    while words and (option := words[0].partition("=")[0]) in (*_GLOBAL, "--verbose"):
-        taken = 2 if _GLOBAL.get(option) and "=" not in words[0] else 1
-        moved, words = moved + words[:taken], words[taken:]
-    words += moved
+    while words:
+        option, equals, _ = words[0].partition("=")
+        if option in (*_GLOBAL, "--verbose"):
+            taken = 2 if _GLOBAL.get(option) and not equals else 1
+            moved, words = moved + words[:taken], words[taken:]
+        elif not commands and words[0] in _WITH_ACTIONS:
+            commands, words = words[:1], words[1:]
+        else:
+            break
+    words = [*commands, *words, *moved]
     verbose = ["--verbose"] if "--verbose" in words else []
     return [*verbose, *(word for word in words if word != "--verbose"), *end]

@@ -8,8 +8,12 @@ from .arguments import number, path
 from .completion import with_plugins
 
 
-def add_server(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a coordinator."""
+def add_server(parser: argparse.ArgumentParser, *, rebalance_delay_ms: int = 10_000) -> None:
+    """Add the options of a coordinator.
+
+    Args:
+        rebalance_delay_ms: the default of ``--rebalance-delay-ms``.
+    """
     from ..config.base import DEFAULT_PORT
 
     parser.add_argument(
@@ -58,8 +62,9 @@ def add_server(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rebalance-delay-ms",
         type=number,
-        default=10_000,
-        help="how long the tasks of a lost worker are delayed for it; 0 reassigns them at once (10000)",
+        default=rebalance_delay_ms,
+        help="how long the tasks of a lost or restarting worker are delayed for it; 0 reassigns them at once "
+        f"({rebalance_delay_ms})",
     )
     parser.add_argument(
         "--connection-loss-grace-ms",

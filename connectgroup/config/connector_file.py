@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
 
@@ -27,6 +28,10 @@ class ConnectorFile(Settings):
     initial_state: Literal["RUNNING", "PAUSED", "STOPPED"] = "RUNNING"
 
 
+STANDARD_INPUT: Final = Path("-")
+"""Read as JSON instead of a file."""
+
+
 def read_connector(path: Path) -> ConnectorFile:
     """Read a connector from its file, and check the settings that do not depend on its class.
 
@@ -48,6 +53,7 @@ def read_unchecked(path: Path) -> ConnectorFile:
 
     The file is JSON: an object with ``name`` and ``config``, or the configuration alone, which then has the name (the
     two forms that Kafka Connect reads); or, if its name ends in ``.properties``, the configuration as properties.
+    ``-`` is JSON from standard input.
 
     Raises:
         ConfigError: the file cannot be read, is not of its format, has two names, or contains a masked value. Names the
@@ -56,7 +62,8 @@ def read_unchecked(path: Path) -> ConnectorFile:
     if path.suffix == ".properties":
         content: Any = read_properties(path)
     else:
-        content = read_json(path, form='{"name": ..., "config": {...}}')
+        form = '{"name": ..., "config": {...}}; or properties in a file whose name ends in .properties'
+        content = read_json(path, form=form)
     if not isinstance(content, dict):
         raise ConfigError(str(path), type(content).__name__, 'an object: {"name": ..., "config": {...}}')
     if "config" not in content and "connector.class" in content:
@@ -83,7 +90,8 @@ def read_json(path: Path, *, form: str = '{"offsets": [...]}') -> Any:
         ConfigError: the file cannot be read, or is not JSON.
     """
     try:
-        return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_once)
+        text = sys.stdin.read() if path == STANDARD_INPUT else path.read_text(encoding="utf-8")
+        return json.loads(text, object_pairs_hook=_once)
     except OSError as error:
         raise ConfigError("file", path, f"a readable file ({error.strerror or error})", is_path=True) from error
     except (ValueError, RecursionError) as error:

@@ -96,8 +96,8 @@ def progress_of(unit: DescribedUnit) -> dict[str, Any]:
 
 
 def _state(connector: DescribedConnector, unit: DescribedUnit) -> str:
-    if unit.state == "OFF":
-        return connector.target_state
+    if not unit.should_run:
+        return unit.state
     # A paused connector itself keeps running here; in Kafka Connect it is shown as paused.
     if unit.task == CONNECTOR and unit.state == "RUNNING" and connector.target_state == "PAUSED":
         return "PAUSED"

@@ -151,7 +151,7 @@ class WorkerGroup(ABC):
             return group is not None and not group.members and not reachable
         if group.state != "Stable" or group.delayed or {member.member_id for member in group.members} != reachable:
             return False
-        units = [(c, unit) for c in group.connectors for unit in c.units if unit.state != "OFF"]
+        units = [(c, unit) for c in group.connectors for unit in c.units if unit.should_run]
         if any(unit.state != "RUNNING" for _, unit in units):
             return False
         described = {str(Unit(c.connector, unit.task)): unit.member_id for c, unit in units}

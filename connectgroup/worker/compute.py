@@ -99,7 +99,7 @@ class Computations:
         except StaleGroupEpoch as error:
             # The group epoch advanced during the computation, so a new assignment is needed. The coordinator could
             # not request it from this member while this one was under way.
-            logger.info("assignment not installed: %s", error)
+            logger.info("assignment is computed again, because the group has changed: %s", error)
             self._notify()
         except GroupError as error:
             # This member was fenced, or replaced by another member, and has not received its new state yet. A

@@ -116,9 +116,9 @@ def test_every_command_has_its_documented_effect(address: str, idle: Path, tmp_p
         assert done("connectors", "pause", "naps", *group) == "connector naps: paused, version 4\n", (
             "its last change was in epoch 4"
         )
-        wait("a pause", lambda: state() == ["naps: RUNNING", "naps-0: OFF", "naps-1: OFF"], worker.output)
+        wait("a pause", lambda: state() == ["naps: RUNNING", "naps-0: PAUSED", "naps-1: PAUSED"], worker.output)
         assert done("connectors", "stop", "naps", *group) == "connector naps: stopped, version 5\n"
-        wait("a stop", lambda: state() == ["naps: OFF", "naps-0: OFF", "naps-1: OFF"], worker.output)
+        wait("a stop", lambda: state() == ["naps: STOPPED", "naps-0: STOPPED", "naps-1: STOPPED"], worker.output)
         assert done("connectors", "resume", "naps", *group) == "connector naps: resumed, version 6\n"
         wait("running tasks", lambda: state() == running, worker.output)
         assert done("connectors", "delete", "naps", *group) == "connector naps: deleted\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
@@ -177,6 +178,15 @@ async def test_create_update_and_patch_change_what_list_and_status_show(command:
     }
 
 
+async def test_a_connector_is_created_from_standard_input(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO('{"name": "c", "config": {"connector.class": "idle"}}'))
+    assert (await command("connectors", "create", "-")).out.startswith("connector c: created, version ")
+    monkeypatch.setattr("sys.stdin", io.StringIO("name=d"))
+    rejected = await command("connectors", "create", "-")
+    assert (rejected.code, rejected.err.count("\n")) == (2, 1)
+    assert "properties in a file whose name ends in .properties" in rejected.err
+
+
 async def test_create_honours_the_initial_state(command: Command, tmp_path: Path) -> None:
     """KIP-980."""
     file = tmp_path / "c.json"
@@ -276,6 +286,7 @@ async def test_global_options_may_stand_before_the_subcommand(command: Command, 
     assert (await command("--group", "g", "connectors", "create", idle)).code == 0
     assert json.loads((await command("--json", "--group=g", "connectors", "list")).out)[0]["name"] == "naps"
     assert json.loads((await command("connectors", "list", "--json", "--group", "g", "--verbose")).out)
+    assert json.loads((await command("--group", "g", "connectors", "--json", "list")).out)
     rejected = await asyncio.to_thread(exit_code, ["--json", "up"])
     assert rejected == 2, "up has no JSON"
 
@@ -316,6 +327,12 @@ async def test_wait_after_a_change_of_a_connector_that_does_not_run(
     for words in (("put", idle), ("patch", "naps", "tasks.max=2")):
         done = await command("connectors", *words, "--wait", "--timeout", "20")
         assert (done.code, done.err.splitlines()[-1]) == (0, f"connector naps: {reached}")
+
+
+async def test_restart_names_the_connector_and_its_tasks(command: Command, worker: None, idle: Path) -> None:
+    await command("connectors", "create", idle, "--wait")
+    restarted = await command("connectors", "restart", "naps", "--include-tasks", "--json")
+    assert json.loads(restarted.out) == {"name": "naps", "restarted": ["naps", "naps-0", "naps-1"]}
 
 
 async def test_wait_reports_a_failed_task(command: Command, worker: None, idle: Path, tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ async def test_paused_and_failed_tasks_are_explained(tmp_path: Path) -> None:
             GROUP, lambda g: any(u.state == "FAILED" for c in g.connectors for u in c.units), what="failed"
         )
         failed = await group.groups("explain", "--task", "d")
-    assert paused.lines == ["c-0: OFF", "  connector c is PAUSED; resume it to run its tasks"]
+    assert paused.lines == ["c-0: PAUSED", "  connector c is PAUSED; resume it to run its tasks"]
     assert failed.lines[0].startswith("d: FAILED on a since epoch ")
     assert any("it has failed, its worker retries it: " in line and "nosuch" in line for line in failed.lines)
     assert CANARY not in failed.out

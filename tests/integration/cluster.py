@@ -120,8 +120,8 @@ class LocalGroup:
         """Whether the connector and exactly this number of tasks run."""
         units = self.units(connector)
         wanted = {Unit(connector, task) for task in range(CONNECTOR, tasks)}
-        return {unit for unit, described in units.items() if described.state != "OFF"} == wanted and all(
-            described.state == "RUNNING" for described in units.values() if described.state != "OFF"
+        return {unit for unit, described in units.items() if described.should_run} == wanted and all(
+            described.state == "RUNNING" for described in units.values() if described.should_run
         )
 
     def messages(self, connector: str) -> list[str]:

@@ -237,7 +237,7 @@ def troubled_group(
         members=(DescribedMember(member_id=worker, state="STABLE", member_epoch=9, capacity=8, rack="a"),),
         connectors=(
             DescribedConnector(connector=connector, target_state="RUNNING", units=(*units, *delayed)),
-            DescribedConnector(connector="archive", target_state="STOPPED", units=(unit(CONNECTOR, "OFF", ""),)),
+            DescribedConnector(connector="archive", target_state="STOPPED", units=(unit(CONNECTOR, "STOPPED", ""),)),
         ),
         delayed=(
             DelayedUnits(member_id="worker-2", left_ms=50_000, units=grouped({Unit(connector, 2), Unit(connector, 3)})),

@@ -199,10 +199,10 @@ def _connectors(group: Group, request: DescribeRequest, waits: Mapping[Unit, str
     left = MAX_MESSAGES
     for name in sorted(group.connectors if only is None else group.connectors.keys() & set(only)):
         connector = group.connectors[name]
-        runnable = dict(runnable_units(connector))
+        runnable, target_state = dict(runnable_units(connector)), connector.target_state.name
         units = []
         for task in range(CONNECTOR, len(connector.tasks)):
-            unit = _unit(group, Unit(name, task), Unit(name, task) in runnable)
+            unit = _unit(group, Unit(name, task), "UNASSIGNED" if Unit(name, task) in runnable else target_state)
             if unit.state in ("UNASSIGNED", "WAITING"):
                 unit = replace(unit, message=waits.get(Unit(name, task), ""))
             if request.include_task_configs and task != CONNECTOR:
@@ -212,14 +212,17 @@ def _connectors(group: Group, request: DescribeRequest, waits: Mapping[Unit, str
         yield DescribedConnector(
             connector=name,
             version=connector.version,
-            target_state=connector.target_state.name,
+            target_state=target_state,
             config=connector.config if request.include_credentials else masked(connector.config),
             units=tuple(units),
         )
 
 
-def _unit(group: Group, unit: Unit, wanted: bool) -> DescribedUnit:
-    """Describe a unit. A status counts only while its sender still owns the unit at the status's owner epoch."""
+def _unit(group: Group, unit: Unit, without_owner: str) -> DescribedUnit:
+    """Describe a unit; ``without_owner`` is its state while no worker has it.
+
+    A status counts only while its sender still owns the unit at the status's owner epoch.
+    """
     member_id, owner_epoch = group.holders.get(unit, ("", -1))
     status = group.statuses.get(unit)
     fits = status is not None and (status.member_id, status.owner_epoch) == (member_id, owner_epoch)
@@ -230,7 +233,7 @@ def _unit(group: Group, unit: Unit, wanted: bool) -> DescribedUnit:
         task=unit.task,
         member_id=member_id,
         owner_epoch=owner_epoch,
-        state=state or ("UNASSIGNED" if wanted else "OFF"),
+        state=state or without_owner,
         message=status.message if status is not None and fits else "",
         fenced=status is not None and fits and status.fenced,
     )

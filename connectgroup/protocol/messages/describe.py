@@ -83,6 +83,8 @@ class DescribedUnit:
     """One unit of a connector: its owner and status. ``member_id`` is empty while no member owns it.
 
     Attributes:
+        state: STARTING, RUNNING, FAILED, STALLED: as its owner has reported; WAITING: its owner has left temporarily.
+            Without an owner: UNASSIGNED, or PAUSED or STOPPED as its connector.
         config: *(tagged)* the task's configuration, credentials masked, if the request includes task configurations.
         progress: *(tagged)* the numbers that the owner has reported last: none or one.
         fenced: *(tagged)* whether the owner has reported that the sink rejects what a former owner still writes; false
@@ -102,6 +104,11 @@ class DescribedUnit:
     def numbers(self) -> Progress | None:
         """The numbers that the owner has reported last."""
         return self.progress[0] if self.progress else None
+
+    @property
+    def should_run(self) -> bool:
+        """Whether it has an owner or waits for one; false if its connector is paused or stopped and it has ended."""
+        return self.state not in ("PAUSED", "STOPPED")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -78,7 +78,7 @@ export const timeOf = (ms) => new Date(ms).toLocaleTimeString("en-GB");
 
 export const MANY = 12; // cards; if there are more, they are smaller
 
-export const STATES = ["RUNNING", "STARTING", "STALLED", "FAILED", "UNASSIGNED", "WAITING", "OFF"];
+export const STATES = ["RUNNING", "STARTING", "STALLED", "FAILED", "UNASSIGNED", "WAITING", "PAUSED", "STOPPED"];
 
 /** `3 running, 1 failed`. */
 export function statesText(states) {

@@ -138,11 +138,11 @@ function drawDots(canvas, units, text) {
   const size = cell - (cell > 6 ? 2 : 1);
   shown.forEach((unit, index) => {
     const [x, y] = [(index % columns) * cell, Math.floor(index / columns) * cell];
-    context.fillStyle = colours[unit.state] ?? colours.OFF;
+    context.fillStyle = colours[unit.state] ?? colours.STOPPED;
     context.fillRect(x, y, size, size);
     if ((unit.state === "FAILED" || unit.state === "STALLED") && size > 6) {
       // A cross: the state must not be visible by its colour alone.
-      context.fillStyle = colours.OFF;
+      context.fillStyle = colours.STOPPED;
       context.fillRect(x + size / 2 - 1, y + 1, 2, size - 2);
       context.fillRect(x + 1, y + size / 2 - 1, size - 2, 2);
     }
