@@ -54,10 +54,11 @@ async def test_connector_does_not_create_a_second_group_unless_told_to(method: s
         async with rest_server(coordinator, group="first") as first:
             await first(method, path, 201, body)
         async with rest_server(coordinator, group="typo") as second:
-            message = await second(method, path, 404, body)
-            assert message.startswith("no such group 'typo'; groups here: first; a worker that joins creates it")
+            for message in (await second(method, path, 404, body), await second("GET", "/connectors", 404)):
+                assert message.startswith("no such group 'typo'; groups here: first; a worker that joins creates it")
             assert [group.group_id for group in await second.admin.list_groups()] == ["first"]
         async with rest_server(coordinator, group="other", new_group=True) as third:
+            assert await third("GET", "/connectors", 200) == []
             await third(method, path, 201, body)
 
 

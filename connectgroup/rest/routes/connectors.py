@@ -31,6 +31,7 @@ async def list_connectors(request: Request) -> Response:
     try:
         connectors = (await context.admin.describe(context.group_id, connectors_only=True)).connectors
     except GroupIdNotFound:
+        await _check_group(request)
         connectors = ()  # the group is created with its first connector or worker
     if not expanded:
         return JSONResponse([connector.connector for connector in connectors])
@@ -206,7 +207,7 @@ async def described_connector(request: Request, *, task_configs: bool = False, m
 
 
 async def _check_group(request: Request) -> None:
-    """Refuse to create a second worker group, unless the server may: its name is rather a typing error.
+    """Refuse to show or create a second worker group, unless the server may: its name is rather a typing error.
 
     Raises:
         GroupIdNotFound: there are other worker groups, and this server's is not among them.
