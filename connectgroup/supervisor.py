@@ -45,6 +45,8 @@ MAX_RESTART_WAIT_S = 30.0
 LONG_LIFE_S = 60.0
 SILENCE_CHECK_S = 0.5
 """Interval of the checks for unresponsive workers; a worker reports twice a second."""
+FIRST_WORKER_TIMEOUT_S = 30.0
+"""How long the other workers wait for the first."""
 STOP_TIMEOUT_S = WorkerConfig.model_fields["rebalance_timeout_ms"].default / 1000 + 5
 """A worker ends within its rebalance timeout; its process gets a few seconds more."""
 LINES_TIMEOUT_S = 5.0
@@ -94,6 +96,11 @@ class WorkerProcess:
         """Whether the process runs. A process stopped by a signal counts as running: it cannot be distinguished."""
         return self.process is not None and self.process.returncode is None
 
+    @property
+    def ended(self) -> bool:
+        """Whether its last process has ended; false before its first one."""
+        return self.process is not None and not self.alive
+
 
 class Supervisor:
     """A worker group on this machine.
@@ -119,6 +126,7 @@ class Supervisor:
         secrets: Secrets = NO_SECRETS,
         allowed_paths: Sequence[Path] | None = None,
         kill_unresponsive: bool = True,
+        one_first: bool = False,
     ) -> None:
         """Create a supervisor; nothing runs before the ``async with`` block.
 
@@ -139,6 +147,8 @@ class Supervisor:
             allowed_paths: the files and directories that connectors may use; null: the default of a worker.
             kill_unresponsive: whether to kill a worker that the group has removed and that has not reported for the
                 session timeout.
+            one_first: if the group has connectors, start the other workers when the first has joined. For machines
+                with fewer processors than workers: the first rows arrive earlier, because one Spark starts alone.
 
         Raises:
             ConfigError, PluginError: see ``CoordinatorServer``; a worker would reject the group or an option.
@@ -162,6 +172,8 @@ class Supervisor:
         self._worker_log = worker_log or _to_stderr
         self._metrics_port = metrics_port
         self._kill_unresponsive = kill_unresponsive
+        self._one_first = one_first
+        self._others: asyncio.Task[None] | None = None
         self._silence: asyncio.Task[None] | None = None
         self._closing = False
 
@@ -170,8 +182,14 @@ class Supervisor:
         try:
             for connector in self._connectors:
                 await self.put_connector(connector)
-            for _ in range(self._count):
-                await self.add_worker()
+            workers = [self._new_worker() for _ in range(self._count)]
+            if self._one_first and (await self.describe()).connectors:
+                first, *others = workers
+                await self._start(first)
+                self._others = asyncio.create_task(self._start_others(first, others), name="start the other workers")
+            else:
+                for worker in workers:
+                    await self._start(worker)
         except BaseException:
             await self.close()
             raise
@@ -186,10 +204,7 @@ class Supervisor:
 
     async def add_worker(self, name: str | None = None) -> WorkerProcess:
         """Start one more worker; the default names are ``worker-1``, ``worker-2``, ..."""
-        worker = WorkerProcess(name or f"worker-{len(self.workers) + 1}")
-        self.workers[worker.name] = worker
-        if self._metrics_port is not None:
-            worker.metrics_port = self._metrics_port + len(self.workers) if self._metrics_port else 0
+        worker = self._new_worker(name)
         await self._start(worker)
         return worker
 
@@ -209,7 +224,8 @@ class Supervisor:
         worker.wanted = False
         while True:
             process, watch = worker.process, worker.watch
-            assert process is not None
+            if process is None:
+                return 0  # it has not been started yet
             assert watch is not None
             if process.returncode is None:
                 # A process paused by SIGSTOP must continue before it can stop.
@@ -269,10 +285,36 @@ class Supervisor:
         self._closing = True
         if self._silence is not None:
             self._silence.cancel()
+        if self._others is not None:
+            await self._others
         await asyncio.gather(*(self.stop_worker(name) for name, worker in self.workers.items() if worker.process))
         await self.server.close()
 
     # ----------------------------------------------------------------------------------------------
+
+    def _new_worker(self, name: str | None = None) -> WorkerProcess:
+        worker = WorkerProcess(name or f"worker-{len(self.workers) + 1}")
+        self.workers[worker.name] = worker
+        if self._metrics_port is not None:
+            worker.metrics_port = self._metrics_port + len(self.workers) if self._metrics_port else 0
+        return worker
+
+    async def _start_others(self, first: WorkerProcess, others: Sequence[WorkerProcess]) -> None:
+        """Start the other workers when the first has joined or ended, or after ``FIRST_WORKER_TIMEOUT_S``."""
+        names = ", ".join(worker.name for worker in others)
+        if names:
+            logger.info(
+                "%s starts first, %s when it has joined: there are fewer processors than workers", first.name, names
+            )
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + FIRST_WORKER_TIMEOUT_S
+        while first.alive and loop.time() < give_up_at and not self._closing:
+            if (await self.describe()).members:
+                break
+            await asyncio.sleep(0.1)
+        for worker in others:
+            if worker.wanted and not self._closing:
+                await self._start_again(worker, at_once=True)
 
     async def _start(self, worker: WorkerProcess) -> None:
         worker.started_s, worker.reported_s = asyncio.get_running_loop().time(), None

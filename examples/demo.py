@@ -15,6 +15,7 @@ import csv
 import hashlib
 import importlib.util
 import io
+import os
 import shutil
 import signal
 import sqlite3
@@ -78,6 +79,7 @@ async def demo(options: argparse.Namespace) -> int:
         connectors=[connector],
         allowed_paths=[data],
         restart=False,
+        one_first=(os.cpu_count() or 1) < options.workers,
         worker_log=lambda name, line: print(f"{name} | {line}", file=log, flush=True),
     )
     say(f"starting {options.workers} workers, each with a Spark session of its own ...")
@@ -87,6 +89,8 @@ async def demo(options: argparse.Namespace) -> int:
         third = FILES // 3
 
         await feed(source, header, flights, range(third), options.seconds)
+        for name in supervisor.workers:
+            await until_joined(supervisor, name, log_path)
         say("SIGKILL to worker-2")
         supervisor.signal_worker("worker-2", signal.SIGKILL)
         added = await supervisor.add_worker()
@@ -149,14 +153,13 @@ def write_file(path: Path, header: Sequence[str], rows: Iterable[Sequence[str]])
 
 
 async def until_running(supervisor: Supervisor, tasks: int, log: Path) -> None:
-    """Wait until every worker has joined and every task reports RUNNING."""
-    workers = tuple(supervisor.workers)
+    """Wait until every task reports RUNNING. With few processors, the first worker runs all of them at first."""
 
     def running(group: DescribedGroup) -> bool:
         states = [unit.state for connector in group.connectors for unit in connector.units]
-        return len(group.members) == len(workers) and states.count("RUNNING") == tasks + 1
+        return states.count("RUNNING") == tasks + 1
 
-    await until(supervisor, workers, running, log)
+    await until(supervisor, tuple(supervisor.workers), running, log)
 
 
 async def until_joined(supervisor: Supervisor, name: str, log: Path) -> None:
@@ -180,7 +183,7 @@ async def until(
     began = reported = loop.time()
     while not reached(group := await supervisor.describe()):
         now = loop.time()
-        ended = [name for name in workers if not supervisor.workers[name].alive]
+        ended = [name for name in workers if supervisor.workers[name].ended]
         if ended:
             raise SystemExit(f"demo: {', '.join(ended)} ended; see {log}")
         if now - began >= START_LIMIT_S:

@@ -65,7 +65,7 @@ class StubSupervisor:
 
     def __init__(self, joins_after_s: float | None) -> None:
         self.joins_after_s = joins_after_s
-        self.workers = {name: SimpleNamespace(alive=joins_after_s is not None) for name in ("worker-1", "worker-2")}
+        self.workers = {name: SimpleNamespace(ended=joins_after_s is None) for name in ("worker-1", "worker-2")}
 
     async def describe(self) -> DescribedGroup:
         joined = self.joins_after_s is not None and asyncio.get_running_loop().time() >= self.joins_after_s

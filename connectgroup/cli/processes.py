@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import contextlib
 import logging
+import os
 import resource
 import signal
 import sys
@@ -89,6 +90,7 @@ async def run_up(options: argparse.Namespace) -> int:
         secrets=secrets_of(options),
         allowed_paths=paths,
         metrics_port=options.metrics_port,
+        one_first=(os.cpu_count() or 1) < options.workers,
     )
     _make_directory("--data", data)
     _allow_open_files(coordinator.max_connections + coordinator.max_unauthenticated)

@@ -74,6 +74,28 @@ async def test_workers_use_the_protocol_that_is_chosen(tmp_path: Path) -> None:
         assert [member.classic for member in described.members] == [True]
 
 
+@pytest.mark.parametrize("first", ["joins", "dies", "hangs"])
+async def test_the_other_workers_start_after_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    """With fewer processors than workers; neither a dead nor a hung first worker keeps the others away."""
+    monkeypatch.setattr("connectgroup.supervisor.FIRST_WORKER_TIMEOUT_S", 2.0 if first == "hangs" else 90.0)
+    async with supervisor_of(tmp_path, workers=3, one_first=True, restart=False) as supervisor:
+        assert [worker.alive for worker in supervisor.workers.values()] == [True, False, False]
+        if first != "joins":
+            supervisor.signal_worker("worker-1", signal.SIGKILL if first == "dies" else signal.SIGSTOP)
+        described = await supervisor.admin.wait_worker("sleepers", "worker-3", timeout_s=90)
+        assert first == "joins" or "worker-1" not in [member.member_id for member in described.members]
+        await supervisor.admin.wait_worker("sleepers", "worker-2", timeout_s=90)
+
+
+async def test_a_supervisor_that_waits_for_its_first_worker_can_be_closed(tmp_path: Path) -> None:
+    async with supervisor_of(tmp_path, workers=2, one_first=True) as supervisor:
+        supervisor.signal_worker("worker-1", signal.SIGSTOP)
+        assert await supervisor.stop_worker("worker-2") == 0, "it has not been started"
+    assert [worker.alive for worker in supervisor.workers.values()] == [False, False]
+
+
 @pytest.mark.parametrize("how", ["SIGTERM", "drain"])
 async def test_worker_that_an_operator_has_ended_is_not_started_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, how: str
