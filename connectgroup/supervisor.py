@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tenacity import AsyncRetrying, RetryError, retry_if_result, stop_after_delay, wait_fixed
@@ -37,6 +35,7 @@ from .protocol.units import LEAVE_EPOCH
 from .worker.command import access_options, worker_options
 from .worker.restart import RESTART_EXIT_CODE
 from .worker.settings import PROCESS_ID_VARIABLE, new_process_id
+from .worker.supervised import WorkerProcess, end_group, ending
 
 logger = logging.getLogger(__name__)
 
@@ -55,51 +54,6 @@ HERE = "this process"
 REJECTED_EXIT_CODE = 2
 """Exit code of a worker with a configuration error, or rejected by the coordinator (``cli.command``). A new process
 would end in the same way."""
-
-
-@dataclass(slots=True, eq=False)
-class WorkerProcess:
-    """One worker process and its last report.
-
-    Attributes:
-        name: the member id; kept across restarts.
-        process_id: identifies the current process to the coordinator; the leave for a dead process contains it.
-        rows: rows made durable by the current process.
-        rows_before: rows made durable by earlier processes of this worker.
-        rows_per_s: rows that the current process makes durable per second, by connector.
-        wanted: whether the worker should run; false after a request to stop it.
-        deaths: consecutive deaths, each after a short life.
-        rejected: whether the process ended with a configuration error, so that it is not started again.
-        reported_s: time of the current process's latest report, by the clock of the event loop; null before the first.
-        metrics_port: port at which the process serves its metrics; 0 for any; null: not at all.
-    """
-
-    name: str
-    process: asyncio.subprocess.Process | None = None
-    process_id: int = -1
-    rows: int = 0
-    rows_before: int = 0
-    rows_per_s: Mapping[str, float] = field(default_factory=dict)
-    units: int = 0
-    epoch: int = 0
-    wanted: bool = True
-    started_s: float = 0.0
-    deaths: int = 0
-    rejected: bool = False
-    reported_s: float | None = None
-    metrics_port: int | None = None
-    watch: asyncio.Task[None] | None = None
-    lines: list[asyncio.Task[None]] = field(default_factory=list)
-
-    @property
-    def alive(self) -> bool:
-        """Whether the process runs. A process stopped by a signal counts as running: it cannot be distinguished."""
-        return self.process is not None and self.process.returncode is None
-
-    @property
-    def ended(self) -> bool:
-        """Whether its last process has ended; false before its first one."""
-        return self.process is not None and not self.alive
 
 
 class Supervisor:
@@ -335,30 +289,18 @@ class Supervisor:
             # A separate process group: Ctrl-C in a terminal signals only the supervisor, which then stops the workers.
             start_new_session=True,
         )
+        assert worker.process.stdout is not None
+        assert worker.process.stderr is not None
         worker.lines = [
-            asyncio.create_task(self._read_reports(worker, worker.process)),
-            asyncio.create_task(self._read_log(worker, worker.process)),
+            asyncio.create_task(worker.read_reports(worker.process.stdout)),
+            asyncio.create_task(worker.read_log(worker.process.stderr, self._worker_log)),
         ]
         worker.watch = asyncio.create_task(self._watch(worker, worker.process), name=f"watch {worker.name}")
-
-    async def _read_reports(self, worker: WorkerProcess, process: asyncio.subprocess.Process) -> None:
-        assert process.stdout is not None
-        async for line in _lines(process.stdout):
-            worker.reported_s = asyncio.get_running_loop().time()
-            with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
-                said = json.loads(line)
-                worker.rows, worker.units, worker.epoch = int(said["rows"]), int(said["units"]), int(said["epoch"])
-                worker.rows_per_s = {name: float(rate) for name, rate in said["rows_per_s"].items()}
-
-    async def _read_log(self, worker: WorkerProcess, process: asyncio.subprocess.Process) -> None:
-        assert process.stderr is not None
-        async for line in _lines(process.stderr):
-            self._worker_log(worker.name, line.decode(errors="replace").rstrip())
 
     async def _watch(self, worker: WorkerProcess, process: asyncio.subprocess.Process) -> None:
         """Wait until a process ends, send a leave for its member, and start it again if the worker should run."""
         code = await process.wait()
-        _end_group(process.pid)
+        end_group(process.pid)
         restarts = code == RESTART_EXIT_CODE and worker.wanted and not self._closing
         if not restarts:
             # A restarting worker has already left the group; a second leave would end the delay of its units.
@@ -450,33 +392,6 @@ class Supervisor:
         )
         with contextlib.suppress(RetryError):
             await retrying(self.server.coordinator.handle, request, client_host=HERE)
-
-
-async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """Yield lines until the end, whatever their length: a full pipe without a reader would block the worker."""
-    while True:
-        try:
-            line = await stream.readline()
-        except ValueError:
-            continue  # longer than the stream's limit: the part read so far is dropped, the rest arrives as lines
-        if not line:
-            return
-        yield line
-
-
-def ending(code: int) -> str:
-    """Describe how a process ended: ``died (SIGKILL)``, ``ended with exit code 1``."""
-    if code >= 0:
-        return f"ended with exit code {code}"
-    with contextlib.suppress(ValueError):
-        return f"died ({signal.Signals(-code).name})"
-    return f"died (signal {-code})"
-
-
-def _end_group(pid: int) -> None:
-    """Kill the process group of a dead worker: its child processes (a Java process) must not outlive it."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
 
 
 def _to_stderr(name: str, line: str) -> None:

@@ -1,0 +1,97 @@
+"""A worker process as its supervisor sees it: what it reports, how it ended, and the end of its child processes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True, eq=False)
+class WorkerProcess:
+    """One worker process and its last report.
+
+    Attributes:
+        name: the member id; kept across restarts.
+        process_id: identifies the current process to the coordinator; the leave for a dead process contains it.
+        rows: rows made durable by the current process.
+        rows_before: rows made durable by earlier processes of this worker.
+        rows_per_s: rows that the current process makes durable per second, by connector.
+        wanted: whether the worker should run; false after a request to stop it.
+        deaths: consecutive deaths, each after a short life.
+        rejected: whether the process ended with a configuration error, so that it is not started again.
+        reported_s: time of the current process's latest report, by the clock of the event loop; null before the first.
+        metrics_port: port at which the process serves its metrics; 0 for any; null: not at all.
+    """
+
+    name: str
+    process: asyncio.subprocess.Process | None = None
+    process_id: int = -1
+    rows: int = 0
+    rows_before: int = 0
+    rows_per_s: Mapping[str, float] = field(default_factory=dict)
+    units: int = 0
+    epoch: int = 0
+    wanted: bool = True
+    started_s: float = 0.0
+    deaths: int = 0
+    rejected: bool = False
+    reported_s: float | None = None
+    metrics_port: int | None = None
+    watch: asyncio.Task[None] | None = None
+    lines: list[asyncio.Task[None]] = field(default_factory=list)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs. A process stopped by a signal counts as running: it cannot be distinguished."""
+        return self.process is not None and self.process.returncode is None
+
+    @property
+    def ended(self) -> bool:
+        """Whether its last process has ended; false before its first one."""
+        return self.process is not None and not self.alive
+
+    async def read_reports(self, stream: asyncio.StreamReader) -> None:
+        """Read the reports of the current process until it ends: a JSON object per line; others are ignored."""
+        async for line in _lines(stream):
+            self.reported_s = asyncio.get_running_loop().time()
+            with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+                report = json.loads(line)
+                self.rows, self.units, self.epoch = int(report["rows"]), int(report["units"]), int(report["epoch"])
+                self.rows_per_s = {name: float(rate) for name, rate in report["rows_per_s"].items()}
+
+    async def read_log(self, stream: asyncio.StreamReader, log: Callable[[str, str], None]) -> None:
+        """Call ``log`` with the worker's name and each line of its log, until the process ends."""
+        async for line in _lines(stream):
+            log(self.name, line.decode(errors="replace").rstrip())
+
+
+def ending(code: int) -> str:
+    """Describe how a process ended: ``died (SIGKILL)``, ``ended with exit code 1``."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    with contextlib.suppress(ValueError):
+        return f"died ({signal.Signals(-code).name})"
+    return f"died (signal {-code})"
+
+
+def end_group(pid: int) -> None:
+    """Kill the process group of a dead worker: its child processes (a Java process) must not outlive it."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    """Yield lines until the end, whatever their length: a full pipe without a reader would block the worker."""
+    while True:
+        try:
+            line = await stream.readline()
+        except ValueError:
+            continue  # longer than the stream's limit: the part read so far is dropped, the rest arrives as lines
+        if not line:
+            return
+        yield line
