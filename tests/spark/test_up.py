@@ -15,7 +15,7 @@ import pytest
 from connectgroup.spark.sinks.manifest import read_committed
 from tests.integration.processes import Program, family, marked, wait
 
-from .test_kafka import committed, make_topic
+from .kafka_topics import committed, make_topic
 
 ROWS = 15_000
 PATIENCE_S = 240.0

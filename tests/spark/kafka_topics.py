@@ -1,0 +1,58 @@
+"""Topics of a real broker: created, written, and read as an independent reader."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from pathlib import Path
+
+
+def topic(place: Path) -> str:
+    return re.sub(r"[^\w-]", "_", place.name)
+
+
+def make_topic(servers: str, name: str, partitions: int = 3) -> None:
+    from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+    admin = AdminClient({"bootstrap.servers": servers})
+    admin.create_topics([NewTopic(name, partitions)])[name].result(30)
+
+
+def produce(servers: str, name: str, records: list[tuple[int, str, str]]) -> None:
+    """Write records: partition, key, value."""
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": servers})
+    for partition, key, value in records:
+        producer.produce(name, value, key, partition=partition)
+    assert producer.flush(30) == 0
+
+
+def committed(servers: str, name: str) -> list[tuple[str | None, str]]:
+    """Key and value of the committed records of a topic."""
+    from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+
+    consumer = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": uuid.uuid4().hex,
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+        }
+    )
+    partitions = consumer.list_topics(name, timeout=10).topics[name].partitions
+    consumer.assign([TopicPartition(name, n, OFFSET_BEGINNING) for n in partitions])
+    found: list[tuple[str | None, str]] = []
+    ended: set[int | None] = set()
+    while len(ended) < len(partitions):
+        message = consumer.poll(1)
+        if message is None:
+            continue
+        if message.error() is not None:
+            ended.add(message.partition())
+            continue
+        key, value = message.key(), message.value()
+        assert isinstance(value, bytes)
+        found.append((key.decode() if isinstance(key, bytes) else None, value.decode()))
+    consumer.close()
+    return found
