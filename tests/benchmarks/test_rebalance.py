@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.rebalance import TITLES, Bench, main, names
+from benchmarks.rebalance import TITLES, main
+from benchmarks.rebalance_group import Bench, names
 from benchmarks.task_log import parse
 
 ROOT = Path(__file__).parents[2]
