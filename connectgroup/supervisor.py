@@ -20,6 +20,7 @@ from pathlib import Path
 from tenacity import AsyncRetrying, RetryError, retry_if_result, stop_after_delay, wait_fixed
 
 from .client.admin import Admin
+from .client.conditions import has_started_all
 from .config.base import checked
 from .config.connector_file import ConnectorFile
 from .config.coordinator import CoordinatorConfig
@@ -101,7 +102,7 @@ class Supervisor:
             allowed_paths: the files and directories that connectors may use; null: the default of a worker.
             kill_unresponsive: whether to kill a worker that the group has removed and that has not reported for the
                 session timeout.
-            one_first: if the group has connectors, start the other workers when the first has joined. For machines
+            one_first: if the group has connectors, start the other workers when the first runs all tasks. For machines
                 with fewer processors than workers: the first rows arrive earlier, because one Spark starts alone.
 
         Raises:
@@ -254,18 +255,18 @@ class Supervisor:
         return worker
 
     async def _start_others(self, first: WorkerProcess, others: Sequence[WorkerProcess]) -> None:
-        """Start the other workers when the first has joined or ended, or after ``FIRST_WORKER_TIMEOUT_S``."""
+        """Start the other workers when the first runs the tasks or has ended, or after ``FIRST_WORKER_TIMEOUT_S``."""
         names = ", ".join(worker.name for worker in others)
         if names:
             logger.info(
-                "%s starts first, %s when it has joined: there are fewer processors than workers", first.name, names
+                "%s starts first, %s when it runs the tasks: there are fewer processors than workers", first.name, names
             )
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + FIRST_WORKER_TIMEOUT_S
         while first.alive and loop.time() < give_up_at and not self._closing:
-            if (await self.describe()).members:
+            if has_started_all(await self.describe()):
                 break
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.25)
         for worker in others:
             if worker.wanted and not self._closing:
                 await self._start_again(worker, at_once=True)

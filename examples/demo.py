@@ -85,10 +85,9 @@ async def demo(options: argparse.Namespace) -> int:
     say(f"starting {options.workers} workers, each with a Spark session of its own ...")
     async with supervisor:
         telling = asyncio.create_task(print_status(supervisor, sink))
-        await until_running(supervisor, options.tasks, log_path)
         third = FILES // 3
-
         await feed(source, header, flights, range(third), options.seconds)
+        await until_running(supervisor, options.tasks, log_path)
         for name in supervisor.workers:
             await until_joined(supervisor, name, log_path)
         say("SIGKILL to worker-2")

@@ -35,6 +35,13 @@ def no_unit_starts(group: DescribedGroup, members: Container[str]) -> bool:
     return not any(unit.state == "STARTING" and unit.member_id in members for unit in units)
 
 
+def has_started_all(group: DescribedGroup) -> bool:
+    """Whether the group has a member, every running connector has tasks, and every unit runs or has failed."""
+    has_tasks = all(len(each.units) > 1 for each in group.connectors if each.target_state == "RUNNING")
+    states = {unit.state for each in group.connectors for unit in each.units}
+    return bool(group.members) and has_tasks and states.isdisjoint(("STARTING", "UNASSIGNED"))
+
+
 def describe_failures(group: DescribedGroup) -> str:
     """The units with an error, for a message: the first one, and how many there are; empty without any."""
     failed = [(each.connector, unit) for each in group.connectors for unit in each.units if unit.message]
