@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import model_validator
 
-from ..errors import ConfigError
+from ..errors import NO_VALUE, ConfigError
 from ..transport.access import Access, client_tls, client_tls_to
 from ..transport.credentials import named_credentials, read_credentials
 from .base import Settings
@@ -33,11 +33,14 @@ class AccessConfig(Settings):
     @model_validator(mode="after")
     def _complete(self) -> AccessConfig:
         if (self.tls_cert is None) != (self.tls_key is None):
-            raise ConfigError("tls_key", self.tls_key, "tls_cert and tls_key together", is_path=True)
+            missing = "tls_key" if self.tls_key is None else "tls_cert"
+            raise ConfigError(missing, NO_VALUE, "tls_cert and tls_key together")
         if self.tls_ca is not None and self.tls_server is not None:
             raise ConfigError("tls_server", self.tls_server, "tls_ca or tls_server, not both", is_path=True)
         if self.tls_cert is not None and self.tls_ca is None and self.tls_server is None:
-            raise ConfigError("tls_ca", None, "the file of the authorities of the coordinator's certificate")
+            raise ConfigError(
+                "tls_ca", NO_VALUE, "with tls_cert, the file of the authorities of the coordinator's certificate"
+            )
         return self
 
     def access(self) -> Access:

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 from pydantic import Field, model_validator
 
-from ..errors import ConfigError
+from ..errors import NO_VALUE, ConfigError
 from ..group.connect.settings import GroupSettings, ServerAssignorCall
 from ..group.consumer.settings import ConsumerSettings, MigrationPolicy
 from ..log.registry import log_from_url, sqlite_url
@@ -115,9 +115,10 @@ class CoordinatorConfig(Settings):
             allowed = "credentials, or no authentication; not both"
             raise ConfigError("credentials", self.credentials, allowed, is_path=True)
         if (self.tls_cert is None) != (self.tls_key is None):
-            raise ConfigError("tls_key", self.tls_key, "tls_cert and tls_key together", is_path=True)
+            missing = "tls_key" if self.tls_key is None else "tls_cert"
+            raise ConfigError(missing, NO_VALUE, "tls_cert and tls_key together")
         if self.tls_ca is not None and self.tls_cert is None:
-            raise ConfigError("tls_cert", None, "the server's certificate, with tls_ca for those of its clients")
+            raise ConfigError("tls_cert", NO_VALUE, "the server's certificate, with tls_ca for those of its clients")
         # The addresses that a name resolves to are checked when the port is opened.
         reachable = not self.host or (is_address(self.host) and not is_loopback(self.host))
         if reachable and not self.may_be_reachable:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from ..errors import ConfigError
+from ..errors import NO_VALUE, ConfigError
 from ..transport.credentials import read_passwords
 from .base import DEFAULT_REST_PORT, Name, Port, Settings
 from .paths import require_absolute_paths
@@ -52,7 +52,8 @@ class RestConfig(Settings):
     @model_validator(mode="after")
     def _fits_together(self) -> RestConfig:
         if (self.certificate is None) != (self.key is None):
-            raise ConfigError("key", self.key, "certificate and key together")
+            missing = "key" if self.key is None else "certificate"
+            raise ConfigError(missing, NO_VALUE, "certificate and key together")
         require_absolute_paths("allowed_paths", self.allowed_paths or ())
         return self
 

@@ -193,8 +193,9 @@ async def test_every_address_is_served_with_authentication_and_tls(users: Path, 
 
 
 def test_a_certificate_needs_its_key(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"key: got .*; allowed: certificate and key together"):
-        RestConfig(certificate=tmp_path / "certificate.pem")
+    for given, missing in (("certificate", "key"), ("key", "certificate")):
+        with pytest.raises(ConfigError, match=f"^{missing}: missing; allowed: certificate and key together"):
+            RestConfig.model_validate({given: tmp_path / "file.pem"})
 
 
 async def test_a_certificate_that_cannot_be_read_is_named(tmp_path: Path) -> None:

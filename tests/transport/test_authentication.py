@@ -218,10 +218,11 @@ def test_path_of_unusable_credentials_is_shown_at_the_start(
         checked(AccessConfig, {"credentials": path} if option else {}).access()
 
 
-def test_path_of_a_key_without_a_certificate_is_shown(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("given", "missing"), [("tls_key", "tls_cert"), ("tls_cert", "tls_key")])
+def test_a_certificate_and_its_key_need_each_other(tmp_path: Path, given: str, missing: str) -> None:
     for config in (AccessConfig, CoordinatorConfig):
-        with pytest.raises(ConfigError, match=f"tls_key: got '{tmp_path}/key.pem'"):
-            checked(config, {"tls_key": tmp_path / "key.pem"})
+        with pytest.raises(ConfigError, match=f"^{missing}: missing; allowed: tls_cert and tls_key together"):
+            checked(config, {given: tmp_path / "file.pem"})
 
 
 @pytest.mark.parametrize("request_", [DescribeRequest(), FindCoordinatorRequest(coordinator_keys=("workers",))])
