@@ -264,6 +264,7 @@ def build_parser() -> argparse.ArgumentParser:
             "--timeout", type=count, default=60, metavar="SECONDS", help="maximum time to wait for the worker (60)"
         )
         add_coordinator(action)
+        add_json(action)
         action.set_defaults(run=run)
 
     add_connectors(commands)

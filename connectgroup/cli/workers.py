@@ -42,14 +42,14 @@ async def restart_worker(options: argparse.Namespace) -> int:
     async with connected(options) as admin:
         requested = await admin.restart_worker(options.group, options.name)
         if options.no_wait:
-            print(f"worker {options.name}: restart {'' if requested else 'already '}requested")
+            _report(options, f"restart {'' if requested else 'already '}requested")
             return 0
         try:
             await admin.wait_worker(options.group, options.name, timeout_s=options.timeout)
         except TimedOut:
             print(f"connectgroup: worker {options.name}: not back within {options.timeout} s", file=sys.stderr)
             return 1
-    print(f"worker {options.name}: restarted")
+    _report(options, "restarted")
     return 0
 
 
@@ -59,7 +59,7 @@ async def drain_worker(options: argparse.Namespace) -> int:
     async with connected(options) as admin:
         requested = await admin.drain_worker(options.group, options.name)
         if options.no_wait:
-            print(f"worker {options.name}: drain {'' if requested else 'already '}requested")
+            _report(options, f"drain {'' if requested else 'already '}requested")
             return 0
         give_up_at, last = loop.time() + options.timeout, -1
         while True:
@@ -77,5 +77,13 @@ async def drain_worker(options: argparse.Namespace) -> int:
                 print(f"connectgroup: {text}{others}", file=sys.stderr)
                 return 1
             await asyncio.sleep(POLL_S)
-    print(f"worker {options.name}: drained")
+    _report(options, "drained")
     return 0
+
+
+def _report(options: argparse.Namespace, result: str) -> None:
+    """Print the result of a request, as one line or as JSON."""
+    if options.json:
+        print_json({"name": options.name, "result": result})
+    else:
+        print(f"worker {options.name}: {result}")

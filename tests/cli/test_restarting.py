@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 from collections.abc import Callable
@@ -108,6 +109,8 @@ def test_worker_is_drained_and_a_connector_deleted_by_command(tmp_path: Path) ->
         assert vain.code == 1
         again = group.run("workers", "drain", "a", "--no-wait")
         assert (again.out, again.code) == ("worker a: drain already requested\n", 0)
+        as_json = group.run("workers", "drain", "a", "--no-wait", "--json")
+        assert json.loads(as_json.out) == {"name": "a", "result": "drain already requested"}
         assert len(group.runs()) == TASKS
         deleted = group.run("connectors", "delete", CONNECTOR, "--wait")
         assert (deleted.out, deleted.code) == (f"connector {CONNECTOR}: deleted\n", 0)
