@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from .conftest import NewGroup
 from .inside import PATIENCE_S, RecordingListener, eventually, member, places, poll_until, read, running
 
 if TYPE_CHECKING:
-    pass
+    from collections.abc import Iterator
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "group_consumer.py"
 
@@ -128,11 +129,21 @@ async def test_consumer_without_a_commit_starts_at_the_configured_offset(new_gro
             assert places(await read(consumer, 1)) == [(0, 5)]
 
 
+@pytest.fixture
+def child_accepts_sigint() -> Iterator[None]:
+    """A shell starts background jobs with SIGINT ignored, and their children inherit that."""
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("child_accepts_sigint")
 async def test_example_reads_and_leaves_the_group(new_group: NewGroup) -> None:
     with new_group("example", partitions=2) as group:
         group.write(10)
         arguments = [sys.executable, str(EXAMPLE), group.broker.bootstrap, group.name, group.name]
-        process = await asyncio.create_subprocess_exec(*arguments, stdout=subprocess.PIPE)
+        environment = os.environ | {"PYTHONFAULTHANDLER": "1", "PYTHONUNBUFFERED": "1"}
+        process = await asyncio.create_subprocess_exec(*arguments, stdout=subprocess.PIPE, env=environment)
         try:
             assert process.stdout is not None
             lines: list[str] = []
@@ -141,14 +152,19 @@ async def test_example_reads_and_leaves_the_group(new_group: NewGroup) -> None:
                     lines.append((await process.stdout.readline()).decode())
                     assert lines[-1], lines
                 process.send_signal(signal.SIGINT)
-                lines += (await process.stdout.read()).decode().splitlines()
+                while line := await process.stdout.readline():
+                    lines.append(line.decode())
                 assert await process.wait() == 0, lines
+        except TimeoutError:
+            process.send_signal(signal.SIGABRT)  # prints the stacks of its threads to the captured standard error
+            await process.wait()
+            pytest.fail(f"the example hangs after {lines}")
         finally:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
         assert lines[0] == f"assigned in generation 1: {group.name}-0, {group.name}-1\n"
         assert f"{group.name}-1 @ 4: b'9'\n" in lines
-        assert lines[-2:] == [f"revoked: {group.name}-0, {group.name}-1", "left"]
+        assert lines[-2:] == [f"revoked: {group.name}-0, {group.name}-1\n", "left\n"]
         group.write(2)
         async with member(group) as consumer:
             successors: list[Record] = []
