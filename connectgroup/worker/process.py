@@ -159,7 +159,7 @@ async def _ended_within(task: asyncio.Task[None], timeout_s: float) -> bool:
     if not task.done():
         task.cancel()
         return False
-    task.cancelled() or task.exception()  # reported by nobody: the worker is stopped
+    task.cancelled() or task.exception()  # read, so that asyncio does not report it: the worker is stopped
     return True
 
 

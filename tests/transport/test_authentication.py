@@ -326,7 +326,7 @@ async def test_kafka_python_authenticates(tmp_path: Path, mechanism: str) -> Non
 
 
 async def test_client_does_not_authenticate_to_a_proxy_whose_broker_lists_sasl() -> None:
-    """Every Kafka broker lists SASL, also without it; the proxy forwards it and authenticates nobody."""
+    """Every Kafka broker lists SASL, also without it; the proxy forwards it and authenticates no client."""
     broker = ApiVersionsResponse(
         api_keys=tuple(ApiVersion(api_key=key, min_version=0, max_version=2) for key in (0, 17, 36))
     )
