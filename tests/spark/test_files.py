@@ -198,10 +198,25 @@ def test_every_file_belongs_to_one_task_under_any_hash_seed() -> None:
     assert 30 < sum(is_slice_of(n, 0, 2) for n in names) < 70
 
 
-def test_names_that_differ_in_one_digit_go_to_both_of_two_tasks() -> None:
-    """The CRC-32 of these eight names is odd."""
-    names = [f"tx-{n}.csv" for n in range(8)]
-    assert 0 < sum(is_slice_of(n, 0, 2) for n in names) < 8
+@pytest.mark.parametrize(
+    "form",
+    [
+        "tx-{0}.csv",  # the CRC-32 of the first eight is odd
+        "part-{0:05d}-5f3c2a11-9e0d-4b7a-8c6d-0123456789ab-c000.parquet",
+        "tens-{0}0.csv",
+        "even-{1}.csv",
+        "2026/01/{2:02d}/{3:02d}.json",
+        "log-202601{2:02d}{3:02d}0000.json",
+    ],
+)
+@pytest.mark.parametrize("prefix", ["", "a-", "b-"])
+def test_numbered_and_dated_files_are_spread_evenly(form: str, prefix: str) -> None:
+    """With a digest of the whole name, one of two tasks gets up to 8 of 8, and one of four up to 8 of 16."""
+    for count, tasks, most in ((8, 2, 6), (16, 2, 10), (16, 4, 6), (100, 2, 54), (100, 4, 30)):
+        names = [prefix + form.format(n, 2 * n, 1 + n // 24, n % 24) for n in range(count)]
+        loads = [sum(is_slice_of(name, task, tasks) for name in names) for task in range(tasks)]
+        assert sum(loads) == count
+        assert max(loads) <= most, (count, tasks, loads)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -16,15 +16,28 @@ from typing import Final
 from .identity import Identity, Index, identities_in, stats_of
 
 _GENERATION: Final = re.compile(r"(#\d+)+$")
+_DIGIT: Final = re.compile(r"[0-9]")
+_CIRCLE: Final = 1 << 64
+_GOLDEN: Final = 0x9E37_79B9_7F4A_7C15
+"""The golden ratio's fraction of the circle, as an odd number: so its powers differ."""
 
 
 def is_slice_of(name: str, task: int, tasks: int) -> bool:
-    """Whether a slice belongs to a task: by a digest of its name without ``#2``, the same in every process, always.
+    """Whether a slice belongs to a task: by its name without ``#2``, the same in every process, always.
 
-    Not by a CRC: those of names that differ in one digit may all be even.
+    The tasks divide a circle. A digest of the name without its digits is a point on it, and each digit turns the point
+    by a multiple of a constant of its place. So files that are numbered or dated follow each other around the circle at
+    the golden angle, and each task gets nearly as many as any other. By a digest of the whole name they would be as
+    uneven as dice, and by the number modulo the tasks all on one task if only each tenth number exists.
     """
-    base = _GENERATION.sub("", name).encode("utf-8", "surrogateescape")
-    return int.from_bytes(hashlib.blake2b(base, digest_size=8).digest()) % tasks == task
+    base = _GENERATION.sub("", name)
+    text = _DIGIT.sub("0", base).encode("utf-8", "surrogateescape")
+    point = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest())
+    turn = 1
+    for digit in reversed(_DIGIT.findall(base)):
+        turn = turn * _GOLDEN % _CIRCLE
+        point += int(digit) * turn
+    return point % _CIRCLE * tasks // _CIRCLE == task
 
 
 class Catalog:
