@@ -18,6 +18,7 @@ from ..assign.placement import RESERVED
 from ..connector import Config, Connector, PartitionOffset, Task, TaskContext
 from ..dataplane.committed import CommittedPositions
 from ..dataplane.dead_letters import DeadLetterSink
+from ..dataplane.errors import SourceError
 from ..dataplane.settings import (
     NOT_INSTALLED,
     PluginSettings,
@@ -31,10 +32,11 @@ from ..dataplane.source import Source
 from ..errors import NO_VALUE, UNKNOWN_SETTING, ConfigError, ConnectGroupError, PluginError
 from ..plugins import available, load_sink_class, load_source_class
 from ..spark.converters import CONVERTERS, check_pair
-from .transforms import PREDICATES, TRANSFORMS, parse_chain
+from .transforms import PREDICATES, TRANSFORMS, check_predicates, parse_chain
 
 if TYPE_CHECKING:
     from ..spark.query import Pipeline
+    from ..spark.transforms.chain import Chain
 
 LAYOUT: Final = "layout"
 SOURCE: Final = "source."
@@ -107,6 +109,9 @@ class PipelineConnector(Connector):
             "source": lambda: source.check_access(source_settings, tasks=max_tasks),
             "sink": lambda: sink.check_access(sink_settings),
         }
+        chain = parse_chain(self.config, source.metadata)
+        if any(step.predicate is not None and step.predicate.requires for step in chain):
+            checks["predicates"] = lambda: self._check_predicates(chain, source, source_settings)
         errors: dict[str, ConnectGroupError] = {}
         for part, check in checks.items():
             try:
@@ -114,6 +119,12 @@ class PipelineConnector(Connector):
             except ConnectGroupError as error:
                 errors[error.field if isinstance(error, ConfigError) else part] = error
         return errors
+
+    def _check_predicates(self, chain: Chain, source: type[Source], settings: Any) -> None:
+        with suppress(SourceError):  # the check of the source reports it
+            columns = source.known_columns(settings, reads=True)
+            if columns is not None:
+                check_predicates(chain, columns, self.config["source"])
 
     @contextmanager
     def _positions(self) -> Iterator[PositionStore | None]:
@@ -213,8 +224,10 @@ def parse_config(config: Config) -> Pipeline:
         PipelineSettings, {key: value for key, value in config.items() if not key.startswith(_PREFIXES)}
     )
     _check_dead_letters(settings, sink)
-    parse_chain(config, source.metadata)
+    chain = parse_chain(config, source.metadata)
     (_, source_settings), (_, sink_settings) = _source_of(config), _sink_of(config)
+    if (columns := source.known_columns(source_settings)) is not None:
+        check_predicates(chain, columns, config["source"])
     if not settings.transforms:  # they may make other columns of it
         check_pair(source_settings, sink_settings)
     return Pipeline(

@@ -26,6 +26,31 @@ PREDICATES: Final = "predicates."
 PluginT = TypeVar("PluginT", bound=Transform | Predicate)
 
 
+def check_predicates(chain: Chain, columns: frozenset[str], source: str) -> None:
+    """Check that the source has the columns that predicates require, as far as the transforms before keep its columns.
+
+    Args:
+        chain: the transforms and their predicates.
+        columns: the names of the columns of the source.
+        source: the name of the source.
+
+    Raises:
+        ConfigError: a predicate requires a column that the source does not have.
+    """
+    for step in chain:
+        if step.predicate is not None:
+            for name in step.predicate.requires:
+                if name not in columns:
+                    raise ConfigError(
+                        f"{step.predicate.place.prefix}type",
+                        type(step.predicate).__name__,
+                        f"predicates without the column {name}: the source {source} has the columns "
+                        + ", ".join(sorted(columns)),
+                    )
+        if not step.transform.keeps_columns:
+            return
+
+
 def parse_chain(config: Config, metadata: frozenset[str]) -> Chain:
     """Create the transforms of a configuration, in order.
 

@@ -71,6 +71,22 @@ class Source(ABC):
         return ""
 
     @classmethod
+    def known_columns(cls, settings: Any, *, reads: bool = False) -> frozenset[str] | None:
+        """Return the names of the columns; null if only reading the source tells them.
+
+        Args:
+            settings: an instance of ``Settings``.
+            reads: whether the source may be read for it.
+
+        Raises:
+            ConfigError: a setting cannot be used.
+            SourceError: the source cannot be read.
+        """
+        if not reads:
+            return None
+        return frozenset(column.name for column in cls.create(settings, task=0, tasks=1).columns)
+
+    @classmethod
     def check_access(cls, settings: Any, *, tasks: int) -> None:
         """Try to read the source: ``create`` by default. For ``validate``, on the machine of the operator or of REST.
 

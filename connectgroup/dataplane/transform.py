@@ -46,9 +46,11 @@ class Transform(ABC):
     Attributes:
         Settings: the settings under ``transforms.<name>.``; each field's description states the allowed values.
         adds_metadata: the columns that this transform adds as record metadata.
+        keeps_columns: whether the rows have the same columns afterwards.
     """
 
     Settings: ClassVar[type[PluginSettings]]
+    keeps_columns: ClassVar[bool] = False
     adds_metadata: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, settings: Any, place: Place) -> None:
@@ -123,9 +125,11 @@ class Predicate(ABC):
 
     Attributes:
         Settings: the settings under ``predicates.<name>.``; each field's description states the allowed values.
+        requires: columns without which the predicate cannot be used.
     """
 
     Settings: ClassVar[type[PluginSettings]]
+    requires: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, settings: Any, place: Place) -> None:
         """Store the settings, an instance of ``Settings``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -64,6 +65,56 @@ def test_error_for_an_unknown_setting_lists_no_key_of_the_framework() -> None:
     allowed = caught.value.allowed.split(", ")
     assert "trigger.ms" in allowed
     assert not {"name", "task", "tasks", "layout"} & set(allowed)
+
+
+TOPICS = {
+    "transforms": "f,g",
+    "transforms.f.type": "Filter",
+    "transforms.f.condition": "true",
+    "transforms.g.type": "Filter",
+    "transforms.g.predicate": "p",
+    "predicates": "p",
+    "predicates.p.type": "TopicNameMatches",
+    "predicates.p.pattern": "a.*",
+}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        {"source.schema": "a INT, b STRING"},
+        {"source.format": "text"},
+        {"source": "kafka", "source.bootstrap.servers": "b:9092", "source.topics": "t", "source.schema": "a INT"},
+        {"source": "datagen", "source.schema": "a INT"},
+        {"source": "spark", "source.format": "rate", "source.path": None},
+    ],
+)
+def test_topic_predicate_without_a_column_topic_is_rejected(source: dict[str, str | None]) -> None:
+    own = {k: v for k, v in GOOD.items() if not k.startswith("source.") or source.get("source", "files") == "files"}
+    config = {key: value for key, value in (own | TOPICS | source).items() if value is not None}
+    with pytest.raises(ConfigError, match=r"predicates\.p\.type: .*TopicNameMatches.*column topic"):
+        PipelineConnector("c", config)
+
+
+def test_topic_predicate_is_accepted_where_there_is_or_may_be_a_column_topic(tmp_path: Path) -> None:
+    kafka = {"source": "kafka", "source.bootstrap.servers": "b:9092", "source.topics": "t"}
+    sink = {key: value for key, value in GOOD.items() if not key.startswith("source")}
+    PipelineConnector("c", sink | TOPICS | kafka)
+    PipelineConnector("c", GOOD | TOPICS | {"source.schema": "a INT, topic STRING"})
+    inserts = {
+        "transforms.f.type": "InsertField",
+        "transforms.f.static.field": "topic",
+        "transforms.f.static.value": "a",
+    }
+    added = GOOD | {"source.schema": "a INT"} | TOPICS | inserts
+    del added["transforms.f.condition"]
+    PipelineConnector("c", added)
+    # The columns of a file's header: only validate reads the file.
+    (tmp_path / "x.csv").write_text("a,b\n1,2\n")
+    inferred = PipelineConnector("c", GOOD | TOPICS | {"source.path": str(tmp_path)})
+    assert "predicates.p.type" in inferred.check_access(1)
+    (tmp_path / "x.csv").write_text("a,topic\n1,2\n")
+    assert "predicates.p.type" not in inferred.check_access(1)
 
 
 def test_division_depends_on_settings_and_number_of_tasks_only() -> None:

@@ -87,6 +87,11 @@ class AnySparkSource(Source):
         self._settings = settings
 
     @classmethod
+    def known_columns(cls, settings: SparkSourceSettings, *, reads: bool = False) -> frozenset[str] | None:
+        # Only a session of Spark knows those of other formats.
+        return frozenset({"timestamp", "value"}) if settings.format in _FORMATS else None
+
+    @classmethod
     def create(cls, settings: SparkSourceSettings, *, task: int, tasks: int) -> AnySparkSource:
         allowed = (*_FORMATS, *listed(os.environ.get(FORMATS_VARIABLE, "")))
         if settings.format not in allowed:

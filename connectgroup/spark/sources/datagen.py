@@ -62,6 +62,10 @@ class DatagenSource(SlicedSource):
         self._started: tuple[float, Mapping[str, int]] | None = None
 
     @classmethod
+    def known_columns(cls, settings: DatagenSettings, *, reads: bool = False) -> frozenset[str]:
+        return frozenset(column.name for column in _columns(settings))
+
+    @classmethod
     def create(cls, settings: DatagenSettings, *, task: int, tasks: int) -> DatagenSource:
         return cls(settings, task=task, tasks=tasks)
 

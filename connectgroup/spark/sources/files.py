@@ -64,6 +64,14 @@ class FileSource(Source):
     reported: set[str] = field(default_factory=set, compare=False)
 
     @classmethod
+    def known_columns(cls, settings: FileSettings, *, reads: bool = False) -> frozenset[str] | None:
+        is_given = settings.format == "text" or settings.schema_ is not None
+        if settings.schema_drift == "evolve" or not (is_given or reads):
+            return None
+        # Without a file there are none yet.
+        return frozenset(column.name for column in _columns(settings, Path(settings.path))) or None
+
+    @classmethod
     def create(cls, settings: FileSettings, *, task: int, tasks: int) -> FileSource:
         root = Path(settings.path)
         list_inodes(root, "", {})

@@ -115,6 +115,10 @@ class KafkaSource(Source):
         return self
 
     @classmethod
+    def known_columns(cls, settings: KafkaSourceSettings, *, reads: bool = False) -> frozenset[str]:
+        return frozenset(column.name for column in _columns(settings))
+
+    @classmethod
     def create(cls, settings: KafkaSourceSettings, *, task: int, tasks: int) -> KafkaSource:
         return cls(settings, partitions_of(settings), task=task, tasks=tasks)
 

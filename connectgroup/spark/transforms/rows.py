@@ -30,6 +30,7 @@ class Filter(Transform):
     """Drops rows: those that the predicate selects, or those that match (do not match) a condition."""
 
     Settings = FilterSettings
+    keeps_columns = True
 
     def apply(self, frame: DataFrame) -> DataFrame:
         from pyspark.sql import functions as F
@@ -88,6 +89,7 @@ class TopicNameMatches(Predicate):
     """True for records whose topic matches."""
 
     Settings = TopicNameMatchesSettings
+    requires = ("topic",)
 
     def condition(self, frame: DataFrame) -> Column:
         if "topic" not in frame.columns:
