@@ -32,7 +32,7 @@ from .protocol.messages.api import Response
 from .protocol.messages.common import each_unit
 from .protocol.messages.describe import DescribedGroup
 from .protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from .protocol.units import LEAVE_EPOCH
+from .protocol.units import LEAVE_EPOCH, counted
 from .worker.command import access_options, worker_options
 from .worker.restart import RESTART_EXIT_CODE
 from .worker.settings import PROCESS_ID_VARIABLE, new_process_id
@@ -404,5 +404,6 @@ def summary(group: DescribedGroup) -> str:
     held = sum(len(list(each_unit(member.assigned))) for member in group.members)
     units = [unit for connector in group.connectors for unit in connector.units if unit.should_run]
     failed = sum(unit.state in ("FAILED", "STALLED") for unit in units)
-    text = f"{group.state} | epoch {group.group_epoch} | {len(group.members)} workers | {held}/{len(units)} units"
+    workers, all_units = counted(len(group.members), "worker"), counted(len(units), "unit")
+    text = f"{group.state} | epoch {group.group_epoch} | {workers} | {held}/{all_units}"
     return text + (f" | {failed} FAILED" if failed else "")

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import connectgroup
 from connectgroup import testing
 from connectgroup.assign.placement import placement_settings
+from connectgroup.cli.errors import UsageError
 from connectgroup.cli.parser import arranged, build_parser
 from connectgroup.config.coordinator import CoordinatorConfig
 from connectgroup.config.rest import RestConfig
@@ -131,14 +132,12 @@ def wrong_fragments(page: str) -> Iterator[str]:
 def wrong_commands(page: str) -> Iterator[str]:
     """Command lines in blocks that the parser rejects, or in which an option is abbreviated."""
     for words in command_lines(page):
-        errors = io.StringIO()
-        with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()):
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):  # --help, --version
             try:
                 build_parser().parse_args(arranged(words))
-            except SystemExit as ended:
-                if ended.code:
-                    yield f"connectgroup {shlex.join(words)}: {errors.getvalue().strip()}"
-                    continue
+            except UsageError as error:
+                yield f"connectgroup {shlex.join(words)}: {error}"
+                continue
         yield from wrong_words(words)
 
 
@@ -262,10 +261,11 @@ def options_by_command() -> dict[tuple[str, ...], set[str]]:
         with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
             parser.parse_args([*words, "--help"])
         found[words] = options_in(said.getvalue().partition("\n\n")[0])
-        errors = io.StringIO()
-        with contextlib.redirect_stderr(errors), contextlib.suppress(SystemExit):
+        choices = None
+        try:
             parser.parse_args([*words, "no-such-command"])
-        choices = re.search(r"choose from (.*?)\)", errors.getvalue())
+        except UsageError as error:
+            choices = re.search(r"choose from (.*?)\)", str(error))
         if choices and len(words) < 2:
             for word in re.findall(r"[a-z]+", choices[1]):
                 visit(parser, (*words, word))

@@ -20,7 +20,7 @@ from ..plugins import load_assignor
 from ..protocol.messages.common import entries, masked, units_of
 from ..protocol.messages.connectors import ConnectorChange, TaskConfig, UpdateConnectorsRequest
 from ..protocol.messages.describe import DescribedGroup, Rebalance
-from ..protocol.units import Unit, printable, show
+from ..protocol.units import Unit, counted, printable, show
 from .copying import copy_group, copy_settings
 from .model import Model, NoPlan
 
@@ -200,7 +200,7 @@ def plan_lines(planned: Plan, *, limit: int = 200) -> Iterator[str]:
     started = sum(not move.source for move in planned.moves)
     ended = sum(not move.target for move in planned.moves)
     yield f"group {planned.group_id} at epoch {planned.epoch}: {planned.change}; nothing is changed"
-    rounds = f"{planned.rounds} round{'' if planned.rounds == 1 else 's'}"
+    rounds = counted(planned.rounds, "round")
     counts = [f"{len(moved)} would move", f"{started} start", f"{restarted} restart", f"{ended} end"]
     yield f"{', '.join(counts)}, in {rounds}, computed with {planned.assignor or 'no assignor'}"
     for move in planned.moves[:limit]:
@@ -214,7 +214,7 @@ def plan_lines(planned: Plan, *, limit: int = 200) -> Iterator[str]:
     if seen is None:
         yield "downtime: no move of this group is known yet"
     else:
-        yield f"downtime of {seen.moves} moves so far: median {seen.median_ms} ms, maximum {seen.max_ms} ms"
+        yield f"downtime of {counted(seen.moves, 'move')} so far: median {seen.median_ms} ms, maximum {seen.max_ms} ms"
     for note in planned.notes:
         yield f"note: {note}"
 
@@ -281,7 +281,7 @@ def _publish(model: Model, connector: ConnectorFile) -> Iterator[str]:
     change = ConnectorChange(connector=name, task_configs=tasks, owner_epoch=owner_epoch)
     model.send(UpdateConnectorsRequest(group_id=group.group_id, member_id=member_id, changes=(change,)))
     model.settle()
-    yield f"connector {name} is assumed to have {count} tasks (tasks.max); its class may create fewer"
+    yield f"connector {name} is assumed to have {counted(count, 'task')} (tasks.max); its class may create fewer"
 
 
 def _moves(model: Model, before: dict[Unit, tuple[str, int]]) -> Iterator[PlannedMove]:

@@ -38,7 +38,7 @@ from ..protocol.records.connect import (
     UnitState,
     epochs_of,
 )
-from ..protocol.units import Unit, printable, show
+from ..protocol.units import Unit, counted, printable, show
 from .comparison import Comparison, Counted, Step
 from .explain import rebalance_json, rebalance_line, rebalance_lines, time_of
 
@@ -226,7 +226,7 @@ def _texts(group: Group, record: Record) -> Iterator[str]:
             yield f"worker {record.member_id} is draining"
         case TargetRecord() if record.epoch != group.target_epoch:
             by = f", computed by {record.computed_by} with {record.assignor}" if record.assignor else ""
-            deferred = f"; {record.deferred} moves deferred to the next round" if record.deferred else ""
+            deferred = f"; {counted(record.deferred, 'move')} deferred to the next round" if record.deferred else ""
             yield f"target assignment of epoch {record.epoch}{by}{deferred}"
         case CurrentRecord():
             yield from _current_texts(group, record)
@@ -243,7 +243,7 @@ def _texts(group: Group, record: Record) -> Iterator[str]:
         case StatusRecord():
             yield f"{Unit(record.connector, record.task)} RUNNING on {record.member_id}"
         case ConnectorRecord():
-            yield f"connector {record.connector}: {record.target_state.name}, {len(record.tasks)} tasks"
+            yield f"connector {record.connector}: {record.target_state.name}, {counted(len(record.tasks), 'task')}"
         case Tombstone() if record.key.kind is Kind.MEMBER and record.key.name in group.members:
             yield f"worker {record.key.name} removed"
         case Tombstone() if record.key.kind is Kind.CONNECTOR and record.key.name in group.connectors:

@@ -1,4 +1,4 @@
-"""The command ``connectgroup``: runs a subcommand and reports an error as one line on standard error, exit code 2."""
+"""The command ``connectgroup``: runs a subcommand and reports an error as one line on standard error (``errors``)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ import sys
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from ..errors import ConnectGroupError, PluginError
+from ..errors import ConnectGroupError
 from ..event_loop import new_event_loop
 from .completion import complete
+from .errors import UsageError, report_error
 from .parser import arranged, build_parser
+from .processes import SERVERS
 
 OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
@@ -22,13 +24,17 @@ OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
-    0: success; 1: an error while the command ran; 2: rejected; 130: interrupted (Ctrl-C); 141: the reader of standard
-    output has closed the pipe.
+    0: success; 1 to 7: an error (``errors``); 130: interrupted (Ctrl-C); 141: the reader of standard output has closed
+    the pipe.
     """
     parser = build_parser()
     if arguments is None:
         complete(parser)
-    options = parser.parse_args(arranged(sys.argv[1:] if arguments is None else arguments))
+    words = arranged(sys.argv[1:] if arguments is None else arguments)
+    try:
+        options = parser.parse_args(words)
+    except UsageError as error:
+        return report_error(error, as_json="--json" in words, serves=False)
     options.own_process = arguments is None
     logging.basicConfig(
         level=logging.DEBUG if options.verbose else logging.INFO,
@@ -50,9 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141  # the shell's exit code for a process ended by SIGPIPE
     except ConnectGroupError as error:
-        text = error.with_location() if isinstance(error, PluginError) else str(error)
-        print(f"connectgroup: {text}", file=sys.stderr)
-        return 2
+        return report_error(error, as_json=getattr(options, "json", False), serves=options.run in SERVERS)
     except KeyboardInterrupt:
         return 130
 

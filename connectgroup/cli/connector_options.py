@@ -88,7 +88,10 @@ def add_connectors(commands: Commands) -> None:
     change = offsets.add_mutually_exclusive_group()
     change.add_argument("--reset", action="store_true", help="forget all offsets of a stopped connector")
     change.add_argument(
-        "--alter", type=path, metavar="FILE", help="JSON file in the form of the listing; a null offset is forgotten"
+        "--alter",
+        type=path,
+        metavar="FILE",
+        help="JSON file in the form of --json; a null offset is forgotten",
     )
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
+from typing import Any
 
 from ..errors import ConfigError, ConnectGroupError, ConnectorNotFound, InvalidRequest
 from ..protocol.messages.common import config_of
 from ..protocol.messages.describe import DescribedConnector, DescribedUnit
 from ..protocol.records.connect import TargetState
-from ..protocol.units import CONNECTOR, Unit, printable
+from ..protocol.units import CONNECTOR, Unit, counted, printable
 from .arguments import secrets_of
 from .render import lag_text, print_json, print_table, rate_text, time_text
 from .requests import check_group, connected
-from .waiting import wait_for, wait_until_ended
+from .waiting import report_progress, wait_for, wait_until_ended
 
 MEASURED = ("ROWS", "ROWS/S", "LAG", "LAST RECORD", "LAST POLL")
 """The columns of ``connectors status`` with the numbers that workers report."""
@@ -80,7 +82,9 @@ async def put_connectors(options: argparse.Namespace) -> int:
             version, created = done.version, done.created
         text = f"{'created' if created else 'updated'}, version {version}"
         _report(options, connector.name, text, version=version)
-        return await wait_for(admin, options, connector.name, version=version)
+        _note_references(options, connector.name, connector.config)
+        await wait_for(admin, options, connector.name, version=version)
+    return 0
 
 
 async def patch_connector(options: argparse.Namespace) -> int:
@@ -103,7 +107,9 @@ async def patch_connector(options: argparse.Namespace) -> int:
         check_connector(options.name, {name: value for name, value in patched.items() if value is not None})
         version = await admin.patch_connector(options.group, options.name, patch)
         _report(options, options.name, f"updated, version {version}", version=version)
-        return await wait_for(admin, options, options.name, version=version)
+        _note_references(options, options.name, {name: value or "" for name, value in patch.items()})
+        await wait_for(admin, options, options.name, version=version)
+    return 0
 
 
 async def connector_status(options: argparse.Namespace) -> int:
@@ -194,7 +200,8 @@ async def delete_connectors(options: argparse.Namespace) -> int:
     async with connected(options) as admin:
         await admin.delete_connector(options.group, options.name)
         _report(options, options.name, "deleted", deleted=True)
-        return await wait_until_ended(admin, options, options.name)
+        await wait_until_ended(admin, options, options.name)
+    return 0
 
 
 async def set_target_state(options: argparse.Namespace) -> int:
@@ -202,7 +209,8 @@ async def set_target_state(options: argparse.Namespace) -> int:
         version = await admin.set_state(options.group, options.name, STATES[options.action])
         done = {"resume": "resumed", "pause": "paused", "stop": "stopped"}[options.action]
         _report(options, options.name, f"{done}, version {version}", version=version)
-        return await wait_for(admin, options, options.name, version=version, state=STATES[options.action].name)
+        await wait_for(admin, options, options.name, version=version, state=STATES[options.action].name)
+    return 0
 
 
 async def restart_connector(options: argparse.Namespace) -> int:
@@ -225,11 +233,12 @@ async def restart_connector(options: argparse.Namespace) -> int:
         text = f"restarting {', '.join(units) or 'nothing: no matching connector or task is assigned'}"
         _report(options, options.name, text, restarted=units)
         epochs = {unit.task: unit.owner_epoch for unit in before.units if unit.task in restarted}
-        return await wait_for(admin, options, options.name, later_than=epochs)
+        await wait_for(admin, options, options.name, later_than=epochs)
+    return 0
 
 
 async def connector_offsets(options: argparse.Namespace) -> int:
-    """Print the offsets as JSON, or change them; ``--alter`` reads what a listing prints."""
+    """Print the offsets, or change them; ``--alter`` reads what ``--json`` prints."""
     from ..client import offsets
     from ..config.connector_file import read_json
     from ..config.connector_offsets import changes_from, offsets_as_json
@@ -251,12 +260,39 @@ async def connector_offsets(options: argparse.Namespace) -> int:
                     raise
                 raise ConfigError(f"{options.alter}: {error.field}", error.value, error.allowed) from error
             await offsets.alter(admin, options.group, options.name, changes, permissions=permissions)
-            _report(options, options.name, f"offsets of {len(changes)} partitions altered", altered=len(changes))
-        else:
-            print_json(
-                offsets_as_json(await offsets.offsets(admin, options.group, options.name, permissions=permissions))
+            _report(
+                options, options.name, f"offsets of {counted(len(changes), 'partition')} altered", altered=len(changes)
             )
+        else:
+            found = await offsets.offsets(admin, options.group, options.name, permissions=permissions)
+            _print_offsets(options, offsets_as_json(found))
     return 0
+
+
+def _print_offsets(options: argparse.Namespace, listing: dict[str, Any]) -> None:
+    """Print offsets as JSON, or as a table: a column for each field of the partitions, then of the offsets."""
+    if options.json:
+        print_json(listing)
+        return
+    rows = [(each["partition"], each["offset"]) for each in listing["offsets"]]
+    if not rows:
+        print("no offsets: the connector has committed none", file=sys.stderr)
+        return
+    fields = [dict.fromkeys(field for row in rows for field in row[part] or ()) for part in (0, 1)]
+    print_table(
+        [field.upper().replace("_", " ") for part in fields for field in part],
+        [[(row[part] or {}).get(field, "-") for part in (0, 1) for field in fields[part]] for row in rows],
+    )
+
+
+def _note_references(options: argparse.Namespace, name: str, config: Mapping[str, str]) -> None:
+    """Say that references to secrets are resolved later. Only workers know what they allow, and they tell nobody."""
+    from ..config.secrets import without_references
+
+    settings = ", ".join(sorted(config.keys() - without_references(config).keys()))
+    if settings and not options.wait:
+        text = f"note: {printable(settings)}: only a worker can tell whether it may resolve the references; --wait or"
+        report_progress(options, f"{text} connectgroup connectors status {printable(name)} shows it")
 
 
 def _report(options: argparse.Namespace, name: str, text: str, **fields: object) -> None:

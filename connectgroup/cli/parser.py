@@ -13,6 +13,7 @@ from ..protocol.records.connect import HISTORY
 from .arguments import add_allowed_paths, add_coordinator, add_group, add_json, add_secrets, count, name, number, path
 from .completion import SHELLS, print_completion, with_groups, with_plugins, with_workers
 from .connector_options import add_connectors, add_plugins
+from .errors import UsageError
 from .groups import (
     delete_groups,
     describe_groups,
@@ -32,7 +33,7 @@ class _Parser(argparse.ArgumentParser):
     """Reports an error as one line, like all other errors of the command; ``--help`` prints the usage."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+        raise UsageError(self.prog, f"{message}; see {self.prog} --help")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """A command rejects unknown options itself, so that the error refers to the help of the command."""

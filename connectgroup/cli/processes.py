@@ -407,6 +407,10 @@ async def prepare_spark(options: argparse.Namespace) -> int:
     return 0
 
 
+SERVERS: Final = (run_up, serve_coordinator, serve_rest, serve_proxy, serve_worker)
+"""The subcommands of this file that run until they are stopped."""
+
+
 def _make_directory(option: str, path: Path) -> None:
     """Create a directory of mode 0700; an existing directory keeps its mode."""
     try:

@@ -8,9 +8,17 @@ import sys
 from collections.abc import Mapping
 
 from ..client.admin import POLL_S, Admin
+from ..errors import ConnectorNotFound
 from ..protocol.messages.common import each_unit
 from ..protocol.messages.describe import DescribedConnector, DescribedGroup
-from ..protocol.units import CONNECTOR, Unit
+from ..protocol.units import CONNECTOR, Unit, counted
+from .errors import NotReached
+
+
+def report_progress(options: argparse.Namespace, line: str) -> None:
+    """Print a line while a command waits; not with ``--json``: standard error then has at most one error, as JSON."""
+    if not options.json:
+        print(line, file=sys.stderr, flush=True)
 
 
 async def wait_for(
@@ -21,50 +29,54 @@ async def wait_for(
     version: int = 0,
     state: str | None = None,
     later_than: Mapping[int, int] | None = None,
-) -> int:
-    """Wait until a connector is in a state, if ``--wait`` was given. Returns the exit code: 1 if it is not reached.
+) -> None:
+    """Wait until a connector is in a state, if ``--wait`` was given.
 
     Args:
         version: the version of the change: a target assignment of this group epoch or a later one is waited for.
         state: RUNNING: the connector and its tasks run; PAUSED: no task has an owner; STOPPED: no unit has one. By
             default the connector's target state, which a change of its configuration leaves as it is.
         later_than: owner epoch by task: these units are waited for at a later owner epoch.
+
+    Raises:
+        NotReached: the state was not reached within ``--timeout``, or a unit has failed.
+        ConnectorNotFound: the connector was deleted meanwhile.
     """
     if not options.wait:
-        return 0
+        return
     loop = asyncio.get_running_loop()
     give_up_at, last = loop.time() + options.timeout, ""
     while True:
         group = await admin.describe(options.group, connectors=(name,), connectors_only=True)
         if not group.connectors:
-            print(f"connectgroup: connector {name}: was deleted", file=sys.stderr)
-            return 1
+            raise ConnectorNotFound(f"connector {name}: was deleted")
         (connector,) = group.connectors
         wanted = state or connector.target_state
         line = _progress(connector, wanted)
         if line != last:
-            print(f"connector {name}: {line}", file=sys.stderr, flush=True)
+            report_progress(options, f"connector {name}: {line}")
             last = line
         if _reached(group, connector, version, wanted, later_than or {}):
-            return 0
+            return
         failed = [unit for unit in connector.units if unit.state == "FAILED"] if wanted == "RUNNING" else []
         current = [unit for unit in failed if unit.owner_epoch > (later_than or {}).get(unit.task, -1)]
         if current and group.assignment_epoch >= version:
             unit = current[0]
-            print(f"connectgroup: {Unit(name, unit.task)} failed: {unit.message}", file=sys.stderr)
-            return 1
+            raise NotReached(f"{Unit(name, unit.task)} failed: {unit.message}")
         if loop.time() >= give_up_at:
             explain = f"connectgroup groups explain {options.group} --task {name}"
-            text = f"connector {name}: not {wanted} within {options.timeout} s; see {explain}"
-            print(f"connectgroup: {text}", file=sys.stderr)
-            return 1
+            raise NotReached(f"connector {name}: not {wanted} within {options.timeout} s; see {explain}")
         await asyncio.sleep(POLL_S)
 
 
-async def wait_until_ended(admin: Admin, options: argparse.Namespace, name: str) -> int:
-    """Wait until no worker runs a unit of a deleted connector, if ``--wait`` was given. Returns the exit code."""
+async def wait_until_ended(admin: Admin, options: argparse.Namespace, name: str) -> None:
+    """Wait until no worker runs a unit of a deleted connector, if ``--wait`` was given.
+
+    Raises:
+        NotReached: some run on at the end of ``--timeout``.
+    """
     if not options.wait:
-        return 0
+        return
     loop = asyncio.get_running_loop()
     give_up_at, last = loop.time() + options.timeout, 0
     while True:
@@ -72,14 +84,13 @@ async def wait_until_ended(admin: Admin, options: argparse.Namespace, name: str)
         held = [unit for each in group.members for unit in each_unit((*each.assigned, *each.pending_revocation))]
         left = len({unit for unit in held if unit.connector == name})
         if not left:
-            return 0
+            return
         if left != last:
-            print(f"connector {name}: {left} units to stop", file=sys.stderr, flush=True)
+            report_progress(options, f"connector {name}: {counted(left, 'unit')} to stop")
             last = left
         if loop.time() >= give_up_at:
-            text = f"connector {name}: {left} units have not stopped within {options.timeout} s"
-            print(f"connectgroup: {text}", file=sys.stderr)
-            return 1
+            have = f"{counted(left, 'unit')} {'has' if left == 1 else 'have'}"
+            raise NotReached(f"connector {name}: {have} not stopped within {options.timeout} s")
         await asyncio.sleep(POLL_S)
 
 

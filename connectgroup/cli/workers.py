@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
 
 from ..client.admin import POLL_S
 from ..client.conditions import find_member
 from ..errors import TimedOut
 from ..protocol.messages.common import each_unit
+from ..protocol.units import counted
 from ..rest.views import group_description
+from .errors import NotReached
 from .render import print_json, print_table
 from .requests import connected
+from .waiting import report_progress
 
 
 async def list_workers(options: argparse.Namespace) -> int:
@@ -46,9 +48,8 @@ async def restart_worker(options: argparse.Namespace) -> int:
             return 0
         try:
             await admin.wait_worker(options.group, options.name, timeout_s=options.timeout)
-        except TimedOut:
-            print(f"connectgroup: worker {options.name}: not back within {options.timeout} s", file=sys.stderr)
-            return 1
+        except TimedOut as error:
+            raise NotReached(f"worker {options.name}: not back within {options.timeout} s") from error
     _report(options, "restarted")
     return 0
 
@@ -69,13 +70,12 @@ async def drain_worker(options: argparse.Namespace) -> int:
                 break
             left = sum(1 for _ in each_unit(member.assigned))
             if left != last:
-                print(f"worker {options.name}: {left} units to move", file=sys.stderr, flush=True)
+                report_progress(options, f"worker {options.name}: {counted(left, 'unit')} to move")
                 last = left
             if loop.time() >= give_up_at:
                 others = "" if len(group.members) > 1 else "; there is no other worker that can run them"
-                text = f"worker {options.name}: not drained within {options.timeout} s: it still has {left} units"
-                print(f"connectgroup: {text}{others}", file=sys.stderr)
-                return 1
+                text = f"worker {options.name}: not drained within {options.timeout} s"
+                raise NotReached(f"{text}: it still has {counted(left, 'unit')}{others}")
             await asyncio.sleep(POLL_S)
     _report(options, "drained")
     return 0

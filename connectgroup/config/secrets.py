@@ -53,7 +53,9 @@ class Secrets:
             found: receives the secrets, under names that ``masking`` recognizes as credentials.
 
         Raises:
-            ConfigError: a reference has another form, is not allowed, or leads to nothing. It contains no secret.
+            ConfigError: a reference has another form, is not allowed, or leads to nothing. It contains no secret, and
+                no entry of the lists: it becomes the trace of a failed task, and whoever may write connectors would
+                learn which other secrets there are.
         """
         check_references(config)
         return {key: self._resolved(key, value, found) for key, value in config.items()}
@@ -78,7 +80,7 @@ class Secrets:
         if match["provider"] == "env":
             name = place["key"]
             if not self._allows(name):
-                raise ConfigError(setting, match[0], f"a variable of --secret-env: {', '.join(self.env) or 'none'}")
+                raise ConfigError(setting, match[0], f"a variable that --secret-env allows{_none(self.env)}")
             if name not in os.environ:
                 raise ConfigError(setting, match[0], "a variable that is set for the worker")
             return os.environ[name]
@@ -99,8 +101,9 @@ class Secrets:
         real = Path(os.path.realpath(path))
         allowed = [Path(os.path.realpath(each)) for each in self.paths]
         if not any(real == each or each in real.parents for each in allowed):
-            listed = ", ".join(map(str, self.paths)) or "none"
-            raise ConfigError(setting, reference, f"a file at or below a path of --secret-path: {listed}")
+            raise ConfigError(
+                setting, reference, f"a file at or below a path that --secret-path allows{_none(self.paths)}"
+            )
         try:
             # The path has no links; one that appears meanwhile is not followed, and a FIFO does not block.
             descriptor = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -114,6 +117,11 @@ class Secrets:
         except UnicodeError:
             # The original error contains the bytes of the file.
             raise ConfigError(setting, reference, "a file in UTF-8") from None
+
+
+def _none(allowed: Sequence[object]) -> str:
+    """Say that a list is empty, which is the default."""
+    return "" if allowed else ": none"
 
 
 def has_references(config: Mapping[str, str]) -> bool:

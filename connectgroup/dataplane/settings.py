@@ -84,10 +84,20 @@ def setting_names(model: type[PluginSettings], prefix: str = "") -> list[str]:
 
 
 def unknown_setting(key: str, known: Iterable[str]) -> ConfigError:
-    """Return the error for a setting that does not exist; it suggests the most similar setting that does."""
+    """Return the error for a setting that does not exist; it suggests the most similar setting that does.
+
+    Without a similar one it lists those that may be meant: with the same prefix, if there are some.
+    """
     allowed = sorted(known)
-    # sink.dsn is no misspelt sink.
-    near = difflib.get_close_matches(key, [name for name in allowed if not key.startswith(f"{name}.")], n=1)
+    prefix = f"{key.partition('.')[0]}."
+    # The prefix is equal, so it says nothing: sink.host is no misspelt sink.table.
+    below = [name.removeprefix(prefix) for name in allowed if name.startswith(prefix)] if "." in key else []
+    near = [prefix + name for name in difflib.get_close_matches(key.removeprefix(prefix), below, n=1)]
+    if not near:
+        # sink.dsn is no misspelt sink.
+        others = [name for name in allowed if not key.startswith(f"{name}.")]
+        near = difflib.get_close_matches(key, others, n=1, cutoff=0.8 if below else 0.6)
+    listed = [prefix + name for name in below] or allowed
     return ConfigError(
-        printable(key), UNKNOWN_SETTING, f"{near[0]} (did you mean that?)" if near else ", ".join(allowed)
+        printable(key), UNKNOWN_SETTING, f"{near[0]} (did you mean that?)" if near else ", ".join(listed)
     )

@@ -50,6 +50,11 @@ Units = frozenset[Unit]
 NO_UNITS: Final[Units] = frozenset()
 
 
+def counted(count: int, noun: str) -> str:
+    """Format a number of things: ``1 task``, ``2 tasks``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def show(units: Iterable[Unit | TopicPartition], *, limit: int = 8) -> str:
     """Format units for display: ``a, a-0, a-1``, sorted, truncated after ``limit`` with the number omitted."""
     named = list(units)

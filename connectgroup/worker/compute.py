@@ -18,7 +18,7 @@ from ..member.actions import Compute
 from ..member.state_machine import Member
 from ..protocol.messages.assignment import InstallRequest, InstallResponse, PrepareRequest, PrepareResponse
 from ..protocol.messages.common import grouped
-from ..protocol.units import printable
+from ..protocol.units import counted, printable
 from ..telemetry.spans import ASSIGNOR, EPOCH, GROUP, MEMBER, MEMBER_EPOCH, Value, in_span, mark_failed
 from ..threads import off_loop
 from .metrics import WorkerMetrics
@@ -144,10 +144,10 @@ class Computations:
             said = assignment.message or f"error {assignment.error}"
             return _failed(install, f"{describe_assignor(assignor)}: {said}", assignment.error)
         logger.info(
-            "epoch %d: computed by %s for %d members in %.1f ms",
+            "epoch %d: computed by %s for %s in %.1f ms",
             prepared.group_epoch,
             name,
-            len(prepared.members),
+            counted(len(prepared.members), "member"),
             (time.monotonic() - started) * 1000,
         )
         return replace(

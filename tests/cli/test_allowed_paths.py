@@ -34,7 +34,7 @@ def test_up_allows_the_current_directory_and_says_so(home: Path, tmp_path: Path)
     with Program(*arguments, "--connector", idle(tmp_path / "b.json", home / "log"), cwd=home) as up:
         address = up.line_with("coordinator at ").split()[2].rstrip(",")
         up.line_with(f"connectors may use files in {home} (--allowed-path)")
-        up.line_with("| 1 workers | 2/2 units |")
+        up.line_with("| 1 worker | 2/2 units |")
         # The command line does not know the list of the workers: they reject the connector.
         group = ("--coordinator", address)
         assert call_command("connectors", "put", idle(tmp_path / "a.json", outside), *group).code == 0

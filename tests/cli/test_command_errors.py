@@ -1,8 +1,9 @@
-"""Each kind of invalid use of a command: one line on standard error, exit code 2."""
+"""Each kind of invalid use of a command: one line on standard error, and its exit code."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import socket
 import sqlite3
@@ -228,6 +229,19 @@ LINES = {
 }
 
 
+KINDS = {
+    "no coordinator": ("unavailable", 5),
+    "no coordinator for a change": ("unavailable", 5),
+    "no such host": ("unavailable", 5),
+    "unknown group described": ("not_found", 3),
+    "unknown group explained": ("not_found", 3),
+    "unknown connector": ("not_found", 3),
+    "a connector of an unknown group": ("not_found", 3),
+    "a restart in an unknown group": ("not_found", 3),
+}
+"""Those whose exit code is not 2."""
+
+
 @pytest.fixture(scope="module")
 def placeholders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """Values of the placeholders above: a running coordinator, a port without a listener, and invalid files."""
@@ -260,13 +274,26 @@ def placeholders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str,
 
 
 @pytest.mark.parametrize("what", LINES)
-def test_error_is_one_line_and_exit_code_2(placeholders: dict[str, str], what: str) -> None:
+def test_error_is_one_line_with_its_exit_code(placeholders: dict[str, str], what: str) -> None:
     """The setting, the value, what is allowed; never a traceback or a usage text."""
     arguments, line = LINES[what]
     done = call_command(*(word.format(**placeholders) for word in arguments))
-    assert done.code == 2, done
-    assert done.out == ""
+    _, code = KINDS.get(what, ("rejected", 2))
+    assert (done.code, done.out) == (code, ""), done
     for name, value in placeholders.items():
         line = line.replace(f"{{{name}}}", re.escape(value))
     assert re.fullmatch(line + "\n", done.err), done.err
     assert done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("what", ["no coordinator", "unknown connector", "a missing file", "an unknown command"])
+def test_error_with_json_is_one_json_object_on_standard_error(placeholders: dict[str, str], what: str) -> None:
+    arguments, line = LINES[what]
+    done = call_command(*(word.format(**placeholders) for word in arguments), "--json")
+    kind, code = KINDS.get(what, ("rejected", 2))
+    assert (done.code, done.out, done.err.count("\n")) == (code, "", 1)
+    error = json.loads(done.err)
+    assert (error["error"], error["exit_code"]) == (kind, code)
+    for name, value in placeholders.items():
+        line = line.replace(f"{{{name}}}", re.escape(value))
+    assert re.fullmatch(line, f"connectgroup: {error['message']}")

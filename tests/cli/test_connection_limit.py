@@ -52,7 +52,7 @@ def test_commands_and_workers_report_the_limit_that_is_reached(tmp_path: Path, o
         host, _, port = address.rpartition(":")
         with busy_connections(host, int(port), 2):
             listed = call_command("groups", "list", "--coordinator", address)
-            assert (listed.code, listed.err) == (2, f"connectgroup: {LIMITS[option]}\n")
+            assert (listed.code, listed.err) == (5, f"connectgroup: {LIMITS[option]}\n")
             arguments = ("--name", "w", "--group", "g", "--coordinator", address, "--scratch", tmp_path)
             with Program("worker", *arguments) as worker:
                 worker.line_with(f"heartbeat failed (attempt 1): {LIMITS[option]}")

@@ -129,5 +129,5 @@ async def test_unknown_group_and_unknown_task_are_one_line(tmp_path: Path) -> No
         missing = await command("groups", "explain", "nosuch", "--coordinator", group.server.address)
     assert too_early.err == "connectgroup: --task: got 'c-0'; allowed: c, which has no tasks yet\n"
     assert unassigned.lines == ["c: UNASSIGNED", "  the group has no workers"]
-    assert missing.code == 2
+    assert missing.code == 3
     assert missing.err.count("\n") == 1

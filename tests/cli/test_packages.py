@@ -143,7 +143,7 @@ def test_group_runs_with_the_base_packages_alone(idle: Path, tmp_path: Path, onl
     assert re.fullmatch(r"\d+\nnot a base package: pyarrow\n", done.stdout)
     arguments = ("--data", tmp_path / "data", "--connector", idle, "--port", 0, "--workers", 1)
     with Program("up", *arguments, environment=only_base) as up:
-        up.line_with("| 1 workers | 3/3 units |")
+        up.line_with("| 1 worker | 3/3 units |")
         at = up.line_with("coordinator at ").removeprefix("coordinator at ").partition(",")[0]
 
         def all_run() -> bool:

@@ -71,7 +71,7 @@ def test_restart_of_an_unknown_worker_is_rejected_with_one_line(tmp_path: Path) 
         with group.worker("b") as b:
             wait("all tasks", lambda: group.all_run(2), a.output)
             unknown = group.restart("x")
-            assert (unknown.out, unknown.code) == ("", 2)
+            assert (unknown.out, unknown.code) == ("", 3)
             assert unknown.err == "connectgroup: worker: got 'x'; allowed: a, b\n"
             # Paused, the worker does not act on the request, so a second request finds the first.
             os.kill(b.pid, signal.SIGSTOP)
@@ -80,7 +80,7 @@ def test_restart_of_an_unknown_worker_is_rejected_with_one_line(tmp_path: Path) 
             again = group.restart("b", "--no-wait")
             assert (again.out, again.code) == ("worker b: restart already requested\n", 0)
             late = group.restart("b", "--timeout", 1)
-            assert (late.err, late.code) == ("connectgroup: worker b: not back within 1 s\n", 1)
+            assert (late.err, late.code) == ("connectgroup: worker b: not back within 1 s\n", 7)
             # Another worker may restart meanwhile: if the paused worker was chosen to compute, the join of the other
             # one replaces it.
             assert group.restart("a").out == "worker a: restarted\n"
@@ -89,7 +89,7 @@ def test_restart_of_an_unknown_worker_is_rejected_with_one_line(tmp_path: Path) 
             b.signal(signal.SIGTERM)
             assert b.ended() == 0
         missing = group.restart("b")
-        assert (missing.err, missing.code) == ("connectgroup: worker: got 'b'; allowed: a\n", 2)
+        assert (missing.err, missing.code) == ("connectgroup: worker: got 'b'; allowed: a\n", 3)
 
 
 def test_worker_is_drained_and_a_connector_deleted_by_command(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_worker_is_drained_and_a_connector_deleted_by_command(tmp_path: Path) ->
         with group.worker("b") as b:
             wait("all tasks", lambda: group.all_run(2), a.output)
             unknown = group.run("workers", "drain", "x")
-            assert (unknown.err, unknown.code) == ("connectgroup: worker: got 'x'; allowed: a, b\n", 2)
+            assert (unknown.err, unknown.code) == ("connectgroup: worker: got 'x'; allowed: a, b\n", 3)
             done = group.run("workers", "drain", "b")
             assert (done.out, done.code) == ("worker b: drained\n", 0)
             assert "worker b: 0 units to move" in done.err
@@ -106,7 +106,7 @@ def test_worker_is_drained_and_a_connector_deleted_by_command(tmp_path: Path) ->
         vain = group.run("workers", "drain", "a", "--timeout", 1)
         still = f"worker a: not drained within 1 s: it still has {TASKS + 1} units"
         assert vain.err.splitlines()[-1] == f"connectgroup: {still}; there is no other worker that can run them"
-        assert vain.code == 1
+        assert vain.code == 7
         again = group.run("workers", "drain", "a", "--no-wait")
         assert (again.out, again.code) == ("worker a: drain already requested\n", 0)
         as_json = group.run("workers", "drain", "a", "--no-wait", "--json")

@@ -35,6 +35,6 @@ def test_up_runs_tasks_whatever_modules_the_current_directory_has(
     idle = connector_file(tmp_path / "idle.json", **{"connector.class": "idle", "tasks.max": "2"})
     arguments = ("up", "--data", tmp_path / "data", "--connector", idle, "--port", 0, "--workers", 1)
     with Program(*arguments, command=command, cwd=full_of_shadows) as up:
-        up.line_with("| 1 workers | 3/3 units |")
+        up.line_with("| 1 worker | 3/3 units |")
         up.signal(signal.SIGTERM)
         assert up.ended() == 0, up.output()

@@ -43,7 +43,7 @@ def test_groups_of_a_broker_are_listed_and_described(new_group: NewGroup, tmp_pa
         assert len(re.findall(rf"{new.name} +\d +5", offsets)) == 2, offsets
 
         missing = call_command("groups", "describe", "nosuch", *at)
-        assert missing.code == 2
+        assert missing.code == 3
         assert "no such group 'nosuch'; groups here: " in missing.err
         assert classic.name in missing.err
         settings = tmp_path / "client.properties"
@@ -89,7 +89,7 @@ def test_a_group_that_may_not_be_described_does_not_hide_the_others(
         assert re.search(rf"{open_.name} +consumer +Stable", listed.out), listed.err
         assert re.search(rf"{secret.name} +NOT SERVED", listed.out)
         refused = call_command("groups", "describe", secret.name, *at)
-        assert (refused.code, refused.out) == (2, "")
+        assert (refused.code, refused.out) == (5, "")
         for error in (listed.err, refused.err):
             assert "--bootstrap-server" not in error, "the address is right"
             assert error.count("\n") == 1
@@ -100,7 +100,7 @@ def test_broker_that_does_not_answer_is_one_line() -> None:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
         ended = call_command("groups", "list", "--bootstrap-server", address)
-    assert ended.code == 2
+    assert ended.code == 5
     assert re.fullmatch(rf"connectgroup: {address}: .*; allowed: --bootstrap-server with .*\n", ended.err), ended.err
     alone = call_command("groups", "list", "--command-config", "x")
     assert "--command-config: got 'x'; allowed: a file together with --bootstrap-server" in alone.err

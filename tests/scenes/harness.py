@@ -25,7 +25,7 @@ from connectgroup.protocol.messages.assignment import InstalledMember, InstallRe
 from connectgroup.protocol.messages.common import AssignorInfo, grouped, units_of
 from connectgroup.protocol.messages.heartbeat import HeartbeatResponse, MemberAssignment, UnitGrant
 from connectgroup.protocol.records.connect import TargetRecord
-from connectgroup.protocol.units import Unit, Units
+from connectgroup.protocol.units import Unit, Units, counted
 from tests.group import invariants
 from tests.group.builders import GROUP, FixedAssignor, Scene, round_robin, settings
 
@@ -358,7 +358,7 @@ class SceneHarness:
             if isinstance(record, TargetRecord):
                 targets = {member_id: group.target(member_id).units for member_id in group.members}
                 by = f"by {record.computed_by}" if computed else "without a computation"
-                later = f"; {record.deferred} moves are deferred to the next round" if record.deferred else ""
+                later = f"; {counted(record.deferred, 'move')} deferred to the next round" if record.deferred else ""
                 yield f"target epoch {record.epoch} {by}: {targets_text(targets)}{later}"
         yield from self._delays(before, after)
         for who in sorted(after.temporarily_left - before.temporarily_left):

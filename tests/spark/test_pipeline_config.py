@@ -46,6 +46,7 @@ GOOD = {
             "sink.table is a setting of sink postgres and sink sqlite",
         ),
         ({"source.pth": "x"}, "source.pth: unknown; allowed: source.path (did you mean that?)"),
+        ({"sink.host": "x"}, "sink.host: unknown; allowed: sink.auto.create, sink.auto.evolve, "),
         ({"source_path": "x"}, "source_path: unknown; allowed: source.path (did you mean that?)"),
         ({"layout": "x"}, "layout: unknown; allowed: nothing: the pipeline sets it for its tasks"),
         ({"zzz\n": "x"}, "zzz"),

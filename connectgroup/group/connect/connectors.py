@@ -35,7 +35,7 @@ from ...protocol.messages.connectors import (
 )
 from ...protocol.records.base import Kind, Tombstone
 from ...protocol.records.connect import ConnectorRecord, TargetState, TaskEntry
-from ...protocol.units import CONNECTOR, NO_UNITS, Unit, Units, printable
+from ...protocol.units import CONNECTOR, NO_UNITS, Unit, Units, counted, printable
 from .. import sizes
 from ..kernel.outcome import Outcome
 from . import validate
@@ -201,7 +201,7 @@ def _change(group: Group, member_id: str | None, wanted: ConnectorChange, epoch:
     if wanted.task_configs is not None:
         tasks = _tasks(after, wanted, epoch)
         if tasks != after.tasks:
-            causes.append(f"has {len(tasks)} tasks (had {len(after.tasks)})")
+            causes.append(f"has {counted(len(tasks), 'task')} (had {len(after.tasks)})")
             after = replace(after, tasks=tasks)
     if wanted.restart:
         restarted = _restarted(group, after, wanted.restart, epoch)
