@@ -240,7 +240,8 @@ class Bench:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             *("-P", "-m", "connectgroup", "worker", "--coordinator", self.supervisor.server.address, "--group", GROUP),
-            *("--name", name, "--scratch", str(self.scratch), "--assignor", "balanced", *options),
+            *("--name", name, "--scratch", str(self.scratch), "--assignor", "balanced"),
+            *("--allowed-path", str(self.log.path.parent.resolve()), *options),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,

@@ -132,7 +132,7 @@ def connect(url: str, *, schema: str = "", password: str | None = None) -> psyco
     """Open a connection in which each statement is a transaction unless one is begun; times are UTC.
 
     Raises:
-        ConfigError: the driver is not installed, or the schema's name cannot be used.
+        ConfigError: the driver is not installed, or an option of the URL is not allowed.
         SinkError: the server cannot be reached.
     """
     try:
@@ -159,6 +159,8 @@ def connect(url: str, *, schema: str = "", password: str | None = None) -> psyco
         **({"password": password} if password is not None else {}),
     }
     try:
+        if "sslkeylogfile" in psycopg.conninfo.conninfo_to_dict(url):
+            raise ConfigError("url", "sslkeylogfile=", "a connection string without an option that writes a file")
         return psycopg.connect(url, autocommit=True, **arguments)
     except (psycopg.Error, OSError) as error:
         raise SinkError(f"PostgreSQL: {_one_line(error)}; allowed: a server that accepts this connection") from error

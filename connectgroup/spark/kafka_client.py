@@ -17,6 +17,8 @@ _ALLOWED = 'settings of the Kafka client as a JSON object of texts, such as {"se
 _REFUSED = (
     "plugin.library.paths",
     "ssl.engine.location",
+    "ssl.engine.id",
+    "ssl.providers",
     "sasl.jaas.config",
     "sasl.kerberos.kinit.cmd",
     "enable.ssl.certificate.verification",

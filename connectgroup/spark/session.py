@@ -41,6 +41,9 @@ DRIVER_HOST: Final = "CONNECTGROUP_SPARK_DRIVER_HOST"
 QUERY_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 """Loggers of PySpark (``PySparkException._log_exception``)."""
 
+REFLECTION: Final = ("reflect", "java_method", "try_reflect")
+"""Functions of Spark SQL that call a method of Java by its name."""
+
 logger = logging.getLogger(__name__)
 
 _lock = threading.Lock()
@@ -132,7 +135,23 @@ def _start() -> SparkSession:
     if (server := getattr(context, "_accumulatorServer", None)) is not None:
         # Its connection ends when Java is killed; it would print a stack trace to the standard error.
         server.handle_error = _ignore_error
-    return SparkSession(context)
+    session = SparkSession(context)
+    _remove_reflection(session)
+    return session
+
+
+def _remove_reflection(session: SparkSession) -> None:
+    """Remove the functions of Spark SQL that call any method of Java, for this session and for all that follow it.
+
+    A transform could read environment variables or open files with them, whatever the worker allows.
+    """
+    jvm: Any = session._jvm
+    some, catalyst = jvm.scala.Option.apply, jvm.org.apache.spark.sql.catalyst
+    registries = catalyst.analysis.FunctionRegistry.builtin(), session._jsparkSession.sessionState().functionRegistry()
+    for name in REFLECTION:
+        function = catalyst.FunctionIdentifier(name, some("builtin"), some("system"))
+        for registry in registries:
+            assert registry.dropFunction(function), f"Spark has no function {name}"
 
 
 def _is_not_from_py4j(record: logging.LogRecord) -> bool:
@@ -181,6 +200,9 @@ def settings(java_options: Sequence[str] = ()) -> dict[str, str]:
         "spark.sql.warehouse.dir": str(scratch / "connectgroup-warehouse"),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "2",
+        # Queries of transforms: a path is no table, and ${name} stands for no setting.
+        "spark.sql.runSQLOnFiles": "false",
+        "spark.sql.variable.substitute": "false",
         # The default, and the option in which a source of this package travels: it may contain a password.
         "spark.sql.redaction.options.regex": "(?i)url|plan",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",

@@ -80,6 +80,10 @@ def test_topic_that_does_not_exist_is_one_clear_line(kafka: str) -> None:
         ({"source.topics.regex": "("}, r"source\.topics\.regex: got '\('; allowed: a regular expression"),
         ({"source.topics": "t", "source.metadata": "nope"}, r"source\.metadata: got 'nope'; allowed: key, topic"),
         ({"source.topics": "t", "source.client": '{"plugin.library.paths": "x"}'}, r"source\.client: got 'plugin"),
+        (
+            {"source.topics": "t", "source.client": '{"ssl.providers": "/tmp/x"}'},
+            r"source\.client: got 'ssl\.providers'",
+        ),
         ({"source.topics": "t", "source.starting.offsets": "7"}, r"source\.starting\.offsets: got '7'"),
         (
             {"source.topics": "t", "value.converter": "AvroConverter"},

@@ -204,3 +204,11 @@ def test_server_that_cannot_be_reached_is_one_clear_line() -> None:
 def test_password_is_in_no_text_of_the_settings() -> None:
     settings = PostgresSettings.model_validate({"table": "t", "password": "hunter2"})
     assert "hunter2" not in f"{settings!r} {settings}"
+
+
+def test_connection_string_has_no_option_that_writes_a_file(tmp_path: Path) -> None:
+    """libpq would append to it as the worker's user, whatever ``--allowed-path`` is."""
+    from connectgroup.dataplane.postgres_store import connect
+
+    with pytest.raises(ConfigError, match=r"url: got 'sslkeylogfile='"):
+        connect(f"postgresql://h/d?sslkeylogfile={tmp_path / 'file'}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import sqlite3
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -261,6 +262,72 @@ def test_every_transform_of_connect_is_available() -> None:
         "sql",
     }
     assert set(available("predicates")) >= {"RecordIsTombstone", "TopicNameMatches", "sql"}
+
+
+PROGRAM = "SELECT TRANSFORM(id) USING 'echo 1' AS (x) FROM batch"
+BY_REFLECTION = "java_method('java.lang.System', 'getenv', 'HOME')"
+
+
+@pytest.mark.parametrize(
+    ("query", "reason"),
+    [
+        ("SELECT * FROM text.`{file}`", "cannot be found"),
+        ("INSERT OVERWRITE LOCAL DIRECTORY '{out}' USING text SELECT name FROM batch", "Syntax error"),
+        ("FROM batch INSERT OVERWRITE LOCAL DIRECTORY '{out}' USING text SELECT name", "Syntax error"),
+        ("CREATE TABLE t USING text LOCATION '{out}' AS SELECT name FROM batch", "Syntax error"),
+        ("ADD JAR '{file}'", "Syntax error"),
+        ("SET spark.sql.runSQLOnFiles=true", "Syntax error"),
+        ("BEGIN SELECT 1; END", "Syntax error"),
+        (PROGRAM, "runs no program"),
+        ("SELECT id FROM (FROM batch MAP id USING 'cat' AS id)", "runs no program"),
+        (f"WITH c AS ({PROGRAM}) SELECT (SELECT max(x) FROM c) AS x FROM batch", "runs no program"),
+        (f"SELECT * FROM batch WHERE id IN (SELECT cast(x AS INT) FROM ({PROGRAM}))", "runs no program"),
+        (f"SELECT {BY_REFLECTION} FROM batch", "Cannot resolve routine"),
+        (f"SELECT system.builtin.{BY_REFLECTION} FROM batch", "system"),
+        (
+            f"SELECT IDENTIFIER('java_' || 'method'){BY_REFLECTION.removeprefix('java_method')}",
+            "Cannot resolve routine",
+        ),
+        ("SELECT try_reflect('java.lang.System', 'exit', 1) FROM batch", "Cannot resolve routine"),
+    ],
+)
+def test_query_of_a_transform_reaches_no_file_program_or_java_class(
+    spark: None, tmp_path: Path, query: str, reason: str
+) -> None:
+    """The worker would run it as its own user, whatever ``--allowed-path`` and ``--secret-env`` are."""
+    file, out = tmp_path / "secret.txt", tmp_path / "out"
+    file.write_text("canary")
+    with pytest.raises(ConfigError, match=reason):
+        run({"type": "sql", "query": query.format(file=file, out=out)})
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        f"id IN (SELECT cast(x AS INT) FROM ({PROGRAM}))",
+        f"name = {BY_REFLECTION}",
+        "exists(SELECT * FROM text.`{file}`)",
+    ],
+)
+def test_condition_reaches_no_file_program_or_java_class(spark: None, tmp_path: Path, condition: str) -> None:
+    from connectgroup.spark.session import spark_session
+
+    file = tmp_path / "secret.txt"
+    file.write_text("canary")
+    spark_session().createDataFrame(ROWS, SCHEMA).createOrReplaceTempView("batch")
+    for settings in (
+        {"transforms.t.condition": condition.format(file=file)},
+        {"transforms.t.predicate": "p", "predicates": "p", "predicates.p.type": "sql"}
+        | {"predicates.p.condition": condition.format(file=file)},
+    ):
+        with pytest.raises(ConfigError, match=r"condition: got"):
+            run({"transforms": "t", "transforms.t.type": "Filter", **settings})
+
+
+def test_query_may_end_with_a_semicolon_and_names_no_setting_of_spark(spark: None) -> None:
+    rows = run({"type": "sql", "query": "SELECT '${spark.app.name}' AS name FROM batch LIMIT 1; "})
+    assert rows == [{"name": "${spark.app.name}"}]
 
 
 @pytest.mark.parametrize("query", ["select canary from batch", "select cast('canary' as int) as n from batch"])

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
 from ...dataplane.settings import PluginSettings
-from ...dataplane.transform import Place, Predicate, Transform
+from ...dataplane.transform import Predicate, Transform
 from ...errors import ConfigError
-from ...protocol.units import printable
+from .expressions import checked, query
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -48,7 +48,12 @@ class Filter(Transform):
 class SqlSettings(PluginSettings):
     """Settings of ``sql``."""
 
-    query: Annotated[str, Field(min_length=1, description="a query in Spark SQL over the view batch")]
+    query: Annotated[
+        str,
+        Field(
+            min_length=1, description="a query in Spark SQL over the view batch; it uses no files and runs no programs"
+        ),
+    ]
 
 
 class Sql(Transform):
@@ -59,24 +64,7 @@ class Sql(Transform):
     def apply(self, frame: DataFrame) -> DataFrame:
         # The session of a batch belongs to one query, so the view is not shared with other tasks.
         frame.createOrReplaceTempView("batch")
-        return checked(frame.sparkSession.sql, self.place, self.settings.query, "query")
-
-
-def checked(build: object, place: Place, argument: object, setting: str = "condition") -> DataFrame:
-    """Call ``build(argument)``.
-
-    Raises:
-        ConfigError: Spark rejects the expression; carries the first line of the reason.
-    """
-    from pyspark.errors import AnalysisException, ParseException
-
-    try:
-        return build(argument)  # type: ignore[operator, no-any-return]
-    except (AnalysisException, ParseException) as error:
-        reason = re.sub(r"\s+", " ", str(error).split("SQLSTATE")[0]).strip(" .")
-        raise ConfigError(
-            f"{place.prefix}{setting}", "an expression", f"Spark SQL over the columns ({printable(reason, limit=200)})"
-        ) from error
+        return checked(partial(query, frame.sparkSession), self.place, self.settings.query, "query")
 
 
 class TopicNameMatchesSettings(PluginSettings):
