@@ -129,6 +129,33 @@ def test_batches_without_rows_do_not_prevent_compaction(tmp_path: Path) -> None:
     sink.close()
 
 
+def test_parquet_files_are_compacted_in_bounded_memory(tmp_path: Path) -> None:
+    """A file has 192 MB of rows, and values that repeat are small in it."""
+    paths = [tmp_path / f"{number}.parquet" for number in range(2)]
+    rows = 48_000
+    for number, path in enumerate(paths):
+        texts = [f"{n % 16}" + "x" * 4_000 for n in range(rows if number else 1_000)]
+        pyarrow.parquet.write_table(pa.table({"n": range(len(texts)), "text": texts}), path, compression="zstd")
+    sink = opened(tmp_path / "out")
+    assert isinstance(sink, ParquetSink)
+    pool = pa.system_memory_pool()  # its peak is that of this test alone
+    before = pa.default_memory_pool()
+    pa.set_memory_pool(pool)
+    try:
+        with (tmp_path / "joined").open("wb") as file:
+            sink.join(paths, file)
+    finally:
+        pa.set_memory_pool(before)
+    sink.close()
+    peak = pool.max_memory()
+    assert peak is not None
+    assert peak < 128 << 20, f"{peak >> 20} MB"
+    joined = pyarrow.parquet.ParquetFile(tmp_path / "joined")
+    assert joined.metadata.num_row_groups > 1
+    column = pa.concat_arrays([rows["n"] for rows in joined.iter_batches(columns=["n"])])
+    assert column.equals(pa.array([*range(1_000), *range(rows)]))
+
+
 def test_task_that_is_fenced_while_it_compacts_changes_nothing(tmp_path: Path) -> None:
     successor = opened(tmp_path / "out", files=4)
 

@@ -10,10 +10,13 @@ from .manifest import MANIFEST as MANIFEST, FileSinkSettings, ManifestSink, read
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
+    from pyarrow.parquet import FileMetaData
 
 _GROUP_BYTES: Final = 64 << 20
-"""Bytes of the rows of a row group when files are compacted; the rows of one file are never divided."""
+"""Bytes of the rows of a row group when files are compacted: not more are in memory at once, and a batch of
+``_BATCH_BYTES`` or one row."""
+_BATCH_BYTES: Final = 8 << 20
+_MOST_ROWS: Final = 16_384
 
 
 class ParquetSettings(FileSinkSettings):
@@ -42,11 +45,22 @@ class ParquetSink(ManifestSink):
 
         schema = pyarrow.parquet.read_schema(paths[0])
         with pyarrow.parquet.ParquetWriter(file, schema, compression="zstd", compression_level=1) as writer:
-            group: list[pa.Table] = []
+            group: list[pa.RecordBatch] = []
             for path in paths:
-                group.append(pyarrow.parquet.ParquetFile(path).read())
-                if sum(rows.nbytes for rows in group) >= _GROUP_BYTES:
-                    writer.write_table(pa.concat_tables(group))
-                    group = []
+                with pyarrow.parquet.ParquetFile(path) as source:
+                    for rows in source.iter_batches(_batch_rows(source.metadata)):
+                        group.append(rows)
+                        if sum(each.nbytes for each in group) >= _GROUP_BYTES:
+                            writer.write_table(pa.Table.from_batches(group, schema))
+                            group = []
             if group:
-                writer.write_table(pa.concat_tables(group))
+                writer.write_table(pa.Table.from_batches(group, schema))
+
+
+def _batch_rows(metadata: FileMetaData) -> int:
+    """Return the number of rows to read of a file at once, by the mean size of its rows before compression.
+
+    Dictionary encoding may hide repeated values from that size; the upper bound is for them.
+    """
+    total = sum(metadata.row_group(n).total_byte_size for n in range(metadata.num_row_groups))
+    return max(1, min(_MOST_ROWS, _BATCH_BYTES * max(1, metadata.num_rows) // max(1, total)))
