@@ -56,7 +56,11 @@ class ConverterSettings(PluginSettings):
     ] = ""
     value_converter_schemas_enable: Annotated[bool, Field(description=_SCHEMAS)] = True
     header_converter: Annotated[
-        str, Field(description="StringConverter, ByteArrayConverter: the values of headers; by default StringConverter")
+        str,
+        Field(
+            description="StringConverter, ByteArrayConverter: the values of headers. A source reads them as texts, or"
+            " with ByteArrayConverter as bytes; a sink writes those it gets, and rejects a converter that does not fit"
+        ),
     ] = ""
 
     def check_converters(self, prefix: str) -> None:

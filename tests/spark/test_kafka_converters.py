@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from connectgroup.connectors.pipeline import PipelineConnector
+from connectgroup.dataplane.columns import Column
 from connectgroup.errors import ConfigError
 from connectgroup.spark.converters import encoder
+from connectgroup.spark.sinks.kafka import KafkaSink, KafkaSinkSettings, _check_forms
 
 from .conftest import Bench
 from .kafka_topics import make_topic, produce
@@ -136,6 +138,32 @@ def test_json_converter_writes_the_types_of_kafka_connect() -> None:
     assert encoder(pa.string(), "json", schemas=False)("x") == '"x"'
     for schemas in (False, True):
         assert encoder(pa.string(), "json", schemas=schemas)(None) is None, "a tombstone, or no key"
+
+
+@pytest.mark.parametrize(
+    ("converter", "kind", "fitting"),
+    [
+        ("ByteArrayConverter", "ARRAY<STRUCT<key: STRING, value: STRING>>", "StringConverter"),
+        ("ByteArrayConverter", "MAP<BINARY,STRING>", "StringConverter"),
+        ("StringConverter", "ARRAY<STRUCT<KEY:STRING,VALUE:BINARY>>", "ByteArrayConverter"),
+        ("StringConverter", "MAP<STRING,BINARY>", "ByteArrayConverter"),
+        ("ByteArrayConverter", "MAP<STRING,BINARY>", None),
+        ("StringConverter", "ARRAY<STRUCT<key: STRING, value: STRING>>", None),
+        ("", "MAP<STRING,BINARY>", None),
+    ],
+)
+def test_header_converter_of_a_sink_must_fit_the_headers(converter: str, kind: str, fitting: str | None) -> None:
+    """It had no effect."""
+    columns = (Column("value", "STRING"), Column("headers", kind))
+    values = {"bootstrap.servers": "localhost:1", "topic": "t", "header.converter": converter}
+    settings = KafkaSinkSettings.model_validate(values)
+    if fitting is None:
+        _check_forms(settings, columns)
+        return
+    with pytest.raises(
+        ConfigError, match=rf"sink\.header\.converter: got '{converter}'; allowed: {fitting}: the column"
+    ):
+        KafkaSink.create(settings, columns)
 
 
 @pytest.mark.parametrize("part", ["value", "key"])

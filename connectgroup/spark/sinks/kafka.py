@@ -253,6 +253,12 @@ def _check_forms(settings: KafkaSinkSettings, columns: Columns) -> None:
             raise ConfigError(f"sink.{name}.converter", "ByteArrayConverter", allowed)
     if not _HEADERS.match(types.get("headers", "MAP<")):
         raise ConfigError("headers", types["headers"], "an array of structs of key and value, or a map")
+    if settings.header_converter and "headers" in types:
+        has_bytes = re.search(r"(?:\bvalue:\s*|,\s*)BINARY>+$", types["headers"], re.IGNORECASE) is not None
+        if has_bytes != (settings.header_type == "BINARY"):
+            fitting = "ByteArrayConverter" if has_bytes else "StringConverter"
+            allowed = f"{fitting}: the column headers is {types['headers']}"
+            raise ConfigError("sink.header.converter", settings.header_converter, allowed)
 
 
 def _produce(

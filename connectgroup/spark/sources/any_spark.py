@@ -42,6 +42,10 @@ _LOG_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _MAX_METADATA_BYTES: Final = 64 * 1024
 """Upper bound on what is committed of the logs with each batch. The log of a source of files exceeds it soon."""
 _OPTIONS: Final = 'options of the format as a JSON object of texts, such as {"rowsPerSecond": "10"}'
+_EACH: Final = (
+    ". rate has rowsPerSecond (1), rampUpTime (0s), numPartitions; rate-micro-batch has rowsPerBatch, numPartitions,"
+    " startTimestamp (0, milliseconds), advanceMillisPerBatch (1000); those of other formats are in Spark's manual"
+)
 
 
 class SparkSourceSettings(PluginSettings):
@@ -51,7 +55,7 @@ class SparkSourceSettings(PluginSettings):
         str,
         Field(min_length=1, description=f"{', '.join(_FORMATS)}, or a format in a worker's {FORMATS_VARIABLE}"),
     ]
-    options: Annotated[str, Field(description=_OPTIONS)] = ""
+    options: Annotated[str, Field(description=_OPTIONS + _EACH)] = ""
 
     def model_post_init(self, _: Any) -> None:
         """Check the options.
