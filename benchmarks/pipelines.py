@@ -106,7 +106,7 @@ def _rss_mb(pid: int) -> float:
     return 0.0
 
 
-def run_task(rows: int, make: Callable[[TaskContext], Any]) -> None:
+def run_task(rows: int, make: Callable[[TaskContext], Any], patience_s: float = PATIENCE_S) -> None:
     """Run one task until it has committed this number of rows."""
     done, failed = threading.Event(), list[BaseException]()
     committed = 0
@@ -132,16 +132,16 @@ def run_task(rows: int, make: Callable[[TaskContext], Any]) -> None:
         )
         task = make(context)
         task.start()
-        in_time = done.wait(PATIENCE_S)
+        in_time = done.wait(patience_s)
         task.stop()
     if failed or not in_time:
-        raise SystemExit(f"pipelines: {failed[0] if failed else f'{committed} of {rows} rows after {PATIENCE_S} s'}")
+        raise SystemExit(f"pipelines: {failed[0] if failed else f'{committed} of {rows} rows after {patience_s} s'}")
 
 
-def run_pipeline(config: Mapping[str, str], rows: int) -> None:
+def run_pipeline(config: Mapping[str, str], rows: int, patience_s: float = PATIENCE_S) -> None:
     """Run a pipeline of one task."""
     connector = PipelineConnector("bench", {**config, "trigger.ms": str(TRIGGER_MS)})
-    run_task(rows, lambda context: connector.task(connector.task_configs(1)[0], context))
+    run_task(rows, lambda context: connector.task(connector.task_configs(1)[0], context), patience_s)
 
 
 def run_bare(frame: DataFrame, form: str, options: Mapping[str, str]) -> None:
