@@ -19,11 +19,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from connectgroup.connector import Config
+from connectgroup.garbage import short_collections
 from connectgroup.member.actions import Grant
 from connectgroup.plugins import load_connector_class
 from connectgroup.protocol.messages.heartbeat import TaskStatus
 from connectgroup.protocol.units import Unit
-from connectgroup.worker.garbage import short_collections
 from connectgroup.worker.runner import TaskRunner
 from connectgroup.worker.runner_settings import RunnerSettings
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import ConfigError, ConnectGroupError, PluginError
+from ..garbage import short_collections
 from .arguments import allowed_paths_of, secrets_of
 from .requests import admin_of
 from .security import ACCESS_OPTIONS
@@ -97,6 +98,7 @@ async def run_up(options: argparse.Namespace) -> int:
     stopping = _stop_event()
     explained, last, rows = 0, "", 0
     async with contextlib.AsyncExitStack() as stack:
+        stack.enter_context(short_collections())
         metrics_url = await stack.enter_async_context(_metrics_server(options.metrics_port))
         await stack.enter_async_context(supervisor)
         print(f"coordinator at {supervisor.server.address}, group {options.group}", flush=True)
@@ -319,7 +321,10 @@ async def _serve_groups(
         _make_directory("--data", options.data)
     _allow_open_files(connections)
     stopping = _stop_event()
-    async with _metrics_server(options.metrics_port) as metrics_url:
+    async with contextlib.AsyncExitStack() as stack:
+        # Before the log is loaded: the collections meanwhile are the longest otherwise.
+        stack.enter_context(short_collections())
+        metrics_url = await stack.enter_async_context(_metrics_server(options.metrics_port))
         await server.start()
         print(line.format(server.address), flush=True)
         if metrics_url:

@@ -25,6 +25,7 @@ from ..config.secrets import Secrets
 from ..config.worker import WorkerConfig
 from ..connector import Connector
 from ..errors import ConfigError, ConnectGroupError, PluginError, TransportError
+from ..garbage import collect_all_again, short_collections
 from ..loggers import set_by_operator
 from ..os_process import this_process
 from ..plugins import load_assignor, load_connector_class, load_listener
@@ -34,7 +35,6 @@ from ..protocol.units import Unit, printable
 from ..threads import off_loop
 from ..transport.limits import is_loopback
 from ..transport.tcp_client import TcpClient
-from .garbage import collect_all_again, short_collections
 from .loop import Worker
 from .restart import RESTART_EXIT_CODE, exit_without_finalizing, kill_java
 from .runner import TaskRunner

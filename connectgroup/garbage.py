@@ -1,7 +1,8 @@
-"""Short garbage collections in a worker process.
+"""Short garbage collections in the processes of this package: workers and coordinators.
 
 A full collection of CPython's garbage collector visits every object while all threads wait. 100,000 running tasks
-are about ten million objects: each full collection would block the event loop for more than a second.
+are about ten million objects: each full collection would block the event loop of their worker for more than a second,
+and that of the coordinator for 200 ms.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ def short_collections(max_pause_s: float = MAX_PAUSE_S) -> Iterator[None]:
     """Within this context, freeze the survivors of a full collection that takes longer than ``max_pause_s``.
 
     Later collections skip frozen objects. A frozen object is still freed when its last reference is dropped; only
-    reference cycles among frozen objects remain, until ``collect_all_again``. Intended for connectgroup's own worker
+    reference cycles among frozen objects remain, until ``collect_all_again``. Intended for connectgroup's own
     processes: an embedding program makes its own choice.
     """
     began = 0.0
