@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 LIMITS: Final = (
-    *("max_connections_per_principal", "max_unauthenticated", "idle_timeout_s"),
+    *("max_connections_per_principal", "max_unauthenticated", "idle_timeout_s", "max_frame_bytes"),
     *("max_groups", "max_members", "max_units"),
 )
 """Options of a coordinator that are settings of the same name."""

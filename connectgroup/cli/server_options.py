@@ -101,6 +101,7 @@ def add_server(parser: argparse.ArgumentParser, *, rebalance_delay_ms: int = 10_
         ("--max-connections-per-principal", 1_500, "maximum number of connections of one authenticated user"),
         ("--max-unauthenticated", 200, "maximum number of connections that have not authenticated yet"),
         ("--idle-timeout-s", 600, "close a connection without a request for this long"),
+        ("--max-frame-bytes", 8 << 20, "maximum size of a request to the coordinator"),
         ("--max-groups", 1_000, "maximum number of groups"),
         ("--max-members", 1_000, "maximum number of members of one group"),
         ("--max-units", 25_000, "maximum number of connectors and tasks of one group"),

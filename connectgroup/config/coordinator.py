@@ -58,6 +58,7 @@ class CoordinatorConfig(Settings):
         max_unauthenticated: maximum number of connections that have not authenticated yet; above it, the oldest of them
             is closed. They do not count as ``max_connections``.
         idle_timeout_s: a connection without a request for this long is closed.
+        max_frame_bytes: maximum size of a request to the coordinator. The log takes batches of up to the default.
         max_groups: maximum number of groups.
         max_members: maximum number of members of one group, of any type.
         max_units: maximum number of connectors and tasks of one group.
@@ -88,6 +89,7 @@ class CoordinatorConfig(Settings):
     max_connections_per_principal: Annotated[int, Field(ge=1, le=100_000)] = Limits().max_connections_per_principal
     max_unauthenticated: Annotated[int, Field(ge=1, le=100_000)] = Limits().max_unauthenticated
     idle_timeout_s: Annotated[int, Field(ge=1, le=86_400)] = int(Limits().idle_deadline_s)
+    max_frame_bytes: Annotated[int, Field(ge=65_536, le=Limits().max_frame_bytes)] = Limits().max_frame_bytes
     max_groups: Annotated[int, Field(ge=1, le=1_000_000)] = _GROUP.max_groups
     max_members: Annotated[int, Field(ge=1, le=10_000)] = _GROUP.max_members
     max_units: Annotated[int, Field(ge=1, le=200_000)] = _GROUP.max_units
@@ -145,6 +147,7 @@ class CoordinatorConfig(Settings):
             max_connections_per_principal=self.max_connections_per_principal,
             max_unauthenticated=self.max_unauthenticated,
             idle_deadline_s=self.idle_timeout_s,
+            max_frame_bytes=self.max_frame_bytes,
         )
 
     def consumer_settings(self) -> ConsumerSettings:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import struct
+
 import pytest
 
 from connectgroup.cli.parser import build_parser
@@ -45,6 +48,20 @@ async def test_coordinator_enforces_the_limit_of_a_setting(
     finally:
         await server.close()
     assert codes == [0] * (len(requests) - 1) + [code]
+
+
+async def test_request_above_the_largest_frame_ends_the_connection() -> None:
+    server = CoordinatorServer(
+        checked(CoordinatorConfig, {"port": 0, "max_frame_bytes": 65_536, "authentication": False})
+    )
+    await server.start()
+    try:
+        reader, writer = await asyncio.open_connection(*server.address.split(":"))
+        writer.write(struct.pack(">i", 65_537))
+        assert await reader.read() == b""
+        writer.close()
+    finally:
+        await server.close()
 
 
 def test_options_have_the_defaults_of_the_settings() -> None:
