@@ -146,15 +146,17 @@ class GroupClient:
         line: Line = "group",
         timeout_s: float = REQUEST_TIMEOUT_S,
         each_s: float = math.inf,
+        once: bool = False,
         codes: Callable[[Any], Collection[int]] = lambda response: (response.error_code,),
     ) -> Any:
         """Return the coordinator's response, with any error code that is not retriable.
 
         Args:
-            request: must be idempotent.
+            request: must be idempotent, unless ``once``.
             line: which of the connections to use.
             timeout_s: for all attempts together.
             each_s: for one attempt; after it, the coordinator is looked up again.
+            once: not idempotent: it is not sent again, not even if the coordinator has failed to store it.
             codes: returns the error codes in a response.
 
         Raises:
@@ -182,6 +184,8 @@ class GroupClient:
                 found = f"{connection.address}: {', '.join(sorted(Code(code).name for code in passing))}"
                 self.problems.met(COORDINATOR, f"{found}; trying again")
             problem = found
+            if once:
+                raise TransportError(f"{type(request).__name__}: {problem}")
             if loop.time() + wait_s >= give_up:
                 raise TransportError(f"{type(request).__name__}: given up after {timeout_s:g} s: {problem}")
             await asyncio.sleep(wait_s)

@@ -180,7 +180,11 @@ class EpochMembership(Membership):
         session_s = settings.session_timeout_ms / 1000
         self.metrics.on_heartbeat_sent()
         response: ConsumerHeartbeatResponse = await self._client.send_to_coordinator(
-            request, timeout_s=session_s, each_s=session_s / 3
+            # The coordinator may have advanced the member: at its previous epoch, only a full heartbeat is accepted.
+            request,
+            timeout_s=session_s,
+            each_s=session_s / 3,
+            once=not joins,
         )
         self.metrics.on_heartbeat(sent_at)
         if joins == self.in_group or not (self.in_group or self._joining):

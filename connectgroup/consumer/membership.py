@@ -40,6 +40,7 @@ class Membership(ABC):
         generation: the generation, or the member epoch, that the coordinator has sent last; -1 outside the group.
         in_group: false from the detection of the membership's end until the member has joined again.
         lost_because: the reason for the end, for users.
+        losses: how often the membership has ended.
         rejoin: the reason why the member must join, empty if it need not.
         fatal: the error that ends this consumer.
         changed: set when any of these has changed.
@@ -53,6 +54,7 @@ class Membership(ABC):
         self.generation = NO_GENERATION
         self.in_group = False
         self.lost_because = ""
+        self.losses = 0
         self.rejoin = "a new member"
         self.fatal: ConnectGroupError | None = None
         self.changed = asyncio.Event()
@@ -138,7 +140,7 @@ class Membership(ABC):
 
     def lose(self, why: str, *, forget_id: bool) -> None:
         """The membership has ended; this member's partitions may belong to another member."""
-        self.in_group, self.generation = False, NO_GENERATION
+        self.in_group, self.generation, self.losses = False, NO_GENERATION, self.losses + 1
         self.lost_because = self.lost_because or why
         if forget_id:
             self.member_id = ""

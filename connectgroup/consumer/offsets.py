@@ -75,10 +75,12 @@ async def commit(
         BrokerError: rejected for another reason.
         TransportError: no response.
     """
-    settings = membership.settings
+    settings, losses = membership.settings, membership.losses
     while positions:
-        if not membership.in_group:
-            raise CommitRefused(f"commit to group {settings.group!r}: no longer in it: {membership.lost_because}")
+        # A member that has joined again meanwhile does not own the partitions any more.
+        if not membership.in_group or membership.losses != losses:
+            why = membership.lost_because or "it has joined again"
+            raise CommitRefused(f"commit to group {settings.group!r}: no longer in it: {why}")
         member_id, generation = membership.member_id, membership.generation
         codes = await send_commit(
             client,

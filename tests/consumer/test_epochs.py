@@ -16,6 +16,7 @@ from connectgroup.consumer.epochs import EpochMembership
 from connectgroup.consumer.errors import BrokerError, Code
 from connectgroup.consumer.problems import Problems
 from connectgroup.consumer.settings import ConsumerSettings
+from connectgroup.errors import TransportError
 from connectgroup.protocol.messages.consumer import (
     ConsumerAssignment,
     ConsumerHeartbeatRequest,
@@ -33,9 +34,13 @@ class ScriptedCoordinator:
 
     def __init__(self) -> None:
         self.problems = Problems("g")
+        self.options: dict[str, Any] = {}
         self._requests = asyncio.Queue[tuple[ConsumerHeartbeatRequest, asyncio.Future[ConsumerHeartbeatResponse]]]()
 
-    async def send_to_coordinator(self, request: ConsumerHeartbeatRequest, **_: Any) -> ConsumerHeartbeatResponse:
+    async def send_to_coordinator(
+        self, request: ConsumerHeartbeatRequest, *, timeout_s: float, each_s: float = 0.0, **options: Any
+    ) -> ConsumerHeartbeatResponse:
+        self.options = options
         response = asyncio.get_running_loop().create_future()
         self._requests.put_nowait((request, response))
         return cast("ConsumerHeartbeatResponse", await response)
@@ -96,6 +101,21 @@ async def test_revocation_of_a_partition_that_was_never_applied_is_acknowledged(
         # One heartbeat may be on its way already.
         assert by_topic(FIRST) in [(await coordinator.heartbeat()).owned for _ in range(2)]
         assert (await coordinator.heartbeat()).owned is None
+
+
+async def test_heartbeat_after_one_without_response_is_full_and_a_new_request() -> None:
+    """The lost response may have advanced the member: the coordinator then fences a heartbeat without partitions."""
+    async with joining() as (membership, coordinator):
+        await coordinator.heartbeat(accepted(FIRST))
+        await changed(membership)
+        assert membership.take_assigned() is not None
+        membership.report(FIRST)
+        while (await coordinator.heartbeat()).owned != by_topic(FIRST):
+            pass
+        assert (await coordinator.heartbeat(TransportError("no response"))).owned is None
+        again = await coordinator.heartbeat()
+        assert (again.member_epoch, again.owned, again.subscribed_topic_names) == (1, by_topic(FIRST), ("t",))
+        assert coordinator.options == {"once": True}
 
 
 async def test_join_of_a_group_that_cannot_be_converted_is_an_error_with_the_brokers_message() -> None:

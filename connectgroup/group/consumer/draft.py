@@ -145,6 +145,7 @@ class Draft(GroupDraft[ConsumerMemberRecord, TopicPartition]):
             and self.epoch == self.target_epoch
             and member_id in self.group.members
             and member_id not in self.group.behind
+            and not self.group.current(member_id).temporarily_left
         )
 
     def subscribed(self, member: ConsumerMemberRecord) -> frozenset[str]:

@@ -40,6 +40,14 @@ def test_static_member_leaves_temporarily() -> None:
     assert group.armed(TimerKind.SESSION, "m2") == 45_000
 
 
+def test_static_member_that_left_temporarily_joins_again_with_its_member_id() -> None:
+    """ST-02: as after a record that took longer than max.poll.interval.ms. At epoch -2 each heartbeat would leave."""
+    group = away()
+    assert group.ask(join("m2", instance_id="i2")) == (2, {"foo": (3, 4, 5)})
+    assert group.ask(beat("m2", 2, {"foo": (3, 4, 5)}, instance_id="i2"))[0] == 2
+    assert (group.group.epoch, group.group.state_name) == (2, "Stable")
+
+
 def test_successor_of_a_static_member_gets_the_same_partitions() -> None:
     """ST-02: no group epoch, no assignor."""
     group = away()
