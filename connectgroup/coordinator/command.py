@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from ..errors import CoordinatorLoadInProgress, GroupError
 from ..group.registry import NO_CLIENT, Client, GroupType, Input, RequestTraits
 from ..protocol.messages.describe import DescribedGroup, DescribeRequest
 from ..protocol.units import printable
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,42 @@ class Snapshot:
         return replace(described, group_type=self.group_type.name) if self.state.exists else described
 
 
+class Receiver(Protocol):
+    """Takes the response to one command: a future, or a ``Reply``."""
+
+    def done(self) -> bool:
+        """Whether it has one, or does not wait any more."""
+
+    def set_result(self, response: Any, /) -> object:
+        """Take the response."""
+
+
+class Reply:
+    """Takes the response to a request that no task waits for.
+
+    Attributes:
+        pending: the requests without a response yet; this one is removed.
+    """
+
+    __slots__ = ("_done", "_respond", "pending")
+
+    def __init__(self, respond: Callable[[Any], None], pending: dict[Receiver, Command]) -> None:
+        self._respond, self.pending = respond, pending
+        self._done = False
+
+    def done(self) -> bool:
+        return self._done
+
+    def set_result(self, response: Any, /) -> None:
+        self._done = True
+        self.pending.pop(self, None)
+        try:
+            self._respond(response)
+        except Exception:
+            # The response of another request of this turn must not be lost with it.
+            logger.exception("a response cannot be sent")
+
+
 @dataclass(slots=True, eq=False)
 class Command:
     """One queued, parked or completed input.
@@ -79,7 +118,7 @@ class Command:
     what: Input
     traits: RequestTraits
     client: Client = NO_CLIENT
-    response: asyncio.Future[Any] | None = None
+    response: Receiver | None = None
     error_response: Callable[[GroupError], Any] | None = None
     number: int = 0
     arrived: bool = False

@@ -11,7 +11,7 @@ from typing import Any
 from ..errors import GroupError
 from ..group.kernel.effects import Computed, Matched, Repeat
 from ..group.registry import NO_CLIENT, Client, Input, RequestTraits
-from .command import Command
+from .command import Command, Receiver, Reply
 
 MAX_INPUTS_PER_TURN = 500
 """Maximum number of commands per turn: bounds the batch and the latency of the first command."""
@@ -40,7 +40,7 @@ class Intake:
         self._heartbeats: deque[Command] = deque()
         self._count = 0
         self._has_work = asyncio.Event()
-        self._pending: dict[Command, None] = {}  # in order of arrival
+        self._pending: dict[Receiver, Command] = {}  # in order of arrival
 
     async def submit(
         self,
@@ -58,17 +58,31 @@ class Intake:
             client: the client that sent it.
         """
         response: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        command = Command(what, traits, client, response, error_response)
+        self._begin(Command(what, traits, client, response, error_response), response)
+        try:
+            return await response
+        finally:
+            self._pending.pop(response, None)
+
+    def begin(
+        self,
+        what: Any,
+        traits: RequestTraits,
+        error_response: Callable[[GroupError], Any],
+        client: Client,
+        respond: Callable[[Any], None],
+    ) -> None:
+        """As ``submit``, without a task that waits: ``respond`` is called with the response."""
+        reply = Reply(respond, self._pending)
+        self._begin(Command(what, traits, client, reply, error_response), reply)
+
+    def _begin(self, command: Command, receiver: Receiver) -> None:
+        self._pending[receiver] = command
         if self.not_serving is not None:
             command.refuse(self.not_serving)
         else:
             self.enqueue(command)
-            self.on_arrival(traits)
-        self._pending[command] = None
-        try:
-            return await response
-        finally:
-            self._pending.pop(command, None)
+            self.on_arrival(command.traits)
 
     def on_effect(self, result: Computed | Matched | Repeat) -> None:
         """Queue the result of an effect: it is one more input of its group."""
@@ -120,5 +134,5 @@ class Intake:
     def stop(self, error: GroupError) -> None:
         """Reject all pending requests, in whatever state they are, and all later ones."""
         self.not_serving = error
-        for command in list(self._pending):
+        for command in list(self._pending.values()):
             command.refuse(error)

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from ..errors import ConfigError, ConnectorNotFound, GroupError, InvalidRequest, UnreleasedInstanceId
 from ..group.classic.group_type import ClassicGroupType
@@ -43,6 +43,7 @@ from ..protocol.units import printable
 from ..threads import NoThread, off_loop
 from ..wire import classic_worker
 from .command import TAKES_LONG, Describe, Snapshot
+from .completed import CompletedResponses
 from .consumer_groups import ConsumerGroups
 from .listing import CLASSIC, SUMMARY, deleted, in_classic_form, listed
 from .logger_levels import LoggerLevels
@@ -50,6 +51,8 @@ from .lost_connections import LostConnections
 from .own_assignors import with_own_assignor
 from .progress import ReportedProgress
 from .shard import Shard
+
+_HEARTBEATS: Final = (HeartbeatRequest, ConsumerHeartbeatRequest)
 
 
 def wall_clock_ms() -> int:
@@ -93,6 +96,7 @@ class Coordinator:
         self._progress = ReportedProgress()
         self._copying = asyncio.Lock()  # one copy of a large group at a time
         self._logger_levels = LoggerLevels(wall_clock_ms)
+        self._completed = CompletedResponses()
         connect = ConnectGroupType(with_own_assignor(settings), classic_worker)
         classic = ClassicGroupType(classic_settings or ClassicSettings(), new_id=lambda: str(uuid.uuid4()))
         self._consumers = consumers or ConsumerGroups()
@@ -145,14 +149,9 @@ class Coordinator:
             raise ConfigError("coordinator", "a request before the start", "await coordinator.start() first")
         client = Client(client_host, client_id)
         response: Any
-        if isinstance(request, HeartbeatRequest | ConsumerHeartbeatRequest):  # first, because nearly all requests are
-            response = await self._submit(request, client)
-            if isinstance(request, HeartbeatRequest) and request.progress and response.error_code == 0:
-                loaded = self.shard.groups.loaded.get(request.group_id)
-                self._progress.record(loaded.state if loaded is not None else None, request)
-            elif isinstance(request, HeartbeatRequest) and response.error_code == UnreleasedInstanceId.code:
-                self._look_for_process(request)
-        elif isinstance(request, SetLoggerLevelRequest):
+        if isinstance(request, _HEARTBEATS):  # first, because nearly all requests are
+            return self._heartbeat_decided(request, await self._submit(request, client))
+        if isinstance(request, SetLoggerLevelRequest):
             response = await self._set_logger_level(request)
         elif isinstance(request, ResetTopicsRequest):
             response = await self._reset_topics(request)
@@ -185,12 +184,36 @@ class Coordinator:
         if not hasattr(response, "coordinator_epoch"):
             answered: Response = response  # of Kafka's own protocol
             return answered
-        if isinstance(request, HeartbeatRequest):
-            response = self._logger_levels.add_to(response, request)
-        with_epoch: Response = replace(
-            response, coordinator_epoch=self._log.epoch, **self.shard.traces.fields(request, response)
-        )
+        with_epoch: Response = replace(response, coordinator_epoch=self._log.epoch)
         return with_epoch
+
+    def begin(self, request: Request, *, client_host: str, client_id: str, respond: Callable[[Response], None]) -> bool:
+        """Begin to process a heartbeat, without a task for it; see ``messages.DirectHandler``."""
+        if not self._started or not isinstance(request, _HEARTBEATS):
+            return False
+        group_type = self._registry.owner(request)
+        assert group_type is not None
+        self.shard.intake.begin(
+            request,
+            group_type.traits(request),
+            partial(group_type.error_response, request),
+            Client(client_host, client_id),
+            lambda response: respond(self._heartbeat_decided(request, response)),
+        )
+        return True
+
+    def _heartbeat_decided(self, request: HeartbeatRequest | ConsumerHeartbeatRequest, response: Any) -> Response:
+        """The response to a heartbeat, with what the rules of its group do not know."""
+        if isinstance(request, ConsumerHeartbeatRequest):
+            answered: Response = response  # of Kafka's own protocol
+            return answered
+        if request.progress and response.error_code == 0:
+            loaded = self.shard.groups.loaded.get(request.group_id)
+            self._progress.record(loaded.state if loaded is not None else None, request)
+        elif response.error_code == UnreleasedInstanceId.code:
+            self._look_for_process(request)
+        levelled = self._logger_levels.add_to(response, request)
+        return self._completed.of(levelled, self._log.epoch, self.shard.traces.traceparent(request, levelled))
 
     async def _set_logger_level(self, request: SetLoggerLevelRequest) -> SetLoggerLevelResponse:
         described = await self._describe(SUMMARY, request.group_id)

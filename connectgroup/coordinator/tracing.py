@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any
 
 from ..errors import ComputeAssignment
-from ..protocol.messages.api import Request, Response
 from ..protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from ..protocol.records.connect import RebalanceRecord
 from ..telemetry.spans import COMPUTED_BY, DOWNTIME, MOVED, STARTED, RebalanceSpans, RebalanceState, Value, is_tracing
-
-NO_FIELDS: Final[Mapping[str, str]] = {}
 
 
 class RebalanceTraces:
@@ -26,14 +23,11 @@ class RebalanceTraces:
             if isinstance(record, RebalanceRecord) and is_tracing():
                 self._spans.update(record.group_id, _state(record))
 
-    def fields(self, request: Request, response: Response) -> Mapping[str, str]:
-        """The fields of a heartbeat response that carry the trace context of the group's latest rebalance."""
-        if not isinstance(response, HeartbeatResponse) or not isinstance(request, HeartbeatRequest):
-            return NO_FIELDS
+    def traceparent(self, request: HeartbeatRequest, response: HeartbeatResponse) -> str:
+        """The trace context of the group's latest rebalance, for a heartbeat response; empty if there is none."""
         if response.error_code not in (0, ComputeAssignment.code):
-            return NO_FIELDS  # there may be no such group
-        traceparent = self._spans.traceparent(request.group_id)
-        return {"traceparent": traceparent} if traceparent else NO_FIELDS
+            return ""  # there may be no such group
+        return self._spans.traceparent(request.group_id)
 
     def forget(self, group_id: str) -> None:
         """A group was deleted."""

@@ -28,7 +28,7 @@ from functools import partial
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from ..errors import CoordinatorNotAvailable, UnknownServerError
-from ..protocol.messages.api import Handler, Request, Response
+from ..protocol.messages.api import DirectHandler, Handler, Request, Response
 from ..protocol.messages.describe import DescribeRequest
 from ..protocol.units import printable
 from ..wire.apis import APIS, refusal
@@ -88,14 +88,42 @@ class Relay(Protocol):
 
 
 class _Turn(Generic[Ticket]):
-    """The position of one request in the response order."""
+    """The position of one request in the response order; ``request`` is null if the handler does not process it."""
 
-    __slots__ = ("done", "response", "ticket")
+    __slots__ = ("done", "flush", "request", "response", "ticket")
 
-    def __init__(self, ticket: Ticket) -> None:
-        self.ticket = ticket
+    def __init__(self, ticket: Ticket, flush: Callable[[], None], request: Request | None = None) -> None:
+        self.ticket, self.flush, self.request = ticket, flush, request
         self.done = False
         self.response: Response | bytes | None = None
+
+    def respond(self, response: Response | bytes | None) -> None:
+        """Take the response; a later one is ignored."""
+        if not self.done:
+            self.done, self.response = True, response
+            self.flush()
+
+    def respond_to_request(self, response: Response | bytes) -> None:
+        """Take the response of the handler, which must be of the request's type."""
+        assert self.request is not None
+        key, expected = _API_OF[type(self.request)]
+        if not isinstance(response, (expected, bytes)):
+            logger.error("handler responded to %s with %s", _show(self.request), type(response).__name__)
+            response = refusal(key, UnknownServerError.code, "the server failed: a response of the wrong type")
+        self.respond(response)
+
+    def fail(self, error: BaseException) -> None:
+        """The handler has failed."""
+        assert self.request is not None
+        logger.error("handler failed on %s", _show(self.request), exc_info=error)
+        key = _API_OF[type(self.request)][0]
+        self.respond(refusal(key, UnknownServerError.code, f"the server failed: {type(error).__name__}"))
+
+    def cancel(self) -> None:
+        """The server is closing."""
+        assert self.request is not None
+        key = _API_OF[type(self.request)][0]
+        self.respond(refusal(key, CoordinatorNotAvailable.code, "the server is closing"))
 
 
 def _ignore(ticket: object, response: object) -> None:
@@ -121,68 +149,87 @@ class Conversation(Generic[Ticket]):
         encode: Callable[[Ticket, Response], Awaitable[Response | bytes]] | None = None,
     ) -> None:
         self._handler, self._client_host, self._answer, self._encode = handler, client_host, response, encode
+        self._begin = handler.begin if isinstance(handler, DirectHandler) else None
         self._turns: deque[_Turn[Ticket]] = deque()
-        self.tasks: set[asyncio.Task[Response | bytes]] = set()
+        self._tasks: set[asyncio.Task[Response | bytes]] = set()
+        self._drained: asyncio.Future[None] | None = None
 
     def __len__(self) -> int:
         """The number of requests that were begun and have no response yet."""
         return len(self._turns)
 
     def begin(self, ticket: Ticket, request: Request, *, client_id: str = "") -> None:
-        """Pass the request to the handler, which starts to process it in the next turn of the event loop."""
-        turn = _Turn(ticket)
+        """Pass the request to the handler, which starts to process it now or in the next turn of the event loop."""
+        turn = _Turn(ticket, self._flush, request)
         self._turns.append(turn)
+        # Not while a task may have to begin an earlier request: the handler gets the requests in their order.
+        if self._begin is not None and not self._tasks and self._begins(turn, request, client_id):
+            return
         response: Coroutine[Any, Any, Response | bytes]
         response = self._handler.handle(request, client_host=self._client_host, client_id=client_id)
         if self._encode is not None and isinstance(request, DescribeRequest):
             response = _encoded(response, partial(self._encode, ticket))
         task = asyncio.get_running_loop().create_task(response)
-        self.tasks.add(task)
-        task.add_done_callback(partial(self._finished, turn, request))
+        self._tasks.add(task)
+        task.add_done_callback(partial(self._finished, turn))
+
+    def _begins(self, turn: _Turn[Ticket], request: Request, client_id: str) -> bool:
+        """Whether the handler processes the request without a task."""
+        assert self._begin is not None
+        try:
+            return self._begin(
+                request, client_host=self._client_host, client_id=client_id, respond=turn.respond_to_request
+            )
+        except Exception as error:
+            turn.fail(error)
+            return True
 
     def put(self, ticket: Ticket, response: Response | None) -> None:
         """Respond without the handler, in request order; ``response`` defines the meaning of null."""
-        turn = _Turn(ticket)
-        turn.done, turn.response = True, response
+        turn = _Turn(ticket, self._flush)
         self._turns.append(turn)
-        self._flush()
+        turn.respond(response)
 
     def defer(self, ticket: Ticket) -> Callable[[Response | bytes | None], None]:
         """Take a position in the response order; the function that is returned sends the response."""
-        turn = _Turn(ticket)
+        turn = _Turn(ticket, self._flush)
         self._turns.append(turn)
+        return turn.respond
 
-        def respond(response: Response | bytes | None) -> None:
-            turn.done, turn.response = True, response
-            self._flush()
+    def drained(self) -> asyncio.Future[None]:
+        """A future that completes when the handler has responded to all requests."""
+        self._drained = asyncio.get_running_loop().create_future()
+        self._flush()
+        return self._drained
 
-        return respond
+    def cancel(self) -> set[asyncio.Task[Response | bytes]]:
+        """Cancel the requests that the handler has not responded to; return those of their tasks that are to end."""
+        for task in self._tasks:
+            task.cancel()
+        for turn in [turn for turn in self._turns if turn.request is not None]:
+            turn.cancel()
+        return set(self._tasks)
 
     def close(self) -> None:
         """Drop the reference to the connection; no request is outstanding."""
         self._answer = _ignore
 
-    def _finished(self, turn: _Turn[Ticket], request: Request, task: asyncio.Task[Response | bytes]) -> None:
-        self.tasks.discard(task)
-        key, expected = _API_OF[type(request)]
+    def _finished(self, turn: _Turn[Ticket], task: asyncio.Task[Response | bytes]) -> None:
+        self._tasks.discard(task)
         if task.cancelled():
-            turn.response = refusal(key, CoordinatorNotAvailable.code, "the server is closing")
+            turn.cancel()
         elif (error := task.exception()) is not None:
-            logger.error("handler failed on %s", _show(request), exc_info=error)
-            turn.response = refusal(key, UnknownServerError.code, f"the server failed: {type(error).__name__}")
-        elif not isinstance(response := task.result(), (expected, bytes)):
-            logger.error("handler responded to %s with %s", _show(request), type(response).__name__)
-            turn.response = refusal(key, UnknownServerError.code, "the server failed: a response of the wrong type")
+            turn.fail(error)
         else:
-            turn.response = response
-        turn.done = True
-        self._flush()
+            turn.respond_to_request(task.result())
 
     def _flush(self) -> None:
         turns = self._turns
         while turns and turns[0].done:
             turn = turns.popleft()
             self._answer(turn.ticket, turn.response)
+        if self._drained is not None and not self._drained.done() and not any(turn.request for turn in turns):
+            self._drained.set_result(None)
 
 
 async def _encoded(

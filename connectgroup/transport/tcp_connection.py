@@ -44,6 +44,11 @@ _FORWARDED: Final = RequestHeader(-1, -1, -1)
 """In place of the header of a request that is forwarded: its response is not encoded here."""
 
 
+# Tuples: each evaluation of ``A | B`` creates an object, and both are checked for each request.
+_SASL: Final = (SaslHandshakeRequest, SaslAuthenticateRequest)
+_LOCAL: Final = (ApiVersionsRequest, FindCoordinatorRequest)
+
+
 SMALL_BYTES: Final = 64 * 1024
 """Incomplete requests of up to so many bytes are not counted: the limits on connections bound them."""
 
@@ -172,8 +177,7 @@ class Connection(asyncio.Protocol):
     def _begin(self, data: bytes) -> None:
         if self._relay is not None and self._relay.forward(data, self._defer):
             return
-        asked = header_of(data)
-        if asked is not None and self.admission.refuses(asked.api_key):
+        if not self.admission.is_open and (asked := header_of(data)) and self.admission.refuses(asked.api_key):
             # Not decoded: that takes long for a large request.
             self._refuse_request(DecodeFailure(REQUIRED, header=asked, code=SaslAuthenticationFailed.code))
             return
@@ -189,9 +193,9 @@ class Connection(asyncio.Protocol):
             self._stopped = True
             self.conversation.put(header, refusal(header.api_key, CoordinatorNotAvailable.code, self._refused))
             self.conversation.put(header, None)
-        elif isinstance(request, SaslHandshakeRequest | SaslAuthenticateRequest):
+        elif isinstance(request, _SASL):
             self._authenticate(header, request)
-        elif isinstance(request, ApiVersionsRequest | FindCoordinatorRequest):
+        elif isinstance(request, _LOCAL):
             self.conversation.put(header, self._server.handle_locally(request))
         else:
             self._last_request = request

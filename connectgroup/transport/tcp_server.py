@@ -145,11 +145,10 @@ class TcpServer:
             each.abort()
         for connection in self._connections:
             connection.stop_reading()
-        tasks = {task for connection in self._connections for task in connection.conversation.tasks}
-        if tasks:
-            _, late = await asyncio.wait(tasks, timeout=grace_s)
-            for task in late:
-                task.cancel()
+        conversations = [connection.conversation for connection in self._connections]
+        if conversations:
+            await asyncio.wait([each.drained() for each in conversations], timeout=grace_s)
+            late = set().union(*(each.cancel() for each in conversations))
             if late:
                 await asyncio.wait(late, timeout=grace_s)
         for connection in list(self._connections):

@@ -60,6 +60,10 @@ class FrameReader:
         if self._broken is not None:
             raise WireError(self._broken)
         pending = self._pending
+        if not pending and isinstance(data, bytes) and len(data) > 4:
+            (length,) = _LENGTH.unpack_from(data)
+            if length == len(data) - 4 and length <= self._max_bytes:
+                return [data[4:]]  # exactly one frame, as most requests arrive
         pending += data
         frames: list[bytes] = []
         pos, size = 0, len(pending)

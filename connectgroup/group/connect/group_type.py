@@ -122,7 +122,7 @@ class ConnectGroupType:
         )
 
     def step(self, group: Group, what: Input, now_ms: int, client: Client) -> Outcome[Response | None]:
-        if not isinstance(what, GroupRequest):
+        if isinstance(what, HeartbeatRequest) or not isinstance(what, GroupRequest):
             return step(group, what, now_ms, self.settings, client_host=client.host, client_id=client.client_id)
 
         def decide_heartbeat(beat: HeartbeatRequest) -> Outcome[Response | None]:

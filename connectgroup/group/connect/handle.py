@@ -25,11 +25,12 @@ from ...protocol.messages.describe import (
 )
 from ...protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from ...protocol.records.connect import MAX_MOVES, ComputationRecord, RebalanceRecord, Record
-from ...protocol.units import STATIC_LEAVE_EPOCH
+from ...protocol.units import JOIN_EPOCH, STATIC_LEAVE_EPOCH
 from ..kernel.computation import compute_timed_out
 from ..kernel.effects import Computed, Effect
 from ..kernel.outcome import Outcome
 from ..kernel.timers import TimerKey, TimerKind
+from ..kernel.unchanged import Key as UnchangedKey, keep, kept
 from . import validate
 from .computation import effects_of, next_round, request_computation
 from .connectors import update_connectors
@@ -148,6 +149,9 @@ def step(
     client_id: str = "",
 ) -> Outcome[Response | None]:
     """Decide, apply, and follow up. The group has changed when this returns."""
+    key = _reports_nothing(group, what, settings) if isinstance(what, HeartbeatRequest) else None
+    if key is not None and (known := kept(group, key)):
+        return known
     outcome: Outcome[Response | None]
     if isinstance(what, Computed):
         outcome = install_computed(group, what, now_ms, settings)
@@ -157,6 +161,8 @@ def step(
         outcome = process_ended(group, what, now_ms, settings)
     else:
         outcome = handle(group, what, now_ms, settings, client_host=client_host, client_id=client_id)
+    if key is not None:
+        keep(group, key, outcome)
     records, timers = list(outcome.records), list(outcome.timers)
     _apply(group, outcome.records)
     if isinstance(what, UpdateConnectorsRequest | InstallRequest | Computed) and outcome.records:
@@ -183,6 +189,23 @@ def step(
     return replace(
         outcome, records=tuple(records), timers=tuple(timers), effects=_effects(group, records, now_ms, settings)
     )
+
+
+def _reports_nothing(group: Group, request: HeartbeatRequest, settings: GroupSettings) -> UnchangedKey | None:
+    """The key of a heartbeat that reports nothing and does not join or leave; ``None`` for any other request."""
+    if (
+        request.owned is None
+        and request.member_epoch > JOIN_EPOCH
+        and request.rebalance_timeout_ms == -1
+        and request.server_assignor is None
+        and request.client_assignors is None
+        and not request.statuses
+        and request.max_wait_ms >= 0
+        and not (request.labels or request.rack or request.capacity or request.host)
+        and request.group_id == group.group_id
+    ):
+        return request.member_id, request.member_epoch, request.process_id, request.instance_id, settings
+    return None
 
 
 def _effects(group: Group, records: Sequence[Record], now_ms: int, settings: GroupSettings) -> tuple[Effect, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from ...protocol.messages.common import units_of
 from ...protocol.messages.describe import Move, Rebalance
@@ -32,6 +33,8 @@ from ...protocol.records.connect import (
 )
 from ...protocol.units import NO_UNITS, Unit, Units
 from ..kernel.current import NOTHING, Current
+from ..kernel.outcome import Outcome
+from ..kernel.unchanged import Key as UnchangedKey
 from ..sizes import connector_bytes
 
 
@@ -101,6 +104,8 @@ class Group:
         self.kept_until_ms: dict[str, int] = {}
         # What SyncGroup returns to members of the classic protocol: the response to the last JoinGroup of each.
         self.sync_responses: dict[str, HeartbeatResponse] = {}
+        # Outcomes of heartbeats that report nothing (``kernel.unchanged``).
+        self.unchanged: dict[str, tuple[UnchangedKey, Outcome[Any]]] = {}
         # Members to notify: those that may have a new response since the runtime last cleared this set.
         self.members_to_wake: set[str] = set()
 
@@ -136,6 +141,7 @@ class Group:
 
     def apply(self, record: Record) -> None:
         """Apply one record. Never raises for a record of a known class."""
+        self.unchanged.clear()
         match record:
             case CurrentRecord():
                 self._apply_current(record)

@@ -47,6 +47,7 @@ from ..kernel.computation import under_way
 from ..kernel.effects import Compute, Computed, Match, Matched, Repeat
 from ..kernel.outcome import Outcome
 from ..kernel.timers import Timer, TimerKey, TimerKind
+from ..kernel.unchanged import Key as UnchangedKey, keep, kept
 from ..offsets.rules import refused_commit, refused_fetch
 from ..registry import Client, Converted, GroupNumbers, Input, RequestTraits, Retired
 from . import classic_members, offsets, validate
@@ -153,12 +154,17 @@ class ConsumerGroupType:
 
     def step(self, group: ConsumerGroup, what: Input, now_ms: int, client: Client) -> Outcome[Response | None]:
         """Decide, apply, follow up."""
+        key = self._reports_nothing(group, what) if isinstance(what, ConsumerHeartbeatRequest) else None
+        if key is not None and (known := kept(group, key)):
+            return known
         if isinstance(what, ConsumerHeartbeatRequest) and not what.member_id and what.member_epoch == JOIN_EPOCH:
             what = replace(what, member_id=self._new_id())
         try:
             outcome = self._decide(self._draft(group, now_ms), what, client)
         except GroupError as error:
             return Outcome(response=self.error_response(what, error))
+        if key is not None:
+            keep(group, key, outcome)
         if outcome.records:
             outcome = replace(outcome, parked_responses=classic_members.responses_to_removed(group, outcome.records))
         for record in outcome.records:
@@ -185,6 +191,24 @@ class ConsumerGroupType:
             )
         effects = (*outcome.effects, *effects_of(self._draft(group, now_ms), records))
         return replace(outcome, records=records, timers=timers, effects=tuple(dict.fromkeys(effects)))
+
+    def _reports_nothing(self, group: ConsumerGroup, request: ConsumerHeartbeatRequest) -> UnchangedKey | None:
+        """The key of a heartbeat that reports nothing and does not join or leave; ``None`` for any other request."""
+        if (
+            request.owned is None
+            and request.member_epoch > JOIN_EPOCH
+            and request.rebalance_timeout_ms == -1
+            and request.rack_id is None
+            and request.subscribed_topic_names is None
+            and request.subscribed_topic_regex is None
+            and request.server_assignor is None
+            and request.client_assignors is None
+            and request.max_wait_ms >= 0
+            and request.group_id == group.group_id
+            and self.topics is not None
+        ):
+            return request.member_id, request.member_epoch, request.max_wait_ms > 0, request.instance_id
+        return None
 
     def _has_classic_members_only(self, group: ConsumerGroup, records: tuple[Record, ...]) -> bool:
         """Whether the last member of the consumer protocol has been removed, and members of the other remain."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 from ...protocol.messages.consumer import each_partition
 from ...protocol.records.base import Key, Kind, MemberState, Tombstone
@@ -26,6 +27,8 @@ from ...protocol.records.offsets import OffsetRecord
 from ...protocol.units import Partitions, TopicPartition
 from ..kernel.current import NOTHING, Current
 from ..kernel.holders import Holders
+from ..kernel.outcome import Outcome
+from ..kernel.unchanged import Key as UnchangedKey
 from ..offsets.state import Offsets
 
 
@@ -60,6 +63,7 @@ class ConsumerGroup:
         behind: the members that have not reached the target assignment.
         awaited: the request that a member of the classic protocol must send before its rebalance timeout. Not in the
             log: after a load, the next Heartbeat of the member tells it to join again.
+        unchanged: outcomes of heartbeats that report nothing (``kernel.unchanged``).
         members_to_wake: members that may have a new response since the runtime last cleared this set.
     """
 
@@ -87,6 +91,7 @@ class ConsumerGroup:
         self.wanted_by: dict[TopicPartition, str] = {}
         self.behind: set[str] = set()
         self.awaited: dict[str, Awaited] = {}
+        self.unchanged: dict[str, tuple[UnchangedKey, Outcome[Any]]] = {}
         self.members_to_wake: set[str] = set()
 
     @property
@@ -119,6 +124,7 @@ class ConsumerGroup:
 
     def apply(self, record: Record) -> None:
         """Apply one record. Never raises for a record of a known class."""
+        self.unchanged.clear()
         match record:
             case ConsumerCurrentRecord():
                 after = Current(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
 
 from .assignment import InstallRequest, InstallResponse, PrepareRequest, PrepareResponse
 from .classic import (
@@ -116,4 +117,17 @@ class Handler(Protocol):
 
         Returns:
             The response of the request's own type. A rejected request has a response with an error code.
+        """
+
+
+@runtime_checkable
+class DirectHandler(Protocol):
+    """A handler that can process some requests without a task for each: creating one takes as long as a heartbeat."""
+
+    def begin(self, request: Request, *, client_host: str, client_id: str, respond: Callable[[Response], None]) -> bool:
+        """Begin to process one request, or return false: ``handle`` is to be called.
+
+        Args:
+            request, client_host, client_id: as for ``handle``.
+            respond: called once with the response, possibly before this returns.
         """
