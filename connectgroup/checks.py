@@ -13,6 +13,12 @@ MAX_MS = 3_600_000
 MAX_INT32 = 2**31 - 1
 
 
+def json_kind(value: object) -> str:
+    """What a value from a JSON document is, for messages."""
+    names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
+    return names.get(type(value), "a number")
+
+
 def check_whole(field: str, value: object, low: int, high: int) -> None:
     """Check that a value is a whole number within bounds, both included.
 

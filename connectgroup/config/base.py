@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Final, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
+from ..checks import json_kind
 from ..errors import NO_VALUE, UNKNOWN_SETTING, ConfigError
 from ..protocol.units import MAX_NAME_BYTES, name_violation, printable
 
@@ -97,7 +98,7 @@ def checked(model: type[M], values: Mapping[str, Any], *, where: str = "") -> M:
         value = NO_VALUE if first["type"] == "missing" else first["input"]
         if first["type"] != "missing" and first["loc"][0] in model.of_others:
             # Settings of other software: any of them may contain a secret.
-            value = f"a value of type {type(value).__name__}"
+            value = json_kind(value)
         raise ConfigError(where + field, value, _allowed(model, first)) from error
 
 

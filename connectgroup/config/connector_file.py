@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final, Literal
 from pydantic import Field
 
 from ..assign.placement import check_settings
-from ..checks import setting_text
+from ..checks import json_kind, setting_text
 from ..errors import NO_VALUE, ConfigError
 from ..masking import HIDDEN
 from ..protocol.units import printable
@@ -65,11 +65,13 @@ def read_unchecked(path: Path) -> ConnectorFile:
         form = '{"name": ..., "config": {...}}; or properties in a file whose name ends in .properties'
         content = read_json(path, form=form)
     if not isinstance(content, dict):
-        raise ConfigError(str(path), type(content).__name__, 'an object: {"name": ..., "config": {...}}')
+        raise ConfigError(str(path), json_kind(content), 'an object: {"name": ..., "config": {...}}')
     if "config" not in content and "connector.class" in content:
         content = {"name": content.get("name", ""), "config": content}
     if isinstance(content.get("config"), dict):
-        content = {**content, "config": {key: _text(value) for key, value in content["config"].items()}}
+        # As in Kafka Connect, null is no setting.
+        settings = {key: _text(value) for key, value in content["config"].items() if value is not None}
+        content = {**content, "config": settings}
     connector = checked(ConnectorFile, content, where=f"{path}: ")
     for key, value in connector.config.items():
         if HIDDEN in value:
@@ -90,7 +92,7 @@ def read_json(path: Path, *, form: str = '{"offsets": [...]}') -> Any:
         ConfigError: the file cannot be read, or is not JSON.
     """
     try:
-        text = sys.stdin.read() if path == STANDARD_INPUT else path.read_text(encoding="utf-8")
+        text = sys.stdin.read() if path == STANDARD_INPUT else path.read_text(encoding="utf-8-sig")
         return json.loads(text, object_pairs_hook=_once)
     except OSError as error:
         raise ConfigError("file", path, f"a readable file ({error.strerror or error})", is_path=True) from error

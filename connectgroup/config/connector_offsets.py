@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from ..assign.placement import own_settings
+from ..checks import json_kind
 from ..connector import Config, Connector, PartitionOffset
 from ..errors import ConfigError, ConnectGroupError, InvalidRequest
 from ..masking import without_secrets
@@ -105,7 +106,7 @@ def changes_from(body: Any) -> list[PartitionOffset]:
         ConfigError: the body has another form.
     """
     if not isinstance(body, dict):
-        raise ConfigError("body", type(body).__name__, 'an object: {"offsets": [...]}')
+        raise ConfigError("body", json_kind(body), 'an object: {"offsets": [...]}')
     unknown = sorted(body.keys() - {"offsets"})
     if unknown:
         raise ConfigError("body", printable(unknown[0]), "offsets")
@@ -113,7 +114,7 @@ def changes_from(body: Any) -> list[PartitionOffset]:
     if listed is None or listed == []:
         raise InvalidRequest("Partitions / offsets need to be provided for an alter offsets request")
     if not isinstance(listed, list) or len(listed) > MAX_PARTITIONS:
-        got = f"{len(listed)} partitions" if isinstance(listed, list) else type(listed).__name__
+        got = f"{len(listed)} partitions" if isinstance(listed, list) else json_kind(listed)
         raise ConfigError("offsets", got, f"a list of at most {MAX_PARTITIONS} partitions")
     return [_change(f"offsets[{number}]", entry) for number, entry in enumerate(listed)]
 
@@ -121,11 +122,11 @@ def changes_from(body: Any) -> list[PartitionOffset]:
 def _change(where: str, entry: Any) -> PartitionOffset:
     fields = {"partition", "offset"}
     if not isinstance(entry, dict) or entry.keys() != fields:
-        got = ", ".join(map(printable, sorted(entry))) if isinstance(entry, dict) else type(entry).__name__
+        got = ", ".join(map(printable, sorted(entry))) if isinstance(entry, dict) else json_kind(entry)
         raise ConfigError(where, got or "an empty object", 'an object: {"partition": {...}, "offset": {...}}')
     partition, offset = entry["partition"], entry["offset"]
     if not isinstance(partition, dict) or not partition:
-        raise ConfigError(f"{where}.partition", type(partition).__name__, "an object that names a partition")
+        raise ConfigError(f"{where}.partition", json_kind(partition), "an object that names a partition")
     if offset is not None and (not isinstance(offset, dict) or not offset):
-        raise ConfigError(f"{where}.offset", type(offset).__name__, "an object with a position, or null")
+        raise ConfigError(f"{where}.offset", json_kind(offset), "an object with a position, or null")
     return PartitionOffset(partition=partition, offset=offset)

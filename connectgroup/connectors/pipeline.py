@@ -7,14 +7,17 @@ that the source assigns to it (``Source.owns``).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, Field, field_validator
 from pydantic_core import PydanticCustomError
 
 from ..assign.placement import RESERVED
+from ..config.paths import path_settings
 from ..connector import Config, Connector, PartitionOffset, Task, TaskContext
 from ..dataplane.committed import CommittedPositions
 from ..dataplane.dead_letters import DeadLetterSink
@@ -117,8 +120,17 @@ class PipelineConnector(Connector):
             try:
                 check()
             except ConnectGroupError as error:
-                errors[error.field if isinstance(error, ConfigError) else part] = error
+                errors[error.field if isinstance(error, ConfigError) else self._setting_of(part, error)] = error
         return errors
+
+    def _setting_of(self, part: str, error: ConnectGroupError) -> str:
+        """The setting that an error belongs to: that of a path that cannot be read, or else the source or sink."""
+        where = str(error).partition(": ")[0]
+        for setting in path_settings(type(self), self.config):
+            path = Path(self.config.get(setting, ""))
+            if setting.startswith(f"{part}.") and where in map(str, (path, *path.parents)):
+                return part if os.access(where, os.R_OK) else setting
+        return part
 
     def _check_predicates(self, chain: Chain, source: type[Source], settings: Any) -> None:
         with suppress(SourceError):  # the check of the source reports it

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from starlette.requests import ClientDisconnect, Request
 
-from ..checks import setting_text
+from ..checks import json_kind, setting_text
 from ..masking import HIDDEN
 from ..protocol.units import printable
 from .errors import RestError
@@ -63,7 +63,7 @@ async def read_object(request: Request) -> dict[str, Any]:
         raise RestError(415, f"Content-Type: got {printable(content_type)!r}; allowed: application/json")
     value = parse_json(await read_body(request))
     if not isinstance(value, dict):
-        raise RestError(400, f"body: got {_kind(value)}; allowed: a JSON object")
+        raise RestError(400, f"body: got {json_kind(value)}; allowed: a JSON object")
     return value
 
 
@@ -115,11 +115,6 @@ def _finite(text: str) -> float:
     return value
 
 
-def _kind(value: Any) -> str:
-    names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
-    return names.get(type(value), "a number")
-
-
 def config_from(value: Any, where: str) -> dict[str, str]:
     """A connector configuration: numbers and booleans become strings, as in Kafka Connect; null settings are dropped.
 
@@ -135,7 +130,7 @@ def config_from(value: Any, where: str) -> dict[str, str]:
 def patch_from(value: Any, where: str) -> dict[str, str | None]:
     """A patch of a connector configuration: as ``config_from``, but null settings are kept; they remove a setting."""
     if not isinstance(value, dict):
-        raise RestError(400, f"{where}: got {_kind(value)}; allowed: an object of settings")
+        raise RestError(400, f"{where}: got {json_kind(value)}; allowed: an object of settings")
     if len(value) > MAX_SETTINGS:
         raise RestError(400, f"{where}: got {len(value)} settings; allowed: at most {MAX_SETTINGS}")
     if isinstance(value.get("config"), dict):
@@ -149,7 +144,7 @@ def _setting(field: str, value: Any) -> str | None:
         return None
     text = setting_text(value)
     if text is None:
-        raise RestError(400, f"{field}: got {_kind(value)}; allowed: a string")
+        raise RestError(400, f"{field}: got {json_kind(value)}; allowed: a string")
     if HIDDEN in text:
         raise RestError(
             400, f"{field}: got {HIDDEN}; allowed: the value that a response has masked, or PATCH without it"

@@ -129,3 +129,13 @@ def test_json_may_be_the_configuration_alone_with_numbers_and_booleans(tmp_path:
     file.write_text('{"name": "c", "config": {"connector.class": "idle"}, "initial_state": "RUN"}')
     with pytest.raises(ConfigError, match="initial_state"):
         read_connector(file)
+
+
+def test_json_may_have_a_byte_order_mark_and_null_settings(tmp_path: Path) -> None:
+    """Null is no setting, as in a body for REST."""
+    file = tmp_path / "c.json"
+    file.write_text('\ufeff{"name": "c", "config": {"connector.class": "idle", "log": null}}')
+    assert read_connector(file).config == {"connector.class": "idle"}
+    file.write_text('{"name": "c", "config": {"connector.class": "idle", "log": ["a"]}}')
+    with pytest.raises(ConfigError, match=r"config\.log: got 'an array'; allowed: text$"):
+        read_connector(file)

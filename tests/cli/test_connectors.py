@@ -130,7 +130,7 @@ async def test_offsets_are_shown_altered_from_a_file_and_reset(command: Command,
     ("content", "message"),
     [
         ("{}", "Partitions / offsets need to be provided"),
-        ("[]", "offsets.json: body: got 'list'; allowed: an object"),
+        ("[]", "offsets.json: body: got 'an array'; allowed: an object"),
         ('{"offsets": [], "offsets": []}', "duplicate key 'offsets'"),
         ("no json", "allowed: JSON"),
     ],

@@ -102,12 +102,12 @@ async def test_offsets_are_changed_only_while_the_connector_is_stopped(api: Api,
         ({}, "Partitions / offsets need to be provided for an alter offsets request"),
         ({"offsets": None}, "Partitions / offsets need to be provided for an alter offsets request"),
         ({"offsets": []}, "Partitions / offsets need to be provided for an alter offsets request"),
-        ({"offsets": {}}, "offsets: got 'dict'; allowed: a list of at most 10000 partitions"),
+        ({"offsets": {}}, "offsets: got 'an object'; allowed: a list of at most 10000 partitions"),
         ({"offsets": [{}] * 10_001}, "offsets: got '10001 partitions'; allowed: a list of at most 10000"),
-        ({"offsets": [1]}, "offsets[0]: got 'int'; allowed: an object"),
+        ({"offsets": [1]}, "offsets[0]: got 'a number'; allowed: an object"),
         ({"offsets": [{"partition": {"slice": "a"}}]}, "offsets[0]: got 'partition'; allowed: an object"),
-        ({"offsets": [{"partition": {}, "offset": None}]}, "offsets[0].partition: got 'dict'"),
-        ({"offsets": [{"partition": {"slice": "a"}, "offset": 3}]}, "offsets[0].offset: got 'int'"),
+        ({"offsets": [{"partition": {}, "offset": None}]}, "offsets[0].partition: got 'an object'"),
+        ({"offsets": [{"partition": {"slice": "a"}, "offset": 3}]}, "offsets[0].offset: got 'a number'"),
         ({"offsets": [{"partition": {"slice": "a"}, "offset": {"at": 3}}]}, "offset.at: unknown; allowed: position"),
         ({"offsets": [{"partition": {"slice": 1}, "offset": None}]}, "partition.slice: got '1'; allowed: a text"),
         (body(a=-1), "offset.position: got '-1'; allowed: a whole number from 0"),
@@ -271,7 +271,7 @@ async def test_files_outside_the_servers_list_are_neither_configured_nor_opened(
             config = {**config, "sink.path": str(tmp_path / "in" / "nowhere" / "out.db")}
             validated = await api("PUT", "/connector-plugins/pipeline/config/validate", 200, {**config, "name": "c"})
             wrong = [each["value"]["name"] for each in validated["configs"] if each["value"]["errors"]]
-            assert wrong == ["source", "sink"]
+            assert wrong == ["source.path", "sink.path"]
             config = pipeline(tmp_path)
         async with rest_server(coordinator, allowed_paths=None) as api:
             await stopped(api, config)

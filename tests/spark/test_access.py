@@ -40,20 +40,22 @@ def test_missing_places_are_errors_of_both_ends_and_nothing_is_created(tmp_path:
     nowhere = tmp_path / "nowhere"
     database = {"sink": "sqlite", "sink.path": str(nowhere / "out.db"), "sink.table": "t"}
     found = errors(files(nowhere), database)
-    assert found.keys() == {"source", "sink"}
-    assert found["source"].startswith(str(nowhere))
-    assert found["sink"] == f"{nowhere}: does not exist; allowed: a directory"
+    assert found.keys() == {"source.path", "sink.path"}
+    assert found["source.path"].startswith(str(nowhere))
+    assert found["sink.path"] == f"{nowhere}: does not exist; allowed: a directory"
     for sink in ("parquet", "csv", "jsonl"):
-        assert errors(DATAGEN, {"sink": sink, "sink.path": str(nowhere / "out")}).keys() == {"sink"}
+        assert errors(DATAGEN, {"sink": sink, "sink.path": str(nowhere / "out")}).keys() == {"sink.path"}
         # A task creates the directory itself, but not its parent.
         assert errors(DATAGEN, {"sink": sink, "sink.path": str(tmp_path / "out")}) == {}
-    assert errors(DATAGEN, CONSOLE, {"sink.offsets": str(nowhere / "o.db")}).keys() == {"sink"}
+    assert errors(DATAGEN, CONSOLE, {"sink.offsets": str(nowhere / "o.db")}).keys() == {"sink.offsets"}
     assert errors(DATAGEN, CONSOLE) == {}
     assert errors(files(tmp_path), {**database, "sink.path": str(tmp_path / "out.db")}) == {}
     table = {"source": "sqlite", "source.path": str(tmp_path / "in.db"), "source.table": "t"}
     table["source.incrementing.column"] = "id"
-    assert "in.db" in errors(table, CONSOLE)["source"]
-    assert "in.db" in errors(table, CONSOLE, {"source.schema": "id BIGINT"})["source"], "a schema opens nothing itself"
+    assert "in.db" in errors(table, CONSOLE)["source.path"]
+    assert "in.db" in errors(table, CONSOLE, {"source.schema": "id BIGINT"})["source.path"], (
+        "a schema opens nothing itself"
+    )
     assert list(tmp_path.iterdir()) == []
 
 
