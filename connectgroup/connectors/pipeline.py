@@ -35,6 +35,7 @@ from ..dataplane.source import Source
 from ..errors import NO_VALUE, UNKNOWN_SETTING, ConfigError, ConnectGroupError, PluginError
 from ..plugins import available, load_sink_class, load_source_class
 from ..spark.converters import CONVERTERS, check_pair
+from ..spark.remote import REMOTE, remote_address
 from .transforms import PREDICATES, TRANSFORMS, check_predicates, parse_chain
 
 if TYPE_CHECKING:
@@ -235,6 +236,7 @@ def parse_config(config: Config) -> Pipeline:
     settings = parse_settings(
         PipelineSettings, {key: value for key, value in config.items() if not key.startswith(_PREFIXES)}
     )
+    _check_remote(settings, source)
     _check_dead_letters(settings, sink)
     chain = parse_chain(config, source.metadata)
     (_, source_settings), (_, sink_settings) = _source_of(config), _sink_of(config)
@@ -310,6 +312,17 @@ def _settings_of(kind: Literal["sources", "sinks"], name: str) -> list[str]:
         return setting_names(load_sink_class(name).Settings, SINK)
     except ConnectGroupError:
         return []
+
+
+def _check_remote(settings: PipelineSettings, source: type[Source]) -> None:
+    """Reject a source that a worker on Spark Connect cannot read."""
+    if remote_address() and not source.reads_remotely:
+        names = [other for other in available("sources") if load_source_class(other).reads_remotely]
+        raise ConfigError(
+            "source",
+            settings.source,
+            f"with Spark Connect ({REMOTE}) the sources {', '.join(names)}, or a worker with its own Spark",
+        )
 
 
 def _check_dead_letters(settings: PipelineSettings, sink: type[Sink]) -> None:

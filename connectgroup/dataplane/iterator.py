@@ -52,6 +52,7 @@ class IteratorSource(Source):
     Settings: ClassVar[type[PluginSettings]] = NoSettings
     max_rows_per_batch: int = 50_000
     is_tolerant: bool = False
+    reads_remotely = True
 
     def __init__(self, settings: Any, *, task: int, tasks: int) -> None:
         """Store the arguments."""

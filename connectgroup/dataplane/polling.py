@@ -1,7 +1,6 @@
 """Polls an iterator source: one thread for each slice reads ahead, one thread forms batches and hands them over.
 
-The batches of a task are handed over one at a time. ``Polling`` has the part of Spark's ``StreamingQuery`` that a task
-uses.
+The batches of a task are handed over one at a time.
 """
 
 from __future__ import annotations
@@ -12,13 +11,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ..errors import ConnectGroupError
 from ..protocol.units import printable
 from .errors import SourceError
 from .iterator import Item, IteratorSource, Row, Rows, TableBuilder, count_rows, next_position
 from .ownership import Range
+from .triggering import Triggered
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -187,12 +187,8 @@ class SliceReader:
         return SourceError(f"{self._place(self._end)}: {printable(f'{type(error).__name__}: {error}', limit=300)}")
 
 
-class Polling:
-    """A running task's query over an iterator source.
-
-    Attributes:
-        name: as of Spark's query: connector, task and owner epoch.
-    """
+class Polling(Triggered):
+    """A running task's query over an iterator source."""
 
     def __init__(
         self, name: str, source: IteratorSource, positions: Mapping[str, int], take: Take, *, interval_ms: int
@@ -204,16 +200,10 @@ class Polling:
             take: called with each batch, in one thread.
             interval_ms: interval of the triggers. A batch that is full is handed over at once.
         """
-        self.name = name
+        super().__init__(name, interval_ms=interval_ms)
         self._source, self._positions, self._take = source, dict(positions), take
-        self._interval_s = interval_ms / 1000
         self._readers: dict[str, SliceReader] = {}
-        self._stopping = False
-        self._wake = threading.Event()
-        self._error: BaseException | None = None
-        self._triggers = 0
         self._first = 0
-        self._thread = threading.Thread(target=self._run, name=f"poll {name}", daemon=True)
 
     def start(self) -> None:
         """Start the threads.
@@ -223,30 +213,17 @@ class Polling:
         """
         try:
             self._find_slices()
-            self._thread.start()
+            super().start()
         except BaseException:
-            self._stop_readers()
+            self._end()
             raise
 
-    @property
-    def isActive(self) -> bool:
-        """Whether batches are formed."""
-        return self._thread.is_alive()
-
-    @property
-    def lastProgress(self) -> Mapping[str, Any] | None:
-        """The number of the last completed trigger as ``timestamp``; null before the first."""
-        return {"timestamp": self._triggers} if self._triggers else None
-
-    def awaitTermination(self) -> None:
-        """Wait for the end of the query.
-
-        Raises:
-            Exception: the error that ended it.
-        """
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
+    def _trigger(self) -> None:
+        self._find_slices()
+        while self._batch() and not self._stopping:
+            pass
+        for reader in self._readers.values():
+            reader.trigger()
 
     def processAllAvailable(self) -> None:
         """Wait until every iterator has ended or yielded None, and what it yielded is committed; for tests.
@@ -264,30 +241,6 @@ class Polling:
             self._wake.set()
             time.sleep(0.01)
         self.awaitTermination()
-
-    def stop(self) -> None:
-        """End the query: a batch in progress has been handed over, or failed, on return. Idempotent."""
-        self._stopping = True
-        self._wake.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        try:
-            while not self._stopping:
-                self._wake.wait(self._interval_s)
-                self._wake.clear()
-                if self._stopping:
-                    return
-                self._find_slices()
-                while self._batch() and not self._stopping:
-                    pass
-                self._triggers += 1
-                for reader in self._readers.values():
-                    reader.trigger()
-        except BaseException as error:
-            self._error = error
-        finally:
-            self._stop_readers()
 
     def _batch(self) -> bool:
         """Hand over one batch; return whether rows for another one wait.
@@ -322,7 +275,7 @@ class Polling:
                 reader.thread.start()
                 self._readers[name] = reader
 
-    def _stop_readers(self) -> None:
+    def _end(self) -> None:
         for reader in self._readers.values():
             reader.stop()
         give_up_at = time.monotonic() + _CLOSE_WAIT_S

@@ -28,11 +28,34 @@ if TYPE_CHECKING:
     from .committed import CommittedPositions
 
 
+class BatchReader(ABC):
+    """Plans and reads the batches of one task over Spark Connect, where the worker drives them. Used by one thread."""
+
+    @abstractmethod
+    def plan(self, start: Mapping[str, int]) -> Mapping[str, int]:
+        """Return the end of the next batch, given its start; equal to ``start`` if there is nothing to read.
+
+        Raises:
+            SourceError: the source cannot be read.
+        """
+
+    @abstractmethod
+    def read(self, session: SparkSession, ranges: Sequence[Range]) -> DataFrame:
+        """Return the rows of a batch, the same ones each time. Nothing is read until they are collected.
+
+        Args:
+            session: the task's session on the server.
+            ranges: what ``plan`` has planned.
+        """
+
+
 class Source(ABC):
     """The part of a source that one task reads.
 
     Attributes:
         Settings: the settings under ``source.``; each field's description states the allowed values.
+        reads_remotely: whether ``batches`` is defined, or the worker itself polls the source: without it, a worker on
+            Spark Connect rejects the source.
         columns: names and types of the columns.
         metadata: the columns that are record metadata (``dataplane.transform``).
         slice_form: a regular expression of the names of its slices, and a text of it for people, if they have a form:
@@ -43,6 +66,7 @@ class Source(ABC):
     columns: Columns
     metadata: ClassVar[frozenset[str]] = frozenset()
     slice_form: ClassVar[tuple[str, str] | None] = None
+    reads_remotely: ClassVar[bool] = False
 
     @classmethod
     @abstractmethod
@@ -141,6 +165,16 @@ class Source(ABC):
             session: the worker's session.
             positions: the position of each known slice of this task; a missing slice is at position 0.
         """
+
+    def batches(self, positions: Mapping[str, int]) -> BatchReader:
+        """Return what plans and reads the batches after these positions over Spark Connect, instead of ``stream``.
+
+        Raises:
+            SourceError: the source has no such batches.
+        """
+        raise SourceError(
+            f"{self.description}: has no batches over Spark Connect; allowed: a worker with its own Spark"
+        )
 
     def sharing(self, committed: CommittedPositions) -> Source:
         """Return this source so that it may look up what all tasks of its connector have committed. Called once, before

@@ -72,6 +72,22 @@ def add_kafka(session: SparkSession) -> None:
     thread.currentThread().setContextClassLoader(internals.sharedState().jarClassLoader())
 
 
+def check_kafka_of_server(session: SparkSession) -> None:
+    """Check that a Spark Connect server has Spark's Kafka source. Its executors need the jars before they start: jars
+    that a session sends fail there.
+
+    Raises:
+        ConfigError: it was started without the jars.
+    """
+    from pyspark.errors import AnalysisException
+
+    try:
+        _ = session.read.format("kafka").option("subscribe", "a").option("kafka.bootstrap.servers", "a:1").load().schema
+    except AnalysisException as error:
+        names = ", ".join(name for name, _ in KAFKA_JARS)
+        raise ConfigError("source", "kafka", f"a Spark Connect server started with spark.jars of {names}") from error
+
+
 def kafka_jars() -> list[Path]:
     """Return the jars; fetch them if the cache lacks one.
 

@@ -14,8 +14,8 @@ from .errors import root_cause
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from ..dataplane.polling import Polling
     from ..dataplane.source import Source
+    from ..dataplane.triggering import Triggered
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class Measuring:
         context: TaskContext,
         source: Source,
         reached: Mapping[str, int],
-        query: StreamingQuery | Polling,
+        query: StreamingQuery | Triggered,
         stopping: threading.Event,
     ) -> None:
         """Store the arguments.

@@ -6,7 +6,8 @@ checkpoint is a new temporary directory for each start: the sink stores the offs
 outlives the query that wrote it.
 
 An iterator source is polled in this process instead (``dataplane.polling``): each batch has its range, and Spark
-applies the transforms to its rows.
+applies the transforms to its rows. On a Spark Connect server, this process drives the batches of all other sources too
+(``driving``).
 """
 
 from __future__ import annotations
@@ -30,8 +31,11 @@ from ..dataplane.iterator import IteratorSource
 from ..dataplane.ownership import Owner, Range
 from ..dataplane.polling import Polling
 from ..dataplane.transform import RowTransform
+from ..dataplane.triggering import Triggered
+from .driving import Driving
 from .errors import SparkError, root_cause
 from .measuring import Measuring
+from .remote import RemoteSession, TaskKey, frame_of, own_session, remote_address, shown_address
 from .session import kill_session, session_is_alive, spark_session
 from .tolerance import apply_tolerantly
 from .transforms.chain import Chain, apply_chain, columns_after
@@ -95,15 +99,20 @@ class SparkTask(Task):
         self._pipeline = pipeline
         self._stopping = threading.Event()
         self._cause: BaseException | None = None
-        self._query: StreamingQuery | Polling | None = None
+        self._query: StreamingQuery | Triggered | None = None
+        self._remote: RemoteSession | None = None
         self._watcher: threading.Thread | None = None
 
     def start(self) -> None:
         unit = self._context.unit
         source = self._pipeline.source().sharing(self._pipeline.committed(unit.connector))
-        session = spark_session()
-        chain = self._pipeline.chain(source)
-        sink = self._pipeline.sink(columns_after(chain, source.columns, session))
+        session = self._open_session()
+        try:
+            chain = self._pipeline.chain(source)
+            sink = self._pipeline.sink(columns_after(chain, source.columns, session))
+        except BaseException:
+            self._close_session()
+            raise
         checkpoint: Path | None = None
         try:
             owner = Owner(
@@ -123,10 +132,15 @@ class SparkTask(Task):
             batches = Batches(owner, source, chain, sink, (positions, checkpoint), self)
             if isinstance(source, IteratorSource):
                 # A session of its own, as a streaming query has: an sql step makes a view, which a session shares.
-                take = partial(batches.commit_rows, session.newSession())
+                take = partial(batches.commit_rows, own_session(session))
                 polling = Polling(self._name, source, positions, take, interval_ms=self._interval_ms())
                 polling.start()
                 self._query = polling
+            elif self._remote is not None:
+                started = positions, batches.commit_frame
+                driving = Driving(self._name, source.batches(positions), session, started, self._interval_ms())
+                driving.start()
+                self._query = driving
             else:
                 self._query = (
                     source.stream(session, positions)
@@ -150,6 +164,7 @@ class SparkTask(Task):
                     self._query.stop()
                 self._query = None
             sink.close()
+            self._close_session()
             if checkpoint is not None:
                 shutil.rmtree(checkpoint, ignore_errors=True)
             if isinstance(error, Exception):
@@ -159,6 +174,8 @@ class SparkTask(Task):
 
     def stop(self) -> None:
         self._stopping.set()
+        if self._remote is not None:
+            self._remote.interrupt()
         if self._query is not None and self._watcher is not None:
             try:
                 # Waits for the thread that runs the batches: a commit in progress has succeeded or failed on return.
@@ -171,7 +188,22 @@ class SparkTask(Task):
             self._watcher.join()
 
     def abandon(self) -> None:
-        kill_session()
+        if self._remote is not None:
+            self._remote.cut()
+        else:
+            kill_session()
+
+    def _open_session(self) -> SparkSession:
+        """Return the worker's session, or a new one of this task on the Spark Connect server."""
+        if not remote_address():
+            return spark_session()
+        task = f"{self._context.incarnation} {self._context.unit}"
+        self._remote = RemoteSession(TaskKey(task=task, fencing_token=self._context.fencing_token))
+        return self._remote.session  # type: ignore[no-any-return]
+
+    def _close_session(self) -> None:
+        if self._remote is not None:
+            self._remote.close()
 
     @property
     def _name(self) -> str:
@@ -181,7 +213,7 @@ class SparkTask(Task):
         chance = random.Random(self._name)
         return max(1, round(self._pipeline.trigger_ms * (1 + JITTER * chance.uniform(-1, 1))))
 
-    def _watch(self, query: StreamingQuery | Polling, sink: Sink, checkpoint: Path) -> None:
+    def _watch(self, query: StreamingQuery | Triggered, sink: Sink, checkpoint: Path) -> None:
         """Wait for the query's end, clean up, and report the failure once unless ``stop`` was called."""
         error: BaseException
         try:
@@ -191,9 +223,16 @@ class SparkTask(Task):
             error = raised
         # The error of a batch that ended with Java is a consequence; the batch's thread may report it even later.
         cause = self._cause
-        if not session_is_alive():
+        if self._remote is not None:
+            if not self._stopping.is_set() and not self._remote.is_alive():
+                cause = SparkError(
+                    f"Spark Connect server {shown_address()} has ended, or has ended the session; allowed: the task"
+                    " starts again, when the server answers"
+                )
+        elif not session_is_alive():
             cause = SparkError("Spark's Java process has ended; allowed: the task starts again, on a new one")
         sink.close()
+        self._close_session()
         shutil.rmtree(checkpoint, ignore_errors=True)
         if not self._stopping.is_set():
             self._context.failed(root_cause(cause or error))
@@ -255,7 +294,8 @@ class Batches:
         """Commit a batch of a streaming query."""
         try:
             with self._reporting():
-                self._commit_frame(frame, batch_id)
+                if ranges := self.ranges(batch_id):
+                    self._commit_frame(frame, ranges)
         except Exception as error:
             # Spark searches the text of an error, with its stack traces, for the interruption by a stop. Its regular
             # expression overflows Java's stack on a long text, and the thread of the query ends with a trace of 1,000
@@ -263,14 +303,18 @@ class Batches:
             if not self._task.is_stopping:
                 raise SparkError(f"batch {batch_id}: {type(error).__name__}") from None
 
-    def _commit_frame(self, frame: DataFrame, batch_id: int) -> None:
-        if ranges := self.ranges(batch_id):
-            began_s = time.monotonic()
-            if self._is_tolerant:
-                read = apply_tolerantly(self._chain, frame.toArrow(), frame.sparkSession, self._owner)
-            else:
-                read = apply_chain(self._chain, frame).toArrow(), []
-            self._commit(ranges, *read, time.monotonic() - began_s)
+    def commit_frame(self, frame: DataFrame, ranges: Sequence[Range]) -> None:
+        """Commit a batch that this process drives."""
+        with self._reporting():
+            self._commit_frame(frame, ranges)
+
+    def _commit_frame(self, frame: DataFrame, ranges: Sequence[Range]) -> None:
+        began_s = time.monotonic()
+        if self._is_tolerant:
+            read = apply_tolerantly(self._chain, frame.toArrow(), frame.sparkSession, self._owner)
+        else:
+            read = apply_chain(self._chain, frame).toArrow(), []
+        self._commit(ranges, *read, time.monotonic() - began_s)
 
     def commit_rows(self, session: SparkSession, table: pa.Table, ranges: Sequence[Range]) -> None:
         """Commit a batch that was polled in this process. Without transforms there is nothing for Spark to compute."""
@@ -280,7 +324,7 @@ class Batches:
             if self._is_tolerant:
                 table, letters = apply_tolerantly(self._chain, table, session, self._owner)
             elif self._chain:
-                table = apply_chain(self._chain, session.createDataFrame(table)).toArrow()
+                table = apply_chain(self._chain, frame_of(session, table)).toArrow()
             self._commit(ranges, table, letters, time.monotonic() - began_s)
 
     @contextlib.contextmanager

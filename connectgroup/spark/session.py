@@ -22,6 +22,7 @@ from ..errors import NO_VALUE, ConfigError
 from ..threads import outcome
 from .archive import archive_options
 from .java import cache_directory, ensure_java, find_java, make_script
+from .remote import QUERY_LOGGERS, answers, is_remote
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,9 +38,6 @@ SECRET: Final = "CONNECTGROUP_SPARK_SECRET"
 
 DRIVER_HOST: Final = "CONNECTGROUP_SPARK_DRIVER_HOST"
 """Environment variable: the address at which the machines of a cluster reach this one; ``127.0.0.1`` by default."""
-
-QUERY_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
-"""Loggers of PySpark (``PySparkException._log_exception``)."""
 
 REFLECTION: Final = ("reflect", "java_method", "try_reflect")
 """Functions of Spark SQL that call a method of Java by its name."""
@@ -125,8 +123,6 @@ def _start() -> SparkSession:
     # The task reports the cause of a query's end once; py4j would log it earlier, with a stack trace.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     logging.getLogger().addFilter(_is_not_from_py4j)
-    # They print each error of a query with its whole plan, and with that the secrets of a transform, which the task's
-    # own report of the error masks.
     for name in QUERY_LOGGERS:
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
     conf = SparkConf().setAll(list(settings(archive_options(java)).items()))
@@ -242,6 +238,11 @@ def session_is_alive() -> bool:
     """Whether a session exists whose Java process is running."""
     session = _session
     return session is not None and _is_alive(session)
+
+
+def is_usable(session: SparkSession) -> bool:
+    """Whether Spark still answers in a session: the Java process of this worker, or the server."""
+    return answers(session) if is_remote(session) else session_is_alive()
 
 
 def _is_alive(session: SparkSession) -> bool:

@@ -14,7 +14,8 @@ from ..dataplane.ownership import Owner
 from ..dataplane.transform import RowTransform
 from ..errors import ConnectGroupError
 from .errors import root_cause
-from .session import session_is_alive
+from .remote import frame_of
+from .session import is_usable
 from .transforms.chain import Chain, apply_chain
 
 if TYPE_CHECKING:
@@ -54,11 +55,11 @@ def _applied(
     chain: Chain, table: pa.Table, session: SparkSession, owner: Owner, whole_batch: bool
 ) -> list[tuple[pa.Table, list[DeadLetter]]]:
     try:
-        return [(apply_chain(chain, session.createDataFrame(table)).toArrow(), [])]
+        return [(apply_chain(chain, frame_of(session, table)).toArrow(), [])]
     except ConnectGroupError:
         raise
     except Exception as error:
-        if whole_batch or not session_is_alive() or table.num_rows == 0:
+        if whole_batch or not is_usable(session) or table.num_rows == 0:
             raise
         if table.num_rows > 1:
             half = table.num_rows // 2
@@ -68,5 +69,5 @@ def _applied(
             ]
         record = json.dumps(table.to_pylist()[0], default=str, ensure_ascii=False)
         context = {"stage": "transform", "place": "", "reason": str(root_cause(error)), "record": record}
-        nothing = apply_chain(chain, session.createDataFrame(table.slice(0, 0))).toArrow()
+        nothing = apply_chain(chain, frame_of(session, table.slice(0, 0))).toArrow()
         return [(nothing, [dead_letter(owner, context)])]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from .archive import recording
 from .java import find_java
+from .remote import check_server, remote_address
 from .session import spark_session, stop_session
 from .sources.file_settings import FileSettings
 from .sources.files import FileSource
@@ -21,9 +22,13 @@ ARCHIVE_TIMEOUT_S: Final = 300
 
 def warm_up() -> None:
     """Create the session and run a small batch like those of tasks, so that no task start pays for the first query.
+    With a Spark Connect server, check that it answers.
 
     The first query of a session starts four Python helpers and loads half of Spark: 2 s once, 0.4 s after that.
     """
+    if remote_address():
+        check_server()
+        return
     session = spark_session()
     with tempfile.TemporaryDirectory(prefix="connectgroup-warm-up-") as scratch:
         root = Path(scratch, "files")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -18,15 +18,17 @@ from ...dataplane.columns import Column, Columns, from_ddl, to_ddl
 from ...dataplane.committed import CommittedPositions
 from ...dataplane.dead_letters import ERROR_COLUMN
 from ...dataplane.ownership import Range, metadata_of
-from ...dataplane.source import Source
+from ...dataplane.source import BatchReader, Source
 from ...errors import NO_VALUE, ConfigError
 from .catalog import is_slice_of
 from .dialect import EVOLVE_BYTES
 from .file_settings import FileSettings
 from .listing import list_inodes
+from .mapped import mapped
 from .planner import Planner
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 logger = logging.getLogger(__name__)
@@ -53,6 +55,7 @@ class FileSource(Source):
     """
 
     Settings = FileSettings
+    reads_remotely = True
 
     settings: FileSettings
     columns: Columns
@@ -96,6 +99,9 @@ class FileSource(Source):
         session.dataSource.register(FilesDataSource)
         ddl = to_ddl(self.read_columns)
         return session.readStream.format(DATA_SOURCE).schema(ddl).option("plan", self.to_json(positions)).load()
+
+    def batches(self, positions: Mapping[str, int]) -> BatchReader:
+        return FileBatches(self, positions)
 
     def lag(self, positions: Mapping[str, int]) -> Lag:
         planner = self.planner(positions)
@@ -193,6 +199,41 @@ class FileSource(Source):
             infers=plain["infers"],
         )
         return source, source.positions(plain["positions"])
+
+
+class FileBatches(BatchReader):
+    """The batches over Spark Connect: planned in this process, read by Spark's workers."""
+
+    def __init__(self, source: FileSource, positions: Mapping[str, int]) -> None:
+        """Store the source as text for Spark's workers."""
+        self._columns = source.read_columns
+        self._planner = source.planner(positions)
+        self._read = ReadFile(source.to_json({}))
+
+    def plan(self, start: Mapping[str, int]) -> Mapping[str, int]:
+        return self._planner.advance({name: int(at) for name, at in start.items()})
+
+    def read(self, session: SparkSession, ranges: Sequence[Range]) -> DataFrame:
+        return mapped(
+            session,
+            [replace(each, slice=self._planner.file_of(each.slice)) for each in ranges],
+            self._read,
+            self._columns,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ReadFile:
+    """Reads a range of a file in one of Spark's workers."""
+
+    source: str
+
+    def __call__(self, wanted: Range) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a range."""
+        from .parts import read_part
+
+        source, _ = FileSource.from_json(self.source)
+        return read_part(source.root, wanted, source.columns, source.settings.dialect, tolerant=source.is_tolerant)
 
 
 def encoded(positions: Mapping[str, int]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from ...connector import Lag
 from ...dataplane.columns import Column, Columns, check_names, from_ddl
 from ...dataplane.errors import SourceError
 from ...dataplane.ownership import Range, ranges_between
-from ...dataplane.source import Source, field_of, position_of
+from ...dataplane.source import BatchReader, Source, field_of, position_of
 from ...dataplane.transform import listed
 from ...errors import NO_VALUE, ConfigError
 from ..converters import HEADERS_TYPE, ConverterSettings
@@ -98,6 +98,7 @@ class KafkaSource(Source):
     """
 
     Settings = KafkaSourceSettings
+    reads_remotely = True
     metadata = frozenset({*_METADATA, _HEADERS})
 
     def __init__(self, settings: KafkaSourceSettings, partitions: Mapping[str, int], *, task: int, tasks: int) -> None:
@@ -169,18 +170,32 @@ class KafkaSource(Source):
             topic: {str(n): positions.get(f"{topic}-{n}", beginning) for n in numbers}
             for topic, numbers in mine.items()
         }
-        client = client_settings("source.client", self._settings.client)
         records = (
             session.readStream.format("kafka")
-            .option("kafka.bootstrap.servers", self._settings.bootstrap_servers)
+            .options(**self.options)
             .option("assign", json.dumps(mine))
             .option("startingOffsets", json.dumps(starts))
             .option("maxOffsetsPerTrigger", self._settings.max_rows_per_batch)
-            .option("kafka.isolation.level", self._settings.isolation_level)
-            .option("includeHeaders", any(column.name == _HEADERS for column in self.columns))
-            .options(**{f"kafka.{name}": value for name, value in client.items()})
             .load()
         )
+        return self.rows_of(records)
+
+    def batches(self, positions: Mapping[str, int]) -> BatchReader:
+        return KafkaBatches(self, self._settings, self._mine())
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The options of Spark's Kafka source that do not depend on the batch."""
+        client = client_settings("source.client", self._settings.client)
+        return {
+            "kafka.bootstrap.servers": self._settings.bootstrap_servers,
+            "kafka.isolation.level": self._settings.isolation_level,
+            "includeHeaders": str(any(column.name == _HEADERS for column in self.columns)).lower(),
+            **{f"kafka.{name}": str(value) for name, value in client.items()},
+        }
+
+    def rows_of(self, records: DataFrame) -> DataFrame:
+        """Return the columns of the source from what Spark's Kafka source reads."""
         fields = () if self._settings.schema_ is None else from_ddl(self._settings.schema_)
         metadata = self.columns[len(fields) or 1 :]
         return rows_of(records, self._settings, fields, metadata, tolerant=self._is_tolerant)
@@ -199,9 +214,7 @@ class KafkaSource(Source):
         Offsets are counted, as for the metric ``records-lag`` of Kafka's consumers: markers of transactions and records
         that compaction has removed count, too. Partitions without a position are read from ``starting.offsets`` on.
         """
-        mine = [
-            (topic, n) for topic, count in self._partitions.items() for n in range(count) if self.owns(f"{topic}-{n}")
-        ]
+        mine = self._mine()
         ends = offsets_of(self._settings, mine, latest=True)
         new = [(topic, n) for topic, n in mine if f"{topic}-{n}" not in positions]
         if self._settings.starting_offsets == "earliest":
@@ -214,7 +227,60 @@ class KafkaSource(Source):
         return Lag(records=sum(max(0, end - positions.get(name, starts.get(name, end))) for name, end in ends.items()))
 
     def _has_partitions(self) -> bool:
-        return any(self.owns(f"{topic}-{n}") for topic, count in self._partitions.items() for n in range(count))
+        return bool(self._mine())
+
+    def _mine(self) -> list[tuple[str, int]]:
+        """The partitions of this task."""
+        return [
+            (topic, n) for topic, count in self._partitions.items() for n in range(count) if self.owns(f"{topic}-{n}")
+        ]
+
+
+class KafkaBatches(BatchReader):
+    """The batches over Spark Connect: planned in this process, read by Spark's Kafka source."""
+
+    def __init__(self, source: KafkaSource, settings: KafkaSourceSettings, mine: Sequence[tuple[str, int]]) -> None:
+        """Store the arguments; ``mine`` are the partitions of the task."""
+        self._source, self._settings, self._mine = source, settings, mine
+        self._first: dict[str, int] = {}
+        self._is_known = False
+
+    def plan(self, start: Mapping[str, int]) -> Mapping[str, int]:
+        ends = offsets_of(self._settings, self._mine, latest=True)
+        is_new = [(topic, n) for topic, n in self._mine if f"{topic}-{n}" not in {**start, **self._first}]
+        if is_new:
+            from_earliest = self._settings.starting_offsets == "earliest"
+            self._first.update(offsets_of(self._settings, is_new, latest=not from_earliest))
+        most = max(1, self._settings.max_rows_per_batch // max(1, len(self._mine)))
+        end = dict(start)
+        for name, last in ends.items():
+            first = start.get(name, self._first.get(name, 0))
+            if last > first:
+                end[name] = min(last, first + most)
+        return end
+
+    def read(self, session: SparkSession, ranges: Sequence[Range]) -> DataFrame:
+        from ..jars import check_kafka_of_server
+
+        if not self._is_known:
+            check_kafka_of_server(session)
+            self._is_known = True
+        starts: dict[str, dict[str, int]] = {}
+        ends: dict[str, dict[str, int]] = {}
+        for each in ranges:
+            topic, _, number = each.slice.rpartition("-")
+            # A range begins at 0 if nothing of the partition is committed yet.
+            starts.setdefault(topic, {})[number] = max(each.start, self._first.get(each.slice, 0))
+            ends.setdefault(topic, {})[number] = each.end
+        records = (
+            session.read.format("kafka")
+            .options(**self._source.options)
+            .option("assign", json.dumps({topic: [int(n) for n in numbers] for topic, numbers in starts.items()}))
+            .option("startingOffsets", json.dumps(starts))
+            .option("endingOffsets", json.dumps(ends))
+            .load()
+        )
+        return self._source.rows_of(records)
 
 
 def partitions_of(settings: KafkaSourceSettings) -> dict[str, int]:

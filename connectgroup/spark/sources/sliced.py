@@ -11,7 +11,8 @@ from __future__ import annotations
 import importlib
 import json
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import SecretStr
@@ -19,7 +20,8 @@ from pydantic import SecretStr
 from ...dataplane.columns import to_ddl
 from ...dataplane.ownership import Range
 from ...dataplane.settings import PluginSettings
-from ...dataplane.source import Source
+from ...dataplane.source import BatchReader, Source
+from .mapped import mapped
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,6 +42,7 @@ class SlicedSource(Source):
         task, tasks: the task's number and the number of tasks.
     """
 
+    reads_remotely = True
     settings: PluginSettings
     task: int
     tasks: int
@@ -72,6 +75,39 @@ class SlicedSource(Source):
             .option(PLAN, encode(self, positions))
             .load()
         )
+
+    def batches(self, positions: Mapping[str, int]) -> BatchReader:
+        return SlicedBatches(self, positions)
+
+
+class SlicedBatches(BatchReader):
+    """The batches over Spark Connect: planned in this process, read by Spark's workers."""
+
+    def __init__(self, source: SlicedSource, positions: Mapping[str, int]) -> None:
+        """Store the source as text."""
+        self._columns = source.columns
+        self._read = ReadSlice(encode(source, positions))
+        self._planner: SlicedSource | None = None
+
+    def plan(self, start: Mapping[str, int]) -> Mapping[str, int]:
+        if self._planner is None:
+            # In the thread of the batches, and an instance of its own: another thread measures the lag.
+            self._planner, _ = decode(self._read.plan)
+        return self._planner.plan(start)
+
+    def read(self, session: SparkSession, ranges: Sequence[Range]) -> DataFrame:
+        return mapped(session, ranges, self._read, self._columns)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSlice:
+    """Reads a range in one of Spark's workers."""
+
+    plan: str
+
+    def __call__(self, wanted: Range) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a range."""
+        return decode(self.plan)[0].read(wanted)
 
 
 def encode(source: SlicedSource, positions: Mapping[str, int]) -> str:

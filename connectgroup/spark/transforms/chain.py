@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ...dataplane.columns import Column, Columns, to_ddl
 from ...dataplane.transform import Predicate, Transform
+from ..remote import own_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -57,6 +58,6 @@ def columns_after(chain: Chain, columns: Columns, session: SparkSession) -> Colu
     if not chain:
         return columns
     # A session of its own: the view of an sql step is visible in the whole session.
-    empty = session.newSession().createDataFrame([], to_ddl(columns))
+    empty = own_session(session).createDataFrame([], to_ddl(columns))
     fields = apply_chain(chain, empty).schema.fields
     return tuple(Column(field.name, field.dataType.simpleString().upper()) for field in fields)

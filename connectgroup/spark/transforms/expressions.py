@@ -4,7 +4,8 @@ A client that may change a connector must not be able to run programs as the wor
 worker's list. A query of Spark SQL can do both: ``SELECT TRANSFORM(a) USING 'a shell command'``,
 ``SELECT * FROM text.`/a/file```, ``INSERT OVERWRITE DIRECTORY``, ``ADD JAR``, ``java_method('a.Class', 'a method')``.
 So the text must be a query and no other statement, and a plan that runs a program is rejected. The settings of the
-session exclude files as tables, and its functions those that call Java (``session``).
+session exclude files as tables, and its functions those that call Java (``session``). A Spark Connect server keeps
+these functions: there a plan that has one is rejected.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 from ...dataplane.transform import Place
 from ...errors import ConfigError
 from ...protocol.units import printable
+from ..remote import is_remote
+from ..session import REFLECTION
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 _PROGRAM: Final = re.compile(r"^[\s:+|-]*ScriptTransformation\b", re.MULTILINE)
 """A node of a plan, as Spark prints it, of the plan itself or of a subquery: ``TRANSFORM``, ``MAP`` and ``REDUCE``."""
 _ALL_FIELDS: Final = 2**31 - 1
+_REFLECTION: Final = re.compile(rf"\b({'|'.join(REFLECTION)})\(", re.IGNORECASE)
 
 
 def query(session: SparkSession, text: str) -> DataFrame:
@@ -33,6 +37,10 @@ def query(session: SparkSession, text: str) -> DataFrame:
         AnalysisException: it names a table, a column or a function that does not exist.
     """
     text = text.strip().removesuffix(";")
+    if is_remote(session):
+        # In parentheses, every statement but a query is an error of syntax. Nothing is computed.
+        _ = session.sql(f"SELECT * FROM (\n{text}\n)").columns
+        return session.sql(text)
     state: Any = session._jsparkSession.sessionState()
     state.sqlParser().parseQuery(text)
     return session.sql(text)
@@ -49,11 +57,25 @@ def checked(build: Callable[[Any], DataFrame], place: Place, argument: object, s
     where = f"{place.prefix}{setting}"
     try:
         frame = build(argument)
+        plan = plan_of(frame)
     except (AnalysisException, ParseException) as error:
         reason = re.sub(r"\s+", " ", str(error).split("SQLSTATE")[0]).strip(" .")
         raise ConfigError(
             where, "an expression", f"Spark SQL over the columns ({printable(reason, limit=200)})"
         ) from error
-    if _PROGRAM.search(frame._jdf.queryExecution().analyzed().treeString(True, False, _ALL_FIELDS, False, False)):
+    if _PROGRAM.search(plan):
         raise ConfigError(where, "an expression with TRANSFORM, MAP or REDUCE", "Spark SQL that runs no program")
+    if is_remote(frame.sparkSession) and _REFLECTION.search(plan):
+        raise ConfigError(where, f"an expression with {', '.join(REFLECTION)}", "Spark SQL that calls no Java")
     return frame
+
+
+def plan_of(frame: DataFrame) -> str:
+    """The analyzed plan as text; of a server also what Spark makes of it.
+
+    Raises:
+        AnalysisException: the plan cannot be analyzed. A server is asked only here.
+    """
+    if is_remote(frame.sparkSession):
+        return str(frame._explain_string(extended=True))  # type: ignore[operator]
+    return str(frame._jdf.queryExecution().analyzed().treeString(True, False, _ALL_FIELDS, False, False))
