@@ -182,6 +182,8 @@ def _worker(member: DescribedMember) -> dict[str, Any]:
         "host": member.host,
         "client_id": member.client_id,
         "joined_epoch": member.joined_epoch,
+        # For how long the units of a temporarily left worker are kept for it.
+        "kept_ms": None if member.kept_ms < 0 else member.kept_ms,
     }
 
 

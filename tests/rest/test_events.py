@@ -29,7 +29,7 @@ from connectgroup.protocol.messages.describe import (
 )
 from connectgroup.protocol.records.connect import TargetState
 from connectgroup.protocol.units import Unit
-from connectgroup.rest import events, page_table as tables
+from connectgroup.rest import events, page_table as tables, views
 from connectgroup.rest.page_table import Table, page_table
 from connectgroup.rest.routes import groups
 from connectgroup.rest.routes.page import FILES
@@ -370,6 +370,10 @@ def test_a_static_member_that_has_left_is_kept_until_a_deadline() -> None:
     away = DescribedMember(member_id="a", instance_id="i", state="AWAY", kept_ms=4_000)
     assert table_of(group_of(1, members=(away,)), 1_000)["worker/a"]["kept_until_ms"] == 5_000
     assert table_of(group_of(1))["worker/a"]["kept_until_ms"] is None
+    kept = [
+        views.group_description(each)["workers"][0]["kept_ms"] for each in (group_of(1, members=(away,)), group_of(1))
+    ]
+    assert kept == [4_000, None]
 
 
 def test_a_deadline_stays_the_same_while_time_passes() -> None:
