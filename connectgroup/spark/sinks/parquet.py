@@ -63,4 +63,4 @@ def _batch_rows(metadata: FileMetaData) -> int:
     Dictionary encoding may hide repeated values from that size; the upper bound is for them.
     """
     total = sum(metadata.row_group(n).total_byte_size for n in range(metadata.num_row_groups))
-    return max(1, min(_MOST_ROWS, _BATCH_BYTES * max(1, metadata.num_rows) // max(1, total)))
+    return max(1, min(_MOST_ROWS, int(_BATCH_BYTES * max(1, metadata.num_rows) // max(1, total))))
