@@ -21,9 +21,13 @@ from typing import Final
 
 from connectgroup.protocol.messages.api import Request
 from connectgroup.protocol.messages.assignment import InstallRequest
+from connectgroup.protocol.messages.classic import JoinGroupRequest, OfferedProtocol
 from connectgroup.protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequest
+from connectgroup.protocol.messages.consumer import ConsumerHeartbeatRequest
 from connectgroup.protocol.messages.describe import DeleteRequest
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
+from connectgroup.protocol.messages.listing import DescribeGroupsRequest, ListGroupsRequest
+from connectgroup.protocol.messages.offsets import OffsetCommitRequest, PartitionCommit, TopicCommit
 from connectgroup.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from connectgroup.wire.apis import APIS, HEARTBEAT, encode_request
 from connectgroup.wire.framing import frame
@@ -154,6 +158,35 @@ async def group_creation(target: Target, number: int) -> None:
         target.done["groups"] += 1
 
 
+async def kafka_groups(target: Target, number: int) -> None:
+    """Large JoinGroups and commits of Kafka's clients, for groups of ever other names; and requests for all groups."""
+    ids = itertools.count()
+    offered = OfferedProtocol(name="range", metadata=bytes(60_000))
+    commits = tuple([PartitionCommit(partition_index=n, committed_offset=n, committed_metadata="x") for n in range(50)])
+
+    def request() -> Request:
+        n = next(ids)
+        group = f"{number}-{n}".ljust(200, "k")
+        if number % 2 == 0:  # each is parked: the responses to later requests wait
+            return JoinGroupRequest(
+                group_id=group, session_timeout_ms=6_000, rebalance_timeout_ms=6_000, member_id="",
+                group_instance_id="i", protocol_type="consumer", protocols=(offered,),
+            )  # fmt: skip
+        if n % 8 == 1:
+            return ConsumerHeartbeatRequest(
+                group_id=group, member_id="m", member_epoch=0, rebalance_timeout_ms=6_000, owned=(),
+                subscribed_topic_regex="(" * 1_000 + "a+" + ")+" * 1_000,
+            )  # fmt: skip
+        if n % 8 == 2:
+            return DescribeGroupsRequest(groups=(group, GROUP, group))
+        if n % 50 == 3:
+            return ListGroupsRequest()
+        topic = TopicCommit(name="t".ljust(200, "t"), partitions=commits)
+        return OffsetCommitRequest(group_id=group, member_id="", topics=(topic,))
+
+    await _pipelined(target, "joins" if number % 2 == 0 else "requests", request)
+
+
 async def connections(target: Target, number: int) -> None:
     """More connections than the coordinator accepts, with and without a login, each idle; closed ones are replaced."""
     opened: list[Peer] = []
@@ -218,6 +251,7 @@ ATTACKS: Final[dict[str, tuple[Attack, int]]] = {
     "unknown_members": (unknown_members, 4),
     "impostors": (impostors, 2),
     "group_creation": (group_creation, 4),
+    "kafka_groups": (kafka_groups, 2),
     "connections": (connections, 2),
     "giant_frames": (giant_frames, 2),
     "half_open_tls": (half_open_tls, 1),

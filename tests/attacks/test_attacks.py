@@ -141,7 +141,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
     yield from attacked(tmp_path_factory.mktemp("attacked"))
 
 
-@pytest.mark.parametrize("name", ["unknown_members", "impostors", "connections", "giant_frames"])
+@pytest.mark.parametrize("name", ["unknown_members", "impostors", "connections", "giant_frames", "kafka_groups"])
 def test_attack_harms_neither_members_nor_other_clients(plain: Attacked, name: str) -> None:
     plain.attack(name)
 
