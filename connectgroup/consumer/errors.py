@@ -86,8 +86,8 @@ _ADVICE = {
     Code.INVALID_SESSION_TIMEOUT: "session_timeout_ms is outside group.min.session.timeout.ms .. "
     "group.max.session.timeout.ms of the broker",
     Code.GROUP_MAX_SIZE_REACHED: "the group has group.max.size members",
-    Code.TOPIC_AUTHORIZATION_FAILED: "no right to read a topic; nothing but PLAINTEXT is spoken here",
-    Code.GROUP_AUTHORIZATION_FAILED: "no right to the group; nothing but PLAINTEXT is spoken here",
+    Code.TOPIC_AUTHORIZATION_FAILED: "no right to read a topic: an ACL of the broker must allow it to the user",
+    Code.GROUP_AUTHORIZATION_FAILED: "no right to the group: an ACL of the broker must allow it to the user",
     Code.INVALID_GROUP_ID: "the broker does not take this name for a group",
     Code.UNSUPPORTED_VERSION: "a group of the new consumer protocol that cannot be joined by classic members, "
     "or a broker older than Kafka 2.5",
