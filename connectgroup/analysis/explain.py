@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import ConfigError
 from ..protocol.messages.common import each_unit, units_of
-from ..protocol.messages.describe import DescribedConnector, DescribedGroup, DescribedUnit, Move, Rebalance
+from ..protocol.messages.describe import NOT_STARTED, DescribedConnector, DescribedGroup, DescribedUnit, Move, Rebalance
 from ..protocol.units import Unit, printable, show
 from .constraints import Constraints
 
@@ -49,7 +49,9 @@ def rebalance_line(rebalance: Rebalance, *, overtaken_by: int = 0) -> str:
     """
     parts = [f"epoch {rebalance.epoch}", "; ".join(rebalance.causes) or "?"]
     if rebalance.moved:
-        parts.append(f"{rebalance.moved} moved, maximum downtime {rebalance.max_downtime_ms} ms")
+        not_started = [move for move in rebalance.moves if move.running_ms == NOT_STARTED]
+        failed = f", {len(not_started)} of them not started" if not_started else ""
+        parts.append(f"{rebalance.moved} moved{failed}, maximum downtime {rebalance.max_downtime_ms} ms")
     if rebalance.started:
         restarted = not rebalance.moved and rebalance.max_downtime_ms
         downtime = f", maximum downtime {rebalance.max_downtime_ms} ms" if restarted else ""
@@ -96,6 +98,8 @@ def move_text(move: Move) -> str:
     downtime = f"downtime {move.downtime_ms} ms" if move.downtime_ms >= 0 else "downtime not known yet"
     if move.running_ms >= 0:
         downtime += f", running after {move.running_ms} ms"
+    elif move.running_ms == NOT_STARTED:
+        downtime += f", not started: {move.target} released it before it ran"
     if move.source == move.target:
         return f"restarted on {move.target}, {downtime}"
     return f"{move.source} -> {move.target or 'no worker'}, {downtime}"

@@ -19,7 +19,7 @@ from ..errors import ConfigError
 from ..plugins import load_assignor
 from ..protocol.messages.common import entries, masked, units_of
 from ..protocol.messages.connectors import ConnectorChange, TaskConfig, UpdateConnectorsRequest
-from ..protocol.messages.describe import DescribedGroup, Rebalance
+from ..protocol.messages.describe import NOT_STARTED, DescribedGroup, Rebalance
 from ..protocol.units import Unit, counted, printable, show
 from .copying import copy_group, copy_settings
 from .model import Model, NoPlan
@@ -185,7 +185,8 @@ def group_lost(described: DescribedGroup) -> set[Unit]:
 
 def seen_downtime(rebalances: tuple[Rebalance, ...]) -> SeenDowntime | None:
     """The downtime of moves between workers and of restarts so far; ``None`` if there were none."""
-    seen = [move.downtime_ms for each in rebalances for move in each.moves if move.source and move.downtime_ms >= 0]
+    moves = [move for each in rebalances for move in each.moves if move.running_ms != NOT_STARTED]
+    seen = [move.downtime_ms for move in moves if move.source and move.downtime_ms >= 0]
     return SeenDowntime(moves=len(seen), median_ms=round(median(seen)), max_ms=max(seen)) if seen else None
 
 

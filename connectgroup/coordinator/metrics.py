@@ -62,6 +62,7 @@ class _Group(Source):
             "rebalance-max-time-ms": done.times.maximum(now_s),
             "rebalance-time-ms-total": done.times.total,
             "moves-total": done.moves,
+            "moves-not-started-total": numbers.moves_not_started,
             "starts-total": done.starts,
             "downtime-avg-ms": done.downtimes.average(now_s),
             "downtime-max-ms": done.downtimes.maximum(now_s),

@@ -103,6 +103,7 @@ class GroupNumbers:
         is_rebalancing: whether members have not reached the target yet, or there is none for the group epoch.
         delayed_units: number of units that are delayed.
         computation_failures: failed computations since the target assignment.
+        moves_not_started: moves since the load whose unit was released before its new owner reported it.
         connectors: by name.
     """
 
@@ -113,6 +114,7 @@ class GroupNumbers:
     is_rebalancing: bool = False
     delayed_units: int = 0
     computation_failures: int = 0
+    moves_not_started: int = 0
     connectors: Mapping[str, ConnectorNumbers] = field(default_factory=dict)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -33,13 +34,16 @@ def _family(metric: Metric) -> CounterMetricFamily | GaugeMetricFamily | Unknown
         return GaugeMetricFamily(metric.exported, metric.meaning, labels=metric.labels)
     if metric.exported.endswith("_total"):
         return CounterMetricFamily(metric.exported, metric.meaning, labels=metric.labels)
-    # Prometheus would append ``_total`` to the name of a counter, and no dashboard for Kafka Connect would find it.
+    # A counter family appends ``_total`` to the name, and no dashboard for Kafka Connect would find it.
     return UnknownMetricFamily(metric.exported, metric.meaning, labels=metric.labels)
 
 
 _REGISTRY: Final = CollectorRegistry()
 _REGISTRY.register(_Metrics())
 ProcessCollector(registry=_REGISTRY)
+
+_UNTYPED: Final = re.compile(rb"^# TYPE (\S+) untyped$", re.MULTILINE)
+"""Only counters whose name does not end in ``_total`` are exported without a type, see ``_family``."""
 
 
 def exposition(accept: str) -> tuple[bytes, str]:
@@ -51,7 +55,9 @@ def exposition(accept: str) -> tuple[bytes, str]:
         accept: the ``Accept`` header of the request; empty if there is none.
 
     Returns:
-        The text in Prometheus' format or in OpenMetrics', and its content type.
+        The text in Prometheus' format, and its content type; in OpenMetrics' for a client that accepts no other. There
+        the name of a counter must end in ``_total``, so some of Kafka's counters have no type.
     """
-    encode, content_type = choose_encoder(accept)
-    return encode(_REGISTRY), content_type
+    encode, content_type = choose_encoder("" if "text/plain" in accept else accept)
+    text = encode(_REGISTRY)
+    return (text if "openmetrics" in content_type else _UNTYPED.sub(rb"# TYPE \1 counter", text)), content_type

@@ -333,6 +333,11 @@ _GROUP: Final = (
         ("rebalance-max-time-ms", "ms", "Maximum time of recent rebalances."),
         ("rebalance-time-ms-total", "ms", "Time of all rebalances that have finished."),
         ("moves-total", "{unit}", "Connectors and tasks that moved to another worker."),
+        (
+            "moves-not-started-total",
+            "{unit}",
+            "Moves to a worker that released the unit, or left, before it reported it as running; part of moves-total.",
+        ),
         ("starts-total", "{unit}", "Connectors and tasks that were assigned and had run on no other worker."),
         (
             "downtime-avg-ms",

@@ -30,7 +30,9 @@ This page is generated: `python -m connectgroup.telemetry.reference > docs/metri
   30000, `metrics.num.samples` 2); an average or a maximum without a value in this time is absent. A fraction is 0 to 1,
   also where Kafka's name says percentage.
 - **Totals** (counters) start at 0 with the process, those of a task with each assignment to a worker. The series of a
-  task ends when the task leaves the worker.
+  task ends when the task leaves the worker. The names of seven of Kafka's counters do not end in `_total`. They are
+  exported under these names with the type counter; only in OpenMetrics, which does not allow that, without a type.
+  The endpoint responds in OpenMetrics to clients that do not accept `text/plain`; Prometheus accepts it.
 - **Not exported**: `sync-*` of a worker (it has no SyncGroup), `pause-ratio` (a paused task is assigned to no worker),
   `partition-count`, `source-record-active-count`, the counts of destroyed and restarting tasks. A commit is the sink's:
   records and offsets in one transaction.

@@ -11,6 +11,7 @@ from connectgroup import DescribedConnector, DescribedGroup, DescribedMember, De
 from connectgroup.analysis.explain import TaskExplanation, explain_task, find_unit, rebalance_lines
 from connectgroup.protocol.messages.assignment import DelayedUnits
 from connectgroup.protocol.messages.common import entries, grouped
+from connectgroup.protocol.messages.describe import NOT_STARTED
 
 C0, C1, OTHER = Unit("c", 0), Unit("c", 1), Unit("d", 0)
 
@@ -105,6 +106,22 @@ def test_cause_of_an_overtaken_rebalance_is_found_in_its_successor() -> None:
         "assigned at epoch 3: a joined; b left",
         "b -> a, downtime 7 ms, running after 9 ms",
     )
+
+
+def test_moves_that_did_not_start_are_counted_and_named() -> None:
+    moves = (
+        Move(connector="c", task=0, source="b", target="a", downtime_ms=7, running_ms=NOT_STARTED),
+        Move(connector="c", task=1, source="b", target="d", downtime_ms=5, running_ms=6),
+    )
+    rebalance = Rebalance(
+        epoch=4, causes=("b left",), moved=2, max_downtime_ms=7, moves=moves, started_ms=1, finished_ms=8
+    )
+    line, *details = rebalance_lines([rebalance], moves=True)
+    assert "| 2 moved, 1 of them not started, maximum downtime 7 ms |" in line
+    assert details == [
+        "  c-0: b -> a, downtime 7 ms, not started: a released it before it ran",
+        "  c-1: b -> d, downtime 5 ms, running after 6 ms",
+    ]
 
 
 @pytest.mark.parametrize(

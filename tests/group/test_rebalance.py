@@ -5,9 +5,13 @@ from __future__ import annotations
 import pytest
 
 from connectgroup.errors import PluginError
+from connectgroup.group.connect.describe import describe
+from connectgroup.group.connect.measure import measure
 from connectgroup.group.connect.state import replay
 from connectgroup.group.kernel.timers import TimerKind
 from connectgroup.protocol.messages.connectors import ConnectorChange
+from connectgroup.protocol.messages.describe import NOT_STARTED
+from connectgroup.protocol.messages.heartbeat import TaskStatus
 from connectgroup.protocol.records.connect import MemberState
 from connectgroup.protocol.units import Unit
 
@@ -127,3 +131,73 @@ def test_downtime_is_counted_from_the_last_sign_of_life_of_the_owner(how: str) -
     assert last is not None
     silent_ms = settings(fixed).session_timeout_ms if how == "silent" else 0
     assert (last.moved, last.max_downtime_ms) == (2, silent_ms + 120)
+
+
+@pytest.fixture
+def three() -> Scene:
+    """m1 runs the only connector and has reported it; m2 and m3 have no units."""
+    fixed = FixedAssignor()
+    scene = Scene.stable(settings(fixed), epoch=10, connectors={"foo": 0}, members={"m1": foo(-1), "m2": (), "m3": ()})
+    scene.heartbeat("m1", 10, statuses=(TaskStatus(connector="foo", task=-1, owner_epoch=10, state=1),))
+    fixed.target = {"m2": foo(-1)}
+    scene.leave("m1")
+    scene.now_ms += 20
+    assert units_at(scene.heartbeat("m2", 10)) == (11, ["foo"])
+    scene.heartbeat("m3", 10)
+    fixed.target = {"m3": foo(-1)}
+    return scene
+
+
+def last_moves(scene: Scene) -> list[tuple[str, str, int, int]]:
+    """The move of each of the latest two rebalances, as described."""
+    moves = [move for rebalance in describe(scene.group).rebalances[-2:] for move in rebalance.moves]
+    return [(move.source, move.target, move.downtime_ms, move.running_ms) for move in moves]
+
+
+@pytest.mark.parametrize("how", ["left", "silent"])
+@pytest.mark.parametrize("reloads", [False, True])
+def test_move_to_a_member_that_leaves_before_it_starts_the_unit_is_marked(
+    three: Scene, how: str, *, reloads: bool
+) -> None:
+    """A stopping worker starts no new units: the downtime lasts until the unit is assigned to one that does."""
+    three.leave("m2") if how == "left" else three.expire(TimerKind.SESSION, "m2")
+    if reloads:
+        three.reload()
+    three.now_ms += 30
+    assert units_at(three.heartbeat("m3", 11)) == (12, ["foo"])
+    three.now_ms += 5
+    three.heartbeat("m3", 12, statuses=(TaskStatus(connector="foo", task=-1, owner_epoch=12, state=1),))
+    assert last_moves(three) == [("m1", "m2", 20, NOT_STARTED), ("m1", "m3", 50, 55)]
+    assert measure(three.group).moves_not_started == 1
+
+
+def test_move_to_a_member_that_has_reported_the_unit_stays_a_move(three: Scene) -> None:
+    """Also if the unit failed there: it was started."""
+    three.heartbeat("m2", 11, statuses=(TaskStatus(connector="foo", task=-1, owner_epoch=11, state=2),))
+    three.leave("m2")
+    three.now_ms += 30
+    three.heartbeat("m3", 11)
+    assert last_moves(three) == [("m1", "m2", 20, -1), ("m2", "m3", 30, -1)]
+    assert measure(three.group).moves_not_started == 0
+
+
+def test_moves_of_units_that_nobody_reports_are_moves() -> None:
+    """A runner need not report states; the downtime of its units would otherwise add up."""
+    fixed = FixedAssignor()
+    scene = Scene.stable(settings(fixed), epoch=10, connectors={"foo": 0}, members={"m1": foo(-1), "m2": (), "m3": ()})
+    for leaving, target, epoch in ("m1", "m2", 10), ("m2", "m3", 11):
+        fixed.target = {target: foo(-1)}
+        scene.leave(leaving)
+        scene.now_ms += 20
+        scene.heartbeat(target, epoch)
+        if target == "m2":
+            scene.heartbeat("m3", epoch)
+    assert last_moves(scene) == [("m1", "m2", 20, -1), ("m2", "m3", 20, -1)]
+
+
+def test_unit_that_must_not_run_any_more_is_no_move_that_did_not_start(three: Scene) -> None:
+    three.update(ConnectorChange(connector="foo", target_state=3))
+    three.heartbeat("m2", 11)
+    three.heartbeat("m2", 11, foo())
+    assert last_moves(three)[0] == ("m1", "m2", 20, -1)
+    assert measure(three.group).moves_not_started == 0

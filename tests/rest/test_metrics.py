@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from connectgroup.embedding import worker_group
 from connectgroup.errors import GroupError
 from connectgroup.rest.server import RestServer
 from connectgroup.telemetry import metrics
+from connectgroup.telemetry.metric_table import METRICS
 from tests.coordinator.builders import GROUP
 
 from .conftest import PATIENCE_S, Api, rest_server
@@ -57,16 +59,38 @@ async def test_scrape_of_a_running_group(api: Api, worker: Worker) -> None:
     assert series[key("kafka_connect_worker_rebalance_rebalancing", **member)] == 0
     assert series[key("connectgroup_group_members", group=GROUP)] == 1
     assert series[key("connectgroup_coordinator_append_total")] > 0
-    assert series[key("kafka_connect_task_error_total_record_errors", **member, connector="naps", task="1")] == 0
+    assert series[key("kafka_connect_task_error_last_error_timestamp", **member, connector="naps", task="1")] == 0
     assert series[key("kafka_connect_connector_status", **member, connector="naps", task="0", status="running")] == 1
     assert any(name.startswith("process_") for name, _ in series)
 
 
 async def test_openmetrics_on_request(api: Api) -> None:
+    """For a client that accepts nothing else; a Prometheus server accepts plain text too, and gets all types by it."""
     accept = {"Accept": "application/openmetrics-text; version=1.0.0"}
     response = await api.http.get("/metrics", headers=accept)
     assert response.headers["content-type"].startswith("application/openmetrics-text")
     assert response.text.endswith("# EOF\n")
+
+
+PROMETHEUS = "application/openmetrics-text;version=1.0.0;q=0.6,text/plain;version=0.0.4;q=0.4,*/*;q=0.1"
+"""The ``Accept`` header of a Prometheus server."""
+
+
+@pytest.mark.parametrize("accept", ["*/*", PROMETHEUS])
+async def test_every_counter_has_its_type_and_its_name_of_the_table(api: Api, worker: Worker, accept: str) -> None:
+    """Also Kafka's counters whose names do not end in ``_total``."""
+    await api("POST", "/connectors", 201, {"name": "naps", "config": {"connector.class": "idle", "tasks.max": 2}})
+    await api.until(lambda status: len(status["tasks"]) == 2, "/connectors/naps/status")
+    await api.until(lambda status: status["tasks"][1]["state"] == "RUNNING", "/connectors/naps/status")
+    text = (await api.http.get("/metrics", headers={"Accept": accept})).text
+    types = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
+    expected = {metric.exported: "counter" if metric.is_counter else "gauge" for metric in METRICS}
+    assert {name: types.get(name) for name in expected} == expected
+    assert types["kafka_connect_task_error_total_record_errors"] == "counter"
+    assert "untyped" not in types.values()
+    # Not by the parser of prometheus_client: it appends ``_total`` to the name of a counter. Prometheus does not.
+    sample = 'kafka_connect_task_error_total_record_errors{connector="naps",group="workers",task="1",worker="w"} 0.0'
+    assert sample in text.splitlines()
 
 
 async def test_metrics_need_the_same_password_as_other_routes(api: Api, tmp_path: Path) -> None:

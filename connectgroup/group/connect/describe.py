@@ -9,6 +9,7 @@ from typing import Final
 from ...errors import GroupIdNotFound
 from ...protocol.messages.common import each_unit, grouped, masked
 from ...protocol.messages.describe import (
+    NOT_STARTED,
     DescribedConnector,
     DescribedGroup,
     DescribedMember,
@@ -142,6 +143,8 @@ def _rebalances(group: Group) -> Iterable[Rebalance]:
 
 def _with_running(group: Group, rebalance: Rebalance, move: Move) -> Move:
     unit = Unit(move.connector, move.task)
+    if unit in group.stops.not_started(rebalance.epoch):
+        return replace(move, running_ms=NOT_STARTED)
     status, grant = group.statuses.get(unit), group.holders.get(unit)
     if status is None or status.state != UnitState.RUNNING or (status.member_id, status.owner_epoch) != grant:
         return move

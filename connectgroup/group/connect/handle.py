@@ -217,6 +217,7 @@ def _effects(group: Group, records: Sequence[Record], now_ms: int, settings: Gro
 
 def on_load(group: Group, now_ms: int, settings: GroupSettings) -> Outcome[None]:
     """The timers of a loaded group; and its server-side computation, which ended with the former coordinator."""
+    group.stops.moves_not_started = 0  # as all totals, it starts with the coordinator
     timers = timers_on_load(group, now_ms, settings)
     return Outcome(response=None, timers=timers, effects=effects_of(group, now_ms, settings))
 

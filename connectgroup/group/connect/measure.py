@@ -28,6 +28,7 @@ def measure(group: Group) -> GroupNumbers:
         is_rebalancing=last is not None and last.finished_ms < 0,
         delayed_units=len(waiting.intersection(runnable) - held),
         computation_failures=0 if computation is None else computation.failures,
+        moves_not_started=group.stops.moves_not_started,
         connectors={
             name: ConnectorNumbers(
                 tasks=len(record.tasks),

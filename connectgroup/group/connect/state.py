@@ -36,6 +36,7 @@ from ..kernel.current import NOTHING, Current
 from ..kernel.outcome import Outcome
 from ..kernel.unchanged import Key as UnchangedKey
 from ..sizes import connector_bytes
+from .stops import Stops
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +97,7 @@ class Group:
         self.behind: set[str] = set()
         self.clock_ms = 0
         # Used only to explain rebalances; excluded from the comparison after a replay.
-        self.stopped: dict[Unit, tuple[str, int]] = {}
+        self.stops = Stops()
         self.landed: dict[Unit, Move] = {}
         self.silent_ms = 0
         # Used only to describe: when the session of a temporarily left member ends. Session timers start anew after a
@@ -186,7 +187,10 @@ class Group:
                 if record.member_id and not record.prepared:
                     self.members_to_wake.add(record.member_id)
             case StatusRecord():
-                self.statuses[Unit(record.connector, record.task)] = record
+                unit = Unit(record.connector, record.task)
+                self.statuses[unit] = record
+                if self.holders.get(unit) == (record.member_id, record.owner_epoch):
+                    self.stops.report(unit)
             case RebalanceRecord():
                 self._apply_rebalance(record.rebalance)
                 self.silent_ms = record.silent_ms
@@ -214,12 +218,13 @@ class Group:
         before_held, after_held = before.held, after.held
         if after.temporarily_left:
             # The units of a member that left temporarily are down from now on, although they are reserved for it.
-            self.stopped.update((unit, (member_id, at_ms)) for unit in after_held if not before.temporarily_left)
+            for unit in after_held if not before.temporarily_left else ():
+                self.stops.stop(unit, member_id, at_ms, has_status=unit in self.statuses)
         # Pending units are checked too: compaction may have removed the earlier record that had the unit assigned.
         for unit in (before.assigned.keys() | after.pending.keys()) - after.assigned.keys() - before.pending.keys():
             # A unit that should no longer run has no downtime.
             if unit in self.runnable and not before.temporarily_left:
-                self.stopped[unit] = (member_id, at_ms)
+                self.stops.stop(unit, member_id, at_ms, has_status=unit in self.statuses)
         for unit in before_held:
             if unit not in after_held and self.holders.get(unit, ("", 0))[0] == member_id:
                 del self.holders[unit]
@@ -233,13 +238,13 @@ class Group:
                 self.holders[unit] = (member_id, epoch)
         for unit, epoch in after.assigned.items():
             if before.assigned.get(unit) != epoch and not after.temporarily_left:
-                source, since_ms = self.stopped.pop(unit, ("", at_ms))
+                source, stopped_ms = self.stops.assign(unit, at_ms)
                 self.landed[unit] = Move(
                     connector=unit.connector,
                     task=unit.task,
                     source=source,
                     target=member_id,
-                    downtime_ms=max(0, at_ms - since_ms),
+                    downtime_ms=max(0, at_ms - stopped_ms),
                     assigned_ms=at_ms,
                 )
 
@@ -247,6 +252,7 @@ class Group:
         self.clock_ms = max(self.clock_ms, rebalance.started_ms, rebalance.finished_ms)
         self.rebalances[rebalance.epoch] = rebalance
         if rebalance.finished_ms >= 0:
+            self.stops.finish(rebalance, self.landed)
             self.landed.clear()
 
     def _replace_connector(self, name: str, connector: ConnectorRecord | None) -> None:
@@ -260,7 +266,7 @@ class Group:
         for unit in before:
             if unit not in after:
                 del self.runnable[unit]
-                self.stopped.pop(unit, None)
+                self.stops.forget(unit)
         self.runnable.update(after)
         changed = (unit for unit in before if after.get(unit) != before[unit])
         self.members_to_wake.update(self.holders[unit][0] for unit in changed if unit in self.holders)
@@ -294,6 +300,7 @@ class Group:
                 self.statuses.pop(Unit(name, int(task)), None)
             case Kind.REBALANCE:
                 self.rebalances.pop(int(key.name), None)
+                self.stops.forget_rebalance(int(key.name))
             case Kind.COMPUTATION:
                 self.computation = None
             case Kind.DELAY:

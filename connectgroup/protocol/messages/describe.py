@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from .assignment import DelayedUnits
 from .common import AssignorInfo, ConfigEntry, ConnectorTasks
@@ -130,6 +131,10 @@ class DescribedConnector:
     topics: tuple[str, ...] = ()
 
 
+NOT_STARTED: Final = -2
+"""See ``Move.running_ms``."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
     """One unit's move from one member to another.
@@ -144,6 +149,7 @@ class Move:
         assigned_ms: *(tagged)* wall clock of that assignment, milliseconds since 1970; 0 if unknown.
         running_ms: *(tagged)* in descriptions, for the unit's latest assignment: the downtime, and the time until the
             new owner reported the unit as running; -1 if it has not, has failed, or has been assigned again since.
+            -2 (``NOT_STARTED``) if the new owner released the unit, or left, before it reported it as running.
     """
 
     connector: str

@@ -104,6 +104,7 @@ function drawDetails(rebalance, state, model) {
 const downtime = (move) => {
   if (!move.from) return "started";
   if (move.downtime_ms < 0) return "moving";
+  if (move.running_ms === -2) return `${duration(move.downtime_ms)}, not started`;
   return move.running_ms >= 0 ? `${duration(move.downtime_ms)}, running after ${duration(move.running_ms)}` : duration(move.downtime_ms);
 };
 
