@@ -72,12 +72,11 @@ class EmbeddedGroup:
                 configurations name (``connector.class``).
 
         Raises:
-            ConfigError: the name or another argument cannot be used.
-            ValueError: a worker of this name runs.
+            ConfigError: the name or another argument cannot be used, or a worker of this name runs.
         """
         check_name("worker", name)
         if name in self.workers:
-            raise ValueError(f"worker {name}: runs already; allowed: another name")
+            raise ConfigError("worker", name, "the name of no worker that runs already")
         life = AsyncExitStack()
         worker = await life.enter_async_context(
             Worker.running(

@@ -50,6 +50,20 @@ class TestDealt(AssignorContract):
     fewest = False
 
 
+class DelaysWithoutMembers(Dealt):
+    """ "Assign each unit exactly once or list it as delayed", also when there is nobody to assign it to."""
+
+    def assign(self, group: ConnectGroup) -> ConnectAssignment:
+        if group.members:
+            return super().assign(group)
+        return ConnectAssignment(members=[], delayed=frozenset(group.units), delay_ms=1_000)
+
+
+class TestDelaysWithoutMembers(AssignorContract):
+    assignor = DelaysWithoutMembers
+    fewest = False
+
+
 class FirstSubscriber(PartitionAssignor):
     name = "first-subscriber"
 

@@ -172,9 +172,11 @@ def test_assignor_of_a_group_may_be_a_class_or_an_object(assignor: type[ConnectA
     run(program())
 
 
-def test_unknown_worker_is_refused_with_the_names_of_the_others() -> None:
+def test_unknown_and_used_names_of_workers_are_refused() -> None:
     async def program() -> None:
         async with worker_group("mine", workers=["ann", "bob"]) as group:
+            with pytest.raises(ConfigError, match=r"^worker: got 'bob'; allowed: the name of no worker that runs"):
+                await group.add_worker("bob")
             with pytest.raises(ConfigError, match=r"^worker: got 'zz'; allowed: ann, bob$"):
                 await group.stop_worker("zz")
 

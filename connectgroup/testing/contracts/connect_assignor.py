@@ -117,8 +117,13 @@ class AssignorContract(Generic[GroupT, AnswerT, ThingT]):
             with on_group(name):
                 answer: Any = run_assignor(self.assignor(), group)  # raises with the first violation
                 assert answer.error == 0, f"{name}: error {answer.error} {answer.message}"
-                given = frozenset[ThingT]().union(*self.shares(group, answer).values())
-                assert given | self.left_out(answer) == self.to_give(group), name
+                shares = self.shares(group, answer)
+                given = frozenset[ThingT]().union(*shares.values())
+                missing = self.to_give(group) - given - self.left_out(answer)
+                assert not missing, f"{name}: neither assigned nor left out: {', '.join(map(str, sorted(missing)))}"
+                # Without members, all units may be left out or not mentioned.
+                surplus = (given | self.left_out(answer)) - self.to_give(group) if shares else frozenset()
+                assert not surplus, f"{name}: nothing to assign: {', '.join(map(str, sorted(surplus)))}"
 
     def test_counts_are_within_one_of_each_other(self) -> None:
         if not self.even:
