@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.consumer.broker import KAFKA, SMALL_JVM, WITH_ITS_STARTER, fetched_with_dependencies, free_ports
@@ -38,7 +38,14 @@ offset.flush.interval.ms=1000
 
 
 @contextlib.contextmanager
-def running_connect(bootstrap: str, *, group: str = "connect", more: str = "", heap: str = "512m") -> Iterator[str]:
+def running_connect(
+    bootstrap: str,
+    *,
+    group: str = "connect",
+    more: str = "",
+    heap: str = "512m",
+    jvm: Sequence[str] = SMALL_JVM,
+) -> Iterator[str]:
     """A worker until the end of the block; yields the address of its REST API.
 
     Args:
@@ -46,6 +53,7 @@ def running_connect(bootstrap: str, *, group: str = "connect", more: str = "", h
         group: id of the group, and the prefix of its topics.
         more: more lines of the worker's properties.
         heap: maximum size of Java's heap.
+        jvm: options of Java, by default those that start it fast.
 
     Raises:
         Unavailable: Java or Maven is missing, or the jars cannot be fetched.
@@ -55,7 +63,7 @@ def running_connect(bootstrap: str, *, group: str = "connect", more: str = "", h
     with tempfile.TemporaryDirectory(prefix="connectgroup-connect-") as scratch:
         settings, log = Path(scratch, "worker.properties"), Path(scratch, "log")
         settings.write_text(PROPERTIES.format(bootstrap=bootstrap, group=group, port=port, more=more))
-        java = ("java", f"-Xmx{heap}", *SMALL_JVM, "-cp", f"{jars}/*")
+        java = ("java", f"-Xmx{heap}", *jvm, "-cp", f"{jars}/*")
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [*WITH_ITS_STARTER, *java, "org.apache.kafka.connect.cli.ConnectDistributed", str(settings)],

@@ -77,7 +77,7 @@ def timed(run: Callable[[], None], cpu: Callable[[], float]) -> Run:
 
 def worker_cpu_s() -> float:
     """CPU seconds of this process and its children, without servers."""
-    return sum(map(_cpu_s, worker_processes()))
+    return sum(map(process_cpu_s, worker_processes()))
 
 
 def worker_rss_mb() -> float:
@@ -91,7 +91,8 @@ def worker_processes() -> list[int]:
     return [os.getpid(), *(pid for pid, line in below if not any(word in line for word in SERVERS))]
 
 
-def _cpu_s(pid: int) -> float:
+def process_cpu_s(pid: int) -> float:
+    """CPU seconds of a process and of its children that have ended; 0 if there is none."""
     with contextlib.suppress(OSError):
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
         # User and system time of the process and of the children that have ended.

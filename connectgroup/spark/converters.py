@@ -18,21 +18,29 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import Field
 
+from ..dataplane.columns import Columns
 from ..dataplane.settings import PluginSettings
 from ..errors import ConfigError
+from .avro import Codec, Encoding, columns_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Form = Literal["", "string", "bytes", "json"]
+Form = Literal["", "string", "bytes", "json", "avro"]
 
 _CLASSES: Final[Mapping[str, Form]] = {
     "org.apache.kafka.connect.storage.StringConverter": "string",
     "org.apache.kafka.connect.converters.ByteArrayConverter": "bytes",
     "org.apache.kafka.connect.json.JsonConverter": "json",
 }
-_FORMS: Final[Mapping[str, Form]] = {"": "", **_CLASSES, **{name.rpartition(".")[2]: f for name, f in _CLASSES.items()}}
+_FORMS: Final[Mapping[str, Form]] = {
+    "": "",
+    **_CLASSES,
+    **{name.rpartition(".")[2]: f for name, f in _CLASSES.items()},
+    "AvroConverter": "avro",
+}
 _ALLOWED: Final = "StringConverter, ByteArrayConverter, JsonConverter, each also with Kafka Connect's package"
+_ALLOWED_VALUES: Final = f"{_ALLOWED}; AvroConverter with value.converter.avro.schema, for there is no schema registry"
 CONVERTERS: Final = (
     "key.converter",
     "key.converter.schemas.enable",
@@ -52,9 +60,26 @@ class ConverterSettings(PluginSettings):
     key_converter: Annotated[str, Field(description=f"{_ALLOWED}; by default StringConverter")] = ""
     key_converter_schemas_enable: Annotated[bool, Field(description=_SCHEMAS)] = True
     value_converter: Annotated[
-        str, Field(description=f"{_ALLOWED}; by default a column value is text, other columns are JSON without schemas")
+        str,
+        Field(
+            description=f"{_ALLOWED_VALUES}; by default a column value is text, other columns are JSON without schemas"
+        ),
     ] = ""
     value_converter_schemas_enable: Annotated[bool, Field(description=_SCHEMAS)] = True
+    value_converter_avro_schema: Annotated[
+        str,
+        Field(
+            description="with AvroConverter: the schema of the values, an Avro record as JSON. Its fields are columns."
+            " There is no schema registry"
+        ),
+    ] = ""
+    value_converter_avro_encoding: Annotated[
+        Encoding,
+        Field(
+            description="binary, single-object: whether a value begins with the fingerprint of its schema (Avro's"
+            " single-object encoding). Confluent's form with the number of a schema is not read"
+        ),
+    ] = "binary"
     header_converter: Annotated[
         str,
         Field(
@@ -73,10 +98,29 @@ class ConverterSettings(PluginSettings):
             ConfigError: there is no such converter.
         """
         for part, name in (("key", self.key_converter), ("value", self.value_converter)):
-            if name not in _FORMS:
-                raise ConfigError(f"{prefix}{part}.converter", name, _ALLOWED)
-        if _FORMS.get(self.header_converter, "json") == "json":
+            if name not in _FORMS or (part == "key" and name == "AvroConverter"):
+                raise ConfigError(f"{prefix}{part}.converter", name, _ALLOWED if part == "key" else _ALLOWED_VALUES)
+        if _FORMS.get(self.header_converter, "json") in ("json", "avro"):
             raise ConfigError(f"{prefix}header.converter", self.header_converter, "StringConverter, ByteArrayConverter")
+        setting = f"{prefix}value.converter.avro.schema"
+        if self.value_form == "avro":
+            columns_of(self.value_converter_avro_schema, setting)
+        elif self.value_converter_avro_schema:
+            raise ConfigError(setting, "a schema", "nothing without AvroConverter")
+
+    def avro(self, prefix: str) -> Codec:
+        """Return what reads and writes the values.
+
+        Raises:
+            ConfigError: fastavro is not installed, or rejects the schema.
+        """
+        codec = Codec(self.value_converter_avro_schema, self.value_converter_avro_encoding)
+        return codec.prepare(f"{prefix}value.converter.avro.schema")
+
+    @property
+    def avro_columns(self) -> Columns:
+        """The columns of the Avro schema; none with another converter."""
+        return columns_of(self.value_converter_avro_schema, "avro.schema") if self.value_form == "avro" else ()
 
     @property
     def json_texts(self) -> frozenset[str]:

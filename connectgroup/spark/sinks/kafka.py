@@ -86,6 +86,7 @@ class KafkaSink(DeadLetterSink):
         _check_forms(settings, columns)
         self._settings = settings
         self._values = [name for name in names if name not in METADATA]
+        self._avro = settings.avro("sink.") if settings.value_form == "avro" else None
         self._client = client_of(settings)
         self._offsets = OffsetsTopic(settings.offsets_topic, self._client)
         self._producer: Producer | None = None
@@ -199,6 +200,9 @@ class KafkaSink(DeadLetterSink):
 
     def _encoded(self, rows: pa.Table, name: str, form: Form, schemas: bool) -> Iterator[Any]:
         """Yield the keys or the values of the records."""
+        if form == "avro":
+            assert self._avro is not None
+            return map(self._avro.encode, rows.select(self._values).to_pylist())
         if name in rows.column_names:
             return map(encoder(rows.schema.field(name).type, form, schemas=schemas), rows[name].to_pylist())
         if name == "key":
@@ -251,6 +255,8 @@ def _check_forms(settings: KafkaSinkSettings, columns: Columns) -> None:
         if form == "bytes" and types.get(name, "BINARY") != "BINARY":
             allowed = f"another converter: the column {name} is {types[name]}"
             raise ConfigError(f"sink.{name}.converter", "ByteArrayConverter", allowed)
+    if settings.value_form == "avro":
+        _check_avro([name for name in types if name not in METADATA], settings)
     if not _HEADERS.match(types.get("headers", "MAP<")):
         raise ConfigError("headers", types["headers"], "an array of structs of key and value, or a map")
     if settings.header_converter and "headers" in types:
@@ -259,6 +265,15 @@ def _check_forms(settings: KafkaSinkSettings, columns: Columns) -> None:
             fitting = "ByteArrayConverter" if has_bytes else "StringConverter"
             allowed = f"{fitting}: the column headers is {types['headers']}"
             raise ConfigError("sink.header.converter", settings.header_converter, allowed)
+
+
+def _check_avro(names: Sequence[str], settings: KafkaSinkSettings) -> None:
+    """Check that each column is a field of the Avro schema; a field without a column is null, or has a default."""
+    fields = [column.name for column in settings.avro_columns]
+    for name in names:
+        if name not in fields:
+            allowed = f"a schema with the field {name}, or a transform that removes this column"
+            raise ConfigError("sink.value.converter.avro.schema", f"fields {', '.join(fields)}", allowed)
 
 
 def _produce(

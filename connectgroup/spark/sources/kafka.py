@@ -87,6 +87,8 @@ class KafkaSourceSettings(ConverterSettings):
             raise ConfigError("source.topics.regex", self.topics_regex, f"a regular expression ({error})") from error
         client_settings("source.client", self.client)
         self.check_converters("source.")
+        if self.schema_ is not None and self.value_form == "avro":
+            raise ConfigError("source.schema", self.schema_, "nothing: the fields of the Avro schema are the columns")
         if self.schema_ is not None and self.value_form not in ("", "json"):
             raise ConfigError("source.value.converter", self.value_converter, "JsonConverter with source.schema")
         _columns(self)
@@ -196,7 +198,7 @@ class KafkaSource(Source):
 
     def rows_of(self, records: DataFrame) -> DataFrame:
         """Return the columns of the source from what Spark's Kafka source reads."""
-        fields = () if self._settings.schema_ is None else from_ddl(self._settings.schema_)
+        fields = _fields(self._settings)
         metadata = self.columns[len(fields) or 1 :]
         return rows_of(records, self._settings, fields, metadata, tolerant=self._is_tolerant)
 
@@ -326,6 +328,11 @@ def offsets_of(settings: KafkaSourceSettings, partitions: Sequence[tuple[str, in
         raise SourceError(f"Kafka {settings.bootstrap_servers}: {error}; allowed: a cluster that answers") from error
 
 
+def _fields(settings: KafkaSourceSettings) -> Columns:
+    """Return the columns that are fields of the value; none: the value is the column ``value``."""
+    return settings.avro_columns if settings.schema_ is None else from_ddl(settings.schema_)
+
+
 def _columns(settings: KafkaSourceSettings) -> Columns:
     types = {
         **_METADATA,
@@ -333,9 +340,9 @@ def _columns(settings: KafkaSourceSettings) -> Columns:
         _HEADERS: HEADERS_TYPE.format(settings.header_type),
     }
     value: Columns = (Column("value", "BINARY" if settings.value_form == "bytes" else "STRING"),)
-    if settings.schema_ is not None:
-        value = from_ddl(settings.schema_)
-    default = () if settings.schema_ is not None else tuple(_METADATA)
+    fields = _fields(settings)
+    value = fields or value
+    default = () if fields else tuple(_METADATA)
     names = default if settings.metadata is None else listed(settings.metadata)
     for name in names:
         if name not in types:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from ...dataplane.columns import Columns
 from ...dataplane.dead_letters import ERROR_COLUMN
+from ..avro import Fields
 from ..converters import HEADERS_TYPE, ConverterSettings
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ _NO_SCHEMA: Final = (
     "the {name} is not an object of schema and payload; allowed: what JsonConverter writes with schemas, or"
     " {name}.converter.schemas.enable=false"
 )
+_SOURCE_ERROR: Final = "connectgroup.dataplane.errors.SourceError: "
+_AVRO: Final = "allowed: values of value.converter.avro.schema in its encoding, or errors.tolerance=all"
 _NOT_THE_FIELDS: Final = "the value is not JSON with the fields of source.schema"
 
 
@@ -60,11 +63,26 @@ def rows_of(
         else:
             chosen.append(F.col(column.name))
     with_schema = settings.value_form == "json" and settings.value_converter_schemas_enable
-    value = F.col("value") if settings.value_form == "bytes" else F.col("value").cast("string")
+    is_binary = settings.value_form in ("bytes", "avro")
+    value = F.col("value") if is_binary else F.col("value").cast("string")
     if with_schema:
         value = checked(value, "value")
     if not fields:
         values = [(_payload(value) if with_schema else value).alias("value")]
+    elif settings.value_form == "avro":
+        ddl = ", ".join(f"`{field.name}` {field.type}" for field in fields)
+        decode = F.udf(Fields(settings.avro("source."), tuple(f.name for f in fields)), f"{ddl}, {_BAD} STRING")
+        records = records.withColumn("connectgroup_value", decode(value))
+        parsed = F.col("connectgroup_value")
+        problem = F.when(parsed[_BAD].isNotNull(), parsed[_BAD])
+        if tolerant:
+            problems.append(problem)
+            values = [parsed[f.name].alias(f.name) for f in fields]
+        else:
+            error = F.concat(F.lit(_SOURCE_ERROR), _place(), F.lit(": "), problem, F.lit(f"; {_AVRO}\n"))
+            # Whatever columns are read, a bad record is an error.
+            checked_value = F.when(problem.isNull(), parsed).otherwise(F.raise_error(error).cast(f"{_struct(ddl)}"))
+            values = [checked_value[f.name].alias(f.name) for f in fields]
     else:
         types = [(f, _WRITTEN.get(f.type, f.type) if with_schema else f.type) for f in fields]
         ddl = ", ".join(f"`{field.name.replace('`', '``')}` {kind}" for field, kind in types)
@@ -77,10 +95,15 @@ def rows_of(
         values = [_typed(inner[f.name], f.type, with_schema).alias(f.name) for f in fields]
     if not problems:
         return records.select([*values, *chosen])
-    return records.select([*values, *chosen, _error(F.coalesce(*problems)).alias(ERROR_COLUMN)])
+    record = F.base64(F.col("value")) if settings.value_form == "avro" else F.col("value").cast("string")
+    return records.select([*values, *chosen, _error(F.coalesce(*problems), record).alias(ERROR_COLUMN)])
 
 
-def _error(reason: Column) -> Column:
+def _struct(ddl: str) -> str:
+    return f"STRUCT<{ddl}, {_BAD}: STRING>"
+
+
+def _error(reason: Column, record: Column) -> Column:
     """Return the value of ``ERROR_COLUMN``, as ``dead_letters.error_text`` does; null without a reason."""
     from pyspark.sql import functions as F
 
@@ -89,7 +112,7 @@ def _error(reason: Column) -> Column:
             F.lit("source").alias("stage"),
             _place().alias("place"),
             reason.alias("reason"),
-            F.coalesce(F.col("value").cast("string"), F.lit("")).alias("record"),
+            F.coalesce(record, F.lit("")).alias("record"),
         )
     )
     return F.when(reason.isNotNull(), context)
@@ -130,5 +153,5 @@ def _checked(text: Column, name: str) -> Column:
     from pyspark.sql import functions as F
 
     reason = F.lit(f": {_NO_SCHEMA.format(name=name)}\n")
-    error = F.concat(F.lit("connectgroup.dataplane.errors.SourceError: "), _place(), reason)
+    error = F.concat(F.lit(_SOURCE_ERROR), _place(), reason)
     return F.when(_is_with_schema(text), text).otherwise(F.raise_error(error).cast("string"))
