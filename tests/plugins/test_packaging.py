@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
-import tarfile
 import zipfile
 from pathlib import Path
 from typing import NamedTuple
@@ -79,8 +79,7 @@ def editable(built: Built) -> list[object]:
 
 
 def editable_of_an_unpacked_sdist(built: Built) -> list[object]:
-    with tarfile.open(built.sdist) as archive:
-        archive.extractall(built.folder, filter="data")
+    shutil.unpack_archive(built.sdist, built.folder)
     return ["--no-build-isolation", "--editable", built.sdist.with_name(built.sdist.name.removesuffix(".tar.gz"))]
 
 
