@@ -219,7 +219,8 @@ async def _check_group(request: Request) -> None:
         await context.admin.describe(context.group_id, connectors=(), connectors_only=True)
     except GroupIdNotFound as error:
         names = [group.group_id for group in await context.admin.list_groups() if group.group_type == GROUP_TYPE]
-        if names:
+        # Another request may have created the group meanwhile.
+        if names and context.group_id not in names:
             raise GroupIdNotFound(
                 f"no such group {printable(context.group_id)!r}; groups here: {shown(names)}; a worker that joins"
                 " creates it, and so does a REST server with --new-group"
