@@ -7,6 +7,7 @@ UNASSIGNED there; ``GET /groups/{group}`` shows the state as it is.
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import lru_cache
 from typing import Any, Final
 
 from ..analysis.explain import rebalance_json
@@ -70,7 +71,13 @@ def _tasks(connector: DescribedConnector) -> list[DescribedUnit]:
 
 def _version(connector: DescribedConnector) -> str:
     """The version of its class; empty if that is not installed here."""
-    return class_versions().get(connector_class_name(config_of(connector.config).get("connector.class", "")), "")
+    return _version_of(config_of(connector.config).get("connector.class", ""))
+
+
+@lru_cache(maxsize=1_000)
+def _version_of(name: str) -> str:
+    """The version of the class that ``connector.class`` names. To look for its name reads files for some 10 ms."""
+    return class_versions().get(connector_class_name(name), "")
 
 
 def _unit_status(connector: DescribedConnector, unit: DescribedUnit, version: str) -> dict[str, Any]:
