@@ -118,8 +118,8 @@ class Group:
 def without_calls() -> Iterator[None]:
     """Replace the tracing calls of a heartbeat by nothing."""
 
-    def no_fields(traces: RebalanceTraces, request: object, response: object) -> Mapping[str, str]:
-        return {}
+    def no_traceparent(traces: RebalanceTraces, request: object, response: object) -> str:
+        return ""
 
     def no_span(traceparent: str) -> AbstractContextManager[None]:
         return nullcontext()
@@ -128,7 +128,7 @@ def without_calls() -> Iterator[None]:
 
     with (
         mock.patch.object(RebalanceTraces, "on_durable", no_update),
-        mock.patch.object(RebalanceTraces, "fields", no_fields),
+        mock.patch.object(RebalanceTraces, "traceparent", no_traceparent),
         mock.patch.object(heartbeat, "continued", no_span),
     ):
         yield

@@ -24,9 +24,13 @@ def scrape(url: str) -> dict[str, list[Mapping[str, str]]]:
     """The labels of all series by metric, and each metric without series."""
     with urllib.request.urlopen(url, timeout=30) as response:
         text = response.read().decode()
+    declared = set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE))
     found: dict[str, list[Mapping[str, str]]] = {}
     for family in text_string_to_metric_families(text):
-        found[family.name + ("_total" if family.type == "counter" else "")] = [each.labels for each in family.samples]
+        # The parser ends the name of every counter with ``_total``; some of Kafka's do not.
+        total = f"{family.name}_total"
+        found[total if total in declared else family.name] = [each.labels for each in family.samples]
+    assert found.keys() == declared
     return found
 
 
