@@ -5,13 +5,23 @@ from __future__ import annotations
 import asyncio
 import re
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from connectgroup import Connections, LocalClient, MemberSettings, Worker, load_assignor
+from connectgroup import (
+    Connections,
+    Grant,
+    LocalClient,
+    MemberSettings,
+    TaskStatus,
+    Units,
+    UnitState,
+    Worker,
+    load_assignor,
+)
 from connectgroup.client.admin import Admin
 from connectgroup.errors import TransportError
 from connectgroup.protocol.messages.api import Request, Response
@@ -80,9 +90,11 @@ async def test_moves_are_drawn_when_a_worker_is_killed(browser: Browser) -> None
             Connections(heartbeats=client, control=client),
             assignors=[load_assignor("balanced")],
         )
+        victim.set_runner(Reporter(victim))  # a unit that was never reported as running has not moved away from it
         life = asyncio.create_task(victim.run())
         await tab.open()
         await tab.shows('.worker[data-worker="victim"] .numbers', "2 units")
+        await group.admin.wait_worker(GROUP, "victim")
         before = await tab.page.locator(".epoch").count()
         client.is_cut = True
         # What a supervisor reports when a process has died.
@@ -100,6 +112,22 @@ async def test_moves_are_drawn_when_a_worker_is_killed(browser: Browser) -> None
         assert "moved" in await tab.page.locator("#announcer").inner_text()
         life.cancel()
         await asyncio.gather(life, return_exceptions=True)
+
+
+class Reporter:
+    """A runner that only reports its units as running."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+
+    async def start(self, grants: Sequence[Grant]) -> None:
+        for grant in grants:
+            connector, task = grant.unit
+            self.worker.report(
+                TaskStatus(connector=connector, task=task, owner_epoch=grant.owner_epoch, state=UnitState.RUNNING)
+            )
+
+    async def stop(self, units: Units) -> None: ...
 
 
 class Cuttable(LocalClient):
