@@ -120,6 +120,7 @@ def config_of(servers: str, source: str, sink: str) -> dict[str, str]:
         "sink": "kafka",
         "sink.bootstrap.servers": servers,
         "sink.topic": sink,
+        "sink.offsets.topic": f"offsets-{sink}",  # other tests of this broker have a connector of the same name
         "sink.value.converter": "AvroConverter",
         "sink.value.converter.avro.schema": SCHEMA,
         "sink.value.converter.avro.encoding": "single-object",
