@@ -21,7 +21,7 @@ from tests.simulation.invariants.base import Batch, Invariant
 from .replay import Replay
 
 if TYPE_CHECKING:
-    from tests.simulation.cluster import CoordinatorNode
+    from tests.simulation.base import CoordinatorNode
     from tests.simulation.invariants.watch import Watch
 
 

@@ -1,26 +1,15 @@
-"""One seed's cluster: the processes, the simulated disk, network and sink, and the invariants that watch them."""
+"""One seed's connect group: the worker processes, their sink, and the invariants that watch them."""
 
 from __future__ import annotations
 
-import asyncio
-from collections import Counter
-from collections.abc import Sequence
-from functools import partial
-from random import Random
-from typing import Any
-
-from connectgroup.coordinator.compute import LIMIT_S
 from connectgroup.coordinator.own_assignors import server_assignors
-from connectgroup.coordinator.runtime import Coordinator
-from connectgroup.coordinator.shard import Shard
-from connectgroup.errors import GroupError, LogError
+from connectgroup.errors import GroupError
 from connectgroup.group.connect.settings import GroupSettings
 from connectgroup.group.connect.state import Group
 from connectgroup.member.settings import MemberSettings
 from connectgroup.protocol.messages.api import Request
 from connectgroup.protocol.messages.assignment import InstallRequest
 from connectgroup.protocol.messages.connectors import ConnectorChange
-from connectgroup.protocol.records.connect import Record
 from connectgroup.protocol.units import Unit, Units
 from connectgroup.worker.loop import Worker
 from connectgroup.worker.runner import TaskRunner
@@ -28,16 +17,15 @@ from connectgroup.worker.runner_settings import RunnerSettings
 from connectgroup.worker.settings import Connections, WorkerSettings
 
 from . import network as wires
-from .disk import SimulatedDisk, SimulatedLog
-from .invariants import ALL, Violation, Watch, slot_of
-from .loop import NOWHERE, SCRATCH, Node, SimulatedLoop
-from .network import Network, SimulatedClient
+from .base import BaseCluster, WatchedCoordinator
+from .disk import SimulatedLog
+from .invariants import ALL, Watch, slot_of
+from .loop import SCRATCH, Node, SimulatedLoop
+from .network import SimulatedClient
 from .operator import Operator
 from .plugins import SimulatedConnector, SimulatedListener, SimulatedTask, make_assignor
-from .setting import Setting, draw
+from .setting import Setting
 from .sink import Sink
-from .sometimes import Sometimes
-from .trace import Trace
 
 GROUP = "workers"
 SLICES = 24
@@ -100,6 +88,10 @@ class WorkerNode(Node):
         )
         return worker
 
+    def kill(self) -> None:
+        super().kill()
+        self.running.clear()
+
     @property
     def leaving(self) -> bool:
         """Whether the worker has been requested to stop or to drain."""
@@ -134,70 +126,10 @@ class WorkerNode(Node):
         return random.uniform(0, 0.02), random.uniform(0, 0.05)
 
 
-class WatchedShard(Shard):
-    """The shipped shard; the invariants are checked after each of its turns."""
+class Cluster(BaseCluster):
+    """A connect group: workers, connectors and their sink."""
 
-    node: CoordinatorNode
-
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
-        self._decided: list[Any] = []
-        self._decide: Any = self.decisions.decide
-        self.decisions.decide = self._see_decision  # type: ignore[assignment,method-assign]
-
-    async def _turn(self, commands: Any) -> None:
-        expired = [command for command in commands if command in self.timers.expired.values()]
-        self._decided = []
-        await super()._turn(commands)
-        if any(command not in self._decided for command in expired):
-            self.node.cluster.sometimes.reach("a message ended an expired timer of its own turn")
-        self.node.cluster.watch.after_turn(self.node)
-
-    def _see_decision(self, command: Any, *rest: Any) -> None:
-        self._decided.append(command)
-        self._decide(command, *rest)
-
-
-class WatchedCoordinator(Coordinator):
-    """The shipped coordinator with a watched shard."""
-
-    shard_class = WatchedShard
-    shard: WatchedShard
-
-
-class CoordinatorNode(Node):
-    """A coordinator process."""
-
-    def __init__(self, cluster: Cluster, life: int) -> None:
-        super().__init__(f"coordinator.{life}", cluster.seed_text, drift=cluster.setting.drift)
-        self.cluster = cluster
-        self.log = SimulatedLog(cluster.disk, partial(cluster.kill_coordinator, self))
-        self.coordinator: WatchedCoordinator | None = None
-        self.main = cluster.loop.create_task(self._start(), context=self.context)
-
-    def pace(self, name: str) -> tuple[float, float] | None:
-        """A server-side assignor is quick; while faults are injected also slow, or exceeds its time limit."""
-        if self.cluster.inject("an assignor hangs", self):
-            return self.random.uniform(0.5, 2.0) * LIMIT_S, 0.0
-        slow_s = 3.0 if self.cluster.fault_rates else 0.3
-        return 0.0, self.random.choice([0.0, 0.0, self.random.uniform(0, 0.3), self.random.uniform(0, slow_s)])
-
-    async def _start(self) -> None:
-        coordinator = WatchedCoordinator(self.log, self.cluster.settings, wall_clock_ms=self.cluster.wall_clock_ms)
-        coordinator.shard.node = self
-        while True:
-            try:
-                await coordinator.start()
-                break
-            except LogError:
-                await asyncio.sleep(0.5)
-        self.coordinator = coordinator
-        self.cluster.watch.on_loaded(self)
-        self.cluster.say("serves", self.name, f"epoch {self.log.epoch}")
-
-
-class Cluster:
-    """See the module. Created for one seed, inside ``loop.simulated`` and on its own loop."""
+    group_id = GROUP
 
     def __init__(
         self,
@@ -208,15 +140,10 @@ class Cluster:
         tasks: int | None = None,
         setting: Setting | None = None,
     ) -> None:
-        self.seed, self.seed_text, self.loop = seed, f"seed {seed}", loop
-        self.random = Random(f"{seed} cluster")
+        super().__init__(seed, loop, setting)
         random = self.random
-        self.session_s = random.choice([6.0, 10.0, 10.0])
-        self.rebalance_s = random.choice([5.0, 10.0])
         self.max_wait_ms = random.choice([0, 2_000, 2_000, 3_000, 3_000])
         self.batch_every_s = (4.0, 20.0)
-        self.setting = draw(Random(f"{seed} setting"), self.session_s) if setting is None else setting
-        loop.drifts = bool(self.setting.drift)
         self.settings = GroupSettings(
             scheduled_delay_ms=int(self.setting.delay_s * 1000),
             max_moves=self.setting.max_moves,
@@ -225,66 +152,19 @@ class Cluster:
             server_assignor="balanced",
             server_assignors=SERVER_ASSIGNORS,
         )
-        self.sometimes = Sometimes()
-        self.armed: Counter[str] = Counter()
-        self.hits: Counter[str] = Counter()
-        self.fault_rates: dict[str, float] = {}
-        self.paces: dict[str, float] = {}  # override: seconds per call, by kind of call
-        self.trace = Trace()
-        self.violations: list[Violation] = []
         self.durable = Group(GROUP)
         self.watch = Watch(self, ALL)
-        self.disk = SimulatedDisk(
-            Random(f"{seed} disk"), self.sometimes, self.on_durable, self.hit, self.setting.batch_bytes
-        )
         self.sink = Sink(self.sometimes, self.watch, SLICES)
-        self.network = Network(self, Random(f"{seed} network"))
-        self.handling: dict[Any, Any] = {}
-        self.coordinators: list[CoordinatorNode] = []
         self.workers: dict[str, WorkerNode] = {}
         self.twins: dict[str, WorkerNode] = {}
-        self.dead_workers: list[WorkerNode] = []
-        self.clock_ms = 1_700_000_000_000
         self.source_ends_s: float | None = None
         self.parts: dict[str, int] = {}
         self._sequence = self._processes = 0
-        self._lives = 0
         self.operator = Operator(self, GROUP)
         self._operator_client = SimulatedClient(self.network, self.operator, "control")
         self.members_at_first = members or random.choice([3, 4, 5, 6, 8, 10])
         self.tasks_at_first = tasks or random.choice([3, 10, 20, 40])
-        self.over = False
         self.lists_assignors = random.choice(["all", "all", "all", "none", "some"])
-
-    # ---- trace, faults and clocks
-
-    def say(self, *words: object) -> None:
-        """Add one event to the trace; the hash of all events identifies the run."""
-        if not self.over:
-            self.trace.add((self.loop.now, *words))
-
-    @property
-    def events(self) -> int:
-        """Number of events so far."""
-        return self.trace.events
-
-    def violated(self, name: str, what: str) -> None:
-        """Record that an invariant does not hold; the first violation of a run is the one that counts."""
-        if not self.over:
-            self.violations.append(Violation(self.seed, name, what, self.loop.now, self.trace.history()))
-
-    def hit(self, fault: str) -> None:
-        """Count that a fault had an effect."""
-        self.hits[fault] += 1
-
-    def inject(self, fault: str, node: Node) -> bool:
-        """Whether this call misbehaves: drawn with the fault's current rate."""
-        chance = self.fault_rates.get(fault, 0.0)
-        if chance and node.random.random() < chance:
-            self.hits[fault] += 1
-            self.say(fault, node.name)
-            return True
-        return False
 
     def next_sequence(self) -> int:
         """The first heartbeat sequence of a new process: above all earlier ones, like a clock."""
@@ -295,10 +175,6 @@ class Cluster:
         """The process id of a new process; not in the order of the starts, as random ones."""
         self._processes += 1
         return self._processes * 7_919 % 104_729
-
-    def wall_clock_ms(self) -> int:
-        """The coordinator's wall clock; faults make it jump."""
-        return self.clock_ms + int(self.loop.now * 1000)
 
     def source_end(self) -> int:
         """The current end offset of every slice of every source."""
@@ -314,36 +190,6 @@ class Cluster:
         if self.inject("a write is late", node):
             return node.random.random() * 2 * self.session_s
         return node.random.uniform(0.001, 0.02)
-
-    # ---- processes
-
-    def start_coordinator(self) -> CoordinatorNode:
-        """Start a new coordinator process; it takes the log over from the previous coordinator."""
-        self._lives += 1
-        node = CoordinatorNode(self, self._lives)
-        self.coordinators.append(node)
-        self.say("coordinator starts", node.name)
-        return node
-
-    @property
-    def serving(self) -> CoordinatorNode | None:
-        """The newest live coordinator that holds the log or is about to open it."""
-        newest = self.disk.storage.epoch
-        alive = (node for node in reversed(self.coordinators) if not node.dead)
-        return next((node for node in alive if node.coordinator is None or node.log.epoch == newest), None)
-
-    def kill_coordinator(self, node: CoordinatorNode) -> None:
-        """Kill the process; most of its clients notice at once."""
-        if node.dead:
-            return
-        node.kill()
-        self.say("coordinator dies", node.name)
-        for worker in self.workers.values():
-            for client in worker.clients:
-                if client.peer is node and self.random.random() < 0.8:
-                    self.loop.call_later(
-                        0.001 + self.random.random() * 0.1, client.reset, "the coordinator died", context=NOWHERE
-                    )
 
     def start_worker(self, slot: str, member_id: str | None = None) -> WorkerNode:
         """Start a worker process in a free slot, with the member id or the instance id of the previous process there.
@@ -363,17 +209,6 @@ class Cluster:
             self.sometimes.reach("a member rejoined with its old id")
         return node
 
-    def kill_worker(self, node: WorkerNode) -> None:
-        """SIGKILL the process, with its threads."""
-        node.kill()
-        node.running.clear()
-        self.dead_workers.append(node)
-        self.say("worker dies", node.name)
-
-    def living(self) -> list[WorkerNode]:
-        """Worker processes that are running or paused, by name."""
-        return [node for _, node in sorted(self.workers.items()) if not node.dead]
-
     def start_twin(self, slot: str) -> WorkerNode:
         """Start a second worker process in an occupied slot: with the same member id, or the same instance id."""
         self._lives += 1
@@ -382,6 +217,10 @@ class Cluster:
         self.twins[slot] = node
         self.say("twin starts", node.name)
         return node
+
+    @property
+    def nodes(self) -> list[Node]:
+        return [*super().nodes, *self.twins.values()]
 
     def has_twin(self, member_id: str) -> bool:
         """Whether the member's slot has, or had, two processes."""
@@ -404,29 +243,19 @@ class Cluster:
             self.operator.submit_connector(name, self.parts_of(name))
             self.operator.order(ConnectorChange(connector=name, target_state=1))
 
+    @property
+    def group_epoch(self) -> int:
+        return self.durable.epoch
+
+    def new_coordinator(self, log: SimulatedLog) -> WatchedCoordinator:
+        return WatchedCoordinator(log, self.settings, wall_clock_ms=self.wall_clock_ms)
+
     # ---- events of the parts
 
-    def on_durable(self, records: Sequence[Record], epoch: int) -> None:
-        """A batch is durable."""
-        self.say("durable", epoch, *sorted({type(record).__name__ for record in records}), self.durable.epoch)
-        try:
-            self.watch.on_durable(records, epoch)
-        except Exception as error:
-            # Raised here, the coordinator would take the error for a disk failure.
-            self.violated("a bug", f"{type(error).__name__}: {error}")
-            raise
-
     def on_request(self, node: Node, request: Request) -> None:
-        """A node sends a request."""
-        self.say(node.name, *wires.summary(request))
+        super().on_request(node, request)
         if isinstance(node, WorkerNode):
             self.watch.on_request(node, request)
-
-    def on_response(self, peer: CoordinatorNode, request: Request, response: Any, at_s: float, copy: bool) -> None:
-        """A coordinator has sent a response."""
-        code = getattr(response, "error_code", 0)
-        self.say(peer.name, "answers", wires.sender_of(request), *wires.summary(request), code)
-        self.watch.on_response(peer, request, response, at_s, copy)
 
     def on_started(self, node: WorkerNode, unit: Unit, epoch: int, task: SimulatedTask) -> None:
         """A task has started."""
@@ -451,7 +280,6 @@ class Cluster:
         self.kill_worker(node)
 
     def spoil_install(self, node: Node, request: InstallRequest) -> InstallRequest:
-        """A computed assignment on its way to the coordinator; perhaps replaced by an invalid one."""
         if self.inject("an install is not legal", node):
             return wires.invalid_install(request, node.random)
         return request

@@ -10,11 +10,11 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 
 from .run import Result, run_seed
-from .setting import Plan
+from .setting import Plan, is_mixed
 from .shrink import Shrinker
 from .suite import Suite, show, table
 
@@ -35,7 +35,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.replay:
         return _replay(Path(options.replay))
     first = 1 if options.seed is None else options.seed
-    seeds = count(first) if options.minutes else iter(range(first, first + options.seeds))
+    seeds: Iterator[int] = count(first)
+    if options.mixed:
+        seeds = filter(is_mixed, seeds)
+    if not options.minutes:
+        seeds = islice(seeds, options.seeds)
     suite, failed = Suite(), list[Result]()
     for result in _results(seeds, options):
         suite.add(result)
@@ -76,6 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--jobs", type=int, help="processes (default: one per core from 20 seeds on)")
     parser.add_argument("--gates", action="store_true", help=f"check all gates, also for fewer than {GATED} seeds")
     parser.add_argument("--no-faults", action="store_true", help="run only the phases without faults")
+    parser.add_argument("--mixed", action="store_true", help="only the seeds with consumers: each tenth")
     parser.add_argument("--no-shrink", action="store_true", help="do not shrink failing seeds")
     parser.add_argument("--shrink-seconds", type=float, default=60.0, help="time limit for shrinking one seed")
     parser.add_argument("--replay", metavar="FILE", help="run a plan that was saved when a seed failed")

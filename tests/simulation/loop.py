@@ -13,10 +13,12 @@ import asyncio
 import contextvars
 import logging
 import math
+import random
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from functools import partial
 from heapq import heapify, heappop, heappush
@@ -26,6 +28,7 @@ from random import Random
 from typing import Any, ParamSpec, TypeVar
 
 from connectgroup.coordinator import compute as server_side
+from connectgroup.errors import ConfigError
 from connectgroup.worker import callbacks, compute, heartbeat, offload, runner
 
 P = ParamSpec("P")
@@ -300,7 +303,19 @@ def _never_here(original: Callable[..., Any]) -> Callable[..., Any]:
 def simulated() -> Iterator[None]:
     """Within this context, product code runs off the loop by ``off_loop`` above, and real waiting raises."""
     modules: list[Any] = [callbacks, compute, heartbeat, offload, runner, server_side]
+    with suppress(ConfigError):  # the extra 'kafka' is not installed: there are no consumers
+        from connectgroup.consumer import callbacks as consumer_callbacks, epochs, leading
+
+        modules += [consumer_callbacks, epochs, leading]
     kept = [module.off_loop for module in modules], time.sleep, threading.Thread.start
+    clock, new_uuid = time.monotonic, uuid.uuid4
+
+    def monotonic() -> float:
+        loop = asyncio._get_running_loop()
+        return loop.time() if isinstance(loop, SimulatedLoop) else clock()
+
+    setattr(time, "monotonic", monotonic)  # noqa: B010
+    setattr(uuid, "uuid4", lambda: uuid.UUID(int=random.getrandbits(128), version=4))  # noqa: B010
     directories = [(name, getattr(runner, name)) for name in ("new_directory", "remove_directory")]
     pooled = offload.CallPool.run
     disabled = logging.root.manager.disable
@@ -320,6 +335,8 @@ def simulated() -> Iterator[None]:
         setattr(offload.CallPool, "run", pooled)  # noqa: B010
         for name, function in directories:
             setattr(runner, name, function)
+        setattr(time, "monotonic", clock)  # noqa: B010
+        setattr(uuid, "uuid4", new_uuid)  # noqa: B010
         setattr(time, "sleep", kept[1])  # noqa: B010
         setattr(threading.Thread, "start", kept[2])  # noqa: B010
         logging.disable(disabled)

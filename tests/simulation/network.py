@@ -15,9 +15,17 @@ from typing import TYPE_CHECKING, Any
 from connectgroup.errors import TransportError
 from connectgroup.protocol.messages.api import Request, Response
 from connectgroup.protocol.messages.assignment import InstallRequest
+from connectgroup.protocol.messages.classic import (
+    GroupHeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    SyncGroupRequest,
+)
 from connectgroup.protocol.messages.common import ConnectorTasks
 from connectgroup.protocol.messages.connectors import UpdateConnectorsRequest
+from connectgroup.protocol.messages.consumer import ConsumerHeartbeatRequest
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from connectgroup.protocol.messages.offsets import OffsetCommitRequest
 from connectgroup.protocol.units import JOIN_EPOCH
 from connectgroup.transport.base import Client
 
@@ -25,7 +33,7 @@ from .loop import NOWHERE, Node
 from .setting import NetworkFaults
 
 if TYPE_CHECKING:
-    from .cluster import Cluster, CoordinatorNode
+    from .base import BaseCluster, CoordinatorNode
 
 ResponseFuture = asyncio.Future[Response]
 
@@ -33,7 +41,7 @@ ResponseFuture = asyncio.Future[Response]
 class Network:
     """Carries messages, subject to the network faults."""
 
-    def __init__(self, cluster: Cluster, random: Random) -> None:
+    def __init__(self, cluster: BaseCluster, random: Random) -> None:
         self.cluster = cluster
         self.random = random
         self.network_faults = NetworkFaults()
@@ -76,18 +84,31 @@ class Network:
         if lost or cut:
             self.cluster.hit("request lost" if lost else "partition")
             self.cluster.say("lost", name, type(request).__name__)
+            self._break(client, future)
         else:
             delay_s = min(self._delay_s(), max_s)
             self._carry(name, delay_s, self._arrive, client, peer, request, future)
             self._see_join(request, delay_s)
-        if happens(random, network_faults.copy) and not cut:
+        if happens(random, network_faults.copy) and not cut and not client.is_stream:
             self.cluster.hit("message copied")
             late_s = min(random.random() * random.random() * 2 * self.cluster.session_s, max_s)
             self._carry(name, late_s, self._arrive, client, peer, request, future, True)
             self._see_join(request, late_s)
 
+    def _break(self, client: SimulatedClient, future: ResponseFuture) -> None:
+        """A message of a stream was lost: the connection breaks after a while."""
+        if not client.is_stream:
+            return
+
+        def reset() -> None:
+            if not future.done():
+                client.reset("a message was lost")
+
+        after_s = self.random.uniform(0.1, self.cluster.session_s)
+        self.cluster.loop.call_later(after_s, reset, context=NOWHERE)
+
     def _see_join(self, request: Request, delay_s: float) -> None:
-        if isinstance(request, HeartbeatRequest) and request.member_epoch == JOIN_EPOCH:
+        if _joins(request):
             self.last_join_s = max(self.last_join_s, self.cluster.loop.now + delay_s)
 
     def _peer_of(self, client: SimulatedClient) -> CoordinatorNode | None:
@@ -124,6 +145,8 @@ class Network:
         future: ResponseFuture,
         copy: bool = False,
     ) -> None:
+        if client.is_stream and future.done():
+            return
         if not peer.dead:
             peer.enter(self._begin, _Arrival(client, peer, request, future, copy))
         elif not copy:
@@ -140,7 +163,7 @@ class Network:
         peer, request, client = arrival.peer, arrival.request, arrival.client
         assert peer.coordinator is not None
         try:
-            response = await peer.coordinator.handle(request, client_host=client.node.name)
+            response = await peer.coordinator.handle(request, client_host=client.node.name, client_id=client.client_id)
         except Exception as error:
             self.cluster.violated("D8", f"{type(request).__name__} raised {error!r}")
             return
@@ -155,6 +178,7 @@ class Network:
         lost = happens(random, network_faults.lose_response)
         if lost or name in self.cut_in:
             self.cluster.hit("response lost" if lost else "partition")
+            self._break(client, arrival.future)
             return
         self._carry(name, self._delay_s(), self._deliver_response, arrival, response)
 
@@ -179,10 +203,19 @@ class _Arrival:
 
 
 class SimulatedClient(Client):
-    """A node's connection to a coordinator."""
+    """A node's connection to a coordinator.
 
-    def __init__(self, network: Network, node: Node, label: str) -> None:
+    Attributes:
+        client_id: sent with each request.
+        is_stream: whether messages are those of one TCP connection: none arrives twice, and none after a reset. The
+            clients of Kafka's protocols send no sequence numbers, so no coordinator can recognize such a message.
+    """
+
+    def __init__(
+        self, network: Network, node: Node, label: str, *, client_id: str = "", is_stream: bool = False
+    ) -> None:
         self.network, self.node, self.label = network, node, label
+        self.client_id, self.is_stream = client_id, is_stream
         self.peer: CoordinatorNode | None = None
         self.outstanding: dict[ResponseFuture, None] = {}
 
@@ -219,6 +252,12 @@ class SimulatedClient(Client):
 
     async def close(self) -> None:
         self.reset("closed")
+
+
+def _joins(request: Request) -> bool:
+    if isinstance(request, HeartbeatRequest | ConsumerHeartbeatRequest):
+        return request.member_epoch == JOIN_EPOCH
+    return isinstance(request, JoinGroupRequest)
 
 
 def _is_careless(request: Request) -> bool:
@@ -265,6 +304,15 @@ def sender_of(request: Request) -> str:
 
 def summary(request: Request) -> tuple[object, ...]:
     """A summary of a request, for the trace."""
+    if isinstance(request, ConsumerHeartbeatRequest):
+        count = -1 if request.owned is None else sum(len(each.partitions) for each in request.owned)
+        return "heartbeat", "epoch", request.member_epoch, "owned", count
+    if isinstance(request, JoinGroupRequest | LeaveGroupRequest):
+        return (type(request).__name__.removesuffix("Request").lower(),)
+    if isinstance(request, SyncGroupRequest | GroupHeartbeatRequest):
+        return type(request).__name__.removesuffix("Request").lower(), "generation", request.generation_id
+    if isinstance(request, OffsetCommitRequest):
+        return "commit", "epoch", request.generation_id_or_member_epoch
     if isinstance(request, HeartbeatRequest):
         owned = "-" if request.owned is None else _count(request.owned)
         return "heartbeat", request.sequence, "epoch", request.member_epoch, "owned", owned, "wait", request.max_wait_ms

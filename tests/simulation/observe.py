@@ -22,7 +22,8 @@ from connectgroup.protocol.records.connect import (
 )
 
 if TYPE_CHECKING:
-    from .cluster import Cluster, CoordinatorNode
+    from .base import CoordinatorNode
+    from .cluster import Cluster
     from .invariants.base import Batch
 
 

@@ -15,11 +15,12 @@ from typing import Any
 from connectgroup import fault_points as fault_point
 from connectgroup.coordinator import intake
 
-from .cluster import Cluster
+from .base import BaseCluster
 from .invariants import Violation
 from .loop import NODE, SimulatedLoop, simulated
+from .mixed.schedule import MixedSchedule
 from .schedule import FaultSchedule
-from .setting import Plan
+from .setting import Plan, is_mixed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +65,8 @@ def run_seed(
             random.seed(seed)
             loop = SimulatedLoop()
             try:
-                return _run_seed(loop, seed, began_s, FaultSchedule.of(seed, loop, faults, members, tasks, plan, whole))
+                kind = MixedSchedule if is_mixed(seed) else FaultSchedule
+                return _run_seed(loop, seed, began_s, kind.of(seed, loop, faults, members, tasks, plan, whole))
             finally:
                 loop.close()
     finally:
@@ -130,9 +132,9 @@ def _set(slot: Any, name: str, value: object) -> Iterator[None]:
         setattr(slot, name, kept)
 
 
-def _cancel_all(loop: SimulatedLoop, cluster: Cluster) -> None:
+def _cancel_all(loop: SimulatedLoop, cluster: BaseCluster) -> None:
     """Cancel every task that is left, also of dead nodes, so that nothing is torn down half-way later."""
-    for node in [*cluster.dead_workers, *cluster.workers.values(), *cluster.twins.values(), *cluster.coordinators]:
+    for node in cluster.nodes:
         node.thaw(loop)
     for _ in range(20):
         left = [task for task in asyncio.all_tasks(loop) if not task.done()]

@@ -8,10 +8,11 @@ repeated from a ``Plan``, in which nothing is drawn.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import count
 from random import Random
+from typing import Any, ClassVar
 
 from connectgroup.group.connect.describe import state_name
 from connectgroup.protocol.units import show
@@ -19,9 +20,9 @@ from connectgroup.protocol.units import show
 from . import worker_faults
 from .cluster import Cluster, WorkerNode
 from .disk import FAULTS
-from .faults import CONNECTORS, KINDS
+from .faults import CONNECTORS, KINDS, Kind
 from .invariants import GroupConverges, NoRebalanceStorm
-from .loop import SimulatedLoop
+from .loop import NOWHERE, SimulatedLoop
 from .setting import Plan, PlannedFault, Setting
 
 STORM_S = 480.0
@@ -32,7 +33,14 @@ NETWORK_HITS = ("request lost", "response lost", "message copied", "message dela
 
 
 class FaultSchedule:
-    """One run's faults. ``done`` are those that had an effect; ``ends_s`` is when they ended."""
+    """One run's faults. ``done`` are those that had an effect; ``ends_s`` is when they ended.
+
+    Attributes:
+        kinds: the kinds of faults that are drawn; ``always``: those of them that every seed has.
+    """
+
+    kinds: ClassVar[Mapping[str, Kind]] = KINDS
+    always: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, cluster: Cluster, *, faults: bool, plan: Plan | None, whole: bool) -> None:
         self.cluster: Cluster = cluster
@@ -60,10 +68,17 @@ class FaultSchedule:
         if plan is not None:
             members, tasks = plan.members, plan.tasks
         setting = plan.setting if plan is not None else None if faults else Setting()
-        cluster = Cluster(seed, loop, members=members, tasks=tasks, setting=setting)
+        cluster = cls.cluster_of(seed, loop, members, tasks, setting)
         schedule = cls(cluster, faults=faults, plan=plan, whole=whole)
         schedule.requested_size = members, tasks
         return schedule
+
+    @classmethod
+    def cluster_of(
+        cls, seed: int, loop: SimulatedLoop, members: int | None, tasks: int | None, setting: Setting | None
+    ) -> Any:
+        """A new cluster."""
+        return Cluster(seed, loop, members=members, tasks=tasks, setting=setting)
 
     # ---- phases
 
@@ -72,10 +87,7 @@ class FaultSchedule:
         cluster = self.cluster
         cluster.watch.start()
         cluster.start_coordinator()
-        operator = asyncio.create_task(cluster.operate())
-        each = max(1, cluster.tasks_at_first // len(CONNECTORS))
-        for name in CONNECTORS:
-            cluster.operator.submit_connector(name, each)
+        self.prepare()
         for number in range(cluster.members_at_first):
             cluster.start_worker(f"w{number}")
         await asyncio.sleep(2)
@@ -87,7 +99,14 @@ class FaultSchedule:
         await self.rest()
         if not cluster.violations:
             await self.smoke_phase()
-        operator.cancel()
+
+    def prepare(self) -> None:
+        """Start what the group needs before its members."""
+        cluster = self.cluster
+        self._operator = asyncio.create_task(cluster.operate())
+        each = max(1, cluster.tasks_at_first // len(CONNECTORS))
+        for name in CONNECTORS:
+            cluster.operator.submit_connector(name, each)
 
     async def inject_faults(self) -> None:
         """Inject faults, one after another, under constant network faults."""
@@ -112,13 +131,13 @@ class FaultSchedule:
     async def _draw(self) -> None:
         cluster, random = self.cluster, self.random
         mean_wait_s = random.choice([4.0, 8.0, 16.0])
-        known = [kind for kind in KINDS if random.random() < 0.5]
+        known = [kind for kind in self.kinds if random.random() < 0.5 or kind in self.always]
         weights = [random.choice([1, 2, 5]) for _ in known]
         while known and cluster.loop.now < STORM_S and not cluster.violations:
             await self._until(cluster.loop.now + random.expovariate(1 / mean_wait_s))
             kind = random.choices(known, weights)[0]
             cluster.armed[kind] += 1
-            arguments = KINDS[kind].draw(self)
+            arguments = self.kinds[kind].draw(self)
             if arguments is not None:
                 self._do(PlannedFault(cluster.loop.now, kind, arguments))
 
@@ -130,7 +149,7 @@ class FaultSchedule:
             await there
 
     def _do(self, fault: PlannedFault) -> None:
-        kind, cluster = KINDS[fault.kind], self.cluster
+        kind, cluster = self.kinds[fault.kind], self.cluster
         cluster.watch.happened += 2 * len(cluster.living()) if kind.all_workers else 1
         if kind.do(self, **fault.arguments):
             self.done.append(fault)
@@ -157,10 +176,10 @@ class FaultSchedule:
         for coordinator in cluster.coordinators:
             coordinator.resume(cluster.loop)
         while sum(not node.leaving for node in cluster.living()) < 2:
-            worker_faults.join(self, self._free_name())
-        cluster.restore_connectors()
+            worker_faults.join(self, self.free_name())
+        self.restore()
         cluster.watch.on_quiet()
-        gives_up_s = cluster.loop.now + cluster.watch.the(GroupConverges).bound_s
+        gives_up_s = cluster.loop.now + self.bound_s
         while why := self.not_settled():
             if cluster.violations:
                 return
@@ -168,9 +187,9 @@ class FaultSchedule:
                 cluster.start_coordinator()
             if not cluster.living():
                 # All joins were rejected because of the versions of a dead member that has not expired yet.
-                worker_faults.join(self, self._free_name())
+                worker_faults.join(self, self.free_name())
             if cluster.loop.now > gives_up_s:
-                cluster.watch.the(GroupConverges).broken(f"not settled after {gives_up_s - self.ends_s:.0f} s: {why}")
+                self.not_converged(f"not settled after {gives_up_s - self.ends_s:.0f} s: {why}")
                 return
             await asyncio.sleep(1)
         cluster.say("at rest")
@@ -178,15 +197,29 @@ class FaultSchedule:
         await asyncio.sleep(TAIL_S)
         why = self.not_settled()
         if why:
-            cluster.watch.the(GroupConverges).broken(f"settled, then not: {why}")
+            self.not_converged(f"settled, then not: {why}")
         cluster.watch.on_over()
+
+    def restore(self) -> None:
+        """Undo what operators have changed."""
+        self.cluster.restore_connectors()
+
+    @property
+    def bound_s(self) -> float:
+        """How long the group may take to converge."""
+        converges: GroupConverges = self.cluster.watch.the(GroupConverges)
+        return converges.bound_s
+
+    def not_converged(self, what: str) -> None:
+        """The group has not converged in time."""
+        self.cluster.watch.the(GroupConverges).broken(what)
 
     def not_settled(self) -> str:
         """What has not converged after the faults; empty if everything has."""
         cluster = self.cluster
-        durable, serving = cluster.durable, cluster.serving
-        if serving is None or serving.coordinator is None or serving.log.epoch != cluster.disk.storage.epoch:
-            return "no coordinator serves"
+        durable = cluster.durable
+        if why := self.not_serving():
+            return why
         if cluster.operator.changes:
             return f"not yet submitted: {cluster.operator.changes[0]}"
         living = {node.member_id: node for node in cluster.living()}
@@ -226,6 +259,13 @@ class FaultSchedule:
                     return f"slice {number} of {name} is at offset {there} of {end}"
         return ""
 
+    def not_serving(self) -> str:
+        """Why no coordinator serves; empty if one does."""
+        serving = self.cluster.serving
+        if serving is None or serving.coordinator is None or serving.log.epoch != self.cluster.disk.storage.epoch:
+            return "no coordinator serves"
+        return ""
+
     async def smoke_phase(self) -> None:
         """L1 without faults: a join, a leave, a change; each must settle within three heartbeat intervals and the
         stops.
@@ -238,7 +278,7 @@ class FaultSchedule:
             what = random.choice(["join", "leave", "scale", "lose"])
             epoch = cluster.durable.epoch
             if what == "join" and len(living) < worker_faults.MAX_WORKERS and len(cluster.setting.versions) == 1:
-                worker_faults.join(self, self._free_name())
+                worker_faults.join(self, self.free_name())
             elif what == "lose" and cluster.setting.delay_s and len(living) > 2:
                 await self._lose(random.choice(living))
                 epoch = cluster.durable.epoch - 1
@@ -259,9 +299,7 @@ class FaultSchedule:
                 rounds = max(1, min(cluster.durable.epoch - epoch, most_epochs)) if limit else 1
                 if cluster.loop.now - began_s > bound_s * rounds:
                     why = self._unsettled() or "the epoch did not change"
-                    cluster.watch.the(GroupConverges).broken(
-                        f"{what} has not settled after {bound_s * rounds:.1f} s: {why}"
-                    )
+                    self.not_converged(f"{what} has not settled after {bound_s * rounds:.1f} s: {why}")
                     return
                 await asyncio.sleep(0.25)
             moved = cluster.durable.epoch - epoch
@@ -294,10 +332,11 @@ class FaultSchedule:
             del self.pending[handle]
             call()
 
-        handle = self.cluster.loop.call_later(after_s, end)
+        # Of no process: a coordinator that closes itself is dead when its successor is to start.
+        handle = self.cluster.loop.call_later(after_s, end, context=NOWHERE)
         self.pending[handle] = call if ends else int
 
-    def _free_name(self) -> str:
+    def free_name(self) -> str:
         names = (f"w{number}" for number in count())
         return next(name for name in names if worker_faults.node_of(self, name) is None)
 

@@ -142,6 +142,11 @@ class Plan:
         return "\n".join([*parts, f"{self.ends_s:9.3f} s  quiet"])
 
 
+def is_mixed(seed: int) -> bool:
+    """Whether the group of a seed consists of consumers, of both protocols: each tenth seed."""
+    return seed % 10 == 6
+
+
 def draw(random: Random, session_s: float) -> Setting:
     """Draw the settings of a seed. Swarm testing: a run with every fault at once makes no progress."""
     fault_rates = {fault: limit * random.random() for fault, limit in FAULT_RATES.items() if random.random() < 0.5}

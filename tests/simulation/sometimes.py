@@ -66,6 +66,11 @@ STATES: Final = (
     "a change made against another version was rejected",
     "a join was rejected for its assignor's versions",
     "no assignor's versions covered all others",
+    "a group with members became a consumer group",
+    "a group with members became a classic group",
+    "a group had members of both protocols",
+    "a member of the classic protocol revoked in a consumer group",
+    "a commit at a stale member epoch was rejected",
 )
 
 

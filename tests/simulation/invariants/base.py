@@ -24,7 +24,8 @@ from connectgroup.protocol.records.connect import CurrentRecord, DelayRecord, Re
 from connectgroup.protocol.units import Unit, Units
 
 if TYPE_CHECKING:
-    from ..cluster import Cluster, CoordinatorNode, WorkerNode
+    from ..base import CoordinatorNode
+    from ..cluster import Cluster, WorkerNode
     from ..sink import Owner
     from .watch import Watch
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from connectgroup.group.connect.state import Group
 from tests.coordinator.builders import served
 
 if TYPE_CHECKING:
-    from ..cluster import Cluster, CoordinatorNode
+    from ..base import BaseCluster, CoordinatorNode
 
 
 class Calm:
@@ -21,11 +20,11 @@ class Calm:
     nodes_s: since when each worker process has been running and able to send and receive.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: BaseCluster) -> None:
         self.cluster = cluster
         self.service_s: float | None = None
         self.nodes_s: dict[str, float] = {}
-        self._served: tuple[CoordinatorNode, Group | None] | None = None
+        self._served: tuple[CoordinatorNode, object | None] | None = None
 
     def look(self) -> None:
         """Sample; once a second."""
@@ -62,7 +61,7 @@ class Calm:
         now_s = self.cluster.loop.now
         return now_s - max(self.service_s, self.nodes_s.get(name, now_s))
 
-    def _serves(self) -> tuple[CoordinatorNode, Group | None] | None:
+    def _serves(self) -> tuple[CoordinatorNode, object | None] | None:
         cluster = self.cluster
         node = cluster.serving
         if (
@@ -76,4 +75,4 @@ class Calm:
             or node.coordinator.shard.groups.loading
         ):
             return None
-        return node, served(node.coordinator, cluster.durable.group_id)
+        return node, served(node.coordinator, cluster.group_id)

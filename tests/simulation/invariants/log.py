@@ -17,7 +17,7 @@ from tests.group import invariants as whole
 from .base import Batch, Invariant
 
 if TYPE_CHECKING:
-    from ..cluster import CoordinatorNode
+    from ..base import CoordinatorNode
     from .watch import Watch
 
 CHECK_EVERY = 25

@@ -18,7 +18,7 @@ from tests.coordinator.builders import served
 from .base import Invariant
 
 if TYPE_CHECKING:
-    from ..cluster import CoordinatorNode
+    from ..base import CoordinatorNode
     from .watch import Watch
 
 

@@ -35,7 +35,8 @@ from .base import Batch, Change, Grant, Invariant, SentResponse
 from .calm import Calm
 
 if TYPE_CHECKING:
-    from ..cluster import Cluster, CoordinatorNode, WorkerNode
+    from ..base import CoordinatorNode
+    from ..cluster import Cluster, WorkerNode
     from ..sink import Owner
 
 
