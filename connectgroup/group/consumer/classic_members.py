@@ -38,7 +38,7 @@ from ...protocol.messages.classic import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from ...protocol.messages.embedded import Assignment
+from ...protocol.messages.embedded import UNKNOWN_GENERATION, Assignment
 from ...protocol.records.base import Kind, MemberState, Tombstone
 from ...protocol.records.connect import Record
 from ...protocol.records.consumer import ConsumerMemberRecord
@@ -174,13 +174,22 @@ def common_protocols(group: ConsumerGroup, without: str = "") -> set[str] | None
 
 
 def _check_identity(rules: ClassicRules, draft: Draft, request: JoinGroupRequest) -> ConsumerMemberRecord | None:
-    """Check who sends the request; return the static member that it replaces, or ``None``."""
+    """Check who sends the request; return the static member that it replaces, or ``None``.
+
+    An unknown id creates a member, unless its sender owns partitions of a generation: that member has been removed, and
+    others may own them. As in a classic group it must learn this before it revokes, or it would commit their offsets at
+    its new epoch. Kafka's coordinator creates the member.
+    """
     group, member_id, instance_id = draft.group, request.member_id, request.group_instance_id
     static_member = group.instances.get(instance_id) if instance_id is not None else None
     if instance_id is not None and member_id:
         check_sender(group, member_id, instance_id)
     elif member_id in group.members and not group.members[member_id].uses_classic_protocol:
         raise UnknownMemberId(f"MemberId: {printable(member_id)!r} uses the consumer protocol")
+    elif member_id and member_id not in group.members:
+        subscription = subscription_of(rules.embedded, member_id, request.protocols)
+        if subscription.owned and subscription.generation > UNKNOWN_GENERATION:
+            raise UnknownMemberId(f"MemberId: {printable(member_id)!r} has been removed, and owns partitions")
     if static_member is None and member_id not in group.members and len(group.members) >= rules.settings.max_members:
         raise GroupMaxSizeReached(f"the group has all of its {rules.settings.max_members} members")
     return group.members[static_member] if static_member is not None and not member_id else None

@@ -12,6 +12,7 @@ from connectgroup.errors import (
     InvalidGroupId,
     UnknownMemberId,
 )
+from connectgroup.group.kernel.timers import TimerKind
 from connectgroup.protocol.messages.classic import LeaveGroupRequest, LeavingMember, OfferedProtocol
 from connectgroup.protocol.messages.embedded import Subscription
 from connectgroup.wire.embedded import encode_subscription
@@ -62,6 +63,18 @@ def test_join_is_parked_only_while_it_waits_for_a_target_assignment() -> None:
     driver.compute()
     assert driver.join("some-id", "cooperative-sticky").generation_id == driver.group.epoch
     assert not driver.parks
+
+
+def test_removed_member_that_still_owns_partitions_is_unknown_when_it_joins() -> None:
+    """Its join was lost, and its session has expired: the partitions belong to others, so it must not commit them."""
+    driver, [first], generation = mixed((0, 1, 2, 3), protocol="cooperative-sticky")
+    subscription = Subscription(topics=frozenset({"foo"}), owned=named(0, 1, 2, 3), generation=generation)
+    offered = (OfferedProtocol(name="cooperative-sticky", metadata=encode_subscription(subscription)),)
+    driver.expire(TimerKind.SESSION, first)
+    assert first not in driver.group.members
+    assert driver.join(first, protocols=offered).error_code == UnknownMemberId.code
+    assert first not in driver.group.members
+    assert driver.join(first, "cooperative-sticky").error_code == 0, "as a new member, without partitions"
 
 
 def test_restarted_static_member_of_the_classic_protocol_gets_its_partitions_back() -> None:
