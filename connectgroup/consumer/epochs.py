@@ -288,19 +288,23 @@ class EpochMembership(Membership):
     async def _compute(self) -> None:
         """Compute the assignment of the group, as the coordinator has requested."""
         try:
-            await self._compute_and_install()
+            if await self._compute_and_install():
+                self._wake.set()
         except ConnectGroupError as error:
             # The coordinator asks again, or asks another member.
             logger.warning("group %s: assignment: %s", self.settings.group, error)
-        self._wake.set()
 
-    async def _compute_and_install(self) -> None:
+    async def _compute_and_install(self) -> bool:
+        """Return whether this member was the one to compute: the next heartbeat may bring a new assignment.
+
+        If it was not, the next heartbeat is sent after its interval. At epoch 0 its response leads here again.
+        """
         settings, member_id, epoch = self.settings, self.member_id, max(JOIN_EPOCH, self.generation)
         prepare = ConsumerPrepareRequest(group_id=settings.group, member_id=member_id, member_epoch=epoch)
         prepared: ConsumerPrepareResponse = await self._client.send_to_coordinator(prepare, line="assignor")
         if prepared.error_code:
             logger.debug("group %s: Prepare: %s", settings.group, prepared.error_message)
-            return  # another member computes, or the group has changed
+            return False  # another member computes, or the group has changed
         members, failure = (), ""
         try:
             assignor = assignor_named(self._assignors, prepared.assignor_name)
@@ -324,6 +328,7 @@ class EpochMembership(Membership):
             )
         elif not failure:
             self.computed_epoch = prepared.group_epoch
+        return True
 
     async def _run(self, assignor: PartitionAssignor, prepared: ConsumerPrepareResponse) -> tuple[Any, ...]:
         def assign() -> tuple[Any, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, cast
@@ -11,16 +12,20 @@ import pytest
 
 pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")
 
+from connectgroup.assign.api import PartitionAssignor
 from connectgroup.consumer.client import GroupClient
-from connectgroup.consumer.epochs import EpochMembership
+from connectgroup.consumer.epochs import RETRY_S, EpochMembership
 from connectgroup.consumer.errors import BrokerError, Code
 from connectgroup.consumer.problems import Problems
 from connectgroup.consumer.settings import ConsumerSettings
 from connectgroup.errors import TransportError
+from connectgroup.plugins import load_partition_assignor
 from connectgroup.protocol.messages.consumer import (
     ConsumerAssignment,
     ConsumerHeartbeatRequest,
     ConsumerHeartbeatResponse,
+    ConsumerPrepareRequest,
+    ConsumerPrepareResponse,
     by_topic,
 )
 from connectgroup.protocol.units import LEAVE_EPOCH, Partitions, TopicPartition
@@ -35,20 +40,27 @@ class ScriptedCoordinator:
     def __init__(self) -> None:
         self.problems = Problems("g")
         self.options: dict[str, Any] = {}
-        self._requests = asyncio.Queue[tuple[ConsumerHeartbeatRequest, asyncio.Future[ConsumerHeartbeatResponse]]]()
+        self._requests = asyncio.Queue[tuple[Any, asyncio.Future[Any]]]()
 
     async def send_to_coordinator(
-        self, request: ConsumerHeartbeatRequest, *, timeout_s: float, each_s: float = 0.0, **options: Any
-    ) -> ConsumerHeartbeatResponse:
+        self, request: Any, *, timeout_s: float = 0.0, each_s: float = 0.0, **options: Any
+    ) -> Any:
         self.options = options
         response = asyncio.get_running_loop().create_future()
         self._requests.put_nowait((request, response))
-        return cast("ConsumerHeartbeatResponse", await response)
+        return await response
+
+    async def coordinator_serves(self, request_class: type) -> bool:
+        return True
 
     async def heartbeat(
         self, response: ConsumerHeartbeatResponse | Exception | None = None
     ) -> ConsumerHeartbeatRequest:
         """Return the next heartbeat, after this response to it; by default, nothing has changed."""
+        return cast("ConsumerHeartbeatRequest", await self.respond(response))
+
+    async def respond(self, response: Any = None) -> Any:
+        """Return the next request of any type, after this response to it."""
         async with asyncio.timeout(10):
             request, responded = await self._requests.get()
         if isinstance(response, Exception):
@@ -64,10 +76,10 @@ def accepted(partitions: Partitions | None = None) -> ConsumerHeartbeatResponse:
 
 
 @asynccontextmanager
-async def joining() -> AsyncIterator[tuple[EpochMembership, ScriptedCoordinator]]:
+async def joining(*assignors: PartitionAssignor) -> AsyncIterator[tuple[EpochMembership, ScriptedCoordinator]]:
     coordinator = ScriptedCoordinator()
     settings = ConsumerSettings(bootstrap="127.0.0.1:9", group="g", topics=("t",), group_protocol="consumer")
-    membership = EpochMembership(cast("GroupClient", coordinator), settings, ())
+    membership = EpochMembership(cast("GroupClient", coordinator), settings, assignors)
     membership.begin_to_join()
     beating = asyncio.create_task(membership.beat())
     try:
@@ -145,6 +157,17 @@ async def test_join_is_retried_while_the_coordinator_does_not_know_the_member() 
         await coordinator.heartbeat(accepted())
         await changed(membership)
         assert membership.in_group
+
+
+async def test_member_at_epoch_0_waits_while_another_one_computes() -> None:
+    """Prepare says that it is not this member: the next heartbeat is not sent at once, and so on without an end."""
+    async with joining(load_partition_assignor("range")) as (_, coordinator):
+        await coordinator.heartbeat(ConsumerHeartbeatResponse(member_epoch=0, heartbeat_interval_ms=10_000))
+        prepare = await coordinator.respond(ConsumerPrepareResponse(error_code=Code.UNKNOWN_MEMBER_ID))
+        assert isinstance(prepare, ConsumerPrepareRequest)
+        began_s = time.monotonic()
+        await coordinator.heartbeat()
+        assert time.monotonic() - began_s > RETRY_S / 2
 
 
 async def test_unauthorized_group_ends_the_consumer() -> None:
