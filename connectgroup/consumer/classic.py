@@ -55,6 +55,8 @@ class Round:
         leader: whether this member computed the assignment.
         share: the member's assignment.
         failure: of the assignor, if this member led and the assignor failed.
+        missed: whether a generation began without this member since its last assignment. Other members may own the
+            partitions that it kept.
     """
 
     generation: int
@@ -62,6 +64,7 @@ class Round:
     leader: bool
     share: Assignment
     failure: PluginError | None
+    missed: bool
 
 
 class ClassicMembership(Membership):
@@ -78,6 +81,7 @@ class ClassicMembership(Membership):
         self.round: asyncio.Task[Round | None] | None = None
         self.subscribed = frozenset(settings.topics)
         self._watched: tuple[frozenset[str], tuple[TopicSpec, ...]] | None = None
+        self._missed = False
 
     @property
     def is_rebalancing(self) -> bool:
@@ -87,9 +91,10 @@ class ClassicMembership(Membership):
         if self.round is None or self.round.done():
             return False
         # The commit carried the old generation while the new one begins, or came before its leader has assigned.
-        # Partitions that are still owned are owned in the new generation too.
-        await asyncio.wait({self.round})
-        return self.in_group
+        # Partitions that are still owned are owned in the new generation too, unless a generation was missed.
+        joining = self.round
+        await asyncio.wait({joining})
+        return self.in_group and not _has_missed(joining)
 
     # ------------------------------------------------------------------------------------------ join
 
@@ -174,6 +179,10 @@ class ClassicMembership(Membership):
             match response.error_code:
                 case Code.NONE:
                     self.metrics.on_joined(began_s)
+                    # A static member stays in the group without joining. In a group of KIP-848, which has no leader,
+                    # epochs are skipped.
+                    if self.in_group and response.leader and response.generation_id > self.generation + 1:
+                        self._missed, self.losses = True, self.losses + 1
                     self.member_id, self.generation = response.member_id, response.generation_id
                     self.in_group, self.lost_because = True, ""
                     self._heard_at = time.monotonic()
@@ -239,12 +248,14 @@ class ClassicMembership(Membership):
             case Code.NONE:
                 self.metrics.on_synced(began_s)
                 self._heard_at = time.monotonic()
+                missed, self._missed = self._missed, False
                 return Round(
                     generation=joined.generation_id,
                     assignor=assignor,
                     leader=leader,
                     share=decode_assignment(response.assignment),
                     failure=led.failure if led is not None else None,
+                    missed=missed,
                 )
             case Code.REBALANCE_IN_PROGRESS:
                 logger.debug("group %s: another rebalance has begun", settings.group)
@@ -352,6 +363,13 @@ class ClassicMembership(Membership):
             logger.warning(
                 "group %s: could not notify the coordinator that %s leaves: %s", self.settings.group, member_id, error
             )
+
+
+def _has_missed(ended: asyncio.Task[Round | None]) -> bool:
+    if ended.cancelled() or ended.exception() is not None:
+        return False
+    result = ended.result()
+    return result is not None and result.missed
 
 
 def _name(topic: TopicSpec) -> str:

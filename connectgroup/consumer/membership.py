@@ -40,7 +40,7 @@ class Membership(ABC):
         generation: the generation, or the member epoch, that the coordinator has sent last; -1 outside the group.
         in_group: false from the detection of the membership's end until the member has joined again.
         lost_because: the reason for the end, for users.
-        losses: how often the membership has ended.
+        losses: how often partitions may have passed to other members: at each end of the membership.
         rejoin: the reason why the member must join, empty if it need not.
         fatal: the error that ends this consumer.
         changed: set when any of these has changed.

@@ -142,7 +142,10 @@ class ClassicWork(GroupWork):
             return
         self._ended, ownership.applied = ended, ended.generation
         step = after_sync(owned=ownership.owned, assigned=ended.share.partitions, subscribed=membership.subscribed)
-        await ownership.revoke(step.revoked)
+        if ended.missed:
+            await ownership.lose(step.revoked)
+        else:
+            await ownership.revoke(step.revoked)
         if not membership.in_group:
             return
         version, metadata = ended.assignor.maximum_version, ended.share.user_data or b""
