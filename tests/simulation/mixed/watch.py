@@ -72,6 +72,7 @@ class MixedWatch:
         self._heard_s: dict[str, float] = {}
         self._second, self._sent = 0, Counter[str]()
         self._epoch_at_rest = 0
+        self._left_out: frozenset[str] = frozenset()
 
     @property
     def epoch(self) -> int:
@@ -115,7 +116,8 @@ class MixedWatch:
         lost = members - self.members
         if new is not None and isinstance(after, ClassicGroup) and self.epoch > epoch:
             # A static member that does not join within the rebalance timeout stays a member, without its partitions.
-            lost |= {node.member_id for node in self.cluster.living() if node.instance_id and not node.is_joining()}
+            # It does not know yet: its JoinGroup may be lost. The coordinator rejects its commits until it has joined.
+            lost |= self._left_out
         for node in self.cluster.workers.values():
             if node.member_id in lost:
                 node.removed = True
@@ -185,12 +187,13 @@ class MixedWatch:
         def watched(step: Any) -> Any:
             @functools.wraps(step)
             def seen(rules: Any, group: GroupState, what: Any, now_ms: int, client: Any) -> Any:
+                absent = _absent(group, what)
                 try:
                     outcome = step(rules, group, what, now_ms, client)
                 except Exception as error:
                     self.broken("D8 RulesDoNotFail", f"{type(what).__name__} raised {error!r}")
                     raise
-                self._on_step(what, outcome)
+                self._on_step(group, absent, what, outcome)
                 return outcome
 
             return seen
@@ -203,11 +206,13 @@ class MixedWatch:
             for kind, step in zip(kinds, right, strict=True):
                 kind.step = step
 
-    def _on_step(self, what: Any, outcome: Any) -> None:
+    def _on_step(self, group: GroupState, absent: frozenset[str], what: Any, outcome: Any) -> None:
         node: Any = NODE.get()
         cluster = self.cluster
         if not outcome.records or node is None or node.log.epoch != cluster.disk.storage.epoch:
             return
+        if isinstance(group, ClassicGroup) and any(isinstance(record, GroupRecord) for record in outcome.records):
+            self._left_out = absent & group.members.keys()
         if isinstance(what, TimerKey) and what.kind is TimerKind.SESSION and what.member_id in self._heard_s:
             silent_s = cluster.loop.now - self._heard_s[what.member_id]
             if silent_s < cluster.session_s * (1 - cluster.setting.drift) - 0.01:
@@ -330,6 +335,14 @@ def _epoch_of(group: GroupState | None) -> int:
 
 def _exists(group: GroupState) -> bool:
     return group.exists
+
+
+def _absent(group: GroupState, what: Any) -> frozenset[str]:
+    """The members of a classic group that have not joined its next generation, as the coordinator knows, by now."""
+    if not isinstance(group, ClassicGroup):
+        return frozenset()
+    joins = {what.member_id} if isinstance(what, JoinGroupRequest) else set()
+    return frozenset(group.members.keys() - group.joining - joins)
 
 
 def _facts(group: GroupState) -> tuple[Any, ...]:
