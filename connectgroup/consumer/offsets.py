@@ -99,7 +99,9 @@ async def commit(
             raise BrokerError(f"commit of {partition}", code)
         if await membership.next_generation(code, generation):
             continue
-        if code in MEMBERSHIP_LOST and (membership.member_id, membership.generation) == (member_id, generation):
+        # A member that has joined again meanwhile may have the same id and epoch as before.
+        sent_as = (member_id, generation, losses)
+        if code in MEMBERSHIP_LOST and (membership.member_id, membership.generation, membership.losses) == sent_as:
             membership.refused(code, "OffsetCommit")
         raise CommitRefused(f"commit to group {settings.group!r}", code)
     return set(positions)

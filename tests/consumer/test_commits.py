@@ -77,3 +77,27 @@ async def test_commit_of_partitions_lost_since_is_refused_although_the_member_ha
     with pytest.raises(CommitRefused, match="has joined again"):
         await commit(cast("GroupClient", coordinator), membership, {TopicPartition("t", 0): Position(1)})
     assert [request.generation_id_or_member_epoch for request in coordinator.sent] == [1]
+
+
+class RemovedMeanwhile:
+    """Takes the place of a ``GroupClient``: the member is removed, and has joined again when the response arrives."""
+
+    membership: EpochMembership
+
+    async def send_to_coordinator(self, request: OffsetCommitRequest, **_: object) -> OffsetCommitResponse:
+        self.membership.lose("removed", forget_id=False)
+        self.membership.in_group, self.membership.generation = True, 1
+        committed = PartitionCommitted(partition_index=0, error_code=Code.UNKNOWN_MEMBER_ID)
+        return OffsetCommitResponse(topics=(TopicCommitted(name="t", partitions=(committed,)),))
+
+
+async def test_rejected_commit_of_a_former_membership_does_not_end_the_present_one() -> None:
+    """Both have the same member id, and the same epoch while no assignment has been computed in between."""
+    settings = ConsumerSettings(bootstrap="127.0.0.1:9", group="g", topics=("t",), group_protocol="consumer")
+    coordinator = RemovedMeanwhile()
+    membership = EpochMembership(cast("GroupClient", coordinator), settings, ())
+    coordinator.membership = membership
+    membership.in_group, membership.generation = True, 1
+    with pytest.raises(CommitRefused, match="UNKNOWN_MEMBER_ID"):
+        await commit(cast("GroupClient", coordinator), membership, {TopicPartition("t", 0): Position(1)})
+    assert membership.in_group
