@@ -238,7 +238,10 @@ class MixedWatch:
             return
         code = getattr(response, "error_code", 0)
         leaves = isinstance(request, ConsumerHeartbeatRequest) and request.member_epoch < JOIN_EPOCH
-        if isinstance(request, KEEPS_ALIVE) and code in (0, REBALANCE_IN_PROGRESS) and not leaves:
+        # As in Kafka, a SyncGroup that comes during the next rebalance of a classic group does not extend the session.
+        too_late = code == REBALANCE_IN_PROGRESS and isinstance(request, SyncGroupRequest)
+        counts = not leaves and not (too_late and isinstance(self.group, ClassicGroup))
+        if isinstance(request, KEEPS_ALIVE) and code in (0, REBALANCE_IN_PROGRESS) and counts:
             member_id = getattr(response, "member_id", "") or request.member_id
             self._heard_s[member_id] = max(at_s, self._heard_s.get(member_id, at_s))
         if isinstance(request, OffsetCommitRequest):
