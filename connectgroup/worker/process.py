@@ -31,9 +31,8 @@ from ..os_process import this_process
 from ..plugins import load_assignor, load_connector_class, load_listener
 from ..protocol.messages.common import config_of
 from ..protocol.messages.describe import DescribeRequest, DescribeResponse
-from ..protocol.units import Unit, printable
+from ..protocol.units import Unit
 from ..threads import off_loop
-from ..transport.limits import is_loopback
 from ..transport.tcp_client import TcpClient
 from .loop import Worker
 from .restart import RESTART_EXIT_CODE, exit_without_finalizing, kill_java
@@ -48,8 +47,6 @@ logger = logging.getLogger(__name__)
 REPORT_EVERY_S = 0.5
 WARM_UP_END_S = 10.0
 """How long a worker that is stopped while it warms up waits for the warm-up to end; it cannot be interrupted."""
-NAME_CHECK_S = 0.5
-"""Interval of the checks whether another process still has this worker's name."""
 MAX_RATES = 100
 """Connectors in one report: the supervisor reads lines of at most 64 KiB."""
 
@@ -174,10 +171,11 @@ async def _warm_up(config: WorkerConfig, control: TcpClient) -> None:
             assigned tasks that it cannot run, although other workers may be able to.
     """
     try:
-        described = await _described_with_free_name(config, control)
+        described = await control.call(DescribeRequest(group_ids=(config.group,)), timeout_s=10)
     except TransportError as error:
         logger.warning("cannot ask which connectors there are, so nothing is warmed up: %s", error)
         return
+    assert isinstance(described, DescribeResponse)
     classes = {
         settings.get("connector.class", ""): connector.connector
         for group in described.groups
@@ -203,34 +201,6 @@ async def _warm_up(config: WorkerConfig, control: TcpClient) -> None:
             kind = "" if isinstance(error, ConnectGroupError) else f"{type(error).__name__}: "
             text = error.with_location() if isinstance(error, PluginError) else f"{kind}{error}"
             logger.error("connector.class %s cannot be warmed up: %s", name, text)
-
-
-async def _described_with_free_name(config: WorkerConfig, control: TcpClient) -> DescribeResponse:
-    """Describe the group once no other process is the member of this name: what Spark takes would be taken in vain.
-
-    On the coordinator's machine a member lives, because a dead one is removed at once: its end is waited for. One
-    elsewhere may have died, and be a member until its session expires: that time is used to warm up.
-    """
-    reported = False
-    while True:
-        described = await control.call(DescribeRequest(group_ids=(config.group,)), timeout_s=10)
-        assert isinstance(described, DescribeResponse)
-        members = (member for group in described.groups for member in group.members)
-        other = next((each for each in members if each.member_id == config.name and each.state != "AWAY"), None)
-        if other is None:
-            return described
-        waits = is_loopback(other.client_host)
-        if not reported:
-            reported = True
-            where = f"{other.client_host} ({printable(other.host)})" if other.host else other.client_host
-            then = "; nothing is started before it has left" if waits else ""
-            logger.error(
-                "name %s is in use by another process, at %s; two workers cannot have one name%s",
-                config.name, where, then,
-            )  # fmt: skip
-        if not waits:
-            return described
-        await asyncio.sleep(NAME_CHECK_S)
 
 
 def _stop_with_supervisor(worker: Worker) -> None:

@@ -71,18 +71,6 @@ def test_units_of_a_killed_worker_are_described_as_delayed(tmp_path: Path) -> No
             assert "delayed" not in group.described()
 
 
-def test_second_worker_of_a_name_starts_nothing_before_the_first_has_left(tmp_path: Path) -> None:
-    """Neither Spark nor a heartbeat that is rejected."""
-    with CommandGroup(tmp_path) as group, group.worker("a") as first:
-        wait("all tasks", lambda: group.is_stable("a"), first.output)
-        with group.worker("a") as second:
-            second.line_with("name a is in use by another process, at 127.0.0.1")
-            assert "joining group" not in second.output()
-            first.signal(signal.SIGTERM)
-            assert first.ended() == 0, first.output()
-            wait("its tasks on the second", lambda: group.is_stable("a"), second.output)
-
-
 def test_worker_is_drained_and_the_empty_group_deleted(tmp_path: Path) -> None:
     with CommandGroup(tmp_path, "--moves-per-round", 1) as group:
         with group.worker("a") as a, group.worker("b") as b:
