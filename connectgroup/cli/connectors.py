@@ -286,7 +286,7 @@ def _print_offsets(options: argparse.Namespace, listing: dict[str, Any]) -> None
 
 
 def _note_references(options: argparse.Namespace, name: str, config: Mapping[str, str]) -> None:
-    """Say that references to secrets are resolved later. Only workers know what they allow, and they tell nobody."""
+    """Say that references to secrets are resolved later. Only workers know what they allow, and do not report it."""
     from ..config.secrets import without_references
 
     settings = ", ".join(sorted(config.keys() - without_references(config).keys()))

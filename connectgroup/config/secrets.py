@@ -54,7 +54,7 @@ class Secrets:
 
         Raises:
             ConfigError: a reference has another form, is not allowed, or leads to nothing. It contains no secret, and
-                no entry of the lists: it becomes the trace of a failed task, and whoever may write connectors would
+                no entry of the lists: it becomes the trace of a failed task, and a user who may write connectors would
                 learn which other secrets there are.
         """
         check_references(config)

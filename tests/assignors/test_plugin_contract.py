@@ -51,7 +51,7 @@ class TestDealt(AssignorContract):
 
 
 class DelaysWithoutMembers(Dealt):
-    """ "Assign each unit exactly once or list it as delayed", also when there is nobody to assign it to."""
+    """ "Assign each unit exactly once or list it as delayed", also in a group without members."""
 
     def assign(self, group: ConnectGroup) -> ConnectAssignment:
         if group.members:
