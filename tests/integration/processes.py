@@ -46,13 +46,15 @@ class Finished:
     err: str
 
 
-def run_command(*arguments: str | Path | int, environment: Mapping[str, str] | None = None) -> Finished:
+def run_command(
+    *arguments: str | Path | int, environment: Mapping[str, str] | None = None, patience_s: float = PATIENCE_S
+) -> Finished:
     """Run one command and wait for its end."""
     done = subprocess.run(
         [*COMMAND, *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=patience_s,
         stdin=subprocess.DEVNULL,
         env={**os.environ, **(environment or {})},
         check=False,

@@ -13,7 +13,7 @@ import pytest
 
 from connectgroup.spark.archive import archive_options
 from connectgroup.spark.java import find_java
-from tests.integration.processes import run_command
+from tests.integration.processes import START_PATIENCE_S, run_command
 from tests.volume import SIZE
 
 USES_ARCHIVE = """
@@ -40,7 +40,7 @@ def prepared(cache: Path) -> Path:
         folder = Path(archives[-1]).parent
         shutil.copytree(folder, cache / folder.parent.name / folder.name)
     else:
-        done = run_command("prepare", environment={"XDG_CACHE_HOME": str(cache)})
+        done = run_command("prepare", environment={"XDG_CACHE_HOME": str(cache)}, patience_s=START_PATIENCE_S)
         assert done.code == 0, done.err
         assert re.match(rf"prepared: {cache}/.*/spark.jsa \(", done.out), done.out
     (archive,) = cache.rglob("spark.jsa")

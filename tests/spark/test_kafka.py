@@ -86,8 +86,8 @@ def test_topic_that_does_not_exist_is_one_clear_line(kafka: str) -> None:
         ),
         ({"source.topics": "t", "source.starting.offsets": "7"}, r"source\.starting\.offsets: got '7'"),
         (
-            {"source.topics": "t", "value.converter": "AvroConverter"},
-            r"source\.value\.converter: got 'AvroConverter'; all",
+            {"source.topics": "t", "value.converter": "ProtobufConverter"},
+            r"source\.value\.converter: got 'ProtobufConverter'; all",
         ),
         (
             {"source.topics": "t", "header.converter": "JsonConverter"},
