@@ -53,6 +53,10 @@ SMALL_BYTES: Final = 64 * 1024
 """Incomplete requests of up to so many bytes are not counted: the limits on connections bound them."""
 
 
+BEGUN_TOGETHER: Final = 8
+"""Requests that a connection begins before the others have their turn. A login takes five turns of the event loop."""
+
+
 MANY_UNITS: Final = 5_000
 """Encoding the description of so many units takes 20 ms."""
 
@@ -102,6 +106,7 @@ class Connection(asyncio.Protocol):
         self._lost = self._stopped = self._hanging_up = self._paused = False
         self._began_at = self._heard_at = self._frame_began_at = self._loop.time()
         self._waits_for_frame = True
+        self._goes_on = False  # requests are left for the next turn of the event loop
         self._incomplete = 0
         self._choked_at: float | None = None
         self._relay: Relay | None = None
@@ -157,17 +162,24 @@ class Connection(asyncio.Protocol):
 
     def _work(self) -> None:
         """Begin requests within the limits; resume reading only when no complete frame is left."""
-        for _ in range(self._limits.max_in_flight):  # then other connections have their turn
+        for _ in range(BEGUN_TOGETHER):
             if not self._frames or not self._may_begin():
                 break
             self._begin(self._frames.popleft())
         pause = bool(self._frames) or not self._may_begin()
+        if self._frames and self._may_begin() and not self._goes_on:
+            self._goes_on = True
+            self._loop.call_soon(self._go_on)
         if pause and not self._paused:
             self._transport.pause_reading()
         elif self._paused and not pause:
             self._frame_began_at = self._loop.time()  # the deadline does not run while reading is paused
             self._transport.resume_reading()
         self._paused = pause
+
+    def _go_on(self) -> None:
+        self._goes_on = False
+        self._work()
 
     def _may_begin(self) -> bool:
         if self._stopped or self._choked_at is not None or len(self.conversation) >= self._limits.max_in_flight:
@@ -299,7 +311,7 @@ class Connection(asyncio.Protocol):
             self._transport.write(b"".join(out))
         if self._hanging_up:
             self._transport.close()
-        elif self._frames or self._paused:
+        elif (self._frames or self._paused) and not self._goes_on:
             self._work()
 
     def pause_writing(self) -> None:
