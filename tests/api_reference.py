@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 import inspect
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, get_type_hints
 
@@ -15,6 +16,7 @@ from pydantic import BaseModel
 
 import connectgroup
 from connectgroup import testing
+from connectgroup.testing import plugins, worker_group
 
 _HEAD: Final = """\
 # API
@@ -36,6 +38,9 @@ _SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "For tests: `connectgroup.testing`": ("testing",),
 }
 """Each section and the packages whose public names it has."""
+
+_MAX_ALIAS: Final = 120
+"""Characters of an alias that is replaced by what it stands for: not the unions of all requests and of all records."""
 
 _EMPTY: Final = inspect.Parameter.empty
 
@@ -87,7 +92,7 @@ def _class(name: str, cls: type) -> Iterator[str]:
     bases = [base.__name__ for base in cls.__bases__ if base.__name__ in connectgroup.__all__]
     if issubclass(cls, enum.Enum):
         yield from _code(f"class {name}: {', '.join(member.name for member in cls)}")
-    elif bases or issubclass(cls, Exception) or getattr(cls, "_is_protocol", False):
+    elif bases or issubclass(cls, Exception) or getattr(cls, "_is_protocol", False) or "__call__" in vars(cls):
         yield from _code(f"class {name}" + (f"({', '.join(bases)})" if bases else ""))
     else:
         yield from _code(_signature(f"class {name}", cls))
@@ -100,7 +105,8 @@ def _class(name: str, cls: type) -> Iterator[str]:
             members |= vars(base)
     for key, each in members.items():
         inner = getattr(each, "__func__", getattr(each, "fget", each))
-        if not key.startswith(("_", "test_")) and inspect.isfunction(inner) and inner.__doc__:
+        shown = key == "__call__" or not key.startswith(("_", "test_"))
+        if shown and inspect.isfunction(inner) and inner.__doc__:
             yield from _member(key, each)
 
 
@@ -121,14 +127,16 @@ def _signature(name: str, value: Any) -> str:
     signature = inspect.signature(value)
     # Of settings: without their limits.
     hints = get_type_hints(value) if isinstance(value, type) and issubclass(value, BaseModel) else {}
+    names = vars(plugins) | vars(worker_group) | vars(sys.modules[value.__module__])
     shown: list[str] = []
     for key, each in signature.parameters.items():
         if each.kind is each.KEYWORD_ONLY and not any(text.startswith("*") for text in shown):
             shown.append("*")
         if key not in ("self", "cls"):
-            shown.append(str(each.replace(annotation=_shown(hints.get(key, each.annotation)), default=_default(each))))
+            annotation = _shown(hints.get(key, each.annotation), names)
+            shown.append(str(each.replace(annotation=annotation, default=_default(each))))
     is_class = inspect.isclass(value) or signature.return_annotation is _EMPTY
-    end = ")" if is_class else f") -> {_shown(signature.return_annotation)}"
+    end = ")" if is_class else f") -> {_shown(signature.return_annotation, names)}"
     if len(name) + len(", ".join(shown)) + len(end) < 110:
         return f"{name}({', '.join(shown)}{end}"
     return "\n".join([f"{name}(", *(f"    {text}," for text in shown), end])
@@ -142,12 +150,23 @@ def _default(parameter: inspect.Parameter) -> Any:
     return _Text(re.sub(r"<function .* at 0x\w+>|<[^<>]*>", "...", text))
 
 
-def _shown(annotation: Any) -> Any:
+def _shown(annotation: Any, names: Mapping[str, Any] | None = None) -> Any:
+    """An annotation as text; an alias that is not public is replaced by what it stands for, looked up in ``names``."""
     if annotation is _EMPTY:
         return annotation
     text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
     text = re.sub(r"ForwardRef\('([^']*)'\)", r"\1", text)
+    if names is not None:
+        text = re.sub(r"\b[A-Z]\w+\b(?!\()", lambda found: _expanded(found[0], names), text)
     return _Text(re.sub(r"\b(?:typing|collections\.abc|connectgroup(?:\.\w+)*|pathlib)\.(?=[A-Z])", "", text))
+
+
+def _expanded(name: str, names: Mapping[str, Any]) -> str:
+    value = names.get(name)
+    if name in connectgroup.__all__ or inspect.isclass(value) or not hasattr(value, "__args__"):
+        return name
+    text = str(_shown(value, names))
+    return text if len(text) <= _MAX_ALIAS else name
 
 
 def _text(docstring: str | None) -> Iterator[str]:

@@ -30,4 +30,11 @@ def test_text_is_the_same_in_every_process() -> None:
 
 def test_type_variables_and_private_names_are_left_out() -> None:
     assert "Type variable" not in reference()
-    assert not re.search(r"^(?:async )?_\w+\(", reference(), re.MULTILINE)
+    assert not re.search(r"^(?:async )?_(?!_call__\()\w+\(", reference(), re.MULTILINE)
+
+
+def test_a_fixture_that_is_called_shows_what_it_takes_and_aliases_are_spelled_out() -> None:
+    entry = reference().partition("### StartGroup\n")[2].partition("\n### ")[0]
+    assert "    connectors: Mapping[str, int | Mapping[str, Any]] | None = None,\n" in entry
+    assert "seed: int | None" not in entry  # of the constructor, which the fixture calls
+    assert "add_connector(name: str, spec: int | Mapping[str, Any]) -> None" in reference()

@@ -31,7 +31,10 @@ def add_server(parser: argparse.ArgumentParser, *, rebalance_delay_ms: int = 10_
         help="a worker without a heartbeat for this long is removed (10000)",
     )
     parser.add_argument(
-        "--heartbeat-interval-ms", type=number, default=3_000, help="heartbeat interval of workers (3000)"
+        "--heartbeat-interval-ms",
+        type=number,
+        default=3_000,
+        help="heartbeat interval of workers (3000); at most a third of the session timeout",
     )
     parser.add_argument(
         "--topics-from",

@@ -46,7 +46,7 @@ class CoordinatorConfig(Settings):
             If null, consumers of the new protocol (KIP-848) cannot join.
         consumer_session_timeout_ms: session timeout of consumer groups (``group.consumer.session.timeout.ms``).
         consumer_heartbeat_interval_ms: heartbeat interval of consumer groups
-            (``group.consumer.heartbeat.interval.ms``).
+            (``group.consumer.heartbeat.interval.ms``): at most a third of their session timeout.
         consumer_migration_policy: which groups of consumers are converted between the classic protocol and KIP-848
             while they have members: ``bidirectional``, ``upgrade``, ``downgrade`` or ``disabled``
             (``group.consumer.migration.policy``).

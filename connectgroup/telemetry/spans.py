@@ -1,8 +1,8 @@
 """Tracing spans of workers and coordinators; with ``capture``, the only modules that import OpenTelemetry.
 
 One trace per rebalance: the coordinator's span ``rebalance`` is the root; its trace context travels to the workers in
-each heartbeat response (``traceparent``, W3C trace context), so that their spans are its children. ARCHITECTURE.md,
-"Traces", lists all spans and attributes.
+each heartbeat response (``traceparent``, W3C trace context), so that their spans are its children. docs/testing.md,
+"All spans", lists all spans and attributes.
 
 Unless the embedding program configures an SDK, no span is created.
 """

@@ -23,7 +23,7 @@ Assignors = Sequence[str | Callable[[], ConnectAssignor] | ConnectAssignor]
 Listeners = Sequence[str | Callable[[], WorkerRebalanceListener] | WorkerRebalanceListener]
 """As ``Assignors``, for rebalance listeners."""
 
-ConnectorSpec = int | Mapping[str, Any]
+ConfigOrTasks = int | Mapping[str, Any]
 """A connector of a test: a number of idle tasks, or a configuration, in which ``connector.class`` may be a class."""
 
 
@@ -59,7 +59,7 @@ def check_spec(field: str, spec: object) -> None:
         raise ConfigError(field, spec, allowed)
 
 
-def configuration(spec: ConnectorSpec) -> tuple[dict[str, str], dict[str, type[Connector]]]:
+def configuration(spec: ConfigOrTasks) -> tuple[dict[str, str], dict[str, type[Connector]]]:
     """A connector's configuration as the group stores it, and the test's own class that it names, if any."""
     if isinstance(spec, int):
         return {"connector.class": "idle", "tasks.max": str(spec)}, {}

@@ -15,7 +15,7 @@ import pytest
 
 if TYPE_CHECKING:
     from ..group.connect.settings import GroupSettings
-    from .plugins import Assignors, ConnectorSpec, Listeners
+    from .plugins import Assignors, ConfigOrTasks, Listeners
     from .spans import Spans
     from .worker_group import WorkerGroup, Workers
 
@@ -164,7 +164,7 @@ def _story_of(group: WorkerGroup) -> str:
 
 
 class StartGroup:
-    """The value of the fixture ``worker_group``: call it to start a group."""
+    """The value of the fixture ``worker_group``: ``worker_group(3, connectors={"numbers": 6})`` starts a group."""
 
     def __init__(self, groups: list[WorkerGroup], seed: int | None, only: frozenset[str] | None) -> None:
         self._groups, self._seed, self._only = groups, seed, only
@@ -173,7 +173,7 @@ class StartGroup:
         self,
         workers: Workers = 3,
         *,
-        connectors: Mapping[str, ConnectorSpec] | None = None,
+        connectors: Mapping[str, ConfigOrTasks] | None = None,
         assignors: Assignors = ("balanced",),
         listeners: Listeners = (),
         settings: GroupSettings | None = None,

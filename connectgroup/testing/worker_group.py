@@ -29,7 +29,7 @@ from ..protocol.messages.describe import DescribedGroup
 from ..protocol.units import Unit
 from .faults import Fault
 from .history import History
-from .plugins import Assignors, ConnectorSpec, Listeners, check_spec, configuration
+from .plugins import Assignors, ConfigOrTasks, Listeners, check_spec, configuration
 
 T = TypeVar("T")
 
@@ -49,7 +49,7 @@ class GroupPlan:
     """What a group consists of; see ``worker_group`` in the plug-in."""
 
     workers: Workers = 3
-    connectors: Mapping[str, ConnectorSpec] = field(default_factory=dict)
+    connectors: Mapping[str, ConfigOrTasks] = field(default_factory=dict)
     assignors: Assignors = ("balanced",)
     listeners: Listeners = ()
     settings: GroupSettings = field(default_factory=GroupSettings)
@@ -238,8 +238,12 @@ class WorkerGroup(ABC):
         self._known[name] = None
         return name
 
-    def add_connector(self, name: str, spec: ConnectorSpec) -> None:
-        """Create a connector, or change its configuration."""
+    def add_connector(self, name: str, spec: ConfigOrTasks) -> None:
+        """Create a connector, or change its configuration.
+
+        Args:
+            spec: a number of idle tasks, or a configuration, in which ``connector.class`` may be a class of the test.
+        """
         check_spec(f"connector {name}", spec)
         config, classes = configuration(spec)
         self._add_classes(classes)

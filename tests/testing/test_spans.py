@@ -23,13 +23,13 @@ from connectgroup.protocol.units import Unit, Units
 from connectgroup.telemetry import metrics, spans as telemetry
 from connectgroup.telemetry.capture import collect
 from connectgroup.testing import Spans, StartGroup, WorkerGroup, seeds
-from connectgroup.testing.plugins import ConnectorSpec
+from connectgroup.testing.plugins import ConfigOrTasks
 from connectgroup.testing.virtual_group import VirtualGroup
 from connectgroup.testing.worker_group import GroupPlan
 from connectgroup.wire.apis import HEARTBEAT, decode_response, encode_response
 
 SECRET = "canary-5f2b91"
-ARCHITECTURE = Path(telemetry.__file__).parents[1] / "ARCHITECTURE.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "testing.md"
 
 
 class Slow(WorkerRebalanceListener):
@@ -352,8 +352,8 @@ def test_batches_are_sampled_and_failed_commits_are_not_left_out(worker_group: S
 
 
 def documented() -> tuple[set[str], set[str]]:
-    """The names of spans and of attributes in ARCHITECTURE.md."""
-    text = ARCHITECTURE.read_text(encoding="utf-8").partition("## Traces")[2].partition("\n## ")[0]
+    """The names of spans and of attributes in docs/testing.md."""
+    text = GUIDE.read_text(encoding="utf-8").partition("### All spans")[2].partition("\n## ")[0]
     tables = text.partition("| attribute |")
     names, attributes = (
         {name for cell in re.findall(r"^\| (`[^|]*`) \|", part, re.MULTILINE) for name in re.findall("`([^`]+)`", cell)}
@@ -365,7 +365,7 @@ def documented() -> tuple[set[str], set[str]]:
 def documented_carriers(names: set[str]) -> dict[str, set[str]]:
     """The spans that have each attribute, from the column "on"; without attributes that any span may have."""
     found: dict[str, set[str]] = {}
-    text = ARCHITECTURE.read_text(encoding="utf-8").partition("| attribute | on |")[2].partition("\n## ")[0]
+    text = GUIDE.read_text(encoding="utf-8").partition("| attribute | on |")[2].partition("\n## ")[0]
     for attributes, on in re.findall(r"^\| (`[^|]*`) \| ([^|]*) \|", text, re.MULTILINE):
         listed = set(re.findall("`([^`]+)`", on))
         carriers = names if on == "every span" else names - listed if "all but" in on else listed
@@ -376,7 +376,7 @@ def documented_carriers(names: set[str]) -> dict[str, set[str]]:
 
 def test_tables_list_exactly_the_spans_and_their_attributes(worker_group: StartGroup, spans: Spans) -> None:
     """One group that shows all of them."""
-    connectors: dict[str, ConnectorSpec] = {"numbers": 5, "rows": {"connector.class": Batches}}
+    connectors: dict[str, ConfigOrTasks] = {"numbers": 5, "rows": {"connector.class": Batches}}
     group = worker_group(2, connectors=connectors, listeners=[Slow], settings=GroupSettings(max_members=3))
     group.wait_until_stable()
     group.add_worker("worker-3")

@@ -37,7 +37,8 @@ class GroupSettings:
 
     Attributes:
         session_timeout_ms: a member without a heartbeat for this long is removed (Connect: 10 s).
-        heartbeat_interval_ms: interval between a member's heartbeats (Connect: 3 s).
+        heartbeat_interval_ms: interval between a member's heartbeats (Connect: 3 s): at most a third of
+            ``session_timeout_ms``, so that two heartbeats in a row may be lost.
         max_rebalance_timeout_ms: upper bound on the rebalance timeout a member may request.
         failures_before_fallback: number of failed computations in a row after which the server-side assignor runs.
         server_assignor: ``group.remote.assignor``, the name of the assignor used as fallback and where members list

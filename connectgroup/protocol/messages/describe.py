@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from ..units import CONNECTOR
 from .assignment import DelayedUnits
 from .common import AssignorInfo, ConfigEntry, ConnectorTasks
 from .progress import Progress
@@ -40,6 +41,14 @@ class DescribedMember:
     """One member: its assigned units, its pending revocations, and its target assignment.
 
     Attributes:
+        instance_id: its group instance id, if it is a static member.
+        member_epoch: the epoch that it has reached; -2 for a static member that has left temporarily.
+        state: ``STABLE``: it has reached the target assignment of its epoch. ``UNREVOKED``: it still stops units.
+            ``UNRELEASED``: it waits for units that other members still stop. ``DRAINING`` and ``RESTARTING``: as
+            requested. ``AWAY``: it has left temporarily.
+        assigned: the units that it owns.
+        pending_revocation: the units that it still has to stop.
+        target: the units that it is to own.
         labels: *(tagged)* as in the member's heartbeat; so are the next three.
         rack: *(tagged)* see ``HeartbeatRequest``.
         capacity: *(tagged)* see ``HeartbeatRequest``.
@@ -81,9 +90,13 @@ class DescribedMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedUnit:
-    """One unit of a connector: its owner and status. ``member_id`` is empty while no member owns it.
+    """One unit of a connector: its owner and status. The connector's name is that of the ``DescribedConnector``.
 
     Attributes:
+        task: the number of the task from 0, or -1 for the connector itself (``is_connector``).
+        member_id: the member that owns it; empty while no member does.
+        owner_epoch: the epoch at which it was assigned to that member; -1 without an owner.
+        message: what the owner has reported with the state: the error of a unit that is FAILED or tries again.
         state: STARTING, RUNNING, FAILED, STALLED: as its owner has reported; WAITING: its owner has left temporarily.
             Without an owner: UNASSIGNED, or PAUSED or STOPPED as its connector.
         config: *(tagged)* the task's configuration, credentials masked, if the request includes task configurations.
@@ -100,6 +113,11 @@ class DescribedUnit:
     config: tuple[ConfigEntry, ...] = ()
     progress: tuple[Progress, ...] = ()
     fenced: bool = False
+
+    @property
+    def is_connector(self) -> bool:
+        """True for the connector itself, false for one of its tasks."""
+        return self.task == CONNECTOR
 
     @property
     def numbers(self) -> Progress | None:
@@ -119,6 +137,11 @@ class DescribedConnector:
     Credentials in the configuration are masked, unless the request includes them.
 
     Attributes:
+        connector: its name.
+        version: increases with each change of the connector; ``expected_version`` of a change refers to it.
+        target_state: the wanted state, the name of a ``TargetState``: RUNNING, PAUSED or STOPPED.
+        config: its settings, sorted by name.
+        units: the connector itself (task -1), then its tasks by number.
         topics: *(tagged)* the Kafka topics that its tasks have used since the coordinator started, or since they were
             reset (KIP-558), sorted.
     """
@@ -214,6 +237,18 @@ class DescribedGroup:
     """One group.
 
     Attributes:
+        error_code: 0, or why the coordinator cannot describe the group; ``Admin.describe`` raises it as an error.
+        error_message: its text.
+        state: ``Empty``: no members. ``Assigning``: a target assignment is being computed. ``Reconciling``: a member
+            has not reached it. ``Stable``: all members have.
+        group_epoch: increases with each change that needs a new target assignment.
+        assignment_epoch: the group epoch of the latest target assignment.
+        assignor_name: the assignor that computed the latest target assignment; empty before the first.
+        computing_member: the member that is computing a target assignment; empty if none is. Who computed the latest
+            one: ``rebalances[-1].computed_by``.
+        assignor_error: why the latest computation failed, or which units it could not place; empty if neither.
+        members: its members, sorted by member id.
+        connectors: its connectors, sorted by name.
         rebalances: the last 100, oldest first.
         delayed: *(tagged)* delayed units that are assigned to no member, with the time left.
         group_type: *(tagged)* the type of the group; empty if there is no such group.
