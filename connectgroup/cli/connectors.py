@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError, ConnectGroupError, ConnectorNotFound, InvalidRequest
 from ..protocol.messages.common import config_of
@@ -15,10 +15,16 @@ from ..protocol.units import CONNECTOR, Unit, counted, printable
 from .arguments import secrets_of
 from .render import lag_text, print_json, print_table, rate_text, time_text
 from .requests import check_group, connected
-from .waiting import report_progress, wait_for, wait_until_ended
+from .waiting import report_progress, started, wait_for, wait_until_ended
+
+if TYPE_CHECKING:
+    from ..client.admin import Admin
 
 MEASURED = ("ROWS", "ROWS/S", "LAG", "LAST RECORD", "LAST POLL")
 """The columns of ``connectors status`` with the numbers that workers report."""
+
+NOTE_TIMEOUT_S = 1.0
+"""How long commands that change a connector wait for a note on it."""
 
 STATES = {"resume": TargetState.RUNNING, "pause": TargetState.PAUSED, "stop": TargetState.STOPPED}
 
@@ -82,7 +88,7 @@ async def put_connectors(options: argparse.Namespace) -> int:
             version, created = done.version, done.created
         text = f"{'created' if created else 'updated'}, version {version}"
         _report(options, connector.name, text, version=version)
-        _note_references(options, connector.name, connector.config)
+        await _note_rejection(admin, options, connector.name, connector.config, version)
         await wait_for(admin, options, connector.name, version=version)
     return 0
 
@@ -107,7 +113,8 @@ async def patch_connector(options: argparse.Namespace) -> int:
         check_connector(options.name, {name: value for name, value in patched.items() if value is not None})
         version = await admin.patch_connector(options.group, options.name, patch)
         _report(options, options.name, f"updated, version {version}", version=version)
-        _note_references(options, options.name, {name: value or "" for name, value in patch.items()})
+        config = {name: value for name, value in patched.items() if value is not None}
+        await _note_rejection(admin, options, options.name, config, version)
         await wait_for(admin, options, options.name, version=version)
     return 0
 
@@ -285,14 +292,31 @@ def _print_offsets(options: argparse.Namespace, listing: dict[str, Any]) -> None
     )
 
 
-def _note_references(options: argparse.Namespace, name: str, config: Mapping[str, str]) -> None:
-    """Say that references to secrets are resolved later. Only workers know what they allow, and do not report it."""
-    from ..config.secrets import without_references
+async def _note_rejection(
+    admin: Admin, options: argparse.Namespace, name: str, config: Mapping[str, str], version: int
+) -> None:
+    """Say what only a worker can tell: whether it may use the files and resolve the references of a configuration.
 
-    settings = ", ".join(sorted(config.keys() - without_references(config).keys()))
-    if settings and not options.wait:
-        text = f"note: {printable(settings)}: only a worker can tell whether it may resolve the references; --wait or"
-        report_progress(options, f"{text} connectgroup connectors status {printable(name)} shows it")
+    The worker that starts the connector tells within milliseconds. ``--wait`` shows it by itself.
+    """
+    from ..config.paths import path_settings
+    from ..config.secrets import without_references
+    from ..plugins import load_connector_class
+
+    references = sorted(config.keys() - without_references(config).keys())
+    files = [each for each in path_settings(load_connector_class(config["connector.class"]), config) if each in config]
+    if options.wait or not (references or files):
+        return
+    unit = await started(admin, options.group, name, version, NOTE_TIMEOUT_S)
+    if unit is not None and unit.state == "FAILED":
+        report_progress(
+            options, f"note: worker {printable(unit.member_id)} does not run {printable(name)}: {unit.message}"
+        )
+    elif unit is None and references:
+        text = (
+            f"note: {printable(', '.join(references))}: only a worker can tell whether it may resolve the references;"
+        )
+        report_progress(options, f"{text} --wait or connectgroup connectors status {printable(name)} shows it")
 
 
 def _report(options: argparse.Namespace, name: str, text: str, **fields: object) -> None:

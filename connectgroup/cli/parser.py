@@ -88,6 +88,7 @@ def build_parser() -> argparse.ArgumentParser:
     rest.add_argument("--new-group", action="store_true", help="create the group if there are only others")
     rest.add_argument("--port", type=number, default=DEFAULT_REST_PORT, help=f"port, 0 for any ({DEFAULT_REST_PORT})")
     add_rest(rest, "--")
+    add_secrets(rest)
     add_allowed_paths(rest, "only the workers check")
     rest.set_defaults(run=serve_rest)
 
@@ -103,6 +104,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--group", type=name, default="workers", help="group of the REST API (workers)"
     )
     with_groups(rest_group)
+    add_secrets(coordinator)
     add_allowed_paths(coordinator, "only the workers check")
     coordinator.set_defaults(run=serve_coordinator)
 

@@ -251,11 +251,20 @@ async def _rest_server(
         "connector_classes": tuple(options.rest_connector_classes or ()),
         "requests_per_second": options.rest_requests_per_second,
         "allowed_paths": allowed_paths_of(options),
+        **_known_secrets(options),
         # ``up`` and a worker run members of the group, which create it if the first connector does not.
         "new_group": options.run in (run_up, serve_worker) or getattr(options, "new_group", False),
     }
     async with _http_server(admin, values, rates) as url:
         yield url
+
+
+def _known_secrets(options: argparse.Namespace) -> dict[str, Any]:
+    """The secrets that connectors may refer to. ``up`` gives its own to all workers; others know what they are told."""
+    secrets = secrets_of(options)
+    if options.run is not run_up and not secrets.env and not secrets.paths:
+        return {}
+    return {"secret_env": secrets.env, "secret_paths": secrets.paths}
 
 
 @contextlib.asynccontextmanager

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from ..client.admin import POLL_S, Admin
 from ..errors import ConnectorNotFound
 from ..protocol.messages.common import each_unit
-from ..protocol.messages.describe import DescribedConnector, DescribedGroup
+from ..protocol.messages.describe import DescribedConnector, DescribedGroup, DescribedUnit
 from ..protocol.units import CONNECTOR, Unit, counted
 from .errors import NotReached
 
@@ -66,6 +66,21 @@ async def wait_for(
         if loop.time() >= give_up_at:
             explain = f"connectgroup groups explain {options.group} --task {name}"
             raise NotReached(f"connector {name}: not {wanted} within {options.timeout} s; see {explain}")
+        await asyncio.sleep(POLL_S)
+
+
+async def started(admin: Admin, group_id: str, name: str, version: int, timeout_s: float) -> DescribedUnit | None:
+    """The unit of a connector itself once it runs or has failed with this version; null if not within the time."""
+    loop = asyncio.get_running_loop()
+    give_up_at = loop.time() + timeout_s
+    while True:
+        group = await admin.describe(group_id, connectors=(name,), connectors_only=True)
+        for connector in group.connectors:
+            unit = connector.units[0]
+            if group.assignment_epoch >= version and unit.state in ("RUNNING", "FAILED"):
+                return unit
+        if not group.connectors or loop.time() >= give_up_at:
+            return None
         await asyncio.sleep(POLL_S)
 
 

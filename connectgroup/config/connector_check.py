@@ -14,14 +14,17 @@ from ..errors import ConnectGroupError, PluginError, one_line
 from ..masking import without_secrets
 from ..plugins import load_connector_class
 from .paths import AllowedPaths, check_paths
-from .secrets import check_references, without_references
+from .secrets import Secrets, check_references, without_references
 
 
-def check_connector(name: str, config: Mapping[str, str], allowed_paths: AllowedPaths = None) -> None:
+def check_connector(
+    name: str, config: Mapping[str, str], allowed_paths: AllowedPaths = None, secrets: Secrets | None = None
+) -> None:
     """Reject an invalid configuration.
 
     Args:
         allowed_paths: the paths that connectors may use; null if they are not known here: each worker checks them.
+        secrets: the secrets that connectors may refer to; null if they are not known here: each worker checks them.
 
     Raises:
         ConfigError: names the setting, the value and the allowed values.
@@ -29,6 +32,8 @@ def check_connector(name: str, config: Mapping[str, str], allowed_paths: Allowed
     """
     check_settings(name, config)
     check_references(config)
+    if secrets is not None:
+        secrets.check_allowed(config)
     cls = load_connector_class(config.get("connector.class", ""))
     with masked_errors(cls, config):
         cls(name, own_settings(config))

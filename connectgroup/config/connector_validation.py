@@ -36,6 +36,7 @@ from ..protocol.units import printable
 from .connector_check import check_connector
 from .connector_offsets import Permissions, access_errors
 from .paths import AllowedPaths
+from .secrets import Secrets
 
 COMMON: Final = "Common"
 PLACEMENT: Final = "Placement"
@@ -198,12 +199,16 @@ def definitions(config: Config) -> tuple[Definition, ...]:
 
 
 def validate(
-    config: Mapping[str, str], allowed_paths: AllowedPaths = None, *, access: Permissions | None = None
+    config: Mapping[str, str],
+    allowed_paths: AllowedPaths = None,
+    *,
+    secrets: Secrets | None = None,
+    access: Permissions | None = None,
 ) -> Validation:
     """Validate a configuration. Imports the class and its plug-ins, and may block.
 
     Args:
-        allowed_paths: see ``check_connector``.
+        allowed_paths, secrets: see ``check_connector``.
         access: if the settings are valid, try to reach what they name (``Connector.check_access``) with these
             permissions; null: open nothing.
     """
@@ -250,7 +255,7 @@ def validate(
                 add(setting, message)
     for _ in range(MAX_COLLECTED):
         try:
-            check_connector(config.get("name", ""), sound := without_errors(), allowed_paths)
+            check_connector(config.get("name", ""), sound := without_errors(), allowed_paths, secrets)
         except ConfigError as error:
             # A missing setting is often a misspelt one. Other errors of the class may result from the errors so far.
             unknown = error.value is UNKNOWN_SETTING and error.field in sound

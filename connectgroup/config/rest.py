@@ -11,6 +11,7 @@ from ..errors import NO_VALUE, ConfigError
 from ..transport.credentials import read_passwords
 from .base import DEFAULT_REST_PORT, Name, Port, Settings
 from .paths import require_absolute_paths
+from .secrets import Secrets
 
 
 class RestConfig(Settings):
@@ -31,6 +32,8 @@ class RestConfig(Settings):
         allowed_paths: the paths that connectors may use (``WorkerConfig.allowed_paths``): other configurations are
             rejected. Null: only the workers check them, and requests about offsets in a file are rejected, because this
             server would open the file itself.
+        secret_env, secret_paths: the secrets that connectors may refer to (``WorkerConfig.secret_env``): configurations
+            with other references are rejected. Null, both: only the workers check them. This server reads no secret.
         requests_per_second: maximum for each client address; further requests get 429.
         new_group: whether the first connector creates the group if the coordinator serves other worker groups only;
             otherwise the request is rejected, because the name of the group is rather a typing error.
@@ -46,6 +49,8 @@ class RestConfig(Settings):
     allowed_hosts: tuple[Name, ...] = Field(default=())
     connector_classes: tuple[Name, ...] = ()
     allowed_paths: tuple[Path, ...] | None = None
+    secret_env: tuple[str, ...] | None = None
+    secret_paths: tuple[Path, ...] | None = None
     requests_per_second: Annotated[int, Field(ge=1, le=1_000_000)] = 1_000
     new_group: bool = False
 
@@ -55,7 +60,14 @@ class RestConfig(Settings):
             missing = "key" if self.key is None else "certificate"
             raise ConfigError(missing, NO_VALUE, "certificate and key together")
         require_absolute_paths("allowed_paths", self.allowed_paths or ())
+        require_absolute_paths("secret_paths", self.secret_paths or ())
         return self
+
+    def secrets(self) -> Secrets | None:
+        """The secrets that connectors may refer to; null if only the workers know."""
+        if self.secret_env is None and self.secret_paths is None:
+            return None
+        return Secrets(env=self.secret_env or (), paths=self.secret_paths or ())
 
 
 def read_users(path: Path) -> dict[str, str]:

@@ -60,6 +60,17 @@ class Secrets:
         check_references(config)
         return {key: self._resolved(key, value, found) for key, value in config.items()}
 
+    def check_allowed(self, config: Mapping[str, str]) -> None:
+        """Reject references that these lists do not allow. Reads links, and no secret: call it off the loop.
+
+        Raises:
+            ConfigError: the first such reference; see ``resolve``.
+        """
+        check_references(config)
+        for key, value in config.items():
+            for match in _REFERENCE.finditer(value):
+                self._allowed(key, match)
+
     def options(self) -> list[str]:
         """Return the options of ``connectgroup worker`` for these allow-lists."""
         env = [word for name in self.env for word in ("--secret-env", name)]
@@ -75,48 +86,55 @@ class Secrets:
         return _REFERENCE.sub(replace, value)
 
     def _read(self, setting: str, match: re.Match[str]) -> str:
+        key, real = self._allowed(setting, match)
+        if real is None:
+            if key not in os.environ:
+                raise ConfigError(setting, match[0], "a variable that is set for the worker")
+            return os.environ[key]
+        text = _text(setting, match[0], real)
+        if match["provider"] == "dir":
+            return text.removesuffix("\n").removesuffix("\r")
+        values = parse_properties(text, match["place"].partition(":")[0])
+        if key not in values:
+            raise ConfigError(setting, match[0], "a key of the file")
+        return values[key]
+
+    def _allowed(self, setting: str, match: re.Match[str]) -> tuple[str, Path | None]:
+        """The variable or the key that a reference names, and its file without links."""
         place = _PLACES[match["provider"]].fullmatch(match["place"])
         assert place is not None, "check_references"
+        key = place["key"]
         if match["provider"] == "env":
-            name = place["key"]
-            if not self._allows(name):
+            if not any(key == each or (each.endswith("*") and key.startswith(each[:-1])) for each in self.env):
                 raise ConfigError(setting, match[0], f"a variable that --secret-env allows{_none(self.env)}")
-            if name not in os.environ:
-                raise ConfigError(setting, match[0], "a variable that is set for the worker")
-            return os.environ[name]
+            return key, None
+        path = Path(place["path"])
         if match["provider"] == "dir":
-            if place["key"] in (".", ".."):
+            if key in (".", ".."):
                 raise ConfigError(setting, match[0], "the name of a file in the directory")
-            text = self._text(setting, match[0], Path(place["path"]) / place["key"])
-            return text.removesuffix("\n").removesuffix("\r")
-        values = parse_properties(self._text(setting, match[0], Path(place["path"])), place["path"])
-        if place["key"] not in values:
-            raise ConfigError(setting, match[0], "a key of the file")
-        return values[place["key"]]
-
-    def _allows(self, name: str) -> bool:
-        return any(name == allowed or (allowed.endswith("*") and name.startswith(allowed[:-1])) for allowed in self.env)
-
-    def _text(self, setting: str, reference: str, path: Path) -> str:
+            path /= key
         real = Path(os.path.realpath(path))
         allowed = [Path(os.path.realpath(each)) for each in self.paths]
         if not any(real == each or each in real.parents for each in allowed):
-            raise ConfigError(
-                setting, reference, f"a file at or below a path that --secret-path allows{_none(self.paths)}"
-            )
-        try:
-            # The path has no links; one that appears meanwhile is not followed, and a FIFO does not block.
-            descriptor = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-            with open(descriptor, "rb") as file:
-                status = os.fstat(descriptor)
-                if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_FILE_BYTES:
-                    raise ConfigError(setting, reference, f"a regular file of at most {MAX_FILE_BYTES} bytes")
-                return file.read(MAX_FILE_BYTES).decode("utf-8-sig")
-        except OSError as error:
-            raise ConfigError(setting, reference, f"a readable file ({error.strerror})") from error
-        except UnicodeError:
-            # The original error contains the bytes of the file.
-            raise ConfigError(setting, reference, "a file in UTF-8") from None
+            what = f"a file at or below a path that --secret-path allows{_none(self.paths)}"
+            raise ConfigError(setting, match[0], what)
+        return key, real
+
+
+def _text(setting: str, reference: str, real: Path) -> str:
+    try:
+        # The path has no links; one that appears meanwhile is not followed, and a FIFO does not block.
+        descriptor = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb") as file:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_FILE_BYTES:
+                raise ConfigError(setting, reference, f"a regular file of at most {MAX_FILE_BYTES} bytes")
+            return file.read(MAX_FILE_BYTES).decode("utf-8-sig")
+    except OSError as error:
+        raise ConfigError(setting, reference, f"a readable file ({error.strerror})") from error
+    except UnicodeError:
+        # The original error contains the bytes of the file.
+        raise ConfigError(setting, reference, "a file in UTF-8") from None
 
 
 def _none(allowed: Sequence[object]) -> str:

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp
 
 from ..client.admin import Admin
 from ..client.conditions import shown
+from ..config.secrets import Secrets
 from ..errors import ConnectGroupError, GroupIdNotFound, TransportError
 from ..loggers import Loggers
 from ..protocol.units import printable
@@ -58,6 +59,7 @@ class RestContext:
         loggers: the loggers of this process.
         connector_classes: the classes that may be used; empty: all that are installed.
         allowed_paths: the files that connectors may use; null: the server does not know, and opens none itself.
+        secrets: the secrets that connectors may refer to; null: the server does not know, and never reads one.
         may_create_group: whether the first connector creates the group although the coordinator serves others.
     """
 
@@ -69,6 +71,7 @@ class RestContext:
     loggers: Loggers = field(default_factory=Loggers)
     connector_classes: tuple[str, ...] = ()
     allowed_paths: tuple[Path, ...] | None = None
+    secrets: Secrets | None = None
     may_create_group: bool = False
 
 

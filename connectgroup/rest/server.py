@@ -84,6 +84,7 @@ class RestServer:
                 commit=version("connectgroup"),
                 connector_classes=config.connector_classes,
                 allowed_paths=config.allowed_paths,
+                secrets=config.secrets(),
                 may_create_group=config.new_group,
             )
         app = create_app(

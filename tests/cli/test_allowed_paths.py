@@ -35,9 +35,12 @@ def test_up_allows_the_current_directory_and_says_so(home: Path, tmp_path: Path)
         address = up.line_with("coordinator at ").split()[2].rstrip(",")
         up.line_with(f"connectors may use files in {home} (--allowed-path)")
         up.line_with("| 1 worker | 2/2 units |")
-        # The command line does not know the list of the workers: they reject the connector.
+        # The command line does not know the list of the workers: they reject the connector, and it says so.
         group = ("--coordinator", address)
-        assert call_command("connectors", "put", idle(tmp_path / "a.json", outside), *group).code == 0
+        done = call_command("connectors", "put", idle(tmp_path / "a.json", outside), *group)
+        assert done.code == 0
+        assert done.err.startswith("note: worker worker-1 does not run naps: ")
+        assert f"log: got '{outside}'" in done.err
 
         def is_rejected() -> bool:
             shown = call_command("connectors", "status", "naps", *group).out

@@ -363,9 +363,18 @@ async def test_list_shows_a_connector_that_failed_to_start(command: Command, wor
     done = await command("connectors", "create", idle, "--wait")
     assert (done.code, "note: " in done.err) == (7, False)
     noted = (await command("connectors", "put", idle)).err
-    assert noted.startswith("note: log: only a worker can tell whether it may resolve the references; --wait or ")
+    assert noted.startswith("note: worker w does not run naps: ")
+    assert "log: got '${env:NOT_ALLOWED}'; allowed: a variable that --secret-env allows: none" in noted
     _, row = (await command("connectors", "list")).out.splitlines()
     assert row.split() == ["naps", "idle", "FAILED", "0", "0", "0"]
+
+
+async def test_without_a_worker_references_to_secrets_are_noted(command: Command, idle: Path) -> None:
+    with idle.open("a") as file:
+        file.write("log=${env:LOG}\n")
+    done = await command("connectors", "put", idle)
+    assert done.code == 0
+    assert done.err.startswith("note: log: only a worker can tell whether it may resolve the references; --wait or ")
 
 
 async def test_plugins_are_listed_and_described(command: Command) -> None:

@@ -16,7 +16,8 @@ from connectgroup.config.secrets import Secrets
 from connectgroup.connector import Config, Connector, Task, TaskContext
 from tests.integration.processes import Program, call_command, wait
 
-from .conftest import Api, running_worker
+from ..coordinator.builders import serving
+from .conftest import Api, rest_server, running_worker
 
 CANARY = "canary-7f3a"
 
@@ -97,6 +98,29 @@ async def test_rest_does_not_resolve_references(api: Api, monkeypatch: pytest.Mo
     assert "sink.password: got" in await api("PUT", "/connectors/c/config", 400, config)
 
 
+async def test_references_that_no_worker_may_resolve_are_rejected_when_they_are_written(tmp_path: Path) -> None:
+    """A server that knows what the workers allow; the variables and files need not exist here."""
+    allowed = {"a": "${env:DB_URL}", "b": f"${{file:{tmp_path}/in/x:key}}", "c": f"${{dir:{tmp_path}/in:x}}"}
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "link").symlink_to(tmp_path / "x")
+    async with (
+        serving() as coordinator,
+        rest_server(coordinator, secret_env=("DB_*",), secret_paths=(tmp_path / "in",)) as api,
+    ):
+        for name, log in allowed.items():
+            await api("PUT", f"/connectors/{name}/config", 201, {"connector.class": "idle", "log": log})
+        for log in ("${env:HOME}", "${file:/etc/passwd:x}", f"${{dir:{tmp_path}/in:link}}"):
+            config = {"connector.class": "idle", "log": log}
+            message = await api("POST", "/connectors", 400, {"name": "d", "config": config})
+            assert f"log: got '{log}'; allowed: a " in message
+            assert "that --secret-" in message
+            assert "DB_" not in message
+            assert log in await api("PATCH", "/connectors/a/config", 400, {"log": log})
+            validated = await api("PUT", "/connector-plugins/idle/config/validate", 200, {**config, "name": "d"})
+            assert [each["value"]["name"] for each in validated["configs"] if each["value"]["errors"]] == ["log"]
+        assert await api("GET", "/connectors", 200) == [*allowed]
+
+
 def test_nothing_that_the_processes_write_contains_a_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log database, the logs of all processes, every REST body and the output of the command line."""
     good = tmp_path / f"{CANARY}-good"
@@ -142,6 +166,13 @@ def test_nothing_that_the_processes_write_contains_a_secret(tmp_path: Path, monk
 
         for name, log in logs.items():
             call(f"/connectors/{name}/config", "PUT", {"connector.class": "idle", "log": log})
+        # Rejected at once; by the command line, which does not know what the workers allow, by the worker.
+        assert "allowed: a variable that --secret-env allows" in shown[-1]
+        file = tmp_path / "forbidden.properties"
+        file.write_text(f"name=forbidden\nconnector.class=idle\nlog={logs['forbidden']}\n")
+        done = call_command("connectors", "put", file, "--coordinator", address)
+        assert "note: " in done.err
+        shown += [done.out, done.err]
 
         def states() -> dict[str, list[str]]:
             found = {name: json.loads(call(f"/connectors/{name}/status")) for name in logs}

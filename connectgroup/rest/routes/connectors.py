@@ -278,8 +278,9 @@ async def _checked(request: Request, name: str, config: Mapping[str, str]) -> di
         raise ConfigError("name", name, allowed)
     check_class(request, config)
     complete = {**config, "name": name}
-    paths = request.app.state.context.allowed_paths
-    errors = (await off_loop(lambda: connector_validation.validate(complete, paths))).errors
+    context = request.app.state.context
+    paths, secrets = context.allowed_paths, context.secrets
+    errors = (await off_loop(lambda: connector_validation.validate(complete, paths, secrets=secrets))).errors
     if errors:
         raise RestError(
             400,

@@ -85,9 +85,10 @@ async def validate_config(request: Request) -> Response:
         )
     if connector_class_name(name) not in {plugin["class"] for plugin in _classes(request)}:
         raise RestError(404, f"Failed to find any class that implements Connector and which name matches {name}")
-    paths = request.app.state.context.allowed_paths
+    paths, secrets = request.app.state.context.allowed_paths, request.app.state.context.secrets
     access = Permissions(paths=paths or ())
-    return JSONResponse((await off_loop(lambda: connector_validation.validate(config, paths, access=access))).as_json())
+    found = await off_loop(lambda: connector_validation.validate(config, paths, secrets=secrets, access=access))
+    return JSONResponse(found.as_json())
 
 
 OPERATIONS: Final = (
