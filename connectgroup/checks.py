@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Mapping, Sequence
 
 from .errors import ConfigError
 from .protocol.units import name_violation, printable
@@ -89,3 +90,50 @@ def setting_texts(connector: str, config: Mapping[str, object]) -> dict[str, str
             raise ConfigError(f"{where}{printable(name)}", f"{value} ({type(value).__name__})", allowed)
         texts[name] = text
     return texts
+
+
+def kind_of(value: object) -> str:
+    """What an argument is, for messages: text and numbers as they are, of other objects only the class."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    is_plain = value is None or isinstance(value, str | int | float)
+    return str(value) if is_plain else f"an object of {type(value).__name__}"
+
+
+def check_object(field: str, value: object, kind: type, allowed: str) -> None:
+    """Check that a value is an object of a class, and not the class itself.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    if not isinstance(value, kind):
+        raise ConfigError(field, kind_of(value), allowed)
+
+
+def check_methods(field: str, value: object, methods: Sequence[str], allowed: str) -> None:
+    """Check that a value is an object, and not a class, that has these methods.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    if isinstance(value, type) or not all(callable(getattr(value, name, None)) for name in methods):
+        raise ConfigError(field, kind_of(value), allowed)
+
+
+def check_call(field: str, function: object, arguments: Sequence[str], allowed: str) -> None:
+    """Check that a value can be called with these positional arguments.
+
+    Raises:
+        ConfigError: it cannot; the message has its parameters.
+    """
+    if not callable(function):
+        raise ConfigError(field, kind_of(function), allowed)
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        return  # a function of C
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        name = getattr(function, "__name__", type(function).__name__)
+        raise ConfigError(field, f"{name}({', '.join(signature.parameters)}): {error}", allowed) from None

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from .assign.api import ConnectAssignor
 from .assign.placement import NO_TRAITS, WorkerTraits
-from .checks import check_name, check_whole
+from .checks import check_call, check_name, check_object, check_whole
 from .client.admin import Admin
 from .client.conditions import no_unit_starts, shown
 from .coordinator.runtime import Coordinator
@@ -146,14 +146,20 @@ async def worker_group(
         workers: their number (``worker-1``, ``worker-2``, ...), or their names.
         connectors: configurations by name; numbers and booleans become text.
         assignors: entry-point names, classes or objects, in order of preference; empty: the coordinator assigns.
-        listeners: a function that returns the listeners of a worker, called with the worker's name.
+        listeners: a function that returns the listeners of a worker, called with the worker's name:
+            ``lambda worker: [Recorder(worker)]``. Not a list: each worker has listeners of its own.
+        settings: timeouts and limits of the group.
 
     Raises:
         ConfigError: an argument cannot be used: its name, its value, and what is allowed.
     """
+    check_name("group_id", group_id)
     names = worker_names(workers)
-    if not callable(listeners):
-        raise ConfigError("listeners", listeners, "a function of the worker's name: lambda worker: [listener]")
+    if connectors is not None:
+        check_object("connectors", connectors, Mapping, 'by name: {"letters": {"connector.class": "idle"}}')
+    if settings is not None:
+        check_object("settings", settings, GroupSettings, "GroupSettings(...), of the group")
+    check_call("listeners", listeners, ("worker",), "a function of the worker's name: lambda worker: [listener]")
     _make_assignors(assignors)  # an error precedes the start
     async with AsyncExitStack() as stack:
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="connectgroup-"))

@@ -17,6 +17,9 @@ A callback may be a plain method or ``async``. A plain method is called off the 
 returns, the worker starts no units and only sends heartbeats. It must return within the rebalance timeout; otherwise
 the coordinator removes the worker from the group.
 
+``Worker`` rejects a listener whose callback does not take ``(units, epoch)``, or that has a method with nearly the name
+of a callback, which would never be called.
+
 Listeners are loaded from the entry point group ``connectgroup.listeners`` and created without arguments.
 
 Source: "Connect on the new protocol", WorkerRebalanceListener; KIP-848, member-side handling.

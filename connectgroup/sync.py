@@ -31,6 +31,7 @@ from .listener import WorkerRebalanceListener
 from .member.settings import MemberSettings
 from .protocol.messages.describe import DescribedGroup
 from .transport.base import Client
+from .worker.arguments import check_settings
 from .worker.loop import Worker
 from .worker.runner import Runner
 
@@ -220,6 +221,7 @@ def worker(
     runner: Runner | None = None,
 ) -> Iterator[None]:
     """Run one worker while the ``with`` block runs; arguments and errors as ``Worker.running``."""
+    check_settings(settings)
     loop = _Loop(f"worker {settings.member_id}")
 
     def make() -> AbstractAsyncContextManager[Worker]:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 
 from connectgroup import (
     Admin,
-    Connections,
     Coordinator,
     Grant,
     GroupSettings,
@@ -45,42 +45,42 @@ class Printer:
         print(f"{self.name} stopped {', '.join(sorted(map(str, units)))}")
 
 
-async def main() -> None:
-    """One coordinator, two workers, one connector with three tasks."""
-    coordinator = Coordinator(MemoryLog(), GroupSettings())
-    await coordinator.start()
-    admin = Admin.local(coordinator)
-    await admin.add_connector("mine", "letters", {})
+def running(coordinator: Coordinator, printer: Printer) -> AbstractAsyncContextManager[Worker]:
+    """A worker for the time of an ``async with`` block: the end of the block, also by an exception, stops it."""
+    return Worker.running(
+        MemberSettings(group_id="mine", member_id=printer.name),
+        lambda: LocalClient(coordinator),
+        assignors=[load_assignor("balanced")],
+        runner=printer,
+    )
 
-    printers = {name: Printer(name) for name in ("ann", "bob")}
-    workers = {
-        name: Worker(
-            MemberSettings(group_id="mine", member_id=name),
-            Connections(heartbeats=LocalClient(coordinator), control=LocalClient(coordinator)),
-            assignors=[load_assignor("balanced")],
-            runner=printer,
-        )
-        for name, printer in printers.items()
-    }
-    lives = {name: asyncio.create_task(worker.run()) for name, worker in workers.items()}
 
-    # The worker that owns the connector publishes its task configurations.
-    owners = {asyncio.create_task(printer.publish.wait()): name for name, printer in printers.items()}
+async def publish_tasks(workers: dict[Printer, Worker]) -> None:
+    """The worker that owns the connector publishes its task configurations."""
+    owners = {asyncio.create_task(printer.publish.wait()): printer for printer in workers}
     done, waiting = await asyncio.wait(owners, return_when=asyncio.FIRST_COMPLETED)
     for task in waiting:
         task.cancel()
     owner = owners[done.pop()]
-    epoch = printers[owner].running[Unit("letters")]
-    await workers[owner].publish_tasks("letters", epoch, [{}] * 3)
-    await admin.wait_stable("mine")
+    await workers[owner].publish_tasks("letters", owner.running[Unit("letters")], [{}] * 3)
 
-    print("ann leaves")
-    workers["ann"].stop()
-    await lives["ann"]
-    await asyncio.sleep(0.5)
-    workers["bob"].stop()
-    await lives["bob"]
-    await coordinator.close()
+
+async def main() -> None:
+    """One coordinator, two workers, one connector with three tasks."""
+    coordinator = Coordinator(MemoryLog(), GroupSettings())
+    await coordinator.start()
+    try:
+        admin = Admin.local(coordinator)
+        await admin.add_connector("mine", "letters", {})
+        ann, bob = Printer("ann"), Printer("bob")
+        async with running(coordinator, bob) as bobs_worker:
+            async with running(coordinator, ann) as anns_worker:
+                await publish_tasks({ann: anns_worker, bob: bobs_worker})
+                await admin.wait_stable("mine")
+                print("ann leaves")
+            await asyncio.sleep(0.5)
+    finally:
+        await coordinator.close()
 
 
 if __name__ == "__main__":

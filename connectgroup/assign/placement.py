@@ -38,6 +38,7 @@ MAX_TRAITS: Final = 4_096
 """Bytes of all strings in one worker's traits: 1,000 workers must fit into one frame."""
 MAX_LABELS: Final = 64
 MAX_WORD: Final = 249
+LABELS_FORM: Final = "pairs of a name and a value: (('gpu', 'true'),)"
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -291,6 +292,8 @@ class WorkerTraits:
         check_whole("capacity", self.capacity, 0, MAX_CAPACITY)
         check_text("rack", self.rack)
         check_text("host", self.host)
+        if not isinstance(self.labels, tuple):
+            raise ConfigError("labels", printable(self.labels), LABELS_FORM)
 
 
 NO_TRAITS: Final = WorkerTraits()
@@ -306,7 +309,7 @@ def check_traits(traits: WorkerTraits) -> None:
         isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(word, str) for word in pair)
         for pair in traits.labels
     ):
-        raise ConfigError("labels", printable(traits.labels), "pairs of a name and a value: (('gpu', 'true'),)")
+        raise ConfigError("labels", printable(traits.labels), LABELS_FORM)
     words = [traits.rack, traits.host, *(word for pair in traits.labels for word in pair)]
     for word in words:
         if len(word) > MAX_WORD or not word.isprintable():

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from ..checks import setting_texts
+from ..checks import check_methods, check_object, setting_texts
 from ..errors import ConnectorAlreadyExists, ConnectorNotFound, GroupIdNotFound, TimedOut
 from ..protocol.messages.api import Handler
 from ..protocol.messages.common import RestartRequest, RestartResponse, entries
@@ -46,6 +46,8 @@ from .retrying import RetryingSender
 POLL_S: Final = 0.1
 """Interval between two descriptions while a method waits for a state of the group."""
 
+STATES: Final = ", ".join(f"TargetState.{state.name}" for state in TargetState)
+
 
 class Admin:
     """Sends the requests of an operator to a coordinator.
@@ -61,7 +63,14 @@ class Admin:
             clients: one per address of a coordinator, at least one. ``close`` closes them.
             timeout_s: timeout of one attempt, connecting included.
             retry_for_s: no retry starts later than this after the first attempt; 0 disables retries.
+
+        Raises:
+            ConfigError: ``clients`` are none.
         """
+        allowed = 'a list of clients; Admin.connect("host:port") and Admin.local(coordinator) make them'
+        check_object("clients", clients, Sequence, allowed)
+        for client in clients:
+            check_methods("clients", client, ("call", "close"), allowed)
         self._sender = RetryingSender(clients, timeout_s=timeout_s, retry_for_s=retry_for_s)
 
     @classmethod
@@ -244,6 +253,7 @@ class Admin:
             ConfigError: a setting is neither text, a number nor a boolean.
             InvalidRequest: the name or a setting is invalid.
         """
+        check_object("state", state, TargetState, STATES)
         texts = entries(setting_texts(name, config))
         change = ConnectorChange(connector=name, expected_version=0, config=texts, target_state=state)
         return await self.change(group_id, change, idempotent=False)
@@ -273,8 +283,10 @@ class Admin:
         """Set the wanted state of a connector: run, pause or stop it. Returns the connector's version.
 
         Raises:
+            ConfigError: ``state`` is no ``TargetState``.
             ConnectorNotFound: the group has no such connector.
         """
+        check_object("state", state, TargetState, STATES)
         return await self.change(group_id, ConnectorChange(connector=name, target_state=state))
 
     async def delete_connector(self, group_id: str, name: str) -> None:

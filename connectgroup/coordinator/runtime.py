@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Final
 
+from ..checks import check_methods, check_object
 from ..errors import ConfigError, ConnectorNotFound, GroupError, InvalidRequest, UnreleasedInstanceId
 from ..group.classic.group_type import ClassicGroupType
 from ..group.classic.settings import ClassicSettings
@@ -90,7 +91,12 @@ class Coordinator:
             consumers: consumer groups and the topics of their cluster; if null, consumers of the new protocol cannot
                 join.
             group_types: the types of groups to serve besides ``connect``, ``classic`` and ``consumer``.
+
+        Raises:
+            ConfigError: ``log`` is no log, or ``settings`` are no ``GroupSettings``.
         """
+        check_methods("log", log, ("append", "load"), 'a log: MemoryLog(), or log_from_url("sqlite:///PATH")')
+        check_object("settings", settings, GroupSettings, "GroupSettings(...)")
         self._log = log
         self._started = False
         self._progress = ReportedProgress()

@@ -13,6 +13,7 @@ from ..listener import WorkerRebalanceListener
 from ..member.actions import Grant
 from ..plugins import load_assignor, load_connector_class, load_listener
 from ..protocol.units import Units
+from ..worker.arguments import check_plugins
 from ..worker.runner import Runner
 from .history import History
 from .virtual_time import Node
@@ -37,10 +38,12 @@ def make_assignors(specs: Assignors) -> list[ConnectAssignor]:
 
 def make_listeners(specs: Listeners) -> list[WorkerRebalanceListener]:
     """The listeners of one worker."""
-    return [
+    listeners = [
         load_listener(spec) if isinstance(spec, str) else spec if isinstance(spec, WorkerRebalanceListener) else spec()
         for spec in specs
     ]
+    check_plugins((), listeners)  # here, because ``GuardedListener`` has all callbacks
+    return listeners
 
 
 def class_name(cls: type[Connector]) -> str:

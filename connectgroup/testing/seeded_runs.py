@@ -122,9 +122,11 @@ class SeededRun:
             return
         left = () if not kinds or fails(()) else without_kinds(tuple(kinds), kinds.__getitem__, fails, is_late)
         left = shrink(left, fails, is_late)
-        said = f"faults left: {len(left)} of {len(first.faults)}, after {self._runs} runs"
+        # Of those that are left, some may not occur any more in the smallest run: it takes another course.
+        count = len(smallest.faults or ())
+        said = f"faults left: {count} of {len(first.faults)}, after {self._runs} runs"
         said += "; the time limit (--shrink-seconds) was reached" if is_late() else ""
-        self._describe(self._smallest, smallest, said if left else f"{said}: the test fails also without faults")
+        self._describe(self._smallest, smallest, said if count else f"{said}: the test fails also without faults")
 
     def _describe(self, reports: Sequence[pytest.TestReport], failure: Failure, said: str) -> None:
         """Add seed, faults and the command that repeats the run to the report of the failure."""

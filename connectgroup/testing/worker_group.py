@@ -20,7 +20,7 @@ from random import Random
 from typing import Any, ClassVar, Final, TypeVar
 
 from ..assign.placement import WorkerTraits
-from ..checks import check_name
+from ..checks import check_name, check_object
 from ..client.admin import Admin
 from ..embedding import worker_names
 from ..errors import ConfigError, GroupError, TransportError
@@ -69,6 +69,7 @@ class GroupPlan:
             raise ConfigError("connectors", self.connectors, 'by name: {"numbers": 6}')
         for name, spec in self.connectors.items():
             check_spec(f"connectors: {name}", spec)
+        check_object("settings", self.settings, GroupSettings, "GroupSettings(...), of the group")
         for field_name, plugins in (("assignors", self.assignors), ("listeners", self.listeners)):
             if isinstance(plugins, str) or not isinstance(plugins, Sequence):
                 raise ConfigError(field_name, plugins, "a list of names, classes or instances")

@@ -27,7 +27,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from ..errors import CoordinatorNotAvailable, UnknownServerError
+from ..errors import ConfigError, CoordinatorNotAvailable, UnknownServerError
 from ..protocol.messages.api import DirectHandler, Handler, Request, Response
 from ..protocol.messages.describe import DescribeRequest
 from ..protocol.units import printable
@@ -117,7 +117,8 @@ class _Turn(Generic[Ticket]):
         assert self.request is not None
         logger.error("handler failed on %s", _show(self.request), exc_info=error)
         key = _API_OF[type(self.request)][0]
-        self.respond(refusal(key, UnknownServerError.code, f"the server failed: {type(error).__name__}"))
+        why = str(error) if isinstance(error, ConfigError) else type(error).__name__
+        self.respond(refusal(key, UnknownServerError.code, f"the server failed: {why}"))
 
     def cancel(self) -> None:
         """The server is closing."""

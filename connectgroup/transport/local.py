@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 
+from ..checks import check_methods
 from ..errors import TransportError
 from ..protocol.messages.api import Handler, Request, Response
 from .base import Client, Conversation
@@ -18,12 +19,17 @@ class LocalClient(Client):
     """A client of a handler in the same event loop.
 
     Args:
-        handler: handles the requests.
+        handler: handles the requests: a coordinator in this process.
         client_host: passed to the handler.
         client_id: passed to the handler with each request.
+
+    Raises:
+        ConfigError: the handler is none: an address, or a class.
     """
 
     def __init__(self, handler: Handler, *, client_host: str = "local", client_id: str = "") -> None:
+        allowed = "a Coordinator in this process; TcpClient(host, port) is a client of another process"
+        check_methods("handler", handler, ("handle",), allowed)
         self._handler, self._client_host, self._client_id = handler, client_host, client_id
         self._conversation = self._connect()
         self._outstanding: dict[Answer, None] = {}  # in the order of the calls

@@ -63,8 +63,8 @@ class TcpClient(Client):
         access: Access | None = None,
     ) -> None:
         check_text("host", host)
-        if not host:
-            raise ConfigError("host", host, "a host name or an IP address")
+        if not host or "/" in host or host.count(":") == 1:
+            raise ConfigError("host", host, "a host name or an IP address, without scheme and port")
         check_whole("port", port, 1, 65_535)
         check_number("connect_timeout_s", connect_timeout_s, 0, 3_600)
         self._host, self._port, self._client_id = host, port, client_id

@@ -2,55 +2,109 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 from ..assign.api import ConnectAssignor
-from ..errors import ConfigError
+from ..checks import check_call, check_methods, check_object, kind_of
+from ..errors import UNKNOWN_SETTING, ConfigError
 from ..listener import WorkerRebalanceListener
+from ..member.settings import MemberSettings
+from ..transport.base import Client
 from .runner import Runner
+from .settings import Connections
+
+CALLBACKS: Final = ("on_assigned", "on_revoked", "on_lost")
+
+
+def check_settings(settings: MemberSettings) -> None:
+    """Check that the settings of a member are its settings, and not its name.
+
+    Raises:
+        ConfigError: they are not.
+    """
+    check_object("settings", settings, MemberSettings, 'MemberSettings(group_id="mine", member_id="w1")')
+
+
+def check_connections(connections: Connections) -> None:
+    """Check that a worker gets two clients.
+
+    Raises:
+        ConfigError: it gets one client, a runner in their place, or an address.
+    """
+    check_object("connections", connections, Connections, "Connections(heartbeats=client, control=client)")
+    for name, client in connections._asdict().items():
+        allowed = "a client: TcpClient(host, port) or LocalClient(coordinator)"
+        check_methods(f"connections.{name}", client, ("call", "close"), allowed)
+
+
+def check_connect(connect: Callable[[], Client]) -> None:
+    """Check that ``connect`` is a function: a worker has two connections.
+
+    Raises:
+        ConfigError: it is a client or an address.
+    """
+    check_call("connect", connect, (), "a function that makes a client: lambda: TcpClient(host, port)")
 
 
 def check_plugins(assignors: Sequence[ConnectAssignor], listeners: Sequence[WorkerRebalanceListener]) -> None:
-    """Check that all are objects of the right class, and not classes or names.
+    """Check that all are objects of the right class, not classes or names, and that listeners have the callbacks.
+
+    A callback with a misspelt name would never be called, and one with other arguments only be logged.
 
     Raises:
         ConfigError: carries the first one that is not.
     """
     _check_objects("assignors", assignors, ConnectAssignor, 'load_assignor("balanced")')
     _check_objects("listeners", listeners, WorkerRebalanceListener, 'load_listener("log")')
+    for listener in listeners:
+        check_callbacks(listener)
+
+
+def check_callbacks(listener: WorkerRebalanceListener) -> None:
+    """Check the arguments of a listener's callbacks, and that no method has nearly the name of one.
+
+    Raises:
+        ConfigError: names the callback.
+    """
+    who = type(listener).__name__
+    for name in CALLBACKS:
+        check_call(f"{who}.{name}", getattr(listener, name), ("units", "epoch"), f"def {name}(self, units, epoch)")
+    for name in dir(type(listener)):
+        near = difflib.get_close_matches(name, CALLBACKS, n=1, cutoff=0.8)
+        if near and name not in CALLBACKS and callable(getattr(listener, name)):
+            raise ConfigError(f"{who}.{name}", UNKNOWN_SETTING, f"{near[0]} (did you mean that?)")
 
 
 def check_runner(runner: Runner | None) -> None:
-    """Check that a runner has ``start`` and ``stop``, and that they are coroutine functions.
+    """Check that a runner is an object with ``start`` and ``stop``, and that they are coroutine functions.
 
     Raises:
-        ConfigError: a method is missing, or is a plain function: the worker would wait for its result in vain.
+        ConfigError: it is a class, a method is missing, has other arguments, or is a plain function: the worker would
+            wait for its result in vain.
     """
     if runner is None:
         return
+    if inspect.isclass(runner):
+        raise ConfigError("runner", kind_of(runner), f"an object of it: {runner.__name__}()")
     for name, argument in (("start", "grants"), ("stop", "units")):
         method = getattr(runner, name, None)
         if not callable(method):
-            raise ConfigError("runner", _shown(runner), f"an object with async def {name}(self, {argument})")
+            raise ConfigError("runner", kind_of(runner), f"an object with async def {name}(self, {argument})")
         if inspect.isroutine(method) and not inspect.iscoroutinefunction(method):
             raise ConfigError(f"runner.{name}", "a plain function", f"async def {name}(self, {argument})")
+        check_call(f"runner.{name}", method, (argument,), f"async def {name}(self, {argument})")
 
 
 def _check_objects(field: str, objects: Sequence[Any], base: type, by_name: str) -> None:
     if isinstance(objects, str) or not isinstance(objects, Sequence):
-        raise ConfigError(field, _shown(objects), f"a list of {base.__name__} objects")
+        raise ConfigError(field, kind_of(objects), f"a list of {base.__name__} objects")
     for each in objects:
         if isinstance(each, base):
             continue
         if inspect.isclass(each) and issubclass(each, base):
-            raise ConfigError(field, _shown(each), f"an object of it: {each.__name__}()")
+            raise ConfigError(field, kind_of(each), f"an object of it: {each.__name__}()")
         allowed = f"{base.__name__} objects" + (f", such as {by_name}" if isinstance(each, str) else "")
-        raise ConfigError(field, _shown(each), allowed)
-
-
-def _shown(value: object) -> str:
-    if inspect.isclass(value):
-        return f"the class {value.__name__}"
-    return value if isinstance(value, str) else f"an object of {type(value).__name__}"
+        raise ConfigError(field, kind_of(each), allowed)

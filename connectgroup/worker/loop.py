@@ -21,6 +21,7 @@ from typing import Any
 
 from ..assign.api import ConnectAssignor
 from ..assign.convert import assignor_info
+from ..checks import check_object
 from ..connector import Config
 from ..errors import TransportError, WorkerAlreadyRun
 from ..listener import WorkerRebalanceListener
@@ -31,13 +32,13 @@ from ..protocol.messages.heartbeat import TaskStatus
 from ..protocol.units import Units, show
 from ..telemetry.spans import GROUP, MEMBER, span
 from ..transport.base import Client
-from .arguments import check_plugins, check_runner
+from .arguments import check_connect, check_connections, check_plugins, check_runner, check_settings
 from .callbacks import Callbacks
 from .classic import ClassicClient
 from .compute import Computations
 from .heartbeat import Heartbeats
 from .perform import Performer
-from .publish import ControlRequests
+from .publish import ControlRequests, check_configs
 from .runner import MeasuredRunner, Runner
 from .settings import FIRST_INTERVAL_MS, STOP_SHARE, Connections, WorkerSettings, new_process_id
 
@@ -74,8 +75,10 @@ class Worker:
             runner: runs the units; ``set_runner`` sets a runner that itself needs this worker.
 
         Raises:
-            ConfigError: an assignor, a listener or the runner is not an object of the required kind.
+            ConfigError: an argument is not an object of the required kind, or a method of it has other arguments.
         """
+        check_settings(settings)
+        check_connections(connections)
         check_plugins(assignors, listeners)
         check_runner(runner)
         self._times = times or WorkerSettings()
@@ -129,8 +132,10 @@ class Worker:
             connect: creates a client of the coordinator; called twice. The clients are closed at the end.
 
         Raises:
+            ConfigError: as of ``Worker``; ``connect`` is no function.
             GroupError: the coordinator rejected this worker; raised at the end of the block.
         """
+        check_connect(connect)
         connections = Connections(heartbeats=connect(), control=connect())
         worker = cls(
             settings,
@@ -361,15 +366,26 @@ class Worker:
             self._restarts = self._restarts_drained
 
     def report(self, status: TaskStatus) -> None:
-        """Queue a unit's status; it is sent after the batching delay. Call this on the event loop."""
+        """Queue a unit's status; it is sent after the batching delay. Call this on the event loop.
+
+        Raises:
+            ConfigError: ``status`` is no ``TaskStatus``.
+        """
+        allowed = "TaskStatus(connector=..., task=..., owner_epoch=..., state=UnitState.RUNNING)"
+        check_object("status", status, TaskStatus, allowed)
         self._heartbeats.report(status)
 
     async def publish_tasks(self, connector: str, owner_epoch: int, configs: Sequence[Config]) -> None:
         """Send the task list of a connector that this worker owns to the group.
 
+        Args:
+            configs: one configuration for each task, of text.
+
         Raises:
+            ConfigError: ``configs`` are no list of such configurations.
             StaleMemberEpoch: this worker does not own the connector at that owner epoch, or no longer owns it.
             GroupError: the coordinator rejected the request.
             TransportError: no successful response within ``assignor_timeout_s``.
         """
+        check_configs("configs", configs)
         await self._requests.publish_tasks(connector, owner_epoch, configs)

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..checks import check_object, kind_of
 from ..connector import Config, Connector
 from ..errors import ConfigError, TransportError, from_code
 from ..fault_points import fault_point
@@ -99,11 +100,21 @@ def check_task_configs(connector: Connector, configs: Sequence[Mapping[Any, Any]
     who = f"connector {connector.name}"
     if not 1 <= len(configs) <= limit:
         raise ConfigError(f"{who}: task_configs", f"{len(configs)} tasks", f"1 to {limit} (tasks.max)")
+    check_configs(f"{who}: task_configs", configs)
+
+
+def check_configs(field: str, configs: object) -> None:
+    """Check that a task list is a list of configurations that consist of strings.
+
+    Raises:
+        ConfigError: it is not; names the task.
+    """
+    allowed = "a list with one dict of text for each task"
+    if isinstance(configs, str) or not isinstance(configs, Sequence):
+        raise ConfigError(field, kind_of(configs), allowed)
     for number, config in enumerate(configs):
+        check_object(f"{field}[{number}]", config, Mapping, "a dict of text")
         for name, value in config.items():
             if not isinstance(name, str) or not isinstance(value, str):
-                raise ConfigError(
-                    f"{who}: task_configs[{number}]",
-                    f"{printable(name)} of type {type(value).__name__}",
-                    "strings on both sides",
-                )
+                found = f"{printable(name)} of type {type(value).__name__}"
+                raise ConfigError(f"{field}[{number}]", found, "strings on both sides")

@@ -144,7 +144,9 @@ def test_failure_names_the_seed_and_the_command_that_repeats_it(tmp_path: Path) 
 def test_schedule_of_faults_is_shrunk_to_the_faults_that_the_failure_needs(tmp_path: Path) -> None:
     (tmp_path / "test_repeated.py").write_text(FAILS_IF_A_REQUEST_IS_REPEATED, encoding="utf-8")
     said = run_pytest(tmp_path, "--seeds=12", "--shrink-seconds=60")
-    assert re.search(r"^seed \d+: faults left: 1 of \d+, after \d+ runs$", said, re.MULTILINE), said
+    assert re.search(
+        r"^seed \d+: faults left: 1 of \d+, after \d+ runs\n.* arrives twice\nrun it again: ", said, re.MULTILINE
+    ), said
     words = repeated(said)
     assert re.fullmatch(r"repeated-request:worker-[12]:\d+", words[-1])
     again = run_pytest(tmp_path, *words)

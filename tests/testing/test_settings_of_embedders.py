@@ -4,13 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from connectgroup import ConfigError, GroupSettings, MemberSettings, RunnerSettings, TcpClient, WorkerTraits
+from connectgroup import (
+    Admin,
+    ConfigError,
+    Coordinator,
+    GroupError,
+    GroupSettings,
+    LocalClient,
+    MemberSettings,
+    MemoryLog,
+    RunnerSettings,
+    TargetState,
+    TcpClient,
+    WorkerTraits,
+    sync,
+    worker_group,
+)
 from connectgroup.worker.settings import WorkerSettings
 
 HOUR = "a whole number from 1 to 3600000"
+HOST = "a host name or an IP address, without scheme and port"
+HANDLER = "a Coordinator in this process; TcpClient(host, port) is a client of another process"
+CLIENTS = 'a list of clients; Admin.connect("host:port") and Admin.local(coordinator) make them'
+
+
+def coordinator() -> Coordinator:
+    return Coordinator(MemoryLog(), GroupSettings())
 
 
 @pytest.mark.parametrize(
@@ -66,10 +89,75 @@ def test_settings_of_a_member_are_checked(changes: dict[str, object], message: s
         (lambda: TcpClient("127.0.0.1", "x"), "port: got 'x'; allowed: a whole number from 1 to 65535"),  # type: ignore[arg-type]
         (lambda: TcpClient("127.0.0.1", 0), "port: got '0'; allowed: a whole number from 1 to 65535"),
         (lambda: TcpClient("127.0.0.1", 70_000), "port: got '70000'; allowed: a whole number from 1 to 65535"),
-        (lambda: TcpClient("", 1), "host: got ''; allowed: a host name or an IP address"),
+        (lambda: TcpClient("", 1), f"host: got ''; allowed: {HOST}"),
+        (lambda: TcpClient("h:1", 1), f"host: got 'h:1'; allowed: {HOST}"),
+        (lambda: TcpClient("http://h", 1), f"host: got 'http://h'; allowed: {HOST}"),
+        (
+            lambda: Admin.connect("http://h:1"),
+            "addresses: got 'http://h:1'; allowed: host:port, without a scheme and a path",
+        ),
+        (lambda: LocalClient("h:1"), f"handler: got 'h:1'; allowed: {HANDLER}"),  # type: ignore[arg-type]
+        (lambda: LocalClient(Coordinator), f"handler: got 'the class Coordinator'; allowed: {HANDLER}"),  # type: ignore[arg-type]
+        (lambda: Admin("h:1"), f"clients: got 'h'; allowed: {CLIENTS}"),  # type: ignore[arg-type]
+        (lambda: Admin(LocalClient(coordinator())), f"clients: got 'an object of LocalClient'; allowed: {CLIENTS}"),  # type: ignore[arg-type]
+        (
+            lambda: Coordinator("/path", GroupSettings()),  # type: ignore[arg-type]
+            "log: got '/path'; allowed: a log: MemoryLog(), or log_from_url(\"sqlite:///PATH\")",
+        ),
+        (
+            lambda: Coordinator(MemoryLog(), MemberSettings(group_id="g", member_id="m")),  # type: ignore[arg-type]
+            "settings: got 'an object of MemberSettings'; allowed: GroupSettings(...)",
+        ),
+        (lambda: WorkerTraits(labels={}), "labels: got '{}'; allowed: pairs of a name and a value: (('gpu', 'true'),)"),  # type: ignore[arg-type]
     ],
 )
 def test_settings_are_checked_when_they_are_made(make: Callable[[], object], message: str) -> None:
     with pytest.raises(ConfigError) as error:
         make()
     assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"settings": MemberSettings(group_id="g", member_id="m")}, "settings: got 'an object of MemberSettings'; all"),
+        ({"listeners": lambda: ()}, "listeners: got '<lambda>(): too many positional arguments'; allowed: a function"),
+        (
+            {"listeners": []},
+            "listeners: got 'an object of list'; allowed: a function of the worker's name",
+        ),
+        ({"connectors": "letters"}, "connectors: got 'letters'; allowed: by name: "),
+    ],
+    ids=["settings", "function without argument", "list", "connectors"],
+)
+async def test_arguments_of_a_group_are_checked_before_it_starts(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        async with worker_group("mine", **arguments):
+            pass
+    assert str(error.value).startswith(message)
+
+
+async def test_wanted_state_is_a_target_state() -> None:
+    admin = Admin.local(coordinator())
+    for request in (
+        admin.set_state("g", "c", "PAUSED"),  # type: ignore[arg-type]
+        admin.add_connector("g", "c", {}, state="PAUSED"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(ConfigError) as error:
+            await request
+        assert str(error.value) == (
+            "state: got 'PAUSED'; allowed: TargetState.RUNNING, TargetState.PAUSED, TargetState.STOPPED"
+        )
+
+
+async def test_request_before_the_start_of_the_coordinator_says_so() -> None:
+    with pytest.raises(GroupError, match=r"allowed: await coordinator\.start\(\) first$"):
+        await Admin.local(coordinator()).set_state("g", "c", TargetState.PAUSED)
+
+
+def test_settings_of_a_worker_without_asyncio_are_checked() -> None:
+    with (
+        pytest.raises(ConfigError, match=r"^settings: got 'w1'; allowed: MemberSettings\("),
+        sync.worker("w1", lambda: TcpClient("127.0.0.1", 1)),  # type: ignore[arg-type]
+    ):
+        pass

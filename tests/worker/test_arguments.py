@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,36 @@ class PlainRunner:
     def stop(self, units: Units) -> None: ...
 
 
+class Deaf:
+    """A runner whose start takes no grants."""
+
+    async def start(self) -> None: ...
+
+    async def stop(self, units: Units) -> None: ...
+
+
+class Misspelt(WorkerRebalanceListener):
+    """A listener with a callback that is never called."""
+
+    def on_revoke(self, units: Units, epoch: int) -> None: ...
+
+
+class OneArgument(WorkerRebalanceListener):
+    """A listener with a callback that takes no epoch."""
+
+    def on_lost(self, units: Units) -> None: ...  # type: ignore[override]
+
+
+class WithItsOwnMethods(WorkerRebalanceListener):
+    """A listener with methods that are no callbacks, and callbacks with more arguments."""
+
+    def on_assigned(self, units: Units, epoch: int, note: str = "") -> None: ...
+
+    async def on_revoked(self, *arguments: Any) -> None: ...
+
+    def on_flush(self) -> None: ...
+
+
 def worker(**arguments: Any) -> Worker:
     client = LocalClient(Coordinator(MemoryLog(), GroupSettings()))
     settings = MemberSettings(group_id="g", member_id="w")
@@ -59,6 +90,10 @@ def worker(**arguments: Any) -> Worker:
     [
         ({"runner": object()}, "runner: got 'an object of object'; allowed: an object with async def start(self, gr"),
         ({"runner": PlainRunner()}, "runner.start: got 'a plain function'; allowed: async def start(self, grants)"),
+        ({"runner": Deaf}, "runner: got 'the class Deaf'; allowed: an object of it: Deaf()"),
+        ({"runner": Deaf()}, "runner.start: got 'start(): too many positional arguments'; allowed: async def start(se"),
+        ({"listeners": [Misspelt()]}, "Misspelt.on_revoke: unknown; allowed: on_revoked (did you mean that?)"),
+        ({"listeners": [OneArgument()]}, "OneArgument.on_lost: got 'on_lost(units): too many positional arguments'"),
         ({"listeners": [Listener]}, "listeners: got 'the class Listener'; allowed: an object of it: Listener()"),
         ({"listeners": Listener()}, "listeners: got 'an object of Listener'; allowed: a list of WorkerRebalanceLis"),
         ({"listeners": ["log"]}, "listeners: got 'log'; allowed: WorkerRebalanceListener objects, such as load_lis"),
@@ -73,6 +108,39 @@ async def test_argument_of_the_wrong_kind_is_named(arguments: dict[str, Any], me
     with pytest.raises(ConfigError) as caught:
         worker(**arguments)
     assert str(caught.value).startswith(message)
+
+
+def test_listener_may_have_methods_and_arguments_of_its_own() -> None:
+    worker(listeners=[WithItsOwnMethods()])
+
+
+async def test_client_or_text_in_the_place_of_another_argument_is_named() -> None:
+    client = LocalClient(Coordinator(MemoryLog(), GroupSettings()))
+    settings = MemberSettings(group_id="g", member_id="w")
+    both = "allowed: Connections(heartbeats=client, control=client)"
+    with pytest.raises(ConfigError, match=re.escape(f"connections: got 'an object of LocalClient'; {both}")):
+        Worker(settings, client)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=re.escape("connections.control: got 'h:1'; allowed: a client: TcpClient(")):
+        Worker(settings, Connections(heartbeats=client, control="h:1"))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=re.escape("settings: got 'w1'; allowed: MemberSettings(")):
+        Worker("w1", Connections(heartbeats=client, control=client))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=re.escape("connect: got 'an object of LocalClient'; allowed: a function th")):
+        async with Worker.running(settings, client):  # type: ignore[arg-type]
+            pass
+
+
+async def test_reports_and_task_lists_are_checked() -> None:
+    with pytest.raises(ConfigError, match=r"^status: got 'RUNNING'; allowed: TaskStatus\("):
+        worker().report("RUNNING")  # type: ignore[arg-type]
+    configs: Any
+    for configs, message in (
+        ({"part": "a"}, "configs: got 'an object of dict'; allowed: a list with one dict of text for each task"),
+        (["a"], "configs[0]: got 'a'; allowed: a dict of text"),
+        ([{"part": 1}], "configs[0]: got 'part of type int'; allowed: strings on both sides"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            await worker().publish_tasks("c", 1, configs)
+        assert str(caught.value) == message
 
 
 @pytest.mark.parametrize(

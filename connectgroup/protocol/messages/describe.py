@@ -172,7 +172,8 @@ class Move:
         assigned_ms: *(tagged)* wall clock of that assignment, milliseconds since 1970; 0 if unknown.
         running_ms: *(tagged)* in descriptions, for the unit's latest assignment: the downtime, and the time until the
             new owner reported the unit as running; -1 if it has not, has failed, or has been assigned again since.
-            -2 (``NOT_STARTED``) if the new owner released the unit, or left, before it reported it as running.
+            -2 (``NOT_STARTED``) if the new owner released the unit, or left, before it reported it as running; unknown
+            (-1) again after a restart of the coordinator, for a move before the last compaction of its log.
     """
 
     connector: str

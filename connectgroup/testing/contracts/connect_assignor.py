@@ -26,6 +26,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, ClassVar, Generic, TypeVar
 
+import pytest
+
 from ...assign.api import Assignor, ConnectAssignment, ConnectAssignor, ConnectGroup
 from ...assign.convert import assignor_info, members_for_install
 from ...assign.members import ConnectMember, ConnectorSpec, DelayedWork
@@ -45,11 +47,14 @@ def unless(switch: str) -> str:
 
 @contextlib.contextmanager
 def on_group(name: str) -> Iterator[None]:
-    """Add the sample group to a failure of the assignor in this block."""
+    """Let an error of the assignor in this block fail the test with one line: the error, its place, the sample group.
+
+    Nearly all tests run the assignor, so that one mistake of it fails them all; a traceback of each would bury it.
+    """
     try:
         yield
     except PluginError as error:
-        raise PluginError(f"{error.with_location()}, on the group {name!r}") from error
+        pytest.fail(f"{error.with_location()}, on the group {name!r}", pytrace=False)
 
 
 class AssignorContract(Generic[GroupT, AnswerT, ThingT]):
@@ -167,6 +172,9 @@ class AssignorContract(Generic[GroupT, AnswerT, ThingT]):
 
     def test_the_answer_does_not_hang_on_the_hash_seed(self) -> None:
         """Two processes that iterate over their sets in different orders return equal bytes."""
+        for name, group in self.groups().items():
+            with on_group(name):
+                run_assignor(self.assignor(), group)  # an error is found here, before two processes are started for it
         kind = type(self)
         where = (inspect.getfile(kind), kind.__module__, kind.__qualname__)
         call = f"from {__name__} import answers_of; answers_of(*{where!r})"

@@ -87,7 +87,8 @@ class PartitionAssignorContract(AssignorContract[PartitionGroup, PartitionAssign
             with pytest.raises(PluginError, match="gone"):
                 run_assignor(self.assignor(), group)
         else:
-            shares = self.shares(group, run_assignor(self.assignor(), group))
+            with on_group("with a subscription to a topic that does not exist"):
+                shares = self.shares(group, run_assignor(self.assignor(), group))
             assert shares == {"m1": frozenset(group.partitions), "m2": frozenset()}
 
     def test_who_lists_cooperative_gives_nothing_to_one_while_another_owns_it(self) -> None:
