@@ -21,7 +21,7 @@ from typing import Any
 
 from ..assign.api import ConnectAssignor
 from ..assign.convert import assignor_info
-from ..checks import check_object
+from ..checks import MAX_INT32, check_object, check_whole
 from ..connector import Config
 from ..errors import TransportError, WorkerAlreadyRun
 from ..listener import WorkerRebalanceListener
@@ -369,10 +369,11 @@ class Worker:
         """Queue a unit's status; it is sent after the batching delay. Call this on the event loop.
 
         Raises:
-            ConfigError: ``status`` is no ``TaskStatus``.
+            ConfigError: ``status`` is no ``TaskStatus``, or its state is text.
         """
         allowed = "TaskStatus(connector=..., task=..., owner_epoch=..., state=UnitState.RUNNING)"
         check_object("status", status, TaskStatus, allowed)
+        check_object("status.state", status.state, int, "UnitState.RUNNING, UnitState.FAILED or UnitState.STALLED")
         self._heartbeats.report(status)
 
     async def publish_tasks(self, connector: str, owner_epoch: int, configs: Sequence[Config]) -> None:
@@ -387,5 +388,6 @@ class Worker:
             GroupError: the coordinator rejected the request.
             TransportError: no successful response within ``assignor_timeout_s``.
         """
+        check_whole("owner_epoch", owner_epoch, 0, MAX_INT32)
         check_configs("configs", configs)
         await self._requests.publish_tasks(connector, owner_epoch, configs)

@@ -263,6 +263,7 @@ def test_failure_is_one_line_without_traceback_and_names_the_sample_group(test: 
     ) as caught:
         getattr(contract, test)()
     assert not caught.value.pytrace
+    assert caught.value.__suppress_context__
     assert "\n" not in str(caught.value)
 
 

@@ -21,6 +21,7 @@ from connectgroup.log.memory import MemoryLog
 from connectgroup.member.actions import Grant
 from connectgroup.member.settings import MemberSettings
 from connectgroup.protocol.messages.describe import DescribeRequest
+from connectgroup.protocol.messages.heartbeat import TaskStatus
 from connectgroup.protocol.units import Unit, Units
 from connectgroup.transport.local import LocalClient
 from connectgroup.worker.loop import Worker
@@ -132,6 +133,11 @@ async def test_client_or_text_in_the_place_of_another_argument_is_named() -> Non
 async def test_reports_and_task_lists_are_checked() -> None:
     with pytest.raises(ConfigError, match=r"^status: got 'RUNNING'; allowed: TaskStatus\("):
         worker().report("RUNNING")  # type: ignore[arg-type]
+    status = TaskStatus(connector="c", task=0, owner_epoch=1, state="RUNNING")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"^status\.state: got 'RUNNING'; allowed: UnitState\.RUNNING, "):
+        worker().report(status)
+    with pytest.raises(ConfigError, match=r"^owner_epoch: got 'x'; allowed: a whole number from 0 to "):
+        await worker().publish_tasks("c", "x", [])  # type: ignore[arg-type]
     configs: Any
     for configs, message in (
         ({"part": "a"}, "configs: got 'an object of dict'; allowed: a list with one dict of text for each task"),

@@ -54,7 +54,7 @@ def on_group(name: str) -> Iterator[None]:
     try:
         yield
     except PluginError as error:
-        pytest.fail(f"{error.with_location()}, on the group {name!r}", pytrace=False)
+        raise pytest.fail.Exception(f"{error.with_location()}, on the group {name!r}", pytrace=False) from None
 
 
 class AssignorContract(Generic[GroupT, AnswerT, ThingT]):
