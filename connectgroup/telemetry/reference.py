@@ -33,9 +33,9 @@ This page is generated: `python -m connectgroup.telemetry.reference > docs/metri
   task ends when the task leaves the worker. The names of seven of Kafka's counters do not end in `_total`. They are
   exported under these names with the type counter; only in OpenMetrics, which does not allow that, without a type.
   The endpoint responds in OpenMetrics to clients that do not accept `text/plain`; Prometheus accepts it.
-- **Not exported**: `sync-*` of a worker (it has no SyncGroup), `pause-ratio` (a paused task is assigned to no worker),
-  `partition-count`, `source-record-active-count`, the counts of destroyed and restarting tasks. A commit is the sink's:
-  records and offsets in one transaction.
+- **Not exported**: `sync-*` of a worker (only `--group-protocol classic` has a SyncGroup), `connect-protocol` (a text),
+  `pause-ratio` (a paused task is assigned to no worker), `partition-count`, `source-record-active-count`, the counts of
+  destroyed and restarting tasks. A commit is the sink's: records and offsets in one transaction.
 - **Cost.** A heartbeat spends 1 microsecond on metrics. A scrape of 1,000 tasks is 2 MB and takes 0.2 s of processor
   time, in a thread beside the event loop.
 """
