@@ -159,7 +159,7 @@ def retries_of(config: Mapping[str, str]) -> Retries:
 RESERVED: Final = ("task", "tasks")
 """Keys that a connector class adds to the configurations of its tasks."""
 
-_NOT_TASKS_MAX: Final = ("max.task", "max.tasks", "task.max")
+_NOT_TASKS_MAX: Final = ("max.task", "max.tasks", *RESERVED)
 
 
 def check_settings(connector: str, config: Mapping[str, str]) -> None:
@@ -169,8 +169,10 @@ def check_settings(connector: str, config: Mapping[str, str]) -> None:
     Raises:
         ConfigError: a setting is reserved, misspelt or invalid.
     """
-    for key in (*_NOT_TASKS_MAX, *RESERVED):
-        if key in config:
+    for key in config:
+        # Some classes ignore unknown settings, and tasks.max has a default.
+        similar = key != "tasks.max" and difflib.get_close_matches(key, ("tasks.max",), cutoff=0.85)
+        if similar or key in _NOT_TASKS_MAX:
             raise ConfigError(key, UNKNOWN_SETTING, "tasks.max (did you mean that?)")
     if config.get("name", connector) != connector:
         raise ConfigError("name", config["name"], f"{printable(connector)}, the name of the connector")

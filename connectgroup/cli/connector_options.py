@@ -102,8 +102,8 @@ def add_plugins(commands: Commands) -> None:
     )
     listing = actions.add_parser("list", help="list the installed plug-ins")
     listing.set_defaults(run=list_plugins)
-    describe = actions.add_parser("describe", help="describe the settings of a connector class")
-    with_plugins(describe.add_argument("name", help="the connector class"), "connectors")
+    describe = actions.add_parser("describe", help="describe the settings of a connector class, transform or predicate")
+    with_plugins(describe.add_argument("name", help="its name"), "connectors")
     describe.add_argument(
         "--with",
         dest="settings",

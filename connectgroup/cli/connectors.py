@@ -344,20 +344,28 @@ async def list_plugins(options: argparse.Namespace) -> int:
 
 
 async def describe_plugin(options: argparse.Namespace) -> int:
-    """Print the settings of a connector class; ``--with`` selects what further settings depend on."""
-    from ..config.connector_validation import definitions, validate
-    from ..dataplane.settings import unknown_setting
+    """Print the settings of a connector class, a transform or a predicate.
 
+    ``--with`` selects what further settings of a connector class depend on.
+    """
+    from ..config.connector_validation import definitions, plugin_definitions, validate
+    from ..dataplane.settings import unknown_setting
+    from ..plugins import available
+
+    kinds = [kind for kind in ("source", "sink") if options.name in available(f"{kind}s")]  # type: ignore[arg-type]
+    if kinds and options.name not in available("connectors"):
+        hints = " or ".join(f"connectgroup plugins describe pipeline --with {kind}={options.name}" for kind in kinds)
+        raise ConfigError("plugin", options.name, f"a connector class, a transform or a predicate; see {hints}")
     config: dict[str, str] = {"connector.class": options.name}
     for setting in options.settings:
         name, equals, value = setting.partition("=")
         if not equals:
             raise ConfigError("--with", setting, "SETTING=VALUE, such as source=files")
         config[name] = value
-    found = definitions(config)
+    found = definitions(config) if options.settings else plugin_definitions(options.name)
     known = [each.name for each in found]
-    errors_of = validate({"name": options.name, **config}).errors_of
-    for name in config:
+    errors_of = validate({"name": options.name, **config}).errors_of if options.settings else {}
+    for name in config if options.settings else ():
         if name not in known:
             raise unknown_setting(name, known)
         if name in errors_of:

@@ -10,7 +10,7 @@ import base64
 import binascii
 import hmac
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -45,6 +45,7 @@ class Guard:
         readers: the users that may only read (GET, HEAD). ``scope["may_change"]`` is false for them.
         public_paths: GET and HEAD of these need no user.
         requests_per_second: the limit for each client address; null: none.
+        is_full: whether the server has more connections than it may.
     """
 
     def __init__(
@@ -56,9 +57,10 @@ class Guard:
         readers: Collection[str] = (),
         public_paths: Collection[str] = (),
         requests_per_second: int | None = None,
+        is_full: Callable[[], bool] = lambda: False,
     ) -> None:
         self._app, self._allowed_hosts, self._users, self._readers = app, allowed_hosts, users, readers
-        self._public_paths = public_paths
+        self._public_paths, self._is_full = public_paths, is_full
         self._rate = RateLimit(requests_per_second) if requests_per_second is not None else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -91,6 +93,8 @@ class Guard:
 
     def _over_limit(self, scope: Scope) -> JSONResponse | None:
         address = scope["client"][0] if scope.get("client") else ""
+        if self._is_full():
+            return error_response(503, "too many connections; retry after one second", {"Connection": "close"})
         if self._rate is None or self._rate.admits(address):
             return None
         return error_response(429, "too many requests from this address; retry after one second")

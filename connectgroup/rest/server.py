@@ -93,6 +93,8 @@ class RestServer:
             users=users,
             readers=readers,
             requests_per_second=config.requests_per_second,
+            # Not uvicorn's own limit: its response is neither JSON, nor does it say when to retry.
+            is_full=lambda: len(server.server_state.connections) > MAX_CONNECTIONS,
         )
         server = uvicorn.Server(
             uvicorn.Config(
@@ -105,7 +107,6 @@ class RestServer:
                 access_log=False,
                 proxy_headers=False,
                 server_header=False,
-                limit_concurrency=MAX_CONNECTIONS,
                 h11_max_incomplete_event_size=MAX_HEADER_BYTES,
                 timeout_graceful_shutdown=STOP_TIMEOUT_S,
                 timeout_keep_alive=IDLE_S,

@@ -17,6 +17,8 @@ WRONG = [
     ({"task": "1"}, "task: unknown; allowed: tasks.max (did you mean that?)"),
     ({"tasks": "2"}, "tasks: unknown; allowed: tasks.max (did you mean that?)"),
     ({"task.max": "2"}, "task.max: unknown; allowed: tasks.max (did you mean that?)"),
+    ({"taskss.max": "2"}, "taskss.max: unknown; allowed: tasks.max (did you mean that?)"),
+    ({"tasks_max": "2"}, "tasks_max: unknown; allowed: tasks.max (did you mean that?)"),
     ({"max.tasks": "2"}, "max.tasks: unknown; allowed: tasks.max (did you mean that?)"),
     ({"name": "other"}, "name: got 'other'; allowed: naps, the name of the connector"),
     ({"tasks.max": "0"}, "tasks.max: got '0'; allowed: a whole number from 1 to 100000"),

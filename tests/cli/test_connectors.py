@@ -389,6 +389,11 @@ async def test_plugins_are_listed_and_described(command: Command) -> None:
     wrong = await command("plugins", "describe", "pipeline", "--with", "source=filez")
     assert (wrong.code, wrong.out) == (2, "")
     assert wrong.err.startswith("connectgroup: source: got 'filez'; allowed: datagen, files, ")
+    transform = json.loads((await command("plugins", "describe", "RegexRouter", "--json")).out)
+    assert {"regex", "replacement"} <= {each["name"] for each in transform}
+    source = await command("plugins", "describe", "files")
+    assert (source.code, source.out) == (2, "")
+    assert source.err.endswith("see connectgroup plugins describe pipeline --with source=files\n")
     unknown = await command("plugins", "describe", "nosuch")
     assert (unknown.code, unknown.err.count("\n")) == (2, 1)
 

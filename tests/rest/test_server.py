@@ -56,6 +56,17 @@ async def test_a_coordinator_that_does_not_run_is_503() -> None:
         await admin.close()
 
 
+async def test_a_server_with_too_many_connections_says_when_to_retry(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("connectgroup.rest.server.MAX_CONNECTIONS", 1)
+    async with httpx.AsyncClient(base_url=api.server.url) as second:
+        assert (await api.http.get("/connectors")).status_code == 200
+        refused = await second.get("/connectors")
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        assert refused.json() == {"error_code": 503, "message": "too many connections; retry after one second"}
+    # The connection that was one too many is closed, and others are served.
+    assert await api("GET", "/connectors", 200) == []
+
+
 # ---- plug-ins
 
 

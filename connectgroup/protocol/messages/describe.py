@@ -168,7 +168,8 @@ class Move:
         source: the member that owned the unit before, empty if it ran nowhere.
         target: the member that owns the unit now, empty if none.
         downtime_ms: downtime, as measured by the coordinator: from the moment the unit's old owner was sent the
-            revocation (or was removed) to the assignment to the new owner; -1 while the move is in progress.
+            revocation (of a silent one: from its last heartbeat) to the assignment to the new owner; -1 while the
+            move is in progress.
         assigned_ms: *(tagged)* wall clock of that assignment, milliseconds since 1970; 0 if unknown.
         running_ms: *(tagged)* in descriptions, for the unit's latest assignment: the downtime, and the time until the
             new owner reported the unit as running; -1 if it has not, has failed, or has been assigned again since.
