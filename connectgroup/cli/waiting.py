@@ -70,16 +70,21 @@ async def wait_for(
 
 
 async def started(admin: Admin, group_id: str, name: str, version: int, timeout_s: float) -> DescribedUnit | None:
-    """The unit of a connector itself once it runs or has failed with this version; null if not within the time."""
+    """The unit of a connector itself once it runs or has failed with this version; null if not within the time.
+
+    Does not wait for a connector that is stopped, nor for a group without workers.
+    """
     loop = asyncio.get_running_loop()
     give_up_at = loop.time() + timeout_s
     while True:
         group = await admin.describe(group_id, connectors=(name,), connectors_only=True)
-        for connector in group.connectors:
-            unit = connector.units[0]
-            if group.assignment_epoch >= version and unit.state in ("RUNNING", "FAILED"):
-                return unit
-        if not group.connectors or loop.time() >= give_up_at:
+        starting = [each for each in group.connectors if each.target_state != "STOPPED" and group.state != "Empty"]
+        if not starting:
+            return None
+        unit = starting[0].units[0]
+        if group.assignment_epoch >= version and unit.state in ("RUNNING", "FAILED"):
+            return unit
+        if loop.time() >= give_up_at:
             return None
         await asyncio.sleep(POLL_S)
 

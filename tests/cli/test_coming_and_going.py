@@ -66,6 +66,11 @@ def test_units_of_a_killed_worker_are_described_as_delayed(tmp_path: Path) -> No
             b.ended()
         wait("its removal", lambda: "delayed" in group.described(), a.output)
         assert re.search(r"^delayed [\d.]+ s more for worker b: naps", group.described(), re.MULTILINE)
+        shown = group.run("connectors", "status", CONNECTOR).out
+        for unit, worker in before.items():
+            state = "RUNNING +a " if worker == "a" else "UNASSIGNED +- "
+            assert re.search(rf"^{unit} +{state}", shown, re.MULTILINE), shown
+        assert re.search(r"^naps-\d: delayed [\d.]+ s more for lost worker b ", shown, re.MULTILINE)
         with group.worker("b") as again:
             wait("its tasks again", lambda: group.placement() == before, again.output)
             assert "delayed" not in group.described()
