@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MEASURED = ("ROWS", "ROWS/S", "LAG", "LAST RECORD", "LAST POLL")
 """The columns of ``connectors status`` with the numbers that workers report."""
 
-NOTE_TIMEOUT_S = 1.0
+NOTE_TIMEOUT_S = 2.0
 """How long commands that change a connector wait for a note on it."""
 
 STATES = {"resume": TargetState.RUNNING, "pause": TargetState.PAUSED, "stop": TargetState.STOPPED}

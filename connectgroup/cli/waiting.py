@@ -82,7 +82,9 @@ async def started(admin: Admin, group_id: str, name: str, version: int, timeout_
         if not starting:
             return None
         unit = starting[0].units[0]
-        if group.assignment_epoch >= version and unit.state in ("RUNNING", "FAILED"):
+        # Until the worker has stopped it, the unit is described as it was before the change.
+        current = group.assignment_epoch >= version and (unit.owner_epoch >= version or group.state == "Stable")
+        if current and unit.state in ("RUNNING", "FAILED"):
             return unit
         if loop.time() >= give_up_at:
             return None

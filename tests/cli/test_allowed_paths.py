@@ -13,11 +13,12 @@ from .connector_files import connector_file
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current directory, without the default of the tests."""
+    """The current directory, without the default of the tests; notes have time on a busy machine."""
     monkeypatch.delenv("CONNECTGROUP_ALLOWED_PATHS")
     home = tmp_path / "home"
     home.mkdir()
     monkeypatch.chdir(home)
+    monkeypatch.setattr("connectgroup.cli.connectors.NOTE_TIMEOUT_S", 60.0)
     return home
 
 

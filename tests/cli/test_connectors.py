@@ -356,8 +356,11 @@ def test_unknown_option_refers_to_the_help_of_its_command(capsys: pytest.Capture
     assert capsys.readouterr().err == f"{leaf}: unrecognized arguments: --state; see {leaf} --help\n"
 
 
-async def test_list_shows_a_connector_that_failed_to_start(command: Command, worker: None, idle: Path) -> None:
+async def test_list_shows_a_connector_that_failed_to_start(
+    command: Command, worker: None, idle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """STATE is that of Kafka Connect's status: a connector that should run and has failed is FAILED."""
+    monkeypatch.setattr("connectgroup.cli.connectors.NOTE_TIMEOUT_S", 60.0)
     with idle.open("a") as file:
         file.write("log=${env:NOT_ALLOWED}\n")
     done = await command("connectors", "create", idle, "--wait")
