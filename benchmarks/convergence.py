@@ -147,7 +147,11 @@ class Group:
 
     def __init__(self, workers: int, tasks: int) -> None:
         settings = GroupSettings(
-            server_assignors=server_assignors(["balanced"]), max_members=10_000, session_timeout_ms=60_000
+            server_assignors=server_assignors(["balanced"]),
+            max_members=10_000,
+            session_timeout_ms=60_000,
+            # A thousand workers in this process take a second of it each time all send their periodic heartbeats.
+            heartbeat_interval_ms=20_000,
         )
         self.coordinator = Coordinator(MemoryLog(), settings)
         self.workers, self.tasks = workers, tasks
@@ -161,7 +165,9 @@ class Group:
             await self.add()
         await self._change(None, config=(ConfigEntry(name="connector.class", value="idle"),), expected_version=0)
         await until(lambda: bool(self._connector()))
-        [(owner, owner_epoch)] = self._connector()
+        if not (running := self._connector()):
+            raise TimeoutError(f"{self.workers} workers: the connector does not run after {PATIENCE_S:g} s")
+        [(owner, owner_epoch)] = running
         await self._change(owner, task_configs=(TaskConfig(),) * self.tasks, owner_epoch=owner_epoch)
         await until(self.converged)
         return self

@@ -46,6 +46,7 @@ from .retention import Remove
 from .timers import Timers
 from .tracing import RebalanceTraces
 from .turn import Turn
+from .waking import Tell, Waking
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +59,7 @@ class Shard:
 
     Attributes:
         intake: the queue.
-        groups, timers, parking: the state in memory.
+        groups, timers, parking, waking: the state in memory.
         on_deleted: called with each group that was deleted.
     """
 
@@ -80,11 +81,12 @@ class Shard:
         self.intake = Intake(self.groups.is_member)
         self.timers = Timers(self.intake.enqueue)
         self.parking = Parking()
+        self.waking = Waking(self.parking, self.intake.submit_input)
         self.decisions = Decisions(self.groups, registry, self.timers, self.parking, self.dedup, max_groups)
         self.effects = Effects(registry, self.intake.on_effect, self._spawn)
         self.intake.on_arrival = self._record_arrival
         self.groups.on_loaded = self._act
-        self.groups.on_dropped = (self.timers.drop_group, self.parking.refuse_group)
+        self.groups.on_dropped = (self.timers.drop_group, self.parking.refuse_group, self.waking.forget)
         self.groups.on_fenced = self._step_down
         self.on_deleted: Callable[[str], None] = lambda group_id: None
         self.traces = RebalanceTraces()
@@ -174,7 +176,10 @@ class Shard:
                 group = self.decisions.admit(command, turn)
                 if group is None:
                     continue
-                self.decisions.decide(command, group, turn)
+                if isinstance(command.what, Tell):
+                    self.waking.tell(command.group_id, group.state)
+                else:
+                    self.decisions.decide(command, group, turn)
             except Exception:
                 # A bug in the group rules: send no response that contains state of this turn that the log does not
                 # have. The other groups continue (D8).
@@ -187,10 +192,8 @@ class Shard:
                 continue
             # The parked requests arrived before all queued commands. If one were decided after a later request of
             # the same member, it would look stale, and a healthy member would be fenced.
-            wake = group.state.members_to_wake
-            if wake:
-                queue.extendleft(reversed(self.parking.take(command.group_id, wake)))
-                wake.clear()
+            if woken := self.waking.woken(command.group_id, group.state):
+                queue.extendleft(reversed(woken))
         await self._append(turn)
 
     # ---- append and respond
@@ -275,6 +278,7 @@ class Shard:
         self.metrics.forget(group_id)
         self.traces.forget(group_id)
         self.effects.forget(group_id)
+        self.waking.forget(group_id)
         self.decisions.retention.on_deleted(group_id)
         self.on_deleted(group_id)
 

@@ -81,6 +81,10 @@ class GroupState(Protocol):
     def members_to_wake(self) -> set[str]:
         """Senders whose parked requests must be decided again; ``GroupType.apply`` adds, the shard clears."""
 
+    @property
+    def members_to_tell(self) -> set[str]:
+        """As ``members_to_wake``, of the senders that have nothing to do: they are woken in slices."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectorNumbers:

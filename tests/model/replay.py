@@ -138,7 +138,9 @@ class Replay:
                 found.append(("parked", response_units, "no change"))
             if outcome.records:
                 pending_responses = model.pending_responses() | (before["members"].keys() - model.members.keys())
-                found += woken_differ(what, followed.pending_responses, pending_responses, group.members_to_wake)
+                found += woken_differ(
+                    what, followed.pending_responses, pending_responses, group.members_to_wake | group.members_to_tell
+                )
                 followed.pending_responses = pending_responses
                 found += [("invariant", "holds", violations) for violations in model.violations()]
                 self._decided.append(followed.shown)

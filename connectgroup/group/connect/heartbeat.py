@@ -87,7 +87,10 @@ def heartbeat(
             return Outcome(response=response, records=tuple(overlay.records), timers=timers)
         _update(overlay, request, settings)
     store_statuses(overlay, request.member_id, request.statuses)
-    timers = (*joining, *ensure_computation(overlay, settings))
+    timers = joining
+    # If nothing has changed, a computation in progress goes on. To look for another member takes long in a large group.
+    if overlay.records or under_way(overlay) is None:
+        timers += ensure_computation(overlay, settings)
 
     computation = under_way(overlay)
     asked = (

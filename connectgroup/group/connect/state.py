@@ -33,6 +33,7 @@ from ...protocol.records.connect import (
 )
 from ...protocol.units import NO_UNITS, Unit, Units
 from ..kernel.current import NOTHING, Current
+from ..kernel.notify import may_learn_later
 from ..kernel.outcome import Outcome
 from ..kernel.unchanged import Key as UnchangedKey
 from ..sizes import connector_bytes
@@ -109,6 +110,7 @@ class Group:
         self.unchanged: dict[str, tuple[UnchangedKey, Outcome[Any]]] = {}
         # Members to notify: those that may have a new response since the runtime last cleared this set.
         self.members_to_wake: set[str] = set()
+        self.members_to_tell: set[str] = set()
 
     @property
     def exists(self) -> bool:
@@ -179,7 +181,7 @@ class Group:
                 self.target_ms = record.at_ms
                 for member_id in self.members:
                     self._see_progress(member_id)
-                self.members_to_wake.update(self.members)
+                self._wake_all()
             case ConnectorRecord():
                 self._replace_connector(record.connector, record)
             case ComputationRecord():
@@ -247,6 +249,12 @@ class Group:
                     downtime_ms=max(0, at_ms - stopped_ms),
                     assigned_ms=at_ms,
                 )
+
+    def _wake_all(self) -> None:
+        """All members learn the target epoch; those that keep their units may learn it later."""
+        keeping = (who for who in self.members if self.current(who).assigned.keys() == self.target(who).units)
+        self.members_to_tell.update(may_learn_later(self.members, keeping))
+        self.members_to_wake.update(self.members.keys() - self.members_to_tell)
 
     def _apply_rebalance(self, rebalance: Rebalance) -> None:
         self.clock_ms = max(self.clock_ms, rebalance.started_ms, rebalance.finished_ms)
@@ -350,4 +358,5 @@ def replay(group_id: str, records: Iterable[Record]) -> Group:
     for record in records:
         group.apply(record)
     group.members_to_wake.clear()
+    group.members_to_tell.clear()
     return group
