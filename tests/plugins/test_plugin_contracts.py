@@ -16,12 +16,22 @@ from connectgroup.connectors.idle import IdleConnector
 from connectgroup.connectors.pipeline import PipelineConnector
 from connectgroup.listener import WorkerRebalanceListener
 from connectgroup.listeners.log import LoggingListener
+from connectgroup.listeners.metrics import MetricsListener
+from connectgroup.listeners.trace import TracingListener
 from connectgroup.plugins import available
 from connectgroup.testing import ConnectorContract, ListenerContract
 
 
 class TestLoggingListener(ListenerContract):
     listener = LoggingListener
+
+
+class TestMetricsListener(ListenerContract):
+    listener = MetricsListener
+
+
+class TestTracingListener(ListenerContract):
+    listener = TracingListener
 
 
 class Caches(WorkerRebalanceListener):
