@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ..errors import GroupError, InconsistentGroupProtocol, InvalidRequest, PolicyViolation
+from ..errors import GroupError, InconsistentGroupProtocol, InvalidRequest, PolicyViolation, UnknownMemberId
 from ..fault_points import fault_point
 from ..group.kernel.effects import Warn
 from ..group.kernel.outcome import Outcome
@@ -94,6 +94,9 @@ class Decisions:
                 return refusal
             if replacement is not None:
                 return replacement
+        elif command.traits.sender and _is_replaceable(group):
+            # The last member has left since the sender's first request: the next join replaces the group (GT-01).
+            return UnknownMemberId(f"group {printable(group_id)} has no members")
         return InconsistentGroupProtocol(
             f"group {printable(group_id)} is of type {group.group_type.name!r}, which does not handle this request"
         )
@@ -220,6 +223,11 @@ def _converted(group: Loaded, new_type: GroupType) -> Loaded | None:
         timers=converted.timers,
         parked_responses=converted.parked_responses,
     )
+
+
+def _is_replaceable(group: Loaded) -> bool:
+    """Whether a join of another type replaces the group."""
+    return isinstance(group.group_type, Replaceable) and group.group_type.retire(group.state) is not None
 
 
 def _handles_now(group: Loaded, command: Command) -> bool:

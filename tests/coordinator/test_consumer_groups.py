@@ -31,6 +31,7 @@ from connectgroup.errors import (
     GroupIdNotFound,
     InconsistentGroupProtocol,
     MemberIdRequired,
+    UnknownMemberId,
     UnsupportedVersion,
 )
 from connectgroup.group.connect.settings import GroupSettings
@@ -345,6 +346,19 @@ async def test_empty_group_is_replaced_by_one_of_the_other_protocol_with_its_off
         assert (await type_of(coordinator), await offsets_of(coordinator)) == ("classic", {0: 7})
     async with serving(StaticTopics({"foo": 1}), MemoryLog(storage)) as coordinator:
         assert (await type_of(coordinator), await offsets_of(coordinator)) == ("classic", {0: 7})
+
+
+async def test_member_id_of_the_classic_protocol_is_unknown_once_all_consumers_have_left() -> None:
+    """A second JoinGroup comes after the last consumer left: the client must join again, not end."""
+    async with serving(StaticTopics({"foo": 1})) as coordinator:
+        await ask(coordinator, join("a", "foo"))
+        await ask(coordinator, beat("a", -1))
+        second = await coordinator.handle(replace(classic_join(), member_id="m"), client_host="h")
+        assert isinstance(second, JoinGroupResponse)
+        assert second.error_code == UnknownMemberId.code
+        first = await coordinator.handle(classic_join(), client_host="h")
+        assert isinstance(first, JoinGroupResponse)
+        assert first.error_code in (0, MemberIdRequired.code)
 
 
 async def test_failed_replacement_leaves_the_group_as_it_was() -> None:
