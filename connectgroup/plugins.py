@@ -13,8 +13,11 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Literal, TypeVar
+import sys
+import time
+from functools import lru_cache
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
+from typing import Any, Final, Literal, TypeVar
 
 from .assign.api import Assignor, ConnectAssignor, PartitionAssignor
 from .assign.sandbox import declaration_violation, describe, location_in, location_of
@@ -25,6 +28,9 @@ from .dataplane.transform import Predicate, Transform
 from .errors import ConfigError, PluginError
 from .listener import WorkerRebalanceListener
 from .protocol.units import printable
+
+KNOWN_FOR_S: Final = 1.0
+"""For how long the installed plug-ins are remembered: to read the metadata of all distributions takes 10 ms."""
 
 Kind = Literal[
     "assignors", "partition_assignors", "listeners", "connectors", "sources", "sinks", "transforms", "predicates"
@@ -41,6 +47,16 @@ _SETTING: dict[Kind, str] = {
 }
 T = TypeVar("T")
 AnyAssignor = TypeVar("AnyAssignor", bound=Assignor[Any, Any, Any])
+
+
+def installed_plugins(kind: str) -> EntryPoints:
+    """The entry points of the group ``connectgroup.KIND``, as they were at most ``KNOWN_FOR_S`` ago."""
+    return _read_entry_points(kind, tuple(sys.path), time.monotonic() // KNOWN_FOR_S)
+
+
+@lru_cache(maxsize=16)
+def _read_entry_points(kind: str, search_path: tuple[str, ...], period: float) -> EntryPoints:
+    return entry_points(group=f"connectgroup.{kind}")
 
 
 def load_assignor(name: str) -> ConnectAssignor:
@@ -85,7 +101,7 @@ def connector_class_name(name: str) -> str:
 
     Any other text is returned as it is. Kafka Connect finds its connectors by these forms too (``PluginUtils``).
     """
-    installed = entry_points(group="connectgroup.connectors")
+    installed = installed_plugins("connectors")
     if any(found.name == name for found in installed):
         return name
     classes = {found.name for found in installed if name in (found.attr, found.attr.removesuffix("Connector"))}
@@ -120,17 +136,13 @@ def load_predicate_class(name: str, setting: str) -> type[Predicate]:
 
 def available(kind: Kind) -> tuple[str, ...]:
     """Return the available names, sorted. Nothing is imported."""
-    return tuple(sorted({found.name for found in entry_points(group=f"connectgroup.{kind}")}))
+    return tuple(sorted({found.name for found in installed_plugins(kind)}))
 
 
 def _find(kind: Kind, name: str, setting: str = "") -> EntryPoint:
     setting = setting or _SETTING[kind]
     # Equal entries count as one: an editable install may appear twice on the path.
-    named = {
-        _describe_entry_point(found): found
-        for found in entry_points(group=f"connectgroup.{kind}")
-        if found.name == name
-    }
+    named = {_describe_entry_point(found): found for found in installed_plugins(kind) if found.name == name}
     if not named:
         near = difflib.get_close_matches(name, available(kind), n=1)
         allowed = ", ".join(available(kind)) or f"none ({kind} are not installed)"

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import entry_points
 from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
@@ -31,7 +30,14 @@ from ..dataplane.settings import NOT_INSTALLED, settings_below
 from ..dataplane.transform import entry_point_name
 from ..errors import UNKNOWN_SETTING, ConfigError, PluginError
 from ..masking import is_credential, masked_value, without_secrets
-from ..plugins import Kind, available, load_connector_class, load_predicate_class, load_transform_class
+from ..plugins import (
+    Kind,
+    available,
+    installed_plugins,
+    load_connector_class,
+    load_predicate_class,
+    load_transform_class,
+)
 from ..protocol.units import printable
 from .connector_check import check_connector
 from .connector_offsets import Permissions, access_errors
@@ -152,9 +158,7 @@ def list_plugins(*kinds: Kind) -> list[dict[str, str]]:
 @cache
 def class_versions(kind: Kind = "connectors") -> Mapping[str, str]:
     """The version of the distribution of each plug-in of a kind that was installed at the first call."""
-    return {
-        found.name: found.dist.version if found.dist else "" for found in entry_points(group=f"connectgroup.{kind}")
-    }
+    return {found.name: found.dist.version if found.dist else "" for found in installed_plugins(kind)}
 
 
 def plugin_definitions(name: str) -> tuple[Definition, ...]:

@@ -86,7 +86,7 @@ class TestPipelineConnector(ConnectorContract):
 
 def test_every_shipped_listener_and_connector_has_its_contract() -> None:
     shipped = {*available("listeners"), *available("connectors")}
-    assert {"log", "idle", "pipeline"} == {name for name in shipped if not name.startswith("test-")}
+    assert {"log", "metrics", "trace", "idle", "pipeline"} == {name for name in shipped if not name.startswith("test-")}
 
 
 WRONG = """
