@@ -49,13 +49,13 @@ T = TypeVar("T")
 AnyAssignor = TypeVar("AnyAssignor", bound=Assignor[Any, Any, Any])
 
 
-def installed_plugins(kind: str) -> EntryPoints:
+def installed_plugins(kind: Kind) -> EntryPoints:
     """The entry points of the group ``connectgroup.KIND``, as they were at most ``KNOWN_FOR_S`` ago."""
     return _read_entry_points(kind, tuple(sys.path), time.monotonic() // KNOWN_FOR_S)
 
 
 @lru_cache(maxsize=16)
-def _read_entry_points(kind: str, search_path: tuple[str, ...], period: float) -> EntryPoints:
+def _read_entry_points(kind: Kind, search_path: tuple[str, ...], period: float) -> EntryPoints:
     return entry_points(group=f"connectgroup.{kind}")
 
 

@@ -8,6 +8,7 @@ from opentelemetry.trace import get_current_span
 
 from connectgroup.listener import WorkerRebalanceListener
 from connectgroup.protocol.units import Units
+from connectgroup.telemetry.spans import MEMBER_EPOCH, UNIT
 
 MAX_NAMES: Final = 100
 """Most names in one event: an exporter drops a span that is too large."""
@@ -39,4 +40,4 @@ def _add(name: str, units: Units, epoch: int) -> None:
     span = get_current_span()
     if span.is_recording():
         names = [str(unit) for unit in sorted(units)[:MAX_NAMES]]
-        span.add_event(name, {"connectgroup.unit": names, "connectgroup.member.epoch": epoch})
+        span.add_event(name, {UNIT: names, MEMBER_EPOCH: epoch})

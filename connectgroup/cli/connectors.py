@@ -362,14 +362,17 @@ async def describe_plugin(options: argparse.Namespace) -> int:
         if not equals:
             raise ConfigError("--with", setting, "SETTING=VALUE, such as source=files")
         config[name] = value
-    found = definitions(config) if options.settings else plugin_definitions(options.name)
-    known = [each.name for each in found]
-    errors_of = validate({"name": options.name, **config}).errors_of if options.settings else {}
-    for name in config if options.settings else ():
-        if name not in known:
-            raise unknown_setting(name, known)
-        if name in errors_of:
-            raise ConnectGroupError(errors_of[name][0])
+    if options.settings:
+        found = definitions(config)
+        known = [each.name for each in found]
+        errors_of = validate({"name": options.name, **config}).errors_of
+        for name in config:
+            if name not in known:
+                raise unknown_setting(name, known)
+            if name in errors_of:
+                raise ConnectGroupError(errors_of[name][0])
+    else:
+        found = plugin_definitions(options.name)
     if options.json:
         print_json([each.as_json(order) for order, each in enumerate(found, 1)])
         return 0

@@ -10,10 +10,10 @@ success from a conflict: the error says that the change may have been made.
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Sequence
-from itertools import count
 from typing import Final, TypeVar
+
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_exponential, wait_random
 
 from ..errors import (
     CoordinatorLoadInProgress,
@@ -27,10 +27,6 @@ from ..errors import (
 from ..protocol.messages.api import Request, Response
 from ..transport.base import Client
 from .responses import error_of
-
-FIRST_DELAY_S: Final = 0.05
-MAX_DELAY_S: Final = 1.0
-"""Back-off between attempts: doubled each time up to the maximum, plus a random time of at most the first."""
 
 _NOT_PROCESSED: Final = (NotSent, CoordinatorLoadInProgress, NotCoordinator)
 _UNKNOWN_OUTCOME: Final = (TransportError, CoordinatorNotAvailable)
@@ -72,19 +68,23 @@ class RetryingSender:
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + self._retry_for_s
         retried = (*_NOT_PROCESSED, *_UNKNOWN_OUTCOME) if idempotent else _NOT_PROCESSED
-        for retry in count():
-            try:
-                response = await self._attempt(request)
-                break
-            except (*_NOT_PROCESSED, *_UNKNOWN_OUTCOME) as error:
-                again = isinstance(error, retried) and not isinstance(error, NotAuthenticated)
-                # The loop's clock, so that a loop in virtual time works.
-                if not again or loop.time() >= give_up_at:
-                    if idempotent or isinstance(error, _NOT_PROCESSED):
-                        raise
-                    raise type(error)(f"{error}; the change may have been made") from error
-                self._use_next_client(error)
-                await asyncio.sleep(min(FIRST_DELAY_S * 2**retry, MAX_DELAY_S) + random.uniform(0, FIRST_DELAY_S))
+        retrying = AsyncRetrying(
+            retry=retry_if_exception(
+                lambda error: isinstance(error, retried) and not isinstance(error, NotAuthenticated)
+            ),
+            wait=wait_exponential(multiplier=0.05, max=1.0) + wait_random(0, 0.05),
+            # The loop's clock, so that a loop in virtual time works.
+            stop=lambda _: loop.time() >= give_up_at,
+            sleep=asyncio.sleep,
+            before_sleep=self._use_next_client,
+            reraise=True,
+        )
+        try:
+            response: Response = await retrying(self._attempt, request)
+        except _UNKNOWN_OUTCOME as error:
+            if idempotent or isinstance(error, NotSent):
+                raise
+            raise type(error)(f"{error}; the change may have been made") from error
         assert isinstance(response, expected)
         return response
 
@@ -95,7 +95,8 @@ class RetryingSender:
             raise from_code(code, message)
         return response
 
-    def _use_next_client(self, error: Exception) -> None:
+    def _use_next_client(self, state: RetryCallState) -> None:
         """Send the next attempt to the next address, unless this coordinator is about to serve the group."""
+        error = state.outcome.exception() if state.outcome is not None else None
         if not isinstance(error, CoordinatorLoadInProgress):
             self._clients.append(self._clients.pop(0))

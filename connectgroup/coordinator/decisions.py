@@ -11,7 +11,7 @@ from ..fault_points import fault_point
 from ..group.kernel.effects import Warn
 from ..group.kernel.outcome import Outcome
 from ..group.kernel.timers import SetTimer, TimerKey, TimerKind
-from ..group.registry import Converting, GroupType, Registry, Replaceable
+from ..group.registry import Converting, GroupType, Registry, Replaceable, Retired
 from ..protocol.messages.api import Response
 from ..protocol.units import printable
 from .command import TAKES_LONG, Command, Describe, Snapshot, loading_error
@@ -94,7 +94,7 @@ class Decisions:
                 return refusal
             if replacement is not None:
                 return replacement
-        elif command.traits.sender and _is_replaceable(group):
+        elif command.traits.sender and _retired(group) is not None:
             # The last member has left since the sender's first request: the next join replaces the group (GT-01).
             return UnknownMemberId(f"group {printable(group_id)} has no members")
         return InconsistentGroupProtocol(
@@ -111,7 +111,7 @@ class Decisions:
         Raises:
             GroupError: a group with members cannot be converted.
         """
-        retired = group.group_type.retire(group.state) if isinstance(group.group_type, Replaceable) else None
+        retired = _retired(group)
         new = self._new(command)
         if retired is None:
             return _converted(group, new.group_type)
@@ -225,9 +225,9 @@ def _converted(group: Loaded, new_type: GroupType) -> Loaded | None:
     )
 
 
-def _is_replaceable(group: Loaded) -> bool:
-    """Whether a join of another type replaces the group."""
-    return isinstance(group.group_type, Replaceable) and group.group_type.retire(group.state) is not None
+def _retired(group: Loaded) -> Retired | None:
+    """What a join of another type makes of the group; ``None``: it does not replace the group."""
+    return group.group_type.retire(group.state) if isinstance(group.group_type, Replaceable) else None
 
 
 def _handles_now(group: Loaded, command: Command) -> bool:

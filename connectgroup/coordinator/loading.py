@@ -133,7 +133,7 @@ class Groups:
         for record in records:
             group_type.apply(state, record)
         state.members_to_wake.clear()
-        state.members_to_tell.clear()
+        state.members_to_wake_later.clear()
         # A deleted group is kept as well: it stores its creation time (``group.connect.delete``).
         self.loaded[group_id] = Loaded(group_type, state)
         self.on_loaded(group_type.on_load(state, self.clock_ms()))

@@ -46,7 +46,7 @@ from .retention import Remove
 from .timers import Timers
 from .tracing import RebalanceTraces
 from .turn import Turn
-from .waking import Tell, Waking
+from .waking import WakeNext, Waking
 
 logger = logging.getLogger(__name__)
 
@@ -176,8 +176,8 @@ class Shard:
                 group = self.decisions.admit(command, turn)
                 if group is None:
                     continue
-                if isinstance(command.what, Tell):
-                    self.waking.tell(command.group_id, group.state)
+                if isinstance(command.what, WakeNext):
+                    self.waking.wake_next(command.group_id, group.state)
                 else:
                     self.decisions.decide(command, group, turn)
             except Exception:

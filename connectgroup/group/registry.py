@@ -82,8 +82,8 @@ class GroupState(Protocol):
         """Senders whose parked requests must be decided again; ``GroupType.apply`` adds, the shard clears."""
 
     @property
-    def members_to_tell(self) -> set[str]:
-        """As ``members_to_wake``, of the senders that have nothing to do: they are woken in slices."""
+    def members_to_wake_later(self) -> set[str]:
+        """As ``members_to_wake``, of senders that only learn a new epoch: the shard wakes them in slices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

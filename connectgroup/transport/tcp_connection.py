@@ -166,8 +166,9 @@ class Connection(asyncio.Protocol):
             if not self._frames or not self._may_begin():
                 break
             self._begin(self._frames.popleft())
-        pause = bool(self._frames) or not self._may_begin()
-        if self._frames and self._may_begin() and not self._goes_on:
+        may_begin = self._may_begin()
+        pause = bool(self._frames) or not may_begin
+        if self._frames and may_begin and not self._goes_on:
             self._goes_on = True
             self._loop.call_soon(self._go_on)
         if pause and not self._paused:

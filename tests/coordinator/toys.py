@@ -70,7 +70,7 @@ class Toy:
     epoch: int = 0
     members: set[str] = field(default_factory=set)
     members_to_wake: set[str] = field(default_factory=set)
-    members_to_tell: set[str] = field(default_factory=set)
+    members_to_wake_later: set[str] = field(default_factory=set)
 
     @property
     def exists(self) -> bool:

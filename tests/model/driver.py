@@ -142,7 +142,7 @@ class Driver:
     def send(self, what: GroupInput) -> object:
         """Give one input to both."""
         self.group.members_to_wake.clear()
-        self.group.members_to_tell.clear()
+        self.group.members_to_wake_later.clear()
         outcome = self.replay.step(self.group, what, self.now_ms, self.settings)
         self.log += outcome.records
         self.requested += [effect for effect in outcome.effects if isinstance(effect, Compute)]

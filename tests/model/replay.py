@@ -139,7 +139,10 @@ class Replay:
             if outcome.records:
                 pending_responses = model.pending_responses() | (before["members"].keys() - model.members.keys())
                 found += woken_differ(
-                    what, followed.pending_responses, pending_responses, group.members_to_wake | group.members_to_tell
+                    what,
+                    followed.pending_responses,
+                    pending_responses,
+                    group.members_to_wake | group.members_to_wake_later,
                 )
                 followed.pending_responses = pending_responses
                 found += [("invariant", "holds", violations) for violations in model.violations()]

@@ -32,7 +32,7 @@ class ClassicGroup:
         pending: member ids that were sent with MEMBER_ID_REQUIRED and have not joined.
         initial_left_ms: how much longer the first rebalance of an empty group may wait; -1: no such rebalance.
         member_added: a member has joined since the initial delay was last extended.
-        members_to_wake, members_to_tell: always empty: a step responds to parked requests itself.
+        members_to_wake, members_to_wake_later: always empty: a step responds to parked requests itself.
         offsets: the committed offsets.
     """
 
@@ -50,7 +50,7 @@ class ClassicGroup:
     initial_left_ms: int = -1
     member_added: bool = False
     members_to_wake: set[str] = field(default_factory=set)
-    members_to_tell: set[str] = field(default_factory=set)
+    members_to_wake_later: set[str] = field(default_factory=set)
     offsets: Offsets = field(default_factory=Offsets)
 
     def process_of(self, sender: str) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from ...protocol.messages.common import units_of
 from ...protocol.messages.describe import Move, Rebalance
@@ -33,7 +33,6 @@ from ...protocol.records.connect import (
 )
 from ...protocol.units import NO_UNITS, Unit, Units
 from ..kernel.current import NOTHING, Current
-from ..kernel.notify import may_learn_later
 from ..kernel.outcome import Outcome
 from ..kernel.unchanged import Key as UnchangedKey
 from ..sizes import connector_bytes
@@ -51,6 +50,9 @@ class Target:
 
 
 NO_TARGET = Target()
+
+WOKEN_AT_ONCE: Final = 8
+"""In a group of up to so many members, all learn a new target epoch at once."""
 
 
 def runnable_units(connector: ConnectorRecord) -> Iterable[tuple[Unit, int]]:
@@ -110,7 +112,7 @@ class Group:
         self.unchanged: dict[str, tuple[UnchangedKey, Outcome[Any]]] = {}
         # Members to notify: those that may have a new response since the runtime last cleared this set.
         self.members_to_wake: set[str] = set()
-        self.members_to_tell: set[str] = set()
+        self.members_to_wake_later: set[str] = set()
 
     @property
     def exists(self) -> bool:
@@ -251,10 +253,12 @@ class Group:
                 )
 
     def _wake_all(self) -> None:
-        """All members learn the target epoch; those that keep their units may learn it later."""
-        keeping = (who for who in self.members if self.current(who).assigned.keys() == self.target(who).units)
-        self.members_to_tell.update(may_learn_later(self.members, keeping))
-        self.members_to_wake.update(self.members.keys() - self.members_to_tell)
+        """All members learn the target epoch; those of a large group that keep their units, after the others."""
+        keeping: set[str] = set()
+        if len(self.members) > WOKEN_AT_ONCE:
+            keeping = {who for who in self.members if self.current(who).assigned.keys() == self.target(who).units}
+        self.members_to_wake_later |= keeping
+        self.members_to_wake |= self.members.keys() - keeping
 
     def _apply_rebalance(self, rebalance: Rebalance) -> None:
         self.clock_ms = max(self.clock_ms, rebalance.started_ms, rebalance.finished_ms)
@@ -358,5 +362,5 @@ def replay(group_id: str, records: Iterable[Record]) -> Group:
     for record in records:
         group.apply(record)
     group.members_to_wake.clear()
-    group.members_to_tell.clear()
+    group.members_to_wake_later.clear()
     return group

@@ -65,7 +65,7 @@ class ConsumerGroup:
             log: after a load, the next Heartbeat of the member tells it to join again.
         unchanged: outcomes of heartbeats that report nothing (``kernel.unchanged``).
         members_to_wake: members that may have a new response since the runtime last cleared this set.
-        members_to_tell: always empty: Kafka's clients do not park their heartbeats.
+        members_to_wake_later: always empty: all members learn a new target epoch at once.
     """
 
     def __init__(self, group_id: str) -> None:
@@ -94,7 +94,7 @@ class ConsumerGroup:
         self.awaited: dict[str, Awaited] = {}
         self.unchanged: dict[str, tuple[UnchangedKey, Outcome[Any]]] = {}
         self.members_to_wake: set[str] = set()
-        self.members_to_tell: set[str] = set()
+        self.members_to_wake_later: set[str] = set()
 
     @property
     def exists(self) -> bool:
