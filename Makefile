@@ -19,7 +19,7 @@ help:
 	@echo "make bench  time rebalances of 300 idle tasks over TCP, the assignors, the REST API, and tracing"
 	@echo "make simulate SEEDS=100 [SEED=n]   the whole group under faults, in one thread, in virtual time"
 	@echo "make soak   an hour of that, a quarter of it beside the reference model; then the tests with generated inputs, ten times as many; 100 faults of real pipelines"
-	@echo "make mutants [MUTANTS=--all]   plant faults in the code, one at a time; the tests must find every one"
+	@echo "make mutants [MUTANTS=--all]   measure coverage; then plant faults in the code, one at a time: the tests must find every one"
 
 # The stamp is newer than pyproject.toml exactly when the environment has what it asks for.
 $(VENV)/installed: pyproject.toml
@@ -64,6 +64,7 @@ soak: install
 	TEST_VOLUME=soak $(BIN)/python -m pytest -m generated -n 2 --dist loadgroup --timeout 7200
 
 mutants: install
+	COVERAGE=true $(BIN)/python -m pytest tests/test_coverage.py
 	$(BIN)/python -m tests.mutation $(MUTANTS)
 
 clean:

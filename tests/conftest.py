@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+collect_ignore = [] if os.environ.get("COVERAGE") == "true" else ["test_coverage.py"]
+
 
 @pytest.fixture(scope="session", autouse=True)
 def state_home(tmp_path_factory: pytest.TempPathFactory) -> None:

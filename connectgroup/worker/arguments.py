@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 from ..assign.api import ConnectAssignor
@@ -72,10 +73,17 @@ def check_callbacks(listener: WorkerRebalanceListener) -> None:
     who = type(listener).__name__
     for name in CALLBACKS:
         check_call(f"{who}.{name}", getattr(listener, name), ("units", "epoch"), f"def {name}(self, units, epoch)")
-    for name in dir(type(listener)):
-        near = difflib.get_close_matches(name, CALLBACKS, n=1, cutoff=0.8)
-        if near and name not in CALLBACKS and callable(getattr(listener, name)):
-            raise ConfigError(f"{who}.{name}", UNKNOWN_SETTING, f"{near[0]} (did you mean that?)")
+    for name, near in _nearly_callbacks(type(listener)):
+        if callable(getattr(listener, name)):
+            raise ConfigError(f"{who}.{name}", UNKNOWN_SETTING, f"{near} (did you mean that?)")
+
+
+@lru_cache(maxsize=64)
+def _nearly_callbacks(listener: type) -> tuple[tuple[str, str], ...]:
+    """The attributes of a class whose names are nearly those of callbacks, each with that callback."""
+    others = (name for name in dir(listener) if name not in CALLBACKS)
+    near = ((name, difflib.get_close_matches(name, CALLBACKS, n=1, cutoff=0.8)) for name in others)
+    return tuple((name, found[0]) for name, found in near if found)
 
 
 def check_runner(runner: Runner | None) -> None:

@@ -20,7 +20,7 @@ from tests.volume import volume
 from .faulty_vfs import FAILS_WITH, SQLITE_FULL, Call, DiskFault, FaultyVfs
 from .life import NAME, Acknowledged, append, holds, look, serves
 
-EVERY = volume(4, 1, 1)
+EVERY = volume(4, 2, 1)
 """Each of these calls fails in a run of its own: every call, or every fourth."""
 
 

@@ -27,6 +27,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, ParamSpec, TypeVar
 
+from connectgroup import plugins
 from connectgroup.coordinator import compute as server_side
 from connectgroup.errors import ConfigError
 from connectgroup.worker import callbacks, compute, heartbeat, offload, runner
@@ -318,7 +319,8 @@ def simulated() -> Iterator[None]:
     setattr(uuid, "uuid4", lambda: uuid.UUID(int=random.getrandbits(128), version=4))  # noqa: B010
     directories = [(name, getattr(runner, name)) for name in ("new_directory", "remove_directory")]
     pooled = offload.CallPool.run
-    disabled = logging.root.manager.disable
+    disabled, known_for_s = logging.root.manager.disable, plugins.KNOWN_FOR_S
+    setattr(plugins, "KNOWN_FOR_S", math.inf)  # noqa: B010  # the plug-ins are read once, not in each simulated second
     setattr(offload.CallPool, "run", _pooled)  # noqa: B010
     for module in modules:
         module.off_loop = off_loop
@@ -339,4 +341,5 @@ def simulated() -> Iterator[None]:
         setattr(uuid, "uuid4", new_uuid)  # noqa: B010
         setattr(time, "sleep", kept[1])  # noqa: B010
         setattr(threading.Thread, "start", kept[2])  # noqa: B010
+        setattr(plugins, "KNOWN_FOR_S", known_for_s)  # noqa: B010
         logging.disable(disabled)

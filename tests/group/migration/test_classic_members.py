@@ -23,7 +23,7 @@ from .driver import GROUP, Driver, named
 from .test_migration import REBALANCES, mixed
 
 
-@settings(max_examples=INPUTS // 40, deadline=None)
+@settings(max_examples=INPUTS // 100, deadline=None)
 @given(metadata=st.binary(max_size=80), cut=st.integers(0, 60), topics=st.frozensets(st.text(max_size=8), max_size=3))
 def test_any_metadata_is_joined_with_or_rejected(metadata: bytes, cut: int, topics: frozenset[str]) -> None:
     """Whatever bytes a client sends: a response, and records that can be stored."""
