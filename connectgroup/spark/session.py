@@ -213,7 +213,7 @@ def _master() -> dict[str, str]:
     """Return the settings of Spark's master, and the secret that its processes need in addition to local mode's."""
     master = os.environ.get(MASTER, "local[2]")
     if master == "local" or master.startswith("local["):
-        return {"spark.master": master}
+        return {"spark.master": master, "spark.python.daemon.module": "connectgroup.spark.python_daemon"}
     secret = os.environ.get(SECRET)
     if not secret:
         raise ConfigError(SECRET, NO_VALUE, f"spark.authenticate.secret of the cluster {master}")

@@ -73,15 +73,15 @@ def check_callbacks(listener: WorkerRebalanceListener) -> None:
     who = type(listener).__name__
     for name in CALLBACKS:
         check_call(f"{who}.{name}", getattr(listener, name), ("units", "epoch"), f"def {name}(self, units, epoch)")
-    for name, near in _nearly_callbacks(type(listener)):
+    for name, near in _nearly_callbacks(tuple(dir(type(listener)))):
         if callable(getattr(listener, name)):
             raise ConfigError(f"{who}.{name}", UNKNOWN_SETTING, f"{near} (did you mean that?)")
 
 
 @lru_cache(maxsize=64)
-def _nearly_callbacks(listener: type) -> tuple[tuple[str, str], ...]:
-    """The attributes of a class whose names are nearly those of callbacks, each with that callback."""
-    others = (name for name in dir(listener) if name not in CALLBACKS)
+def _nearly_callbacks(names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """Those of the names that are nearly the names of callbacks, each with that callback."""
+    others = (name for name in names if name not in CALLBACKS)
     near = ((name, difflib.get_close_matches(name, CALLBACKS, n=1, cutoff=0.8)) for name in others)
     return tuple((name, found[0]) for name, found in near if found)
 
