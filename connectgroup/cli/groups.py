@@ -73,7 +73,10 @@ async def describe_groups(options: argparse.Namespace) -> int:
             raise ConfigError("--offsets", group.group_id, "a group of consumers; connectgroup connectors offsets NAME")
         offsets = _offsets(await admin.committed_offsets(options.group)) if options.offsets else []
     if options.json:
-        print_json({**group_description(group), "offsets": offsets} if options.offsets else group_description(group))
+        described = group_description(group)
+        if options.members or options.offsets:
+            described = {name: described[name] for name in ("group_id", *(("workers",) if options.members else ()))}
+        print_json({**described, **({"offsets": offsets} if options.offsets else {})})
         return 0
     if options.members:
         _print_members(group)

@@ -171,7 +171,12 @@ def build_parser() -> argparse.ArgumentParser:
         help="groups of this type only; may be repeated",
     )
     listing.add_argument(
-        "--state", action="append", type=str.lower, help="groups in this state only, such as Stable; may be repeated"
+        "--state",
+        action="append",
+        type=str.lower,
+        choices=("assigning", "completingrebalance", "dead", "empty", "preparingrebalance", "reconciling", "stable"),
+        metavar="STATE",
+        help="groups in this state only: %(choices)s; may be repeated",
     )
     add_json(listing)
     listing.set_defaults(run=list_groups)

@@ -225,6 +225,10 @@ LINES = {
     ),
     "no command": ([], r"connectgroup: the following arguments are required: COMMAND; see connectgroup --help"),
     "an unknown command": (["flap"], r"connectgroup: argument COMMAND: invalid choice: 'flap' \(choose from .*\).*"),
+    "an unknown state": (
+        ["groups", "list", "--state", "nosuch"],
+        r"connectgroup groups list: argument --state: invalid choice: 'nosuch' \(choose from .*stable.*\).*",
+    ),
     "no group": (["worker"], r"connectgroup worker: the following arguments are required: --group; see .*"),
 }
 
