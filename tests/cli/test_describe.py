@@ -102,9 +102,9 @@ async def test_committed_offsets_and_members_of_a_group_are_shown_as_tables(caps
             ["old", "classic"],
         ]
         assert (await describe("workers", "--offsets"))[0][-3:] == ["connectors", "offsets", "NAME"]
-        members = json.loads(" ".join(sum(await describe("workers", "--members", "--json"), [])))
+        members = json.loads(" ".join(map(" ".join, await describe("workers", "--members", "--json"))))
         assert [(name, len(value)) for name, value in members.items()] == [("group_id", 7), ("workers", 2)]
-        committed = json.loads(" ".join(sum(await describe("g", "--offsets", "--json"), [])))
+        committed = json.loads(" ".join(map(" ".join, await describe("g", "--offsets", "--json"))))
         assert [each["offset"] for each in committed.pop("offsets")] == [0, 10]
         assert committed == {"group_id": "g"}
     finally:
