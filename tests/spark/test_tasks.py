@@ -357,7 +357,7 @@ def test_task_whose_java_is_suspended_is_stalled_and_starts_again_on_a_new_java(
     bench = Bench(tmp_path, "sqlite")
     bench.write("one.csv", range(10))
     states: list[UnitState] = []
-    unit, config = Unit("flights", 0), bench.config() | {"task.progress.timeout.ms": "15000"}
+    unit, config = Unit("flights", 0), bench.config() | {"task.progress.timeout.ms": "30000"}
 
     async def run() -> None:
         async def publish(name: str, epoch: int, configs: object) -> None: ...
