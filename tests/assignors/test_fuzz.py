@@ -62,7 +62,7 @@ def test_any_question_has_an_answer_or_a_plugin_error() -> None:
     rng = random.Random(SEED)
     valid = [input_group(rng) for _ in range(20)]
     succeeded = refused = 0
-    for number in range(INPUTS):
+    for number in range(INPUTS // 4):
         data = mutated(valid[number % len(valid)], valid, rng)
         try:
             _, response = wire.decode_response(data, api_key=20481, version=0)

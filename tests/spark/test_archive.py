@@ -33,9 +33,10 @@ def output_of_a_session(cache: Path) -> list[str]:
 
 
 def prepared(cache: Path) -> Path:
-    """An archive below ``cache``. A user's run copies what ``make test`` has prepared, which saves a session."""
+    """An archive below ``cache``: a copy of the one that ``make test`` has prepared, which saves a session."""
     options = archive_options(find_java())
-    if SIZE == "user" and options:
+    assert options or SIZE == "user", "connectgroup prepare, at the beginning of make test, has left no archive"
+    if options:
         archives = options[0].strip('"').partition("=")[2].split(":")
         folder = Path(archives[-1]).parent
         shutil.copytree(folder, cache / folder.parent.name / folder.name)
