@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 
 from .errors import ConfigError
+from .masking import HIDDEN, NOT_MASKED
 from .protocol.units import name_violation, printable
 
 MAX_MS = 3_600_000
@@ -74,8 +75,8 @@ def setting_texts(connector: str, config: Mapping[str, object]) -> dict[str, str
     """The configuration of a connector as text (``setting_text``).
 
     Raises:
-        ConfigError: the configuration is no mapping, or a setting is neither text, a number nor a boolean. Names the
-            connector and the setting.
+        ConfigError: the configuration is no mapping, a setting is neither text, a number nor a boolean, or it is the
+            mask of a credential. Names the connector and the setting.
     """
     where = f"connector {printable(connector)}: "
     if not isinstance(config, Mapping):
@@ -88,6 +89,8 @@ def setting_texts(connector: str, config: Mapping[str, object]) -> dict[str, str
         if text is None:
             allowed = "text, a number, true or false"
             raise ConfigError(f"{where}{printable(name)}", f"{value} ({type(value).__name__})", allowed)
+        if HIDDEN in text:
+            raise ConfigError(f"{where}{printable(name)}", HIDDEN, NOT_MASKED)
         texts[name] = text
     return texts
 

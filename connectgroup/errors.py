@@ -23,6 +23,7 @@
     ├── WireError                bytes that are not a message of this protocol
     ├── Fenced                   a rejected write: a later owner epoch of the same unit has been seen
     ├── ConfigError              an invalid setting: field, value, allowed values
+    │   └── NameNotFound         the setting names a worker, connector or task that does not exist
     ├── PluginError              a faulty assignor, listener or connector: its name and the violation
     ├── TimedOut                 a state was not reached in time
     └── WorkerAlreadyRun         a second ``Worker.run``: a Worker runs once
@@ -347,6 +348,10 @@ class ConfigError(ConnectGroupError):
             problem = f"got {shown!r}".replace("\\\\", "\\")
         super().__init__(f"{field}: {problem}" + (f"; allowed: {allowed}" if allowed else ""))
         self.field, self.value, self.allowed = field, value, allowed
+
+
+class NameNotFound(ConfigError):
+    """A setting names a worker, a connector or a task that the group does not have."""
 
 
 class PluginError(ConnectGroupError):

@@ -16,6 +16,9 @@ from typing import Final
 HIDDEN: Final = "[hidden]"
 """Shown instead of a masked value."""
 
+NOT_MASKED: Final = "the real value, which is not shown; or change only the other settings (PATCH, connectors patch)"
+"""What is allowed instead of a masked value that someone sends back."""
+
 _LEAST: Final = 4
 """Minimum length of a value to search for in a text, in characters: a shorter value occurs in too many words."""
 

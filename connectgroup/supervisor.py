@@ -272,7 +272,7 @@ class Supervisor:
                 await self._start_again(worker, at_once=True)
 
     async def _start(self, worker: WorkerProcess) -> None:
-        worker.started_s, worker.reported_s = asyncio.get_running_loop().time(), None
+        worker.started_s, worker.reported_s, worker.left = asyncio.get_running_loop().time(), None, False
         worker.process_id = new_process_id()
         worker.process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -319,7 +319,7 @@ class Supervisor:
                 worker.rejected = True
                 logger.error("%s %s, a configuration error: it is not started again", worker.name, ending(code))
                 return
-            if code == 0:
+            if code == 0 or worker.left:
                 logger.info("%s was stopped or drained: it is not started again", worker.name)
                 worker.wanted = False
                 return
@@ -333,11 +333,14 @@ class Supervisor:
         before: set[str] = set()
         while True:
             await asyncio.sleep(SILENCE_CHECK_S)
-            latest_s = asyncio.get_running_loop().time() - limit_s
+            now_s = asyncio.get_running_loop().time()
             silent = {
                 name
                 for name, worker in self.workers.items()
-                if worker.alive and worker.reported_s is not None and worker.reported_s < latest_s
+                if worker.alive
+                and worker.reported_s is not None
+                # A worker that has left reports no more: it stops Spark and deletes its files.
+                and worker.reported_s < now_s - max(limit_s, STOP_TIMEOUT_S if worker.left else 0)
             }
             # Twice in a row: after a pause of this process, reports that have arrived are read before the second check.
             suspects, before = silent & before, silent
@@ -346,7 +349,14 @@ class Supervisor:
             members = {member.member_id for member in (await self.describe()).members}
             for worker in (self.workers[name] for name in suspects - members):
                 if worker.process is not None:
-                    logger.error("%s has not responded for %g s and was removed: it is killed", worker.name, limit_s)
+                    if worker.left:
+                        logger.error(
+                            "%s has left, and has not ended within %g s: it is killed", worker.name, STOP_TIMEOUT_S
+                        )
+                    else:
+                        logger.error(
+                            "%s has not responded for %g s and was removed: it is killed", worker.name, limit_s
+                        )
                     with contextlib.suppress(ProcessLookupError):
                         worker.process.kill()
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from itertools import zip_longest
 from typing import Any
 
-from ..errors import ConfigError
+from ..errors import NameNotFound
 from ..protocol.messages.common import each_unit, units_of
 from ..protocol.messages.describe import NOT_STARTED, DescribedConnector, DescribedGroup, DescribedUnit, Move, Rebalance
 from ..protocol.units import Unit, printable, show
@@ -126,7 +126,7 @@ def find_unit(group: DescribedGroup, name: str) -> Unit:
     """The unit with this name: ``C-3`` is task 3 of connector C, ``C`` the connector itself.
 
     Raises:
-        ConfigError: the group has no such unit; lists what it has.
+        NameNotFound: the group has no such unit; lists what it has.
     """
     known = {connector.connector: connector for connector in group.connectors}
     connector, dash, task = name.rpartition("-")
@@ -137,11 +137,11 @@ def find_unit(group: DescribedGroup, name: str) -> Unit:
     if name in known:
         return Unit(name)
     if count:
-        raise ConfigError("--task", printable(name), f"{Unit(connector, 0)} to {Unit(connector, count - 1)}")
+        raise NameNotFound("--task", printable(name), f"{Unit(connector, 0)} to {Unit(connector, count - 1)}")
     if is_number and connector in known:
-        raise ConfigError("--task", printable(name), f"{Unit(connector)}, which has no tasks yet")
+        raise NameNotFound("--task", printable(name), f"{Unit(connector)}, which has no tasks yet")
     some = show([Unit(each) for each in known], limit=5)
-    raise ConfigError("--task", printable(name), f"a connector ({some}), or CONNECTOR-NUMBER for one of its tasks")
+    raise NameNotFound("--task", printable(name), f"a connector ({some}), or CONNECTOR-NUMBER for one of its tasks")
 
 
 def explain_task(group: DescribedGroup, unit: Unit) -> TaskExplanation:

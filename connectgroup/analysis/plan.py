@@ -15,7 +15,7 @@ from ..assign.api import ConnectAssignor
 from ..assign.placement import max_tasks
 from ..client.admin import Admin
 from ..config.connector_file import ConnectorFile
-from ..errors import ConfigError
+from ..errors import NameNotFound
 from ..plugins import load_assignor
 from ..protocol.messages.common import entries, masked, units_of
 from ..protocol.messages.connectors import ConnectorChange, TaskConfig, UpdateConnectorsRequest
@@ -117,7 +117,8 @@ async def plan(admin: Admin, group_id: str, change: Change) -> Plan:
 
     Raises:
         GroupIdNotFound: there is no such group.
-        ConfigError: the change names a worker, an assignor or a connector that does not exist or is invalid.
+        NameNotFound: the change names a worker that does not exist.
+        ConfigError: its assignor or connector does not exist or is invalid.
         NoPlan: the rules of the group reject the change.
     """
     described = await admin.describe(group_id, assignor_input=True)
@@ -240,7 +241,7 @@ def _check(described: DescribedGroup, change: Change) -> None:
     names = [member.member_id for member in described.members]
     for option, name in (("--drain", change.drain), ("--remove", change.remove)):
         if name and name not in names:
-            raise ConfigError(
+            raise NameNotFound(
                 option, printable(name), f"a worker of the group: {', '.join(names[:20]) or 'it has none'}"
             )
 

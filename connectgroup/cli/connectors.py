@@ -237,7 +237,8 @@ async def restart_connector(options: argparse.Namespace) -> int:
                 options.group, options.name, include_tasks=options.include_tasks, only_failed=options.only_failed
             )
         units = [str(Unit(options.name, task)) for task in restarted]
-        text = f"restarting {', '.join(units) or 'nothing: no matching connector or task is assigned'}"
+        nothing = f"nothing: no {'failed' if options.only_failed else 'matching'} connector or task is assigned"
+        text = f"restarting {', '.join(units) or nothing}"
         _report(options, options.name, text, restarted=units)
         epochs = {unit.task: unit.owner_epoch for unit in before.units if unit.task in restarted}
         await wait_for(admin, options, options.name, later_than=epochs)

@@ -13,7 +13,7 @@ from pydantic import Field
 from ..assign.placement import check_settings
 from ..checks import json_kind, setting_text
 from ..errors import NO_VALUE, ConfigError
-from ..masking import HIDDEN
+from ..masking import HIDDEN, NOT_MASKED
 from ..protocol.units import printable
 from .base import Name, Settings, checked
 
@@ -75,7 +75,7 @@ def read_unchecked(path: Path) -> ConnectorFile:
     connector = checked(ConnectorFile, content, where=f"{path}: ")
     for key, value in connector.config.items():
         if HIDDEN in value:
-            raise ConfigError(f"{path}: config.{printable(key)}", HIDDEN, "the value that a listing has masked")
+            raise ConfigError(f"{path}: config.{printable(key)}", HIDDEN, NOT_MASKED)
     name = connector.config.get("name", connector.name)
     if name != connector.name:
         raise ConfigError(f"{path}: config.name", name, f"{printable(connector.name)}, the name of the connector")

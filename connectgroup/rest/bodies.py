@@ -14,7 +14,7 @@ from typing import Any, Final
 from starlette.requests import ClientDisconnect, Request
 
 from ..checks import json_kind, setting_text
-from ..masking import HIDDEN
+from ..masking import HIDDEN, NOT_MASKED
 from ..protocol.units import printable
 from .errors import RestError
 
@@ -146,9 +146,7 @@ def _setting(field: str, value: Any) -> str | None:
     if text is None:
         raise RestError(400, f"{field}: got {json_kind(value)}; allowed: a string")
     if HIDDEN in text:
-        raise RestError(
-            400, f"{field}: got {HIDDEN}; allowed: the value that a response has masked, or PATCH without it"
-        )
+        raise RestError(400, f"{field}: got {HIDDEN}; allowed: {NOT_MASKED}")
     return text
 
 

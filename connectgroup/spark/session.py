@@ -202,6 +202,8 @@ def settings(java_options: Sequence[str] = ()) -> dict[str, str]:
         # The default, and the option in which a source of this package travels: it may contain a password.
         "spark.sql.redaction.options.regex": "(?i)url|plan",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+        # 15 s by default: on a busy machine, tasks failed again and again because their Python answered later.
+        "spark.python.authenticate.socketTimeout": "60s",
         "spark.sql.streaming.numRecentProgressUpdates": "2",
         "spark.sql.streaming.minBatchesToRetain": "10",
         # Checkpoints are temporary files on local disk: no fsync, no link and rename. Halves the minimum batch period.

@@ -41,6 +41,7 @@ from .runner_settings import RunnerSettings
 from .scratch import Scratch
 from .settings import PROCESS_ID_VARIABLE, Connections, WorkerSettings
 from .signals import handle_signals
+from .supervised import LEFT
 
 logger = logging.getLogger(__name__)
 
@@ -117,6 +118,9 @@ async def run_worker(config: WorkerConfig, *, supervised: bool = False) -> bool:
             if await _unless_stopped(worker, warming_up):
                 logger.info("joining group %s at %s", config.group, config.coordinator)
                 await worker.run()
+                if supervised and not worker.restarts:
+                    with contextlib.suppress(BrokenPipeError, ValueError):
+                        _write_report({LEFT: True})
             elif not await _ended_within(warming_up, WARM_UP_END_S):
                 # What it started still needs its directory: Spark's Java would hang without it, and end with this
                 # process otherwise. The next worker of this name removes the directory.
@@ -231,6 +235,10 @@ async def _report_to_supervisor(worker: Worker, runner: TaskRunner) -> None:
             word = {"rows": runner.rows, "units": len(runner.running), "epoch": worker.member.epoch}
             fastest = sorted(runner.metrics.rows_per_second().items(), key=itemgetter(1), reverse=True)
             word["rows_per_s"] = dict(fastest[:MAX_RATES])
-            sys.stdout.write(json.dumps(word) + "\n")
-            sys.stdout.flush()
+            _write_report(word)
             await asyncio.sleep(REPORT_EVERY_S)
+
+
+def _write_report(report: dict[str, object]) -> None:
+    sys.stdout.write(json.dumps(report) + "\n")
+    sys.stdout.flush()

@@ -10,6 +10,9 @@ import signal
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 
+LEFT = "left"
+"""Key of a worker's last report: it has left the group for good, and its process ends."""
+
 
 @dataclass(slots=True, eq=False)
 class WorkerProcess:
@@ -24,6 +27,7 @@ class WorkerProcess:
         wanted: whether the worker should run; false after a request to stop it.
         deaths: consecutive deaths, each after a short life.
         rejected: whether the process ended with a configuration error, so that it is not started again.
+        left: whether the current process has left the group, and only has to end.
         reported_s: time of the current process's latest report, by the clock of the event loop; null before the first.
         metrics_port: port at which the process serves its metrics; 0 for any; null: not at all.
     """
@@ -40,6 +44,7 @@ class WorkerProcess:
     started_s: float = 0.0
     deaths: int = 0
     rejected: bool = False
+    left: bool = False
     reported_s: float | None = None
     metrics_port: int | None = None
     watch: asyncio.Task[None] | None = None
@@ -61,6 +66,9 @@ class WorkerProcess:
             self.reported_s = asyncio.get_running_loop().time()
             with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
                 report = json.loads(line)
+                if LEFT in report:
+                    self.left = True
+                    continue
                 self.rows, self.units, self.epoch = int(report["rows"]), int(report["units"]), int(report["epoch"])
                 self.rows_per_s = {name: float(rate) for name, rate in report["rows_per_s"].items()}
 

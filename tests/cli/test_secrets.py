@@ -107,7 +107,7 @@ def test_commands_and_logs_show_no_credential(tmp_path: Path) -> None:
 def test_masked_value_is_not_accepted_as_a_value(tmp_path: Path) -> None:
     """The output of ``connectors list`` may be written back by mistake."""
     path = file_of(tmp_path / "c.json", {"connector.class": "idle", "db.password": "[hidden]"})
-    with pytest.raises(ConfigError, match=r"db\.password: got '\[hidden\]'; allowed: the value that a listing has"):
+    with pytest.raises(ConfigError, match=r"db\.password: got '\[hidden\]'; allowed: the real value"):
         read_connector(path)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import subprocess
 from collections.abc import Callable
@@ -139,6 +140,35 @@ async def test_worker_that_does_not_respond_is_killed_when_the_group_has_removed
         await until(lambda: worker.process is not stopped)
         await runs()
     assert "worker-1 has not responded for 2 s and was removed: it is killed" in caplog.messages
+
+
+SLOW_END = """
+import atexit, sys, time
+if "--supervised" in sys.argv:
+    atexit.register(time.sleep, 6)
+"""
+
+
+async def test_drained_worker_that_ends_slowly_is_neither_killed_nor_started_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has left, so it is silent and no member; the end of Spark may take longer than a session."""
+    caplog.set_level(logging.INFO)
+    (tmp_path / "slow").mkdir()
+    (tmp_path / "slow" / "sitecustomize.py").write_text(SLOW_END)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "slow"), prepend=os.pathsep)
+    times = {"session_timeout_ms": 2_000, "heartbeat_interval_ms": 500, "scheduled_rebalance_max_delay_ms": 0}
+    async with supervisor_of(tmp_path, workers=2, times=times) as supervisor:
+        await supervisor.admin.wait_until(
+            "sleepers", lambda group: len(group.members) == 2, what="two workers", timeout_s=60
+        )
+        worker = supervisor.workers["worker-2"]
+        await supervisor.admin.drain_worker("sleepers", "worker-2")
+        await until(lambda: worker.ended)
+        await until(lambda: not worker.wanted)
+        assert worker.process is not None
+        assert worker.process.returncode == 0
+    assert "worker-2 was stopped or drained: it is not started again" in caplog.messages
 
 
 ONLY_UP = """

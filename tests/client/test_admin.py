@@ -175,6 +175,8 @@ async def test_numbers_and_booleans_of_a_configuration_become_text(admin: Admin)
 async def test_invalid_value_names_connector_and_setting(admin: Admin) -> None:
     allowed = "allowed: text, a number, true or false"
     for call in (admin.put_connector, admin.add_connector, admin.patch_connector):
+        with pytest.raises(ConfigError, match=r"connector c: db\.password: got '\[hidden\]'; allowed: the real value"):
+            await call(GROUP, "c", {"connector.class": "idle", "db.password": "[hidden]"})
         with pytest.raises(ConfigError) as error:
             await call(GROUP, "a", {**CONFIG, "tasks.max": [1]})
         assert str(error.value) == f"connector a: tasks.max: got '[1] (list)'; {allowed}"
