@@ -99,9 +99,11 @@ class PipelineConnector(Connector):
                 positions[name] = position
         with self._positions() as store:
             if store is None:
-                super().alter_offsets(fencing_token, changes)
-            else:
-                store.alter(self.name, fencing_token, positions)
+                raise PluginError(
+                    "the connector doesn't support external modification of offsets: its sink stores none outside of "
+                    "the task; allowed: another sink, or a file as sink.offsets"
+                )
+            store.alter(self.name, fencing_token, positions)
 
     @property
     def fenced(self) -> bool:

@@ -76,6 +76,13 @@ async def test_offsets_of_other_sinks_in_files(api: Api, tmp_path: Path, sink: s
     assert await api("GET", "/connectors/c/offsets", 200) == body(a=5)
 
 
+async def test_sink_that_stores_no_offsets_is_the_reason_that_they_cannot_be_changed(api: Api, tmp_path: Path) -> None:
+    config = {key: value for key, value in pipeline(tmp_path).items() if not key.startswith("sink.")}
+    await stopped(api, {**config, "sink": "console"})
+    message = await api("DELETE", "/connectors/c/offsets", 400)
+    assert "its sink stores none outside of the task; allowed: another sink, or a file as sink.offsets" in message
+
+
 async def test_offsets_of_a_kafka_source_have_kafka_connects_form(api: Api, tmp_path: Path) -> None:
     config = {key: value for key, value in pipeline(tmp_path).items() if not key.startswith("source")}
     kafka = {"source": "kafka", "source.bootstrap.servers": "127.0.0.1:1", "source.topics": "t-1,u"}
