@@ -39,6 +39,10 @@ SECRET: Final = "CONNECTGROUP_SPARK_SECRET"
 DRIVER_HOST: Final = "CONNECTGROUP_SPARK_DRIVER_HOST"
 """Environment variable: the address at which the machines of a cluster reach this one; ``127.0.0.1`` by default."""
 
+SOCKET_TIMEOUT_S: Final = 60
+"""How long Spark's Java and Python wait for each other when they connect. With Spark's 15 s, tasks on a busy machine
+failed again and again."""
+
 REFLECTION: Final = ("reflect", "java_method", "try_reflect")
 """Functions of Spark SQL that call a method of Java by its name."""
 
@@ -120,6 +124,8 @@ def _start() -> SparkSession:
     java = find_java()
     ensure_java(java)
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = str(_python_launcher())
+    # For this process; the others have it by a setting.
+    os.environ.setdefault("SPARK_AUTH_SOCKET_TIMEOUT", str(SOCKET_TIMEOUT_S))
     # The task reports the cause of a query's end once; py4j would log it earlier, with a stack trace.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     logging.getLogger().addFilter(_is_not_from_py4j)
@@ -202,8 +208,7 @@ def settings(java_options: Sequence[str] = ()) -> dict[str, str]:
         # The default, and the option in which a source of this package travels: it may contain a password.
         "spark.sql.redaction.options.regex": "(?i)url|plan",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
-        # 15 s by default: on a busy machine, tasks failed again and again because their Python answered later.
-        "spark.python.authenticate.socketTimeout": "60s",
+        "spark.python.authenticate.socketTimeout": f"{SOCKET_TIMEOUT_S}s",
         "spark.sql.streaming.numRecentProgressUpdates": "2",
         "spark.sql.streaming.minBatchesToRetain": "10",
         # Checkpoints are temporary files on local disk: no fsync, no link and rename. Halves the minimum batch period.
