@@ -120,7 +120,7 @@ async def test_unknown_group_and_unknown_task_are_one_line(tmp_path: Path) -> No
     async with live_group(tmp_path, workers={}, connectors={"c": {"tasks.max": "1"}}) as group:
         for task in ("nosuch", "c-9", "c-x", "c-01", ""):
             done = await group.groups("explain", "--task", task or " ")
-            assert done.code == 2, task
+            assert done.code == 3, task
             assert done.err.count("\n") == 1
             assert done.err.startswith("connectgroup: --task: got ")
             assert "allowed: " in done.err
