@@ -245,7 +245,10 @@ async def test_of_many_concurrent_creations_one_succeeds(api: Api) -> None:
         ({"name": "c", "config": {**IDLE, "tasks.max": True}}, "tasks.max: got 'true'"),
         ({"name": "c", "config": {**IDLE, "stop.ms": "soon"}}, "stop.ms: got 'soon'"),
         ({"name": "c", "config": {**IDLE, "assignment.weigth": "1"}}, "did you mean that?"),
-        ({"name": "c", "config": {**IDLE, "api.key": "[hidden]"}}, "config.api.key: got [hidden]; allowed: the real value"),
+        (
+            {"name": "c", "config": {**IDLE, "api.key": "[hidden]"}},
+            "config.api.key: got [hidden]; allowed: the real value",
+        ),
         (
             {"name": "..", "config": IDLE},
             "name: got '..'; allowed: printable characters, no blanks at the ends, not '.' or '..'",
