@@ -329,18 +329,20 @@ class Supervisor:
 
     async def _watch_for_silence(self) -> None:
         """Kill workers that do not respond, once the group has removed them: their units run elsewhere by then."""
-        limit_s = self.server.config.session_timeout_ms / 1000
+        session_s = self.server.config.session_timeout_ms / 1000
         before: set[str] = set()
+
+        def limit_s(worker: WorkerProcess) -> float:
+            # A worker that has left reports no more: it stops Spark and deletes its files.
+            return max(session_s, STOP_TIMEOUT_S) if worker.left else session_s
+
         while True:
             await asyncio.sleep(SILENCE_CHECK_S)
             now_s = asyncio.get_running_loop().time()
             silent = {
                 name
                 for name, worker in self.workers.items()
-                if worker.alive
-                and worker.reported_s is not None
-                # A worker that has left reports no more: it stops Spark and deletes its files.
-                and worker.reported_s < now_s - max(limit_s, STOP_TIMEOUT_S if worker.left else 0)
+                if worker.alive and worker.reported_s is not None and worker.reported_s < now_s - limit_s(worker)
             }
             # Twice in a row: after a pause of this process, reports that have arrived are read before the second check.
             suspects, before = silent & before, silent
@@ -349,14 +351,10 @@ class Supervisor:
             members = {member.member_id for member in (await self.describe()).members}
             for worker in (self.workers[name] for name in suspects - members):
                 if worker.process is not None:
-                    if worker.left:
-                        logger.error(
-                            "%s has left, and has not ended within %g s: it is killed", worker.name, STOP_TIMEOUT_S
-                        )
-                    else:
-                        logger.error(
-                            "%s has not responded for %g s and was removed: it is killed", worker.name, limit_s
-                        )
+                    how = "left" if worker.left else "was removed"
+                    logger.error(
+                        "%s has not responded for %g s and %s: it is killed", worker.name, limit_s(worker), how
+                    )
                     with contextlib.suppress(ProcessLookupError):
                         worker.process.kill()
 

@@ -75,8 +75,10 @@ async def describe_groups(options: argparse.Namespace) -> int:
     if options.json:
         described = group_description(group)
         if options.members or options.offsets:
-            described = {name: described[name] for name in ("group_id", *(("workers",) if options.members else ()))}
-        print_json({**described, **({"offsets": offsets} if options.offsets else {})})
+            described = {"group_id": group.group_id} | ({"workers": described["workers"]} if options.members else {})
+        if options.offsets:
+            described["offsets"] = offsets
+        print_json(described)
         return 0
     if options.members:
         _print_members(group)
