@@ -66,10 +66,16 @@ def _count(connector: DescribedConnector, state: str) -> int:
 async def put_connectors(options: argparse.Namespace) -> int:
     """Create a connector (``create``), replace its configuration (``update``), or either (``put``)."""
     from ..config.connector_check import check_connector
-    from ..config.connector_file import read_connector
+    from ..config.connector_file import check_common, read_unchecked
+    from ..config.connector_validation import validate
 
-    connector = read_connector(options.file)
-    # Checked here, so that the operator sees the error, and not only in the log of the worker that would own it.
+    connector = read_unchecked(options.file)
+    # Checked here, so that the operator sees the errors, and not only in the log of the worker that would own it.
+    errors = validate({**connector.config, "name": connector.name}).errors
+    if len(errors) > 1:
+        lines = "".join(f"\n{options.file}: {error}" for error in errors)
+        raise InvalidRequest(f"{options.file}: {len(errors)} errors{lines}")
+    check_common(options.file, connector)
     try:
         check_connector(connector.name, connector.config)
     except ConfigError as error:

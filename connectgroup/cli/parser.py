@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -39,7 +40,10 @@ class _Parser(argparse.ArgumentParser):
         """A command rejects unknown options itself, so that the error refers to the help of the command."""
         options, unknown = super().parse_known_args(args, namespace)
         if unknown and self.get_default("run") is not None:
-            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+            names = [name for name in self._option_string_actions if name.startswith("--")]
+            near = difflib.get_close_matches(unknown[0].partition("=")[0], names, n=1, cutoff=0.75)
+            hint = f" ({near[0]}; did you mean that?)" if near else ""
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
         return options, unknown
 
 

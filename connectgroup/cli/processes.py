@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import ConfigError, ConnectGroupError, PluginError
 from ..garbage import short_collections
+from ..protocol.units import counted
 from .arguments import allowed_paths_of, secrets_of
 from .requests import admin_of
 from .security import ACCESS_OPTIONS
@@ -97,6 +98,7 @@ async def run_up(options: argparse.Namespace) -> int:
     _allow_open_files(coordinator.max_connections + coordinator.max_unauthenticated)
     stopping = _stop_event()
     explained, last, rows = 0, "", 0
+    started_ms = round(time.time() * 1_000)
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(short_collections())
         metrics_url = await stack.enter_async_context(_metrics_server(options.metrics_port))
@@ -111,6 +113,11 @@ async def run_up(options: argparse.Namespace) -> int:
             )
             _print_rest(url)
         pause_s = 1.0
+        earlier = [each for each in (await supervisor.describe()).rebalances if 0 <= each.finished_ms < started_ms]
+        if earlier:
+            explained = earlier[-1].epoch
+            known = f"{counted(len(earlier), 'rebalance')} of earlier runs"
+            print(f"{known}: connectgroup groups explain {options.group}", flush=True)
         while not stopping.is_set() and not supervisor.all_rejected:
             began = time.monotonic()
             group = await supervisor.describe()

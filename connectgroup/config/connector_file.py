@@ -39,13 +39,22 @@ def read_connector(path: Path) -> ConnectorFile:
         ConfigError: as ``read_unchecked``, or a setting is invalid. Names the file.
     """
     connector = read_unchecked(path)
+    check_common(path, connector)
+    return connector
+
+
+def check_common(path: Path, connector: ConnectorFile) -> None:
+    """Check the settings that do not depend on the connector's class.
+
+    Raises:
+        ConfigError: one is invalid. Names the file.
+    """
     if not connector.config.get("connector.class"):
         raise ConfigError(f"{path}: config.connector.class", NO_VALUE, "the name of a connector class")
     try:
         check_settings(connector.name, connector.config)
     except ConfigError as error:
         raise ConfigError(f"{path}: config.{error.field}", error.value, error.allowed) from error
-    return connector
 
 
 def read_unchecked(path: Path) -> ConnectorFile:

@@ -195,7 +195,7 @@ def definitions(config: Config) -> tuple[Definition, ...]:
         PluginError: the class cannot be loaded.
     """
     models = _models(load_connector_class(config.get("connector.class", "")), config)
-    defined = {definition.name: definition for definition in _common()}
+    defined = {definition.name: definition for definition in common_definitions()}
     for prefix, model in models.items():
         for key, field in _fields(model):
             defined.setdefault(prefix + key, _definition(prefix, key, field, model))
@@ -246,13 +246,13 @@ def validate(
                 break
     if not config.get("connector.class"):
         add("connector.class", 'Missing required configuration "connector.class" which has no default value.')
-        return result(_common())
+        return result(common_definitions())
     try:
         cls = load_connector_class(config["connector.class"])
         defined = definitions(config)
     except (ConfigError, PluginError) as error:
         add("connector.class", error)
-        return result(_common())
+        return result(common_definitions())
     for prefix, model in _models(cls, config).items():
         for setting, message in _model_errors(prefix, model, config):
             if setting not in errors:
@@ -333,7 +333,7 @@ def _definition(prefix: str, key: str, field: FieldInfo, model: type[BaseModel])
     )
 
 
-def _common() -> tuple[Definition, ...]:
+def common_definitions() -> tuple[Definition, ...]:
     """The settings that every connector has."""
     return (
         Definition(name="name", required=True, documentation="the connector's name, unique in its group"),

@@ -221,6 +221,12 @@ def parse_config(config: Config) -> Pipeline:
     """
     from ..spark.query import Pipeline
 
+    own = setting_names(PipelineSettings)
+    if not (config.get("source") and config.get("sink")):
+        # A misspelt one is also a missing one, and the misspelling is what must be corrected.
+        for key in config:
+            if key not in own and not key.startswith(_PREFIXES):
+                raise _unknown(key, own)
     if not config.get("source"):
         raise ConfigError("source", config.get("source", NO_VALUE), ", ".join(available("sources")))
     if not config.get("sink"):
@@ -228,7 +234,7 @@ def parse_config(config: Config) -> Pipeline:
     source, sink = load_source_class(config["source"]), load_sink_class(config["sink"])
     config = _with_converters(config, source, sink)
     known = [
-        *setting_names(PipelineSettings),
+        *own,
         *setting_names(source.Settings, SOURCE),
         *setting_names(sink.Settings, SINK),
     ]

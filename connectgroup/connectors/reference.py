@@ -11,6 +11,7 @@ from typing import Final
 
 from pydantic_core import PydanticUndefined
 
+from ..config.connector_validation import common_definitions
 from ..dataplane.settings import PluginSettings
 from ..plugins import (
     available,
@@ -32,12 +33,13 @@ applies to some rows only: `"transforms.a.predicate": "p", "predicates": "p", "p
 `"transforms.a.negate": "true"` selects the others. Names and settings are Kafka Connect's. This page is generated:
 `python -m connectgroup.connectors.reference > docs/connectors.md`.
 """
+_TABLE: Final = ("| setting | default | allowed |", "|---|---|---|")
 _UNFENCED: Final = " Its tasks are not fenced: a former owner of a task may still write."
 
 
 def reference() -> str:
     """Return the reference in Markdown."""
-    parts = [_HEAD, "## Settings of the pipeline\n\n" + _table(PipelineSettings, "")]
+    parts = [_HEAD, _common(), "## Settings of the pipeline\n\n" + _table(PipelineSettings, "")]
     sources = {name: load_source_class(name) for name in available("sources")}
     sinks = {name: load_sink_class(name) for name in available("sinks")}
     transforms = {name: load_transform_class(name, "type") for name in available("transforms")}
@@ -56,6 +58,19 @@ def reference() -> str:
     return "\n".join(parts)
 
 
+def _common() -> str:
+    rows = []
+    for each in common_definitions():
+        default = "required" if each.required else f"`{each.default}`" if each.default else ""
+        rows.append(_row(each.name, default, each.documentation))
+    return "\n".join(["## Settings of every connector", "", *_TABLE, *rows]) + "\n"
+
+
+def _row(name: str, default: str, allowed: str) -> str:
+    escaped = allowed.replace("|", "\\|")
+    return f"| `{name}` | {default} | {escaped} |"
+
+
 def _table(settings: type[PluginSettings], prefix: str) -> str:
     rows = []
     for key, field in settings.model_fields.items():
@@ -67,11 +82,10 @@ def _table(settings: type[PluginSettings], prefix: str) -> str:
         else:
             value = None if field.default is PydanticUndefined else field.default
             default = f"`{str(value).lower() if isinstance(value, bool) else value}`" if value not in (None, "") else ""
-        allowed = (field.description or f"the name of a {name}").replace("|", "\\|")
-        rows.append(f"| `{prefix}{name}` | {default} | {allowed} |")
+        rows.append(_row(prefix + name, default, field.description or f"the name of a {name}"))
     if not rows:
         return "No settings.\n"
-    return "\n".join(["| setting | default | allowed |", "|---|---|---|", *rows]) + "\n"
+    return "\n".join([*_TABLE, *rows]) + "\n"
 
 
 def _purpose(cls: type) -> str:

@@ -181,3 +181,9 @@ def test_up_runs_a_group_and_restarts_a_worker_that_died(idle: Path, tmp_path: P
     running = {(member, unit) for what, member, unit in entries if what == "START"}
     stopped = {(member, unit) for what, member, unit in entries if what == "STOP"}
     assert {member for member, _ in running - stopped} <= {"worker-1"}, "only tasks of the killed worker have no STOP"
+    with Program("up", *arguments) as up:
+        up.line_with(f" of earlier runs: connectgroup groups explain {GROUP}")
+        up.line_with("rebalance | ")
+        up.signal(signal.SIGINT)
+        assert up.ended() == 0, up.output()
+    assert not any("rebalance | epoch 5 " in line for line in up.lines), up.output()

@@ -20,6 +20,7 @@ from connectgroup.plugins import load_connector_class
 from connectgroup.transport.tcp_client import TcpClient
 
 from ..integration.processes import Finished
+from .connector_files import connector_file
 
 Command = Callable[..., Coroutine[Any, Any, Finished]]
 
@@ -354,6 +355,29 @@ def test_unknown_option_refers_to_the_help_of_its_command(capsys: pytest.Capture
     assert main(["connectors", "delete", "naps", "--state"]) == 2
     leaf = "connectgroup connectors delete"
     assert capsys.readouterr().err == f"{leaf}: unrecognized arguments: --state; see {leaf} --help\n"
+
+
+def test_misspelt_option_suggests_the_one_that_may_be_meant(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["up", "--wokers", "3"]) == 2
+    told = "connectgroup up: unrecognized arguments: --wokers 3 (--workers; did you mean that?)"
+    assert capsys.readouterr().err == f"{told}; see connectgroup up --help\n"
+
+
+async def test_create_reports_all_errors_of_a_configuration(command: Command, tmp_path: Path) -> None:
+    settings = {"connector.class": "pipeline", "tasks.max": "x", "sourc": "datagen", "sink": "nosuch"}
+    file = connector_file(tmp_path / "bad.json", **settings)
+    done = await command("connectors", "create", file)
+    assert done.code == 2
+    first, *errors = done.err.splitlines()
+    assert first == f"connectgroup: {file}: 4 errors"
+    assert [error.removeprefix(f"{file}: ").partition(";")[0] for error in errors] == [
+        "tasks.max: got 'x'",
+        'Missing required configuration "source" which has no default value.',
+        "sink: got 'nosuch'",
+        "sourc: unknown",
+    ]
+    failed = await command("connectors", "create", file, "--json")
+    assert json.loads(failed.err)["message"] == done.err.removeprefix("connectgroup: ").rstrip()
 
 
 async def test_list_shows_a_connector_that_failed_to_start(
