@@ -16,6 +16,7 @@
     │   ├── IllegalGeneration 22          ├── RebalanceInProgress 27
     │   ├── InvalidSessionTimeout 26      ├── MemberIdRequired 79
     │   ├── OffsetMetadataTooLarge 12     ├── InvalidRegularExpression 128
+    │   ├── GroupAuthorizationFailed 30   ├── SaslAuthenticationFailed 58
     │   └── UnknownServerError -1
     ├── LogError                 the log failed: the runtime drops the group and loads it again
     ├── TransportError           no response: the request may have been processed
@@ -125,6 +126,12 @@ class IllegalSaslState(GroupError):
     """A SASL request at a wrong time: out of order, or to a server that does not authenticate its clients."""
 
     code = 34
+
+
+class GroupAuthorizationFailed(GroupError):
+    """The user is not authorized to use the group."""
+
+    code = 30
 
 
 class SaslAuthenticationFailed(GroupError):

@@ -113,11 +113,11 @@ async def run_up(options: argparse.Namespace) -> int:
             )
             _print_rest(url)
         pause_s = 1.0
-        earlier = [each for each in (await supervisor.describe()).rebalances if 0 <= each.finished_ms < started_ms]
-        if earlier:
+        shown = (await supervisor.describe()).rebalances
+        if earlier := [each for each in shown if 0 <= each.finished_ms < started_ms]:
             explained = earlier[-1].epoch
-            known = f"{counted(len(earlier), 'rebalance')} of earlier runs"
-            print(f"{known}: connectgroup groups explain {options.group}", flush=True)
+            before = counted(len(earlier), "rebalance")
+            print(f"{before} of earlier runs: connectgroup groups explain {options.group}", flush=True)
         while not stopping.is_set() and not supervisor.all_rejected:
             began = time.monotonic()
             group = await supervisor.describe()
@@ -199,7 +199,8 @@ def _coordinator_values(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _security_values(options: argparse.Namespace) -> dict[str, Any]:
-    return {"authentication": not options.no_authentication} | {name: getattr(options, name) for name in ACCESS_OPTIONS}
+    users = {"authentication": not options.no_authentication, "group_users": dict(options.group_users)}
+    return users | {name: getattr(options, name) for name in ACCESS_OPTIONS}
 
 
 def _check_connections(workers: int, config: CoordinatorConfig) -> None:

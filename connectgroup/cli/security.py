@@ -36,11 +36,28 @@ def add_security(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="let any process that can connect do everything: it may read and write files as the workers' user",
     )
+    parser.add_argument(
+        "--group-users",
+        type=_users_of_group,
+        action="append",
+        default=[],
+        metavar="GROUP=USER,...",
+        help="only these users of the credentials may use the group, or all groups that begin with GROUP if it ends "
+        "in *; may be repeated (every user may use a group without this option)",
+    )
     _add_tls(
         parser,
         "the authorities of client certificates, which are required then",
         "the coordinator's certificate; required for an address that other machines reach",
     )
+
+
+def _users_of_group(text: str) -> tuple[str, tuple[str, ...]]:
+    group, _, users = text.partition("=")
+    names = tuple(name.strip() for name in users.split(","))
+    if not group or not all(names):
+        raise argparse.ArgumentTypeError(f"got {text!r}; allowed: GROUP=USER, or GROUP=USER,USER")
+    return group, names
 
 
 def _add_tls(parser: argparse.ArgumentParser, ca: str, certificate: str) -> None:

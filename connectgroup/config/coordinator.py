@@ -30,6 +30,8 @@ class CoordinatorConfig(Settings):
         tls_cert: PEM file with the certificate chain of the server; null: plain text.
         tls_key: PEM file with its private key.
         tls_ca: PEM file with the authorities of client certificates, which are required then (mutual TLS).
+        group_users: names of the users that may use a group, by group, or by a beginning of groups and ``*``. A group
+            without them is open to every user. The REST API has users of its own.
         data: the log's file: short for ``log: sqlite:///file``.
         log: the log's URL (``log.registry``). If both are null, all state is in memory, and a restart loses it.
         assignor: ``group.remote.assignor``: used if members list no assignor, and after failures.
@@ -71,6 +73,7 @@ class CoordinatorConfig(Settings):
     tls_cert: Path | None = None
     tls_key: Path | None = None
     tls_ca: Path | None = None
+    group_users: dict[ShortText, tuple[ShortText, ...]] = Field(default_factory=dict)
     data: Path | None = None
     log: str | None = None
     session_timeout_ms: Milliseconds = 10_000
@@ -116,6 +119,8 @@ class CoordinatorConfig(Settings):
         if self.credentials is not None and not self.authentication:
             allowed = "credentials, or no authentication; not both"
             raise ConfigError("credentials", self.credentials, allowed, is_path=True)
+        if self.group_users and not self.authentication:
+            raise ConfigError("group_users", ", ".join(self.group_users), "no group without authentication")
         if (self.tls_cert is None) != (self.tls_key is None):
             missing = "tls_key" if self.tls_key is None else "tls_cert"
             raise ConfigError(missing, NO_VALUE, "tls_cert and tls_key together")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from ..sasl.server import Authenticator
 from ..topics.broker import BrokerTopics
 from ..transport.access import Security, server_tls
 from ..transport.credentials import FILE_NAME, announce, create_credentials, own_file, read_passwords, withdraw
+from ..transport.group_access import GroupAccess
 from ..transport.tcp_server import TcpServer
 from .consumer_groups import ConsumerGroups
 from .own_assignors import server_assignors
@@ -91,6 +93,7 @@ class CoordinatorServer(GroupServer):
             limits=config.limits(),
             # The users are read when the server starts: until then their file may not exist.
             security=Security(authenticator=Authenticator({}) if config.authentication else None, tls=tls),
+            group_access=GroupAccess(config.group_users),
             loopback_only=True,
         )
         super().__init__(coordinator, server, config.host)
@@ -136,7 +139,11 @@ class CoordinatorServer(GroupServer):
     def _use(self, path: Path) -> None:
         if self.config.credentials is None:
             create_credentials(path)
-        self._server.authenticator = Authenticator(read_passwords("credentials", path))
+        passwords = read_passwords("credentials", path)
+        for user in itertools.chain.from_iterable(self.config.group_users.values()):
+            if user not in passwords:
+                raise ConfigError("group_users", user, f"users of {path}: {', '.join(passwords)}")
+        self._server.authenticator = Authenticator(passwords)
         self.credentials = path
 
     async def close(self) -> None:

@@ -22,6 +22,7 @@ from typing import Final
 from ..errors import (
     ComputeAssignment,
     FencedMemberEpoch,
+    GroupAuthorizationFailed,
     GroupIdNotFound,
     StaleMemberEpoch,
     UnknownMemberId,
@@ -269,12 +270,13 @@ class Member:
         outstanding = self._outstanding
         if outstanding is None or outstanding.request is not request:
             return []
-        if response.coordinator_epoch < self.coordinator_epoch:
+        denied = response.error_code == GroupAuthorizationFailed.code  # by the coordinator's port, without an epoch
+        if response.coordinator_epoch < self.coordinator_epoch and not denied:
             # The coordinator has been replaced and has not noticed yet (PD-10).
             self.on_no_answer(request)
             return []
         self._outstanding = None
-        self.coordinator_epoch = response.coordinator_epoch
+        self.coordinator_epoch = max(self.coordinator_epoch, response.coordinator_epoch)
         if response.error_code:
             return self._on_error(response, outstanding)
 

@@ -69,7 +69,6 @@ def units_in(response: DescribeResponse) -> int:
 class Server(Protocol):
     """What a connection needs of its server."""
 
-    handler: Handler
     limits: Limits
     authenticator: Authenticator | None
     on_connection_lost: Callable[[Request], None]
@@ -88,6 +87,8 @@ class Server(Protocol):
     def count_incomplete(self, connection: Connection, size: int) -> None: ...
 
     def log_complaint(self, host: str, what: str) -> None: ...
+
+    def handler_for(self, connection: Connection) -> Handler: ...
 
     def handle_locally(self, request: ApiVersionsRequest | FindCoordinatorRequest) -> Response: ...
 
@@ -120,7 +121,10 @@ class Connection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self.client_host = str(peer[0]) if peer else "unknown"
         self.conversation: Conversation[RequestHeader] = Conversation(
-            self._server.handler, client_host=self.client_host, response=self._answer, encode=self._encode_if_large
+            self._server.handler_for(self),
+            client_host=self.client_host,
+            response=self._answer,
+            encode=self._encode_if_large,
         )
         if self._server.is_closing:
             self._stopped = True

@@ -37,6 +37,7 @@ from ..wire.apis import (
 )
 from .access import Security
 from .base import Relay, reason
+from .group_access import AuthorizedHandler, GroupAccess
 from .handshake import Handshake
 from .limits import LOOPBACK, Limits, is_loopback, resolve
 from .tcp_connection import Connection
@@ -59,6 +60,7 @@ class TcpServer:
         node_id: node id in FindCoordinator responses.
         limits: limits for peers.
         security: what clients must prove, and TLS; null: nothing, and plain text.
+        group_access: which users may use which groups; null: every user all groups.
         loopback_only: whether ``start`` rejects a host that other machines can reach, unless ``security`` allows it.
 
     Attributes:
@@ -76,12 +78,14 @@ class TcpServer:
         node_id: int = 0,
         limits: Limits | None = None,
         security: Security | None = None,
+        group_access: GroupAccess | None = None,
         loopback_only: bool = False,
     ) -> None:
         self.handler, self.host, self.port = handler, host, port
         self.limits = limits or Limits()
         security = security or Security()
         self.authenticator = security.authenticator
+        self._group_access = group_access or GroupAccess({})
         self._advertised = (advertised_host, advertised_port, node_id)
         self._tls, self._loopback_only = security.tls, loopback_only and not security.is_reachable
         self.on_connection_lost: Callable[[Request], None] = lambda request: None
@@ -161,6 +165,17 @@ class TcpServer:
                 for connection in list(self._connections):
                     connection.abort()
         await listener.wait_closed()
+
+    def handler_for(self, connection: Connection) -> Handler:
+        """The handler of the requests of one connection."""
+        if not self._group_access:
+            return self.handler
+        return AuthorizedHandler(
+            self.handler,
+            self._group_access,
+            lambda: connection.admission.principal,
+            lambda what: self.log_complaint(connection.client_host, what),
+        )
 
     def handle_locally(self, request: ApiVersionsRequest | FindCoordinatorRequest) -> Response:
         """Respond to the requests that the server itself handles."""

@@ -12,6 +12,7 @@ from connectgroup.errors import (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
     FencedMemberEpoch,
+    GroupAuthorizationFailed,
     GroupIdNotFound,
     GroupMaxSizeReached,
     InvalidRequest,
@@ -152,6 +153,15 @@ def test_member_without_units_has_nothing_to_lose() -> None:
     assert machine.check_lease(1_000_000) == []
     assert machine.phase is Phase.MEMBER
     assert member().check_lease(1_000_000) == []
+
+
+def test_group_that_the_user_may_not_use_ends_the_worker() -> None:
+    """The coordinator's port refuses the request: the response has no coordinator epoch."""
+    machine = joined(0)
+    respond(machine, accepted(6, coordinator=3))
+    (action,) = respond(machine, rejected(GroupAuthorizationFailed.code, coordinator=-1))
+    assert isinstance(action, Fail)
+    assert isinstance(action.error, GroupAuthorizationFailed)
 
 
 def test_response_with_a_lower_coordinator_epoch_is_ignored() -> None:
