@@ -35,7 +35,7 @@ from connectgroup.wire.apis import APIS
 from .authenticating import port_of, serving
 
 GROUP, OPEN = "orders-eu", "clicks"
-RULES = {"orders*": ("alice",), "orders-test": ("bob",)}
+RULES: dict[str, tuple[str, ...]] = {"orders*": ("alice",), "orders-test": ("bob",)}
 WITHOUT_GROUP = {"ApiVersionsRequest", "FindCoordinatorRequest", "SaslHandshakeRequest", "SaslAuthenticateRequest"}
 ABOUT_A_GROUP = [
     api.request_class
