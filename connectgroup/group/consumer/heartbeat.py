@@ -58,7 +58,9 @@ def heartbeat(
         _admit(draft, request)
         member = group.members[member_id]
         store(draft, _updated(member, request), settings, before=member)
-    timers += ensure_computation(draft, settings)
+    # If nothing has changed, a computation in progress goes on. To look for another member takes long in a large group.
+    if draft.records or under_way(draft) is None:
+        timers += ensure_computation(draft, settings)
     timers += (deadlines.session(group.group_id, member_id, settings),)
 
     computation = under_way(draft)
