@@ -61,6 +61,9 @@ class Supervisor:
     """A worker group on this machine.
 
     ``async with Supervisor(...) as supervisor:`` starts the coordinator and the workers; leaving the block stops them.
+
+    Attributes:
+        environment: variables of workers that start from now on, besides those of this process.
     """
 
     def __init__(
@@ -128,6 +131,7 @@ class Supervisor:
         self._metrics_port = metrics_port
         self._kill_unresponsive = kill_unresponsive
         self._one_first = one_first
+        self.environment: dict[str, str] = {}
         self._others: asyncio.Task[None] | None = None
         self._silence: asyncio.Task[None] | None = None
         self._closing = False
@@ -286,7 +290,7 @@ class Supervisor:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env={**os.environ, PROCESS_ID_VARIABLE: str(worker.process_id)},
+            env={**os.environ, **self.environment, PROCESS_ID_VARIABLE: str(worker.process_id)},
             # A separate process group: Ctrl-C in a terminal signals only the supervisor, which then stops the workers.
             start_new_session=True,
         )

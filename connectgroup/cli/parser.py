@@ -76,6 +76,11 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add_assigning(up, "an assignor that the workers list, in order of preference; may be repeated (balanced)")
     add_group_protocol(up)
+    up.add_argument(
+        "--shared-spark",
+        action="store_true",
+        help="one Spark Connect server for all workers instead of one Java for each (extra 'spark-connect')",
+    )
     up.add_argument("--no-restart", action="store_true", help="do not restart a worker process that died")
     # Long enough for the start of Spark on a busy machine. The supervisor reports a worker that died, without a delay.
     add_server(up, rebalance_delay_ms=30_000)
@@ -84,7 +89,8 @@ def build_parser() -> argparse.ArgumentParser:
     add_metrics(up, "; worker-1 serves its own at the next port, worker-2 at the one after")
     add_secrets(up)
     add_allowed_paths(up, "the current directory")
-    up.set_defaults(run=run_up)
+    # Its workers create the group if the first connector does not, and have the same secrets.
+    up.set_defaults(run=run_up, new_group=True, gives_secrets=True)
 
     rest = commands.add_parser("rest", help="serve the REST API of a group")
     add_coordinator(rest)
@@ -160,7 +166,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_rest_port(worker)
     add_secrets(worker)
     add_allowed_paths(worker, "none")
-    worker.set_defaults(run=serve_worker)
+    worker.set_defaults(run=serve_worker, new_group=True)
 
     groups = commands.add_parser("groups", help="list, describe, explain and delete groups").add_subparsers(
         required=True, metavar="ACTION"

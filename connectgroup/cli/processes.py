@@ -13,23 +13,22 @@ import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
-from importlib import import_module
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ..errors import ConfigError, ConnectGroupError, PluginError
+from ..errors import ConfigError, ConnectGroupError
 from ..garbage import short_collections
 from ..protocol.units import counted
 from .arguments import allowed_paths_of, secrets_of
+from .http import metrics_server, print_rest, rest_server
 from .requests import admin_of
 from .security import ACCESS_OPTIONS
 
 if TYPE_CHECKING:
-    from ..client.admin import Admin
     from ..config.connector_file import ConnectorFile
     from ..config.coordinator import CoordinatorConfig
     from ..coordinator.server import GroupServer
-    from ..rest.events import Rates
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +91,7 @@ async def run_up(options: argparse.Namespace) -> int:
         secrets=secrets_of(options),
         allowed_paths=paths,
         metrics_port=options.metrics_port,
-        one_first=(os.cpu_count() or 1) < options.workers,
+        one_first=not options.shared_spark and (os.cpu_count() or 1) < options.workers,
     )
     _make_directory("--data", data)
     _allow_open_files(coordinator.max_connections + coordinator.max_unauthenticated)
@@ -101,7 +100,9 @@ async def run_up(options: argparse.Namespace) -> int:
     started_ms = round(time.time() * 1_000)
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(short_collections())
-        metrics_url = await stack.enter_async_context(_metrics_server(options.metrics_port))
+        metrics_url = await stack.enter_async_context(metrics_server(options.metrics_port))
+        if options.shared_spark:
+            supervisor.environment = await stack.enter_async_context(_shared_spark(data, connectors))
         await stack.enter_async_context(supervisor)
         print(f"coordinator at {supervisor.server.address}, group {options.group}", flush=True)
         print(f"connectors may use files in {', '.join(map(str, paths))} (--allowed-path)", flush=True)
@@ -109,9 +110,9 @@ async def run_up(options: argparse.Namespace) -> int:
             print(f"metrics at {metrics_url}", flush=True)
         if options.rest_port is not None:
             url = await stack.enter_async_context(
-                _rest_server(supervisor.admin, options, options.rest_port, rates=supervisor.rows_per_second)
+                rest_server(supervisor.admin, options, options.rest_port, rates=supervisor.rows_per_second)
             )
-            _print_rest(url)
+            print_rest(url)
         pause_s = 1.0
         shown = (await supervisor.describe()).rebalances
         if earlier := [each for each in shown if 0 <= each.finished_ms < started_ms]:
@@ -139,6 +140,19 @@ async def run_up(options: argparse.Namespace) -> int:
             raise ConfigError("up", "no worker that runs", "workers that start; each one reported its error above")
         print("stopping the workers ...", flush=True)
     return 0
+
+
+@contextlib.asynccontextmanager
+async def _shared_spark(data: Path, connectors: Sequence[ConnectorFile]) -> AsyncIterator[dict[str, str]]:
+    """Run a Spark Connect server; yields the environment variables with which a worker uses it."""
+    from ..spark.server import SparkServer
+
+    print("starting Spark, once for all workers ...", flush=True)
+    kafka = any(connector.config.get("source") == "kafka" for connector in connectors)
+    log = partial(print, "spark |", file=sys.stderr, flush=True)
+    async with SparkServer(data / "spark", kafka=kafka, log=log) as server:
+        print(f"Spark Connect server at {server.address}", flush=True)
+        yield server.environment
 
 
 def _check_connector_paths(options: argparse.Namespace, connectors: Sequence[ConnectorFile]) -> None:
@@ -220,93 +234,11 @@ async def serve_rest(options: argparse.Namespace) -> int:
     admin = admin_of(options, client_id="rest")
     # A full collection would delay every request for some 50 ms.
     with short_collections():
-        async with admin, _rest_server(admin, options, options.port) as url:
+        async with admin, rest_server(admin, options, options.port) as url:
             print(f"REST at {url}, group {options.group}", flush=True)
             print(f"page at {url}/page", flush=True)
             await stopping.wait()
     return 0
-
-
-def _print_rest(url: str) -> None:
-    """Print where the REST API and the live page are."""
-    print(f"REST at {url}", flush=True)
-    print(f"page at {url}/page", flush=True)
-
-
-@contextlib.asynccontextmanager
-async def _rest_server(
-    admin: Admin, options: argparse.Namespace, port: int, *, rates: Rates | None = None
-) -> AsyncIterator[str]:
-    """Serve the REST API; yields its URL.
-
-    Raises:
-        ConfigError: a connector class that clients may use is not installed.
-    """
-    from ..plugins import available
-
-    installed = available("connectors")
-    for name in options.rest_connector_classes or ():
-        if name not in installed:
-            option = "--connector-class" if options.run is serve_rest else "--rest-connector-class"
-            raise ConfigError(option, name, ", ".join(installed) or "none (connectors are not installed)")
-    values = {
-        "host": options.rest_host,
-        "port": port,
-        "group": options.group,
-        "users": options.rest_users,
-        "certificate": options.rest_certificate,
-        "key": options.rest_key,
-        "allowed_hosts": tuple(options.rest_allowed_hosts or ()),
-        "readers": options.rest_readers,
-        "connector_classes": tuple(options.rest_connector_classes or ()),
-        "requests_per_second": options.rest_requests_per_second,
-        "allowed_paths": allowed_paths_of(options),
-        **_known_secrets(options),
-        # ``up`` and a worker run members of the group, which create it if the first connector does not.
-        "new_group": options.run in (run_up, serve_worker) or getattr(options, "new_group", False),
-    }
-    async with _http_server(admin, values, rates) as url:
-        yield url
-
-
-def _known_secrets(options: argparse.Namespace) -> dict[str, Any]:
-    """The secrets that connectors may refer to. ``up`` gives its own to all workers; others know what they are told."""
-    secrets = secrets_of(options)
-    if options.run is not run_up and not secrets.env and not secrets.paths:
-        return {}
-    return {"secret_env": secrets.env, "secret_paths": secrets.paths}
-
-
-@contextlib.asynccontextmanager
-async def _metrics_server(port: int | None) -> AsyncIterator[str]:
-    """Serve the metrics of this process on the loopback address; yields the URL, empty without a port."""
-    if port is None:
-        yield ""
-        return
-    async with _http_server(None, {"port": port}) as url:
-        yield f"{url}/metrics"
-
-
-@contextlib.asynccontextmanager
-async def _http_server(admin: Admin | None, values: dict[str, Any], rates: Rates | None = None) -> AsyncIterator[str]:
-    """Run a ``RestServer`` with these settings; yields its URL."""
-    from ..config.base import checked
-    from ..config.rest import RestConfig
-
-    try:
-        from ..rest.server import RestServer
-
-        if admin is None:
-            import_module("..rest.metrics", __package__)  # fails now, and not at each scrape
-    except ModuleNotFoundError as error:
-        what = "the REST API" if admin is not None else "--metrics-port"
-        raise PluginError(f"{what} requires {error.name}; allowed: pip install 'connectgroup[rest]'") from error
-    server = RestServer(admin, checked(RestConfig, values), rates=rates)
-    await server.start()
-    try:
-        yield server.url
-    finally:
-        await server.close()
 
 
 async def serve_coordinator(options: argparse.Namespace) -> int:
@@ -318,7 +250,7 @@ async def serve_coordinator(options: argparse.Namespace) -> int:
     server = CoordinatorServer(config)
     rest = None
     if options.rest_port is not None:
-        rest = _rest_server(Admin.local(server.coordinator), options, options.rest_port)
+        rest = rest_server(Admin.local(server.coordinator), options, options.rest_port)
     return await _serve_groups(options, server, "coordinator at {}", connections, rest)
 
 
@@ -343,7 +275,7 @@ async def _serve_groups(
     async with contextlib.AsyncExitStack() as stack:
         # Before the log is loaded: the collections meanwhile are the longest otherwise.
         stack.enter_context(short_collections())
-        metrics_url = await stack.enter_async_context(_metrics_server(options.metrics_port))
+        metrics_url = await stack.enter_async_context(metrics_server(options.metrics_port))
         await server.start()
         print(line.format(server.address), flush=True)
         if metrics_url:
@@ -351,7 +283,7 @@ async def _serve_groups(
         try:
             async with rest or contextlib.nullcontext("") as url:
                 if url:
-                    _print_rest(url)
+                    print_rest(url)
                 await stopping.wait()
         finally:
             await server.close()
@@ -405,11 +337,11 @@ async def serve_worker(options: argparse.Namespace) -> int:
     config = checked(WorkerConfig, values)
     _make_directory("--scratch", scratch)
     async with contextlib.AsyncExitStack() as stack:
-        if metrics_url := await stack.enter_async_context(_metrics_server(options.metrics_port)):
+        if metrics_url := await stack.enter_async_context(metrics_server(options.metrics_port)):
             logger.info("metrics at %s", metrics_url)
         if options.rest_port is not None:
             admin = await stack.enter_async_context(admin_of(options, client_id="rest"))
-            url = await stack.enter_async_context(_rest_server(admin, options, options.rest_port))
+            url = await stack.enter_async_context(rest_server(admin, options, options.rest_port))
             logger.info("REST at %s, page at %s/page", url, url)
         restarts = await run_worker(config, supervised=options.supervised)
     if not restarts:

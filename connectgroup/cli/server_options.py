@@ -153,6 +153,7 @@ def add_rest_port(parser: argparse.ArgumentParser) -> None:
 
 def add_rest(parser: argparse.ArgumentParser, prefix: str) -> None:
     """Add the options of a REST server, each with this prefix."""
+    parser.set_defaults(rest_prefix=prefix, gives_secrets=False)
     parser.add_argument(
         f"{prefix}host",
         dest="rest_host",

@@ -88,6 +88,11 @@ def check_kafka_of_server(session: SparkSession) -> None:
         raise ConfigError("source", "kafka", f"a Spark Connect server started with spark.jars of {names}") from error
 
 
+def has_kafka_jars() -> bool:
+    """Whether the jars are in the cache."""
+    return all((_directory() / _file_name(name)).exists() for name, _ in KAFKA_JARS)
+
+
 def kafka_jars() -> list[Path]:
     """Return the jars; fetch them if the cache lacks one.
 
@@ -95,9 +100,9 @@ def kafka_jars() -> list[Path]:
         ConfigError: Maven is not installed, and the jars are not in the cache.
         SparkError: the jars cannot be fetched, or differ from the expected ones.
     """
-    directory = cache_directory() / "kafka-jars"
+    directory = _directory()
     expected = {directory / _file_name(name): digest for name, digest in KAFKA_JARS}
-    if not all(path.exists() for path in expected):
+    if not has_kafka_jars():
         _fetch(directory)
     for path, digest in expected.items():
         if not path.exists() or hashlib.sha256(path.read_bytes()).hexdigest() != digest:
@@ -133,6 +138,10 @@ def _fetch(directory: Path) -> None:
         for jar in sorted(fresh.glob("*.jar")):
             jar.replace(directory / jar.name)
     logger.info("fetched the jars of Spark's Kafka source into %s", directory)
+
+
+def _directory() -> Path:
+    return cache_directory() / "kafka-jars"
 
 
 def _file_name(coordinates: str) -> str:

@@ -123,7 +123,7 @@ def _start() -> SparkSession:
         ) from error
     java = find_java()
     ensure_java(java)
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = str(_python_launcher())
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = str(python_launcher())
     # For this process; the others have it by a setting.
     os.environ.setdefault("SPARK_AUTH_SOCKET_TIMEOUT", str(SOCKET_TIMEOUT_S))
     # The task reports the cause of a query's end once; py4j would log it earlier, with a stack trace.
@@ -165,16 +165,17 @@ def _ignore_error(request: object, client_address: object) -> None:
     """Replaces ``socketserver.BaseServer.handle_error``."""
 
 
-def settings(java_options: Sequence[str] = ()) -> dict[str, str]:
+def settings(java_options: Sequence[str] = (), *, scratch: Path | None = None) -> dict[str, str]:
     """Return Spark's settings for a worker; comments give the reason where it is not obvious.
 
     Args:
         java_options: further options of the Java process.
+        scratch: directory for Spark's files; null: the directory for temporary files of this process.
 
     Raises:
         ConfigError: a cluster needs a secret.
     """
-    scratch = Path(tempfile.gettempdir())
+    scratch = scratch or Path(tempfile.gettempdir())
     host = os.environ.get(DRIVER_HOST, "127.0.0.1")
     checkpointing = "org.apache.spark.sql.execution.streaming.checkpointing"
     return {
@@ -227,7 +228,7 @@ def _master() -> dict[str, str]:
     return {"spark.master": master, "spark.authenticate.secret": secret}
 
 
-def _python_launcher() -> Path:
+def python_launcher() -> Path:
     """Return the script that starts Spark's Python workers: this interpreter, with this package and an unzipped pyspark
     on its path.
 

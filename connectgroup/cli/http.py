@@ -1,0 +1,100 @@
+"""The HTTP servers of commands: the REST API with the live page, and the metrics of a process."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from collections.abc import AsyncIterator
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ConfigError, PluginError
+from .arguments import allowed_paths_of, secrets_of
+
+if TYPE_CHECKING:
+    from ..client.admin import Admin
+    from ..rest.events import Rates
+
+
+def print_rest(url: str) -> None:
+    """Print where the REST API and the live page are."""
+    print(f"REST at {url}", flush=True)
+    print(f"page at {url}/page", flush=True)
+
+
+@contextlib.asynccontextmanager
+async def rest_server(
+    admin: Admin, options: argparse.Namespace, port: int, *, rates: Rates | None = None
+) -> AsyncIterator[str]:
+    """Serve the REST API; yields its URL.
+
+    Raises:
+        ConfigError: a connector class that clients may use is not installed.
+    """
+    from ..plugins import available
+
+    installed = available("connectors")
+    for name in options.rest_connector_classes or ():
+        if name not in installed:
+            raise ConfigError(
+                f"{options.rest_prefix}connector-class",
+                name,
+                ", ".join(installed) or "none (connectors are not installed)",
+            )
+    values = {
+        "host": options.rest_host,
+        "port": port,
+        "group": options.group,
+        "users": options.rest_users,
+        "certificate": options.rest_certificate,
+        "key": options.rest_key,
+        "allowed_hosts": tuple(options.rest_allowed_hosts or ()),
+        "readers": options.rest_readers,
+        "connector_classes": tuple(options.rest_connector_classes or ()),
+        "requests_per_second": options.rest_requests_per_second,
+        "allowed_paths": allowed_paths_of(options),
+        **_known_secrets(options),
+        "new_group": getattr(options, "new_group", False),
+    }
+    async with _http_server(admin, values, rates) as url:
+        yield url
+
+
+def _known_secrets(options: argparse.Namespace) -> dict[str, Any]:
+    """The secrets that connectors may refer to. ``up`` gives its own to all workers; others know what they are told."""
+    secrets = secrets_of(options)
+    if not options.gives_secrets and not secrets.env and not secrets.paths:
+        return {}
+    return {"secret_env": secrets.env, "secret_paths": secrets.paths}
+
+
+@contextlib.asynccontextmanager
+async def metrics_server(port: int | None) -> AsyncIterator[str]:
+    """Serve the metrics of this process on the loopback address; yields the URL, empty without a port."""
+    if port is None:
+        yield ""
+        return
+    async with _http_server(None, {"port": port}) as url:
+        yield f"{url}/metrics"
+
+
+@contextlib.asynccontextmanager
+async def _http_server(admin: Admin | None, values: dict[str, Any], rates: Rates | None = None) -> AsyncIterator[str]:
+    """Run a ``RestServer`` with these settings; yields its URL."""
+    from ..config.base import checked
+    from ..config.rest import RestConfig
+
+    try:
+        from ..rest.server import RestServer
+
+        if admin is None:
+            import_module("..rest.metrics", __package__)  # fails now, and not at each scrape
+    except ModuleNotFoundError as error:
+        what = "the REST API" if admin is not None else "--metrics-port"
+        raise PluginError(f"{what} requires {error.name}; allowed: pip install 'connectgroup[rest]'") from error
+    server = RestServer(admin, checked(RestConfig, values), rates=rates)
+    await server.start()
+    try:
+        yield server.url
+    finally:
+        await server.close()
