@@ -170,12 +170,10 @@ async def worker_group(
         stack.push_async_callback(group.admin.close)
         for name, config in (connectors or {}).items():
             await group.admin.put_connector(group_id, name, config)
+        stack.push_async_callback(_stop_workers, group)
         for name in names:
             await group.add_worker(name, listeners=listeners(name))
-            stack.push_async_callback(_stop, group, name)
         yield group
-        for name in list(group.workers):
-            await group.stop_worker(name)
 
 
 def worker_names(workers: object) -> list[str]:
@@ -211,6 +209,11 @@ def _make_assignor(assignor: object) -> ConnectAssignor:
     raise ConfigError("assignors", assignor, "names, ConnectAssignor classes or objects")
 
 
-async def _stop(group: EmbeddedGroup, name: str) -> None:
-    if name in group.workers:
-        await group.stop_worker(name)
+async def _stop_workers(group: EmbeddedGroup) -> None:
+    """Stop all workers, whatever errors they end with."""
+    for worker in group.workers.values():
+        # Before the first one leaves: the others would start its units.
+        worker.stop()
+    async with AsyncExitStack() as stops:
+        for name in group.workers:
+            stops.push_async_callback(group.stop_worker, name)

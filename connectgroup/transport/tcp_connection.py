@@ -62,8 +62,10 @@ MANY_UNITS: Final = 5_000
 
 
 def units_in(response: DescribeResponse) -> int:
-    """The connectors and tasks that a response describes."""
-    return sum(len(connector.units) for group in response.groups for connector in group.connectors)
+    """The connectors and tasks that a response describes, or the partitions of consumers."""
+    units = sum(len(connector.units) for group in response.groups for connector in group.connectors)
+    members = (member for group in response.groups for member in group.members)
+    return max(units, sum(len(each.tasks) for member in members for each in member.assigned))
 
 
 class Server(Protocol):

@@ -68,6 +68,29 @@ class Recorder(WorkerRebalanceListener):
         self.units -= set(map(str, units))
 
 
+class Counter(WorkerRebalanceListener):
+    """Counts the units that were assigned to any worker."""
+
+    assigned = 0
+
+    def on_assigned(self, units: Units, epoch: int) -> None:
+        Counter.assigned += len(units)
+
+
+def test_end_of_the_block_starts_no_unit() -> None:
+    """All workers know that they stop before the first one leaves and its units could go to another."""
+
+    async def program() -> None:
+        async with worker_group(
+            "mine", workers=3, connectors={"letters": IDLE}, listeners=lambda worker: [Counter()]
+        ) as group:
+            await group.wait_stable()
+            before = Counter.assigned
+        assert Counter.assigned == before >= 5
+
+    run(program())
+
+
 def test_whole_group_runs_while_the_block_runs() -> None:
     recorders = {name: Recorder() for name in ("ann", "bob")}
 

@@ -12,7 +12,7 @@ from ...protocol.messages.consumer import (
     DescribedPartitions,
     by_topic,
 )
-from ...protocol.messages.describe import DescribedGroup, DescribedMember
+from ...protocol.messages.describe import DescribedGroup, DescribedMember, DescribeRequest
 from ...protocol.records.base import MemberState
 from ...protocol.units import TopicPartition, Unit
 from ..kernel.computation import under_way
@@ -65,8 +65,8 @@ def _shown(group: ConsumerGroup, partitions: Iterable[TopicPartition]) -> Descri
     )
 
 
-def describe(group: ConsumerGroup) -> DescribedGroup:
-    """A group that exists, as ConnectGroupDescribe has it: its state, epochs and members."""
+def describe(group: ConsumerGroup, request: DescribeRequest) -> DescribedGroup:
+    """A group that exists, as ConnectGroupDescribe has it: its state, its epochs and, unless left out, its members."""
     computing = under_way(group)
     return DescribedGroup(
         group_id=group.group_id,
@@ -78,7 +78,9 @@ def describe(group: ConsumerGroup) -> DescribedGroup:
         assignor_error=group.computation.error if group.computation is not None else "",
         incarnation=group.created_ms,
         protocol_type="consumer",
-        members=tuple(
+        members=()
+        if request.connectors_only
+        else tuple(
             DescribedMember(
                 member_id=member.member_id,
                 instance_id=member.instance_id,

@@ -14,6 +14,10 @@ class Holders(Generic[U]):
     def __init__(self) -> None:
         self._holders: dict[U, tuple[str, int]] = {}
 
+    def __len__(self) -> int:
+        """The number of units that have an owner."""
+        return len(self._holders)
+
     def owner(self, unit: U) -> str | None:
         """The member that owns the unit, or ``None``."""
         holder = self._holders.get(unit)
