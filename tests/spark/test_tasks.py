@@ -111,7 +111,7 @@ def test_batch_replayed_by_spark_is_written_once(bench: Bench, monkeypatch: pyte
     bench.write("one.csv", range(10, 20), mode="a")
     run.wait(lambda: len(handed) >= 2 and len(bench.seen()) >= 20)
     assert bench.seen() == [*range(20)]
-    assert sum(run.rows) == 20
+    run.wait(lambda: sum(run.rows) == 20)
 
 
 def test_range_of_a_batch_comes_from_the_offset_log(table: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
