@@ -169,7 +169,13 @@ class Task(ABC):
 
     @abstractmethod
     def stop(self) -> None:
-        """Stop the work; after this returns, the task no longer writes. Called once; may drain."""
+        """Stop the work; after this returns, the task no longer writes. Called once; may drain.
+
+        Raises:
+            Exception: the task may still write; logged as one line. The worker does not acknowledge the revocation, so
+                that the group assigns the task to another worker only after the rebalance timeout. A worker that ends
+                leaves the group nevertheless, and another worker is assigned the task at once.
+        """
 
     def abandon(self) -> None:  # noqa: B027 (to do nothing is the usual case)
         """End what the task runs on, so that ``stop`` returns. Called from another thread if ``stop`` hangs.

@@ -56,7 +56,8 @@ class WorkerRebalanceListener:
 
         Raises:
             Exception: the revocation is not acknowledged: the units are not assigned to another member until the
-                rebalance timeout removes this worker. Raise only if that is better than to continue.
+                rebalance timeout removes this worker. Raise only if that is better than to continue. A worker that ends
+                leaves the group nevertheless, and other members are assigned its units at once.
         """
         return None
 

@@ -67,6 +67,7 @@ class Member:
             before any unit starts, and shrinks when a stop is complete.
         revoking: units whose stop has been requested and is not complete.
         unfenced: the units of ``owned`` that have not been reported as fenced.
+        retiring: whether this worker is about to leave: it accepts no new units and does not rejoin.
         process_id: identifies this process; sent with every request (PD-15).
         os_process: names this process to the operating system; sent with every heartbeat (PD-13).
     """
@@ -105,7 +106,7 @@ class Member:
         self._acknowledge = False
         self._flush_requested = False
         self._missed_assignment = False
-        self._stopping_for_good = False
+        self.retiring = False
         self._statuses: dict[Unit, TaskStatus] = {}
         self._told_epoch = JOIN_EPOCH  # of the last target assignment that was delivered to an assignor
         self._confirmed_ms: int | None = None
@@ -128,7 +129,7 @@ class Member:
     def _may_speak(self) -> bool:
         if self.phase in (Phase.LOSING, Phase.GONE):
             return False
-        return not (self._stopping_for_good and self.phase is Phase.JOINING)
+        return not (self.retiring and self.phase is Phase.JOINING)
 
     @property
     def has_statuses(self) -> bool:
@@ -146,7 +147,7 @@ class Member:
 
     def retire(self) -> list[Action]:
         """Accept no new units and do not rejoin, since this worker is about to leave. Revoke all units."""
-        self._stopping_for_good = True
+        self.retiring = True
         units = frozenset(self.owned) - self.revoking
         if not units or self.phase is Phase.LOSING:
             return []
@@ -290,9 +291,9 @@ class Member:
                 *self._tell_assignor(response.assignment, converted.units),
                 *self._take(converted, response.assignment.incarnation),
             ]
-        if response.restart and not (self._stopping_for_good or self.draining):
+        if response.restart and not (self.retiring or self.draining):
             actions.append(Restart())
-        if response.drain and not (self._stopping_for_good or self.draining):
+        if response.drain and not (self.retiring or self.draining):
             actions.append(Drain())
         return actions
 
@@ -324,13 +325,13 @@ class Member:
                 return []
             case _:
                 # No heartbeat is sent until all units have stopped, and then only the leave.
-                self._stopping_for_good = True
+                self.retiring = True
                 self.phase = Phase.LOSING
                 return [Fail(error=error)]
 
     def _tell_assignor(self, assignment: MemberAssignment, units: Units) -> list[Action]:
         """Deliver a new target assignment to the assignor the group used, if this worker offers it (PD-12)."""
-        if not assignment.assignor or self.epoch <= self._told_epoch or self._stopping_for_good:
+        if not assignment.assignor or self.epoch <= self._told_epoch or self.retiring:
             return []
         self._told_epoch = self.epoch
         if assignment.assignor not in {info.name for info in self.assignors}:
@@ -353,7 +354,7 @@ class Member:
             self.revoking |= revoke
             return [Revoke(units=frozenset(revoke), epoch=self.epoch)]
         new = assignment.units.difference(self.owned)
-        if not new or self._stopping_for_good:
+        if not new or self.retiring:
             return []
         if self.revoking:
             # The coordinator assigns no units during a revocation; send a full heartbeat when it is complete.

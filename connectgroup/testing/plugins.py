@@ -42,7 +42,7 @@ def make_listeners(specs: Listeners) -> list[WorkerRebalanceListener]:
         load_listener(spec) if isinstance(spec, str) else spec if isinstance(spec, WorkerRebalanceListener) else spec()
         for spec in specs
     ]
-    check_plugins((), listeners)  # here, because ``GuardedListener`` has all callbacks
+    check_plugins((), listeners)  # here, because ``guarded_listener`` has all callbacks
     return listeners
 
 
@@ -109,8 +109,16 @@ class GuardedTask(Task):
             self._task.stop()
 
 
+def guarded_listener(listener: WorkerRebalanceListener, node: Node) -> WorkerRebalanceListener:
+    """A listener that is not called after its worker was killed. Errors name the class that it stands for."""
+    cls = type(listener)
+    members = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+    guarded: type[GuardedListener] = type(cls.__name__, (GuardedListener,), members)
+    return guarded(listener, node)
+
+
 class GuardedListener(WorkerRebalanceListener):
-    """A listener that is not called after its worker was killed."""
+    """See ``guarded_listener``."""
 
     def __init__(self, listener: WorkerRebalanceListener, node: Node) -> None:
         self._listener, self._node = listener, node

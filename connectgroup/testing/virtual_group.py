@@ -29,8 +29,9 @@ from ..worker.runner import TaskRunner
 from ..worker.runner_settings import RunnerSettings
 from ..worker.settings import Connections, WorkerSettings
 from .faults import Fault, Faults
+from .logged_errors import noted_errors
 from .network import Link, Network
-from .plugins import GuardedListener, RecordingRunner, class_loader, make_assignors, make_listeners
+from .plugins import RecordingRunner, class_loader, guarded_listener, make_assignors, make_listeners
 from .virtual_time import Node, VirtualLoop, virtual_sleep
 from .worker_group import COORDINATOR, GroupPlan, WorkerGroup
 
@@ -97,6 +98,7 @@ class VirtualGroup(WorkerGroup):
         self._scratch = Path(self._cleanup.enter_context(tempfile.TemporaryDirectory(prefix="connectgroup-")))
         self._cleanup.enter_context(virtual_sleep(self.loop))
         self._cleanup.enter_context(self.faults.armed())
+        self._cleanup.enter_context(noted_errors(self.history, self.loop))
         try:
             self._start_coordinator()
             for name, spec in plan.connectors.items():
@@ -205,7 +207,7 @@ class VirtualGroup(WorkerGroup):
             MemberSettings(group_id=self.plan.group_id, member_id=name, traits=traits),
             Connections(heartbeats=links[0], control=links[1]),
             assignors=make_assignors(self.plan.assignors),
-            listeners=[GuardedListener(listener, node) for listener in make_listeners(self.plan.listeners)],
+            listeners=[guarded_listener(listener, node) for listener in make_listeners(self.plan.listeners)],
             times=WorkerSettings(first_sequence=self._sequence, process_id=self._sequence),
         )
         runner = TaskRunner(

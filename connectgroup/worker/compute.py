@@ -127,7 +127,8 @@ class Computations:
             assignor, earlier = self._assignors[name], self._calls.get(name)
             if earlier is not None and not earlier.done():
                 # Never run two calls at a time; waiting for a second call that hangs would not help.
-                raise PluginError(f"{describe_assignor(assignor)}: has not returned from an earlier call")
+                why = f"an earlier call did not return within {timeout_s:g} s, and still runs"
+                raise PluginError(f"{describe_assignor(assignor)}: {why}")
             asked = off_loop(f"assignor {name}", run_assignor, assignor, group_from_prepare(prepared))
             self._calls[name] = call = asyncio.ensure_future(asked)
             # After the timeout no code awaits this call: retrieve its error.

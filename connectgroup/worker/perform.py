@@ -213,7 +213,9 @@ class Performer:
             # The unit may still be writing, so the revocation must not be acknowledged (reliability X6, F18).
             described = self.describe_failure(error)
             mark_failed(type(error).__name__)
-            logger.error("%s: the stop failed, so it is not acknowledged: %s", show(action.units), described)
+            # A leave is always attempted (KAFKA-16639).
+            effect = "but this worker leaves the group" if self._member.retiring else "so it is not acknowledged"
+            logger.error("%s: the stop failed, %s: %s", show(action.units), effect, described)
             return
         if self._losing.is_set():
             return

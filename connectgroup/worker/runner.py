@@ -79,7 +79,8 @@ class Runner(Protocol):
 
         Raises:
             Exception: one of them failed to stop, and may still be writing. The worker does not acknowledge the
-                revocation, so that the group assigns the units to another member only after the rebalance timeout.
+                revocation, so that the group assigns the units to another member only after the rebalance timeout. A
+                worker that ends leaves the group nevertheless: other members are then assigned its units at once.
         """
 
 
@@ -387,7 +388,7 @@ class TaskRunner:
                 else:
                     await stop
             except Exception as error:
-                logger.error("%s: stop raised: %s", unit, run.line_of(error))
+                logger.error("%s: stop raised: %s", unit, _with_location(run.line_of(error), error, cls))
                 run.stop_error = error
                 events.keep(error)
         if events.failure is not None:
@@ -417,10 +418,8 @@ class TaskRunner:
         message = run.line_of(error) if error is not None else ""
         if error is not None:
             cls = self._classes.get(run.grant.connector_config.get("connector.class", ""))
-            location = error.location if isinstance(error, PluginError) else ""
-            failed = PluginError(message, location=location or (location_of(error, cls) if cls is not None else ""))
             what = "has stalled" if state is UnitState.STALLED else "failed"
-            logger.log(level, "%s %s: %s", run.grant.unit, what, failed.with_location())
+            logger.log(level, "%s %s: %s", run.grant.unit, what, _with_location(message, error, cls))
         self._report(
             TaskStatus(
                 connector=run.grant.unit.connector,
@@ -433,6 +432,12 @@ class TaskRunner:
                 fenced_by=error.token if isinstance(error, Fenced) else -1,
             )
         )
+
+
+def _with_location(message: str, error: BaseException, cls: type[Connector] | None) -> str:
+    """The message of an error, followed by file and line of the connector class's package, if it is from there."""
+    location = error.location if isinstance(error, PluginError) else ""
+    return PluginError(message, location=location or (location_of(error, cls) if cls else "")).with_location()
 
 
 def _class_of(classes: Mapping[str, type[Connector]], name: str) -> type[Connector]:
