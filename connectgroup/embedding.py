@@ -12,19 +12,21 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Final
 
 from .assign.api import ConnectAssignor
 from .assign.placement import NO_TRAITS, WorkerTraits
 from .checks import check_call, check_name, check_object, check_whole
 from .client.admin import Admin
 from .client.conditions import no_unit_starts, shown
+from .connector import Connector
 from .coordinator.runtime import Coordinator
 from .errors import ConfigError
 from .group.connect.settings import GroupSettings
 from .listener import WorkerRebalanceListener
 from .log.memory import MemoryLog
 from .member.settings import MemberSettings
-from .plugins import load_assignor, load_connector_class
+from .own_plugins import ConfigOrTasks, check_connector, class_loader, make_assignor, without_class
 from .protocol.messages.describe import DescribedGroup
 from .transport.local import LocalClient
 from .worker.loop import Worker
@@ -38,6 +40,9 @@ MAX_WORKERS = 1_000
 """Workers that ``worker_group`` starts; the coordinator's default limit is the same."""
 
 
+WORKERS: Final = f"a whole number from 0 to {MAX_WORKERS}, or a list of names, each once"
+
+
 class EmbeddedGroup:
     """A group in this process; created by ``worker_group``.
 
@@ -48,11 +53,18 @@ class EmbeddedGroup:
         workers: the running workers by name.
     """
 
-    def __init__(self, group_id: str, coordinator: Coordinator, assignors: Assignors, scratch: Path) -> None:
+    def __init__(
+        self,
+        group_id: str,
+        coordinator: Coordinator,
+        assignors: Assignors,
+        scratch: Path,
+        classes: Mapping[str, type[Connector]],
+    ) -> None:
         self.group_id, self.coordinator = group_id, coordinator
         self.admin = Admin.local(coordinator)
         self.workers: dict[str, Worker] = {}
-        self._assignors, self._scratch = tuple(assignors), scratch
+        self._assignors, self._scratch, self._load_class = tuple(assignors), scratch, class_loader(classes)
         self._lives: dict[str, AsyncExitStack] = {}
         self._task_runners: set[str] = set()
 
@@ -68,8 +80,8 @@ class EmbeddedGroup:
 
         Args:
             traits: its labels, rack, capacity and host, for assignors.
-            runner: runs its units. ``None``: a ``TaskRunner``, which runs the installed connector classes that the
-                configurations name (``connector.class``).
+            runner: runs its units. ``None``: a ``TaskRunner``, which runs the connector classes that the configurations
+                name (``connector.class``): installed ones, and those that ``worker_group`` was given.
 
         Raises:
             ConfigError: the name or another argument cannot be used, or a worker of this name runs.
@@ -91,9 +103,7 @@ class EmbeddedGroup:
             # The coordinator has no port: this program alone adds connectors, and it has the same rights as they.
             settings = RunnerSettings(scratch=self._scratch / name, group_id=self.group_id, allowed_paths=None)
             publish, report = worker.publish_tasks, worker.report
-            worker.set_runner(
-                TaskRunner(name, settings, load_class=load_connector_class, publish=publish, report=report)
-            )
+            worker.set_runner(TaskRunner(name, settings, load_class=self._load_class, publish=publish, report=report))
             self._task_runners.add(name)
         self.workers[name], self._lives[name] = worker, life
         return worker
@@ -135,7 +145,7 @@ async def worker_group(
     group_id: str,
     *,
     workers: int | Sequence[str] = 1,
-    connectors: Mapping[str, Mapping[str, object]] | None = None,
+    connectors: Mapping[str, ConfigOrTasks] | None = None,
     assignors: Assignors = ("balanced",),
     listeners: Callable[[str], Sequence[WorkerRebalanceListener]] = lambda worker: (),
     settings: GroupSettings | None = None,
@@ -144,7 +154,8 @@ async def worker_group(
 
     Args:
         workers: their number (``worker-1``, ``worker-2``, ...), or their names.
-        connectors: configurations by name; numbers and booleans become text.
+        connectors: by name: a number of idle tasks, or a configuration. ``connector.class`` is the name of an installed
+            class, or a class; numbers and booleans become text.
         assignors: entry-point names, classes or objects, in order of preference; empty: the coordinator assigns.
         listeners: a function that returns the listeners of a worker, called with the worker's name:
             ``lambda worker: [Recorder(worker)]``. Not a list: each worker has listeners of its own.
@@ -157,6 +168,12 @@ async def worker_group(
     names = worker_names(workers)
     if connectors is not None:
         check_object("connectors", connectors, Mapping, 'by name: {"letters": {"connector.class": "idle"}}')
+    configs: dict[str, dict[str, object]] = {}
+    classes: dict[str, type[Connector]] = {}
+    for name, spec in (connectors or {}).items():
+        check_connector(f"connectors: {name}", spec)
+        configs[name], own = without_class(spec)
+        classes |= own
     if settings is not None:
         check_object("settings", settings, GroupSettings, "GroupSettings(...), of the group")
     check_call("listeners", listeners, ("worker",), "a function of the worker's name: lambda worker: [listener]")
@@ -166,9 +183,9 @@ async def worker_group(
         coordinator = Coordinator(MemoryLog(), settings or GroupSettings())
         await coordinator.start()
         stack.push_async_callback(coordinator.close)
-        group = EmbeddedGroup(group_id, coordinator, assignors, Path(scratch))
+        group = EmbeddedGroup(group_id, coordinator, assignors, Path(scratch), classes)
         stack.push_async_callback(group.admin.close)
-        for name, config in (connectors or {}).items():
+        for name, config in configs.items():
             await group.admin.put_connector(group_id, name, config)
         stack.push_async_callback(_stop_workers, group)
         for name in names:
@@ -176,12 +193,15 @@ async def worker_group(
         yield group
 
 
-def worker_names(workers: object) -> list[str]:
-    """The names of the first workers."""
+def worker_names(workers: object, allowed: str = WORKERS) -> list[str]:
+    """The names of the first workers.
+
+    Raises:
+        ConfigError: ``workers`` is neither a number nor names; says what is allowed.
+    """
     if isinstance(workers, int):
         check_whole("workers", workers, 0, MAX_WORKERS)
         return [f"worker-{number}" for number in range(1, workers + 1)]
-    allowed = f"a whole number from 0 to {MAX_WORKERS}, or a list of names, each once"
     if isinstance(workers, str) or not isinstance(workers, Iterable):
         raise ConfigError("workers", workers, allowed)
     names = list(workers)
@@ -196,17 +216,7 @@ def _make_assignors(assignors: Assignors) -> list[ConnectAssignor]:
     """The assignors of one worker."""
     if isinstance(assignors, str) or not isinstance(assignors, Sequence):
         raise ConfigError("assignors", assignors, "a list of names, ConnectAssignor classes or objects")
-    return [_make_assignor(each) for each in assignors]
-
-
-def _make_assignor(assignor: object) -> ConnectAssignor:
-    if isinstance(assignor, str):
-        return load_assignor(assignor)
-    if isinstance(assignor, type) and issubclass(assignor, ConnectAssignor):
-        return assignor()
-    if isinstance(assignor, ConnectAssignor):
-        return assignor
-    raise ConfigError("assignors", assignor, "names, ConnectAssignor classes or objects")
+    return [make_assignor(each) for each in assignors]
 
 
 async def _stop_workers(group: EmbeddedGroup) -> None:

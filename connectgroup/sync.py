@@ -29,6 +29,7 @@ from .embedding import Assignors, EmbeddedGroup
 from .group.connect.settings import GroupSettings
 from .listener import WorkerRebalanceListener
 from .member.settings import MemberSettings
+from .own_plugins import ConfigOrTasks
 from .protocol.messages.describe import DescribedGroup
 from .transport.base import Client
 from .worker.arguments import check_settings
@@ -189,7 +190,7 @@ def worker_group(
     group_id: str,
     *,
     workers: int | Sequence[str] = 1,
-    connectors: Mapping[str, Mapping[str, object]] | None = None,
+    connectors: Mapping[str, ConfigOrTasks] | None = None,
     assignors: Assignors = ("balanced",),
     listeners: Callable[[str], Sequence[WorkerRebalanceListener]] = lambda worker: (),
     settings: GroupSettings | None = None,

@@ -43,13 +43,18 @@ def has_started_all(group: DescribedGroup) -> bool:
 
 
 def describe_failures(group: DescribedGroup) -> str:
-    """The units with an error, for a message: the first one, and how many there are; empty without any."""
+    """The units with an error, for a message: the first one, and how many there are; then the assignor's error.
+
+    Returns:
+        Text that begins with a semicolon; empty if there is no error.
+    """
     failed = [(each.connector, unit) for each in group.connectors for unit in each.units if unit.message]
+    said = f"; the assignor says: {group.assignor_error}" if group.assignor_error else ""
     if not failed:
-        return ""
+        return said
     connector, unit = failed[0]
     more = f" ({len(failed)} units have errors)" if len(failed) > 1 else ""
-    return f"; {Unit(connector, unit.task)} is {unit.state}: {unit.message}{more}"
+    return f"; {Unit(connector, unit.task)} is {unit.state}: {unit.message}{more}{said}"
 
 
 def shown(names: list[str]) -> str:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
 
 from ..assign.api import ConnectAssignor
+from ..checks import check_call, kind_of, setting_text
 from ..connector import Config, Connector, Task, TaskContext
 from ..errors import ConfigError
 from ..listener import WorkerRebalanceListener
 from ..member.actions import Grant
-from ..plugins import load_assignor, load_connector_class, load_listener
+from ..own_plugins import ConfigOrTasks, class_loader, make_listener, without_class
 from ..protocol.units import Units
 from ..worker.arguments import check_plugins
 from ..worker.runner import Runner
@@ -21,67 +20,54 @@ from .virtual_time import Node
 Assignors = Sequence[str | Callable[[], ConnectAssignor] | ConnectAssignor]
 """Entry-point names, classes (one instance per worker), or instances (one for all workers)."""
 
-Listeners = Sequence[str | Callable[[], WorkerRebalanceListener] | WorkerRebalanceListener]
+OneWorkersListeners = Sequence[str | Callable[[], WorkerRebalanceListener] | WorkerRebalanceListener]
 """As ``Assignors``, for rebalance listeners."""
 
-ConfigOrTasks = int | Mapping[str, Any]
-"""A connector of a test: a number of idle tasks, or a configuration, in which ``connector.class`` may be a class."""
+Listeners = OneWorkersListeners | Callable[[str], OneWorkersListeners]
+"""The listeners of each worker, or a function of the worker's name that returns them."""
+
+LISTENERS = "a list of names, classes or instances, or a function of the worker's name: lambda worker: [listener]"
 
 
-def make_assignors(specs: Assignors) -> list[ConnectAssignor]:
-    """The assignors of one worker."""
-    return [
-        load_assignor(spec) if isinstance(spec, str) else spec if isinstance(spec, ConnectAssignor) else spec()
-        for spec in specs
-    ]
+def check_listeners(listeners: object) -> None:
+    """Check that listeners are a list or a function.
+
+    Raises:
+        ConfigError: they are not.
+    """
+    if isinstance(listeners, str | type) or not (isinstance(listeners, Sequence) or callable(listeners)):
+        raise ConfigError("listeners", kind_of(listeners), LISTENERS)
+    if callable(listeners):
+        check_call("listeners", listeners, ("worker",), LISTENERS)
 
 
-def make_listeners(specs: Listeners) -> list[WorkerRebalanceListener]:
+def listeners_of(listeners: Listeners, worker: str) -> OneWorkersListeners:
     """The listeners of one worker."""
-    listeners = [
-        load_listener(spec) if isinstance(spec, str) else spec if isinstance(spec, WorkerRebalanceListener) else spec()
-        for spec in specs
-    ]
+    found = listeners(worker) if callable(listeners) else listeners
+    if isinstance(found, str) or not isinstance(found, Sequence):
+        raise ConfigError(f"listeners of {worker}", kind_of(found), "a list of names, classes or instances")
+    return found
+
+
+def make_listeners(specs: OneWorkersListeners) -> list[WorkerRebalanceListener]:
+    """The listeners of one worker."""
+    listeners = [make_listener(spec) for spec in specs]
     check_plugins((), listeners)  # here, because ``guarded_listener`` has all callbacks
     return listeners
 
 
-def class_name(cls: type[Connector]) -> str:
-    """The name under which a test's own connector class is configured."""
-    return f"{cls.__module__}.{cls.__qualname__}".replace("<locals>.", "")
-
-
-def check_spec(field: str, spec: object) -> None:
-    """Check that a connector of a test is a number of tasks or a configuration.
-
-    Raises:
-        ConfigError: it is neither.
-    """
-    if isinstance(spec, bool) or not isinstance(spec, Mapping | int) or (isinstance(spec, int) and spec < 1):
-        allowed = 'a number of idle tasks, at least 1, or a configuration: {"connector.class": MyConnector}'
-        raise ConfigError(field, spec, allowed)
-
-
 def configuration(spec: ConfigOrTasks) -> tuple[dict[str, str], dict[str, type[Connector]]]:
     """A connector's configuration as the group stores it, and the test's own class that it names, if any."""
-    if isinstance(spec, int):
-        return {"connector.class": "idle", "tasks.max": str(spec)}, {}
-    config: dict[str, Any] = {"tasks.max": "1", **spec}
-    classes: dict[str, type[Connector]] = {}
-    cls = config.get("connector.class")
-    if inspect.isclass(cls) and issubclass(cls, Connector):
-        config["connector.class"] = class_name(cls)
-        classes[config["connector.class"]] = cls
-    return {name: str(value) for name, value in config.items()}, classes
+    config, classes = without_class(spec)
+    # Also other values than those of ``setting_text``: a test has paths.
+    texts = {name: str(value) if (text := setting_text(value)) is None else text for name, value in config.items()}
+    return {"tasks.max": "1", **texts}, classes
 
 
-def class_loader(classes: Mapping[str, type[Connector]], node: Node) -> Callable[[str], type[Connector]]:
+def guarded_classes(classes: Mapping[str, type[Connector]], node: Node) -> Callable[[str], type[Connector]]:
     """Load the test's own classes and, by entry point, the installed ones; their tasks end with the node."""
-
-    def load(name: str) -> type[Connector]:
-        return guarded_class(classes.get(name) or load_connector_class(name), node)
-
-    return load
+    load = class_loader(classes)
+    return lambda name: guarded_class(load(name), node)
 
 
 def guarded_class(cls: type[Connector], node: Node) -> type[Connector]:

@@ -15,7 +15,8 @@ import pytest
 
 if TYPE_CHECKING:
     from ..group.connect.settings import GroupSettings
-    from .plugins import Assignors, ConfigOrTasks, Listeners
+    from ..own_plugins import ConfigOrTasks
+    from .plugins import Assignors, Listeners
     from .spans import Spans
     from .worker_group import WorkerGroup, Workers
 
@@ -187,7 +188,8 @@ class StartGroup:
             connectors: by name: a number of idle tasks, or a configuration. ``connector.class`` may be a class.
             assignors: of each worker, in order of preference: entry-point names, classes or instances. Empty: the
                 coordinator assigns.
-            listeners: of each worker, likewise.
+            listeners: of each worker, likewise; or a function of the worker's name that returns them:
+                ``lambda worker: [Recorder(worker)]``.
             settings: of the group; the default session timeout is 10 s, the heartbeat interval 3 s.
             real: processes, SQLite, TCP and real time. Plug-ins must be names, or classes at the top level of a file.
 

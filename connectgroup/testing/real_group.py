@@ -25,6 +25,7 @@ from ..assign.placement import WorkerTraits
 from ..client.admin import Admin
 from ..transport.credentials import FILE_NAME, VARIABLE
 from ..transport.tcp_client import TcpClient
+from .plugins import listeners_of
 from .tcp_proxy import TcpProxy
 from .worker_group import COORDINATOR, GroupPlan, WorkerGroup
 from .worker_process import reference
@@ -56,10 +57,9 @@ class RealGroup(WorkerGroup):
         self._root = Path(self._folder.name)
         self._journal, self._read_bytes = self._root / "journal", 0
         self._journal.touch()
-        self._plugins = {
-            "assignors": [reference(plugin) for plugin in plan.assignors],
-            "listeners": [reference(plugin) for plugin in plan.listeners],
-        }
+        self._assignors = [reference(plugin) for plugin in plan.assignors]
+        for name in plan.names:  # an error precedes the start
+            self._listeners(name)
         self._classes: dict[str, Any] = {}
         self._workers: dict[str, _Worker] = {}
         self._coordinator: subprocess.Popen[bytes] | None = None
@@ -162,7 +162,8 @@ class RealGroup(WorkerGroup):
         proxy = TcpProxy("127.0.0.1", self._port)
         self._call(proxy.start())
         settings = {
-            **self._plugins,
+            "assignors": self._assignors,
+            "listeners": self._listeners(name),
             "name": name,
             "traits": asdict(traits),
             "group": self.plan.group_id,
@@ -183,6 +184,9 @@ class RealGroup(WorkerGroup):
         self._workers[name] = _Worker(process, proxy)
         self._alive[name] = True
         self.history.note(f"{name} starts")
+
+    def _listeners(self, name: str) -> list[Any]:
+        return [reference(plugin) for plugin in listeners_of(self.plan.listeners, name)]
 
     def stop(self, name: str) -> None:
         self.resume(name)

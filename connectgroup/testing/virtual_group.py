@@ -19,6 +19,7 @@ from ..coordinator.runtime import Coordinator
 from ..log.memory import MemoryLog, MemoryStorage
 from ..masking import masked_text
 from ..member.settings import MemberSettings
+from ..own_plugins import make_assignor
 from ..protocol.messages.describe import DescribedGroup
 from ..protocol.records.base import Kind, Tombstone
 from ..protocol.records.connect import ComputationRecord, Record
@@ -31,7 +32,7 @@ from ..worker.settings import Connections, WorkerSettings
 from .faults import Fault, Faults
 from .logged_errors import noted_errors
 from .network import Link, Network
-from .plugins import RecordingRunner, class_loader, guarded_listener, make_assignors, make_listeners
+from .plugins import RecordingRunner, guarded_classes, guarded_listener, listeners_of, make_listeners
 from .virtual_time import Node, VirtualLoop, virtual_sleep
 from .worker_group import COORDINATOR, GroupPlan, WorkerGroup
 
@@ -202,18 +203,19 @@ class VirtualGroup(WorkerGroup):
 
     def _make(self, name: str, node: Node, traits: WorkerTraits) -> _Member:
         links = [self._network.link(name), self._network.link(name)]
+        listeners = listeners_of(self.plan.listeners, name)
         self._sequence += 1_000_000_000
         worker = Worker(
             MemberSettings(group_id=self.plan.group_id, member_id=name, traits=traits),
             Connections(heartbeats=links[0], control=links[1]),
-            assignors=make_assignors(self.plan.assignors),
-            listeners=[guarded_listener(listener, node) for listener in make_listeners(self.plan.listeners)],
+            assignors=[make_assignor(each) for each in self.plan.assignors],
+            listeners=[guarded_listener(listener, node) for listener in make_listeners(listeners)],
             times=WorkerSettings(first_sequence=self._sequence, process_id=self._sequence),
         )
         runner = TaskRunner(
             name,
             RunnerSettings(scratch=self._scratch / name, group_id=self.plan.group_id, allowed_paths=None),
-            load_class=class_loader(self._classes, node),
+            load_class=guarded_classes(self._classes, node),
             publish=worker.publish_tasks,
             report=worker.report,
         )

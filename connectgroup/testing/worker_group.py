@@ -20,16 +20,19 @@ from random import Random
 from typing import Any, ClassVar, Final, TypeVar
 
 from ..assign.placement import WorkerTraits
-from ..checks import check_name, check_object
+from ..checks import check_name, check_object, kind_of
 from ..client.admin import Admin
-from ..embedding import worker_names
-from ..errors import ConfigError, GroupError, TransportError
+from ..client.conditions import MAX_NAMES, shown
+from ..embedding import WORKERS, worker_names
+from ..errors import ConfigError, GroupError, GroupIdNotFound, TransportError
 from ..group.connect.settings import GroupSettings
+from ..own_plugins import ConfigOrTasks, check_connector
+from ..protocol.messages.common import units_of
 from ..protocol.messages.describe import DescribedGroup
-from ..protocol.units import Unit
+from ..protocol.units import Unit, show
 from .faults import Fault
 from .history import History
-from .plugins import Assignors, ConfigOrTasks, Listeners, check_spec, configuration
+from .plugins import Assignors, Listeners, check_listeners, configuration
 
 T = TypeVar("T")
 
@@ -61,18 +64,18 @@ class GroupPlan:
         Raises:
             ConfigError: an argument cannot be used: its name, its value, and what is allowed.
         """
-        worker_names(self.workers)
+        worker_names(self.workers, f'{WORKERS}, or traits by name: {{"a": WorkerTraits(...)}}')
         for name, traits in self.workers.items() if isinstance(self.workers, Mapping) else ():
             if not isinstance(traits, WorkerTraits):
                 raise ConfigError(f"workers: {name}", traits, "WorkerTraits(...)")
         if not isinstance(self.connectors, Mapping):
             raise ConfigError("connectors", self.connectors, 'by name: {"numbers": 6}')
         for name, spec in self.connectors.items():
-            check_spec(f"connectors: {name}", spec)
+            check_connector(f"connectors: {name}", spec)
         check_object("settings", self.settings, GroupSettings, "GroupSettings(...), of the group")
-        for field_name, plugins in (("assignors", self.assignors), ("listeners", self.listeners)):
-            if isinstance(plugins, str) or not isinstance(plugins, Sequence):
-                raise ConfigError(field_name, plugins, "a list of names, classes or instances")
+        if isinstance(self.assignors, str) or not isinstance(self.assignors, Sequence):
+            raise ConfigError("assignors", kind_of(self.assignors), "a list of names, classes or instances")
+        check_listeners(self.listeners)
 
     @property
     def names(self) -> list[str]:
@@ -100,6 +103,7 @@ class WorkerGroup(ABC):
         self.history = History(lambda: self.now)
         self._traits = dict(plan.workers) if isinstance(plan.workers, Mapping) else {}
         self._alive: dict[str, bool] = {}  # name to whether it can reach the coordinator
+        self._absence = ""  # why ``describe`` returned nothing
         self._known: dict[str, None] = {}  # all workers that were ever started
 
     @property
@@ -128,11 +132,14 @@ class WorkerGroup(ABC):
         Raises:
             AssertionError: it does not hold within this many seconds; the message tells the group's story.
         """
+        return self._until(condition, within, lambda: f"{what or getattr(condition, '__name__', 'the condition')}: ")
+
+    def _until(self, condition: Callable[[], object], within: float, describe: Callable[[], str]) -> float:
+        """See ``until``. ``describe`` returns the beginning of the message."""
         started = self.now
         while not condition():
             if self.now - started > within:
-                name = what or getattr(condition, "__name__", "the condition")
-                raise AssertionError(f"{name}: not within {within:g} s\n{self.story()}")
+                raise AssertionError(f"{describe()}not within {within:g} s\n{self.story()}")
             self.advance(STEP_S)
         return self.now - started
 
@@ -142,34 +149,52 @@ class WorkerGroup(ABC):
         A worker that was killed, stopped, paused or partitioned is not reachable: this waits until the group has
         noticed. Returns and raises as ``until``.
         """
-        return self.until(self.is_stable, within=within, what="a stable group")
+        return self._until(self.is_stable, within, lambda: f"a stable group ({self._instability()}): ")
 
     def is_stable(self) -> bool:
         """Whether the group is stable, as ``wait_until_stable`` defines it."""
+        return not self._instability()
+
+    def _instability(self) -> str:
+        """Why the group is not stable; empty if it is."""
         reachable = {name for name, reached in self._alive.items() if reached}
         group = self.describe()
-        if group is None or not reachable:
-            return group is not None and not group.members and not reachable
-        if group.state != "Stable" or group.delayed or {member.member_id for member in group.members} != reachable:
-            return False
-        units = [(c, unit) for c in group.connectors for unit in c.units if unit.should_run]
-        if any(unit.state != "RUNNING" for _, unit in units):
-            return False
-        described = {str(Unit(c.connector, unit.task)): unit.member_id for c, unit in units}
-        return described == self.owners()
+        if group is None:
+            return self._absence
+        members = {member.member_id for member in group.members}
+        if members != reachable:
+            return f"members: {shown(list(members))}; workers that can be reached: {shown(list(reachable))}"
+        if not reachable:
+            return ""
+        if group.state != "Stable":
+            return f"the group is {group.state}"
+        units = [(Unit(c.connector, unit.task), unit) for c in group.connectors for unit in c.units if unit.should_run]
+        idle = [f"{name} is {unit.state}" for name, unit in units if unit.state != "RUNNING"]
+        if group.delayed or idle:
+            return ", ".join([*idle[:MAX_NAMES], *(["units are delayed"] if group.delayed else [])])
+        described = {str(name): unit.member_id for name, unit in units}
+        return "" if described == self.owners() else "workers still start or stop units"
 
     # ----------------------------------------------------------------------------------------------
     # What runs
 
     def describe(self) -> DescribedGroup | None:
-        """The coordinator's description of the group; ``None`` while no coordinator responds."""
+        """The coordinator's description of the group.
+
+        Returns:
+            ``None`` while no coordinator responds, and before the first worker or connector has created the group.
+        """
+        self._absence = "no coordinator responds"
         admin = self._admin(retry_for_s=0)
         if admin is None:
             return None
         try:
             return self._call(admin.describe(self.plan.group_id))
+        except GroupIdNotFound:
+            self._absence = "there is no group yet: neither a worker nor a connector has created it"
         except (GroupError, TransportError):
-            return None
+            pass
+        return None
 
     def owners(self) -> dict[str, str]:
         """Each running unit (``numbers`` or ``numbers-0``) and its worker, for workers that can be reached."""
@@ -196,7 +221,7 @@ class WorkerGroup(ABC):
     def story(self) -> str:
         """The state of the group and the last events, for a failure report."""
         group = self.describe()
-        lines = ["no coordinator responds"]
+        lines = [self._absence]
         if group is not None:
             lines = [f"group {group.state} at epoch {group.group_epoch}", *self._computations(group)]
             lines += [f"member {each.member_id}: {each.state} at epoch {each.member_epoch}" for each in group.members]
@@ -209,11 +234,17 @@ class WorkerGroup(ABC):
         return "\n".join([f"at {self.now:.3f} s:", *lines, "events:", self.history.story()])
 
     def _computations(self, group: DescribedGroup) -> Iterator[str]:
-        """Who computed the target assignment: the coordinator does after failures of the members' assignors."""
+        """Who computed the target assignment (the coordinator does after failures of the members' assignors), what
+        the assignor says, and which units are delayed."""
         computed = [rebalance for rebalance in group.rebalances if rebalance.computed_by]
         if computed:
             last = computed[-1]
             yield f"target assignment of epoch {last.epoch}: computed by {last.computed_by}, assignor {last.assignor}"
+        if group.assignor_error:
+            yield f"the assignor says: {group.assignor_error}"
+        for delayed in group.delayed:
+            why = f"for {delayed.member_id}" if delayed.member_id else "by the assignor"
+            yield f"delayed {why}, {delayed.left_ms / 1000:g} s left: {show(units_of(delayed.units))}"
 
     # ----------------------------------------------------------------------------------------------
     # Changes
@@ -245,7 +276,7 @@ class WorkerGroup(ABC):
         Args:
             spec: a number of idle tasks, or a configuration, in which ``connector.class`` may be a class of the test.
         """
-        check_spec(f"connector {name}", spec)
+        check_connector(f"connector {name}", spec)
         config, classes = configuration(spec)
         self._add_classes(classes)
         self._call(self._operator().put_connector(self.plan.group_id, name, config))

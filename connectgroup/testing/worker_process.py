@@ -21,6 +21,7 @@ from ..connector import Connector
 from ..errors import ConfigError
 from ..member.settings import MemberSettings
 from ..os_process import this_process
+from ..own_plugins import make_assignor
 from ..transport.tcp_client import TcpClient
 from ..worker.loop import Worker
 from ..worker.runner import TaskRunner
@@ -28,7 +29,7 @@ from ..worker.runner_settings import RunnerSettings
 from ..worker.settings import Connections, WorkerSettings
 from ..worker.signals import handle_signals
 from .history import History
-from .plugins import RecordingRunner, class_loader, make_assignors, make_listeners
+from .plugins import RecordingRunner, guarded_classes, make_listeners
 from .virtual_time import Node
 
 
@@ -91,7 +92,7 @@ async def run(settings: Mapping[str, Any]) -> None:
     worker = Worker(
         MemberSettings(group_id=settings["group"], member_id=name, traits=traits),
         Connections(heartbeats=clients[0], control=clients[1]),
-        assignors=make_assignors([load(plugin) for plugin in settings["assignors"]]),
+        assignors=[make_assignor(load(plugin)) for plugin in settings["assignors"]],
         listeners=make_listeners([load(plugin) for plugin in settings["listeners"]]),
         times=WorkerSettings(os_process=this_process()),
     )
@@ -101,7 +102,7 @@ async def run(settings: Mapping[str, Any]) -> None:
         # Read again each time: the test may add connectors of other classes.
         classes = json.loads(Path(settings["classes"]).read_text(encoding="utf-8"))
         own = {cls: load(classes[cls])} if cls in classes else {}
-        return class_loader(own, node)(cls)
+        return guarded_classes(own, node)(cls)
 
     runner = TaskRunner(
         name,

@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from connectgroup import (
+    Config,
     ConfigError,
     ConnectAssignment,
     ConnectAssignor,
     ConnectGroup,
     LocalClient,
     MemberSettings,
+    Task,
+    TaskContext,
     Worker,
     WorkerRebalanceListener,
     WorkerTraits,
@@ -23,6 +26,8 @@ from connectgroup import (
 )
 from connectgroup.protocol.units import Units
 from connectgroup.testing import VirtualLoop
+
+from .test_worker_group import Echo
 
 IDLE = {"connector.class": "idle", "tasks.max": "4"}
 
@@ -147,6 +152,12 @@ def test_one_member_runs_while_the_block_runs() -> None:
     run(program())
 
 
+class NoAssign(ConnectAssignor):
+    """Abstract."""
+
+    name = "no-assign"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -160,6 +171,15 @@ def test_one_member_runs_while_the_block_runs() -> None:
         ({"listeners": [Recorder()]}, "listeners: got "),
         ({"assignors": "balanced"}, "assignors: got 'balanced'; allowed: a list of names, ConnectAssignor classes"),
         ({"assignors": [3]}, "assignors: got '3'; allowed: names, ConnectAssignor classes or objects"),
+        ({"assignors": [NoAssign]}, "assignors: got 'the abstract class NoAssign; missing: assign'; allowed: names, "),
+        (
+            {"connectors": {"a": "idle"}},
+            "connectors: a: got 'idle'; allowed: a number of idle tasks, at least 1, or a ",
+        ),
+        (
+            {"connectors": {"a": {"connector.class": Recorder}}},
+            "connectors: a: connector.class: got 'the class Recorder",
+        ),
         ({"assignors": ["zz"]}, "assignor: got 'zz'; allowed: "),
         (
             {"connectors": {"a": {"tasks.max": [1]}}},
@@ -193,6 +213,26 @@ def test_assignor_of_a_group_may_be_a_class_or_an_object(assignor: type[ConnectA
             assert (await group.wait_stable()).assignor_name == "on-first"
 
     run(program())
+
+
+def test_connector_of_a_group_may_be_a_number_of_tasks_or_a_class_of_the_program() -> None:
+    class Started(Echo):
+        tasks: ClassVar[list[str]] = []
+
+        def task(self, config: Config, context: TaskContext) -> Task:
+            self.tasks.append(config["number"])
+            return super().task(config, context)
+
+    connectors: dict[str, int | dict[str, Any]] = {"numbers": 2, "mine": {"connector.class": Started, "tasks.max": 3}}
+
+    async def program() -> None:
+        async with worker_group("mine", connectors=connectors) as group:
+            for connector, count in (("numbers", 2), ("mine", 3)):
+                described = await group.admin.wait_running("mine", connector)
+                assert len(described.units) == count + 1
+
+    run(program())
+    assert sorted(Started.tasks) == ["0", "1", "2"]
 
 
 def test_unknown_and_used_names_of_workers_are_refused() -> None:

@@ -18,12 +18,12 @@ from connectgroup.assignors.balanced import BalancedAssignor
 from connectgroup.connector import Batch, Config, Connector, Task, TaskContext
 from connectgroup.errors import ConfigError
 from connectgroup.listener import WorkerRebalanceListener
+from connectgroup.own_plugins import ConfigOrTasks
 from connectgroup.protocol.messages.heartbeat import HeartbeatResponse
 from connectgroup.protocol.units import Unit, Units
 from connectgroup.telemetry import metrics, spans as telemetry
 from connectgroup.telemetry.capture import collect
 from connectgroup.testing import Spans, StartGroup, WorkerGroup, seeds
-from connectgroup.testing.plugins import ConfigOrTasks
 from connectgroup.testing.virtual_group import VirtualGroup
 from connectgroup.testing.worker_group import GroupPlan
 from connectgroup.wire.apis import HEARTBEAT, decode_response, encode_response

@@ -37,6 +37,26 @@ class First(ConnectAssignor):
         )
 
 
+class Abstract(ConnectAssignor):
+    """Has no ``assign``."""
+
+    name = "abstract"
+
+
+class Needy(WorkerRebalanceListener):
+    """Needs an argument; records what its worker is assigned."""
+
+    def __init__(self, worker: str) -> None:
+        self.worker = worker
+        self.assigned: set[str] = set()
+
+    def on_assigned(self, units: Units, epoch: int) -> None:
+        self.assigned |= set(map(str, units))
+
+    def on_revoked(self, units: Units, epoch: int) -> None:
+        self.assigned -= set(map(str, units))
+
+
 class Echo(Connector):
     """As many tasks as it may have, which do nothing."""
 
@@ -221,7 +241,10 @@ def test_workers_have_traits_also_after_a_restart(worker_group: StartGroup, real
     ("arguments", "message"),
     [
         ({"workers": -2}, "workers: got '-2'; allowed: a whole number from 0 to "),
-        ({"workers": "alice"}, "workers: got 'alice'; allowed: a whole number from 0 to "),
+        (
+            {"workers": "3"},
+            "workers: got '3'; allowed: a whole number from 0 to 1000, or a list of names, each once, or traits by ",
+        ),
         ({"workers": {"a": 4}}, "workers: a: got '4'; allowed: WorkerTraits(...)"),
         (
             {"connectors": {"a": "idle"}},
@@ -230,7 +253,20 @@ def test_workers_have_traits_also_after_a_restart(worker_group: StartGroup, real
         ({"connectors": ["a"]}, "connectors: got "),
         ({"connectors": {"a": -1}}, "connectors: a: got '-1'; allowed: a number of idle tasks"),
         ({"assignors": "balanced"}, "assignors: got 'balanced'; allowed: a list of names, classes or instances"),
-        ({"listeners": First}, "listeners: got "),
+        (
+            {"listeners": First},
+            "listeners: got 'the class First'; allowed: a list of names, classes or instances, or a ",
+        ),
+        (
+            {"listeners": lambda: ["log"]},
+            "listeners: got '<lambda>(): too many positional arguments'; allowed: a list ",
+        ),
+        ({"listeners": Needy}, "listeners: got 'the class Needy'; allowed: "),
+        ({"connectors": {"a": {"connector.class": First}}}, "connectors: a: connector.class: got 'the class First'"),
+        (
+            {"connectors": {"a": {"connector.class": Connector}}},
+            "connectors: a: connector.class: got 'the abstract class",
+        ),
     ],
 )
 @pytest.mark.parametrize("real", [False, True])
@@ -239,6 +275,73 @@ def test_argument_that_cannot_be_used_is_named(
 ) -> None:
     with pytest.raises(ConfigError, match="^" + re.escape(message)):
         worker_group(**arguments, real=real)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"listeners": [Needy]},
+            "listeners: got \"Needy(worker): missing a required argument: 'worker'\"; allowed: a class that is created "
+            "without arguments, an object of it, or listeners=lambda worker: [...]",
+        ),
+        (
+            {"listeners": lambda worker: Needy(worker)},
+            "listeners of worker-1: got 'an object of Needy'; allowed: a list",
+        ),
+        (
+            {"listeners": [First]},
+            "listeners: got 'an object of First'; allowed: names, WorkerRebalanceListener classes",
+        ),
+        ({"assignors": [Abstract]}, "assignors: got 'the abstract class Abstract; missing: assign'; allowed: names, "),
+        (
+            {"assignors": [First.assign]},
+            "assignors: got \"assign(self, group): missing a required argument: 'self'\"; ",
+        ),
+    ],
+)
+def test_plugin_that_cannot_be_made_is_named(worker_group: StartGroup, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match="^" + re.escape(message)):
+        worker_group(**arguments)
+
+
+def test_listeners_may_be_a_function_of_the_worker_s_name(worker_group: StartGroup) -> None:
+    made: dict[str, Needy] = {}
+
+    def listeners(worker: str) -> list[Needy]:
+        made[worker] = Needy(worker)
+        return [made[worker]]
+
+    group = worker_group(["a", "b"], connectors={"c": 3}, listeners=listeners)
+    group.add_worker("late")
+    group.wait_until_stable()
+    assert {name: sorted(listener.assigned) for name, listener in made.items()} == {
+        name: group.running(name) for name in ("a", "b", "late")
+    }
+
+
+@both
+def test_group_without_workers_and_connectors_does_not_exist_yet(worker_group: StartGroup, real: bool) -> None:
+    group = worker_group(0, real=real)
+    with pytest.raises(
+        AssertionError, match=r"^a stable group \(there is no group yet: neither a worker nor"
+    ) as caught:
+        group.wait_until_stable(within=0)
+    assert "no coordinator responds" not in str(caught.value)
+    group.kill("coordinator")
+    assert "no coordinator responds" in group.story()
+
+
+def test_unit_that_no_worker_can_run_is_in_the_message_with_the_reason_of_the_assignor(
+    worker_group: StartGroup,
+) -> None:
+    config = {"connector.class": "idle", "assignment.labels": "gpu=true"}
+    group = worker_group(2, connectors={"c": config}, assignors=["weighted"])
+    with pytest.raises(AssertionError, match=r"^a stable group \(c is UNASSIGNED, units are delayed\): not") as caught:
+        group.wait_until_stable(within=10)
+    lines = str(caught.value).splitlines()
+    assert [line for line in lines if line.startswith("the assignor says: ") and "gpu=true" in line], lines
+    assert [line for line in lines if re.match(r"delayed by the assignor, .* s left: c$", line)], lines
 
 
 @both
