@@ -60,6 +60,8 @@ if TYPE_CHECKING:
     from .dataplane.transform import Predicate as Predicate, Transform as Transform
     from .embedding import EmbeddedGroup as EmbeddedGroup, worker_group as worker_group
     from .errors import (
+        NO_VALUE as NO_VALUE,
+        UNKNOWN_SETTING as UNKNOWN_SETTING,
         ConfigError as ConfigError,
         ConnectGroupError as ConnectGroupError,
         ConnectorAlreadyExists as ConnectorAlreadyExists,
@@ -88,11 +90,18 @@ if TYPE_CHECKING:
     from .member.actions import Grant as Grant
     from .member.settings import GroupProtocol as GroupProtocol, MemberSettings as MemberSettings
     from .plugins import load_assignor as load_assignor, load_listener as load_listener
+    from .protocol.messages.assignment import DelayedUnits as DelayedUnits
+    from .protocol.messages.common import (
+        AssignorInfo as AssignorInfo,
+        ConfigEntry as ConfigEntry,
+        ConnectorTasks as ConnectorTasks,
+    )
     from .protocol.messages.connectors import (
         ConnectorChange as ConnectorChange,
         UpdateConnectorsRequest as UpdateConnectorsRequest,
     )
     from .protocol.messages.describe import (
+        DelayedUntil as DelayedUntil,
         DescribedConnector as DescribedConnector,
         DescribedGroup as DescribedGroup,
         DescribedMember as DescribedMember,
@@ -102,6 +111,7 @@ if TYPE_CHECKING:
         Rebalance as Rebalance,
     )
     from .protocol.messages.heartbeat import TaskStatus as TaskStatus
+    from .protocol.messages.progress import Progress as Progress
     from .protocol.records.connect import TargetState as TargetState, UnitState as UnitState
     from .protocol.units import TopicPartition as TopicPartition, Unit as Unit, Units as Units
     from .supervisor import Supervisor as Supervisor
@@ -167,6 +177,8 @@ _HOME = {
     "dataplane.transform": ("Predicate", "Transform"),
     "embedding": ("EmbeddedGroup", "worker_group"),
     "errors": (
+        "NO_VALUE",
+        "UNKNOWN_SETTING",
         "ConfigError",
         "ConnectGroupError",
         "ConnectorAlreadyExists",
@@ -195,8 +207,11 @@ _HOME = {
     "member.actions": ("Grant",),
     "member.settings": ("GroupProtocol", "MemberSettings"),
     "plugins": ("load_assignor", "load_listener"),
+    "protocol.messages.assignment": ("DelayedUnits",),
+    "protocol.messages.common": ("AssignorInfo", "ConfigEntry", "ConnectorTasks"),
     "protocol.messages.connectors": ("ConnectorChange", "UpdateConnectorsRequest"),
     "protocol.messages.describe": (
+        "DelayedUntil",
         "DescribeRequest",
         "DescribedConnector",
         "DescribedGroup",
@@ -206,6 +221,7 @@ _HOME = {
         "Rebalance",
     ),
     "protocol.messages.heartbeat": ("TaskStatus",),
+    "protocol.messages.progress": ("Progress",),
     "protocol.records.connect": ("TargetState", "UnitState"),
     "protocol.units": ("TopicPartition", "Unit", "Units"),
     "supervisor": ("Supervisor",),

@@ -334,11 +334,15 @@ class Fenced(ConnectGroupError):
 class ConfigError(ConnectGroupError):
     """A setting that cannot be used.
 
-    The message is ``field: got value; allowed: what`` on one line; ``field: missing`` and ``field: unknown`` for
-    ``NO_VALUE`` and ``UNKNOWN_SETTING``. The value of a setting whose name looks like that of a credential is neither
-    shown nor kept, nor that of an unknown setting: it may be anything.
+    The message is ``field: got value; allowed: what`` on one line: that of ``ConfigError("beat.ms", "x", "a number")``
+    is ``beat.ms: got 'x'; allowed: a number``. With ``NO_VALUE`` it begins with ``beat.ms: missing;``, with
+    ``UNKNOWN_SETTING`` with ``beat.ms: unknown;``. The value of a setting whose name looks like that of a credential is
+    neither shown nor kept, nor that of an unknown setting: it may be anything.
 
     Args:
+        field: the name of the setting.
+        value: what it got; ``NO_VALUE`` if it is missing, ``UNKNOWN_SETTING`` if there is no such setting.
+        allowed: what is allowed, for the reader of the message; may be empty.
         is_path: whether the value is the path of a file, which is shown even if the setting is named ``credentials``.
     """
 

@@ -18,7 +18,8 @@ returns, the worker starts no units and only sends heartbeats. It must return wi
 the coordinator removes the worker from the group.
 
 ``Worker`` rejects a listener whose callback does not take ``(units, epoch)``, or that has a method with nearly the name
-of a callback, which would never be called.
+of a callback (``on_revoke``, ``on_assignd``, ``onLost``), which would never be called: a method of another purpose
+needs another name.
 
 Listeners are loaded from the entry point group ``connectgroup.listeners`` and created without arguments.
 

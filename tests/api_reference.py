@@ -10,6 +10,7 @@ import inspect
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import Any, Final, get_type_hints
 
 from pydantic import BaseModel
@@ -39,7 +40,7 @@ _SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Each section and the packages whose public names it has."""
 
-_MAX_ALIAS: Final = 120
+_MAX_ALIAS: Final = 200
 """Characters of an alias that is replaced by what it stands for: not the unions of all requests and of all records."""
 
 _EMPTY: Final = inspect.Parameter.empty
@@ -82,6 +83,8 @@ def _entry(name: str, value: Any) -> Iterator[str]:
                 yield from _class(f"{name}.{key}", each)
             elif is_own and inspect.isfunction(each):
                 yield from _member(f"{name}.{key}", each)
+    elif isinstance(value, str):
+        yield from _code(f"{name} = {value!r}")
     elif hasattr(value, "__origin__"):
         yield from _code(f"{name} = {_shown(str(value))}")
     else:
@@ -94,6 +97,8 @@ def _class(name: str, cls: type) -> Iterator[str]:
         yield from _code(f"class {name}: {', '.join(member.name for member in cls)}")
     elif bases or issubclass(cls, Exception) or getattr(cls, "_is_protocol", False) or "__call__" in vars(cls):
         yield from _code(f"class {name}" + (f"({', '.join(bases)})" if bases else ""))
+        if issubclass(cls, Exception) and "__init__" in vars(cls):
+            yield from _code(_signature(name, cls))
     else:
         yield from _code(_signature(f"class {name}", cls))
     yield from _text(inspect.cleandoc(cls.__doc__ or ""))
@@ -104,18 +109,26 @@ def _class(name: str, cls: type) -> Iterator[str]:
         if base is cls or (base.__module__.startswith("connectgroup") and base.__name__ not in connectgroup.__all__):
             members |= vars(base)
     for key, each in members.items():
-        inner = getattr(each, "__func__", getattr(each, "fget", each))
+        inner = _function_of(each)
         shown = key == "__call__" or not key.startswith(("_", "test_"))
         if shown and inspect.isfunction(inner) and inner.__doc__:
             yield from _member(key, each)
 
 
 def _member(name: str, value: Any) -> Iterator[str]:
-    inner = getattr(value, "__func__", getattr(value, "fget", value))
+    inner = _function_of(value)
     kind = "@classmethod " if isinstance(value, classmethod) else "async " if inspect.iscoroutinefunction(inner) else ""
     shown = kind + _signature(name, inner)
-    yield from _code(shown.replace("() -> ", ": ", 1) if isinstance(value, property) else shown)
-    yield from _text(inspect.getdoc(value))
+    is_field = isinstance(value, property | cached_property)
+    yield from _code(shown.replace("() -> ", ": ", 1) if is_field else shown)
+    yield from _text(inspect.getdoc(inner))
+
+
+def _function_of(member: Any) -> Any:
+    """The function of a class method or of a property; else the member itself."""
+    if isinstance(member, cached_property):
+        return member.func
+    return getattr(member, "__func__", getattr(member, "fget", member))
 
 
 def _code(text: str) -> Iterator[str]:

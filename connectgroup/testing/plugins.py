@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from ..assign.api import ConnectAssignor
@@ -25,6 +28,9 @@ OneWorkersListeners = Sequence[str | Callable[[], WorkerRebalanceListener] | Wor
 
 Listeners = OneWorkersListeners | Callable[[str], OneWorkersListeners]
 """The listeners of each worker, or a function of the worker's name that returns them."""
+
+MAX_END_S = 5.0
+"""Seconds of real time that the stops of a killed worker's tasks may take together at the end of a test."""
 
 LISTENERS = "a list of names, classes or instances, or a function of the worker's name: lambda worker: [listener]"
 
@@ -64,17 +70,23 @@ def configuration(spec: ConfigOrTasks) -> tuple[dict[str, str], dict[str, type[C
     return {"tasks.max": "1", **texts}, classes
 
 
-def guarded_classes(classes: Mapping[str, type[Connector]], node: Node) -> Callable[[str], type[Connector]]:
+def guarded_classes(
+    classes: Mapping[str, type[Connector]], node: Node, started: set[GuardedTask]
+) -> Callable[[str], type[Connector]]:
     """Load the test's own classes and, by entry point, the installed ones; their tasks end with the node."""
     load = class_loader(classes)
-    return lambda name: guarded_class(load(name), node)
+    return lambda name: guarded_class(load(name), node, started)
 
 
-def guarded_class(cls: type[Connector], node: Node) -> type[Connector]:
-    """A connector class whose tasks are not called after their worker was killed: a killed process runs no ``stop``."""
+def guarded_class(cls: type[Connector], node: Node, started: set[GuardedTask]) -> type[Connector]:
+    """A connector class whose tasks are not called after their worker was killed: a killed process runs no ``stop``.
+
+    Args:
+        started: receives the tasks while they run; those of a killed worker stay in it.
+    """
 
     def task(self: Connector, config: Config, context: TaskContext) -> Task:
-        return GuardedTask(cls.task(self, config, context), node)
+        return GuardedTask(cls.task(self, config, context), node, started)
 
     members = {"task": task, "__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
     return type(cls.__name__, (cls,), members)
@@ -83,16 +95,36 @@ def guarded_class(cls: type[Connector], node: Node) -> type[Connector]:
 class GuardedTask(Task):
     """See ``guarded_class``."""
 
-    def __init__(self, task: Task, node: Node) -> None:
-        self._task, self._node = task, node
+    def __init__(self, task: Task, node: Node, started: set[GuardedTask]) -> None:
+        self._task, self._node, self._started = task, node, started
 
     def start(self) -> None:
         if not self._node.killed:
+            self._started.add(self)
             self._task.start()
 
     def stop(self) -> None:
         if not self._node.killed:
+            self._started.discard(self)
             self._task.stop()
+
+    def end(self) -> None:
+        """Stop the task although its worker was killed."""
+        with contextlib.suppress(Exception):
+            self._task.stop()
+
+
+def end_tasks(tasks: set[GuardedTask]) -> None:
+    """Stop the tasks of killed workers at the end of a test: else their threads would go on in the tests after it.
+
+    A stop that hangs is abandoned.
+    """
+    stops = [threading.Thread(target=task.end, name="end of a task", daemon=True) for task in tasks]
+    for stop in stops:
+        stop.start()
+    ends_s = time.monotonic() + MAX_END_S
+    for stop in stops:
+        stop.join(max(0.0, ends_s - time.monotonic()))
 
 
 def guarded_listener(listener: WorkerRebalanceListener, node: Node) -> WorkerRebalanceListener:

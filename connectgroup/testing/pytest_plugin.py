@@ -121,11 +121,13 @@ def _progress_writer(config: pytest.Config) -> Callable[[str], None]:
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is None or config.get_verbosity() < -1:
         return lambda line: None
-    capture = config.pluginmanager.get_plugin("capturemanager")
+    capture, terminal = config.pluginmanager.get_plugin("capturemanager"), config.get_terminal_writer()
 
     def write(line: str) -> None:
         with capture.global_and_fixture_disabled() if capture is not None else nullcontext():
             reporter.ensure_newline()
+            if terminal.width_of_current_line:  # with -q, the reporter does not know of the marks in this line
+                terminal.line()
             reporter.write_line(line)
 
     return write

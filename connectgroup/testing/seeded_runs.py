@@ -5,6 +5,7 @@ Each run sets up the fixtures of the test anew, as plug-ins that repeat failed t
 
 from __future__ import annotations
 
+import os
 import shlex
 import time
 from collections.abc import Callable, Sequence
@@ -143,9 +144,15 @@ class SeededRun:
         next(report for report in reports if report.failed).sections.append(("seed", "\n".join(lines)))
 
     def _node_id(self) -> str:
-        """Without the seed, which the command's option gives, unless the test has other parameters too."""
+        """Without the seed, which the command's option gives, unless the test has other parameters too.
+
+        The path is relative to the directory where pytest was started; that of pytest's own id is relative to its
+        rootdir.
+        """
         parameters: dict[str, object] = self._item.callspec.params  # type: ignore[attr-defined]
-        return self._item.nodeid if len(parameters) > 1 else self._item.nodeid.partition("[")[0]
+        name = self._item.nodeid.partition("::")[2]
+        path = os.path.relpath(self._item.path, self._item.config.invocation_params.dir)
+        return f"{path}::{name if len(parameters) > 1 else name.partition('[')[0]}"
 
 
 def _counted(faults: int) -> str:

@@ -32,7 +32,15 @@ from ..worker.settings import Connections, WorkerSettings
 from .faults import Fault, Faults
 from .logged_errors import noted_errors
 from .network import Link, Network
-from .plugins import RecordingRunner, guarded_classes, guarded_listener, listeners_of, make_listeners
+from .plugins import (
+    GuardedTask,
+    RecordingRunner,
+    end_tasks,
+    guarded_classes,
+    guarded_listener,
+    listeners_of,
+    make_listeners,
+)
 from .virtual_time import Node, VirtualLoop, virtual_sleep
 from .worker_group import COORDINATOR, GroupPlan, WorkerGroup
 
@@ -90,6 +98,7 @@ class VirtualGroup(WorkerGroup):
         self._ended: list[_Member] = []
         self._coordinators: list[tuple[Coordinator, Node]] = []
         self._classes: dict[str, type[Connector]] = {}
+        self._started: set[GuardedTask] = set()
         self._sequence = 0
         self._failures_in_a_row, self._failures, self._last_failure = 0, 0, ""
         self._cleanup = ExitStack()
@@ -215,7 +224,7 @@ class VirtualGroup(WorkerGroup):
         runner = TaskRunner(
             name,
             RunnerSettings(scratch=self._scratch / name, group_id=self.plan.group_id, allowed_paths=None),
-            load_class=guarded_classes(self._classes, node),
+            load_class=guarded_classes(self._classes, node, self._started),
             publish=worker.publish_tasks,
             report=worker.report,
         )
@@ -289,6 +298,7 @@ class VirtualGroup(WorkerGroup):
         finally:
             self.loop.close()
             self._cleanup.close()
+            end_tasks(self._started)
 
     async def _close(self) -> None:
         """Stop the workers that run; let the rest end without a call of plug-in code."""

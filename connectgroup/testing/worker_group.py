@@ -7,7 +7,7 @@
         group.wait_until_stable()
         assert "worker-1" not in group.owners().values()
 
-The methods are synchronous: a test needs no ``async`` and no plug-in for it. ``worker_group(real=True)`` runs the same
+The methods are synchronous: a test needs no ``async`` and no plug-in for it. ``worker_group(real=True)`` runs the
 test with a coordinator process on SQLite and worker processes; ``kill`` is then SIGKILL and seconds are real.
 """
 

@@ -102,7 +102,7 @@ async def run(settings: Mapping[str, Any]) -> None:
         # Read again each time: the test may add connectors of other classes.
         classes = json.loads(Path(settings["classes"]).read_text(encoding="utf-8"))
         own = {cls: load(classes[cls])} if cls in classes else {}
-        return guarded_classes(own, node)(cls)
+        return guarded_classes(own, node, set())(cls)
 
     runner = TaskRunner(
         name,

@@ -69,7 +69,7 @@ def test_items(worker_group, items):
 
 
 def run_pytest(folder: Path, *options: str) -> str:
-    """Run pytest on the one file of a folder; its output."""
+    """Run pytest in a folder; its output."""
     words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", *options]
     done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
     return done.stdout + done.stderr
@@ -141,6 +141,19 @@ def test_failure_names_the_seed_and_the_command_that_repeats_it(tmp_path: Path) 
     assert "numbers-0" in again
 
 
+def test_command_that_repeats_a_failure_works_where_pytest_was_started(tmp_path: Path) -> None:
+    """Also if pytest's rootdir, which its own ids are relative to, is another directory."""
+    here = tmp_path / "here"
+    tests = here / "tests"
+    tests.mkdir(parents=True)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
+    (tests / "test_luck.py").write_text(FAILS_UNDER_SOME_SEEDS, encoding="utf-8")
+    said = run_pytest(here, "tests", "--shrink-seconds=0")
+    words = repeated(said)
+    assert words[0].startswith("tests/test_luck.py::test_of_luck")
+    assert "1 failed" in run_pytest(here, *words)
+
+
 def test_schedule_of_faults_is_shrunk_to_the_faults_that_the_failure_needs(tmp_path: Path) -> None:
     (tmp_path / "test_repeated.py").write_text(FAILS_IF_A_REQUEST_IS_REPEATED, encoding="utf-8")
     said = run_pytest(tmp_path, "--seeds=12", "--shrink-seconds=60")
@@ -177,8 +190,9 @@ def test_each_failure_is_written_at_once_and_the_first_three_are_run_with_fewer_
     (tmp_path / "test_many.py").write_text(test, encoding="utf-8")
     progress, _, reports = run_pytest(tmp_path, "--shrink-seconds=5").partition(" FAILURES ")
     for seed in range(5):
-        assert f"run it again: pytest test_many.py::test_items --seed {seed}" in progress
-        assert (f"test_items[seed={seed}] fails with " in progress) == (seed < 3)
+        assert re.search(rf"^run it again: pytest test_many.py::test_items --seed {seed}", progress, re.MULTILINE)
+        told = re.search(rf"^test_items\[seed={seed}\] fails with ", progress, re.MULTILINE)
+        assert (told is not None) == (seed < 3)
     assert reports.count("the test fails also without faults") == 3
     assert reports.count("only the first 3 failures of a test process are; for this one: --seed") == 2
 

@@ -220,6 +220,35 @@ def test_listener_of_a_killed_worker_is_not_called(worker_group: StartGroup) -> 
     assert {event for event, _ in told} == {"assigned"}
 
 
+def test_tasks_of_a_killed_worker_run_until_the_end_of_the_test(worker_group: StartGroup) -> None:
+    """A killed process runs no stop; the threads of its tasks must not go on in the next test."""
+    running: set[str] = set()
+
+    class Threads(Echo):
+        def task(self, config: Config, context: TaskContext) -> Task:
+            return Thread(context.member_id)
+
+    class Thread(EchoTask):
+        def __init__(self, worker: str) -> None:
+            self.worker = worker
+
+        def start(self) -> None:
+            running.add(self.worker)
+
+        def stop(self) -> None:
+            running.discard(self.worker)
+
+    group = worker_group(["only", "other"], connectors={"c": {"connector.class": Threads, "tasks.max": 2}})
+    group.wait_until_stable()
+    group.stop("other")
+    group.wait_until_stable()
+    group.kill("only")
+    group.advance(60)
+    assert running == {"only"}
+    group.close()
+    assert running == set()
+
+
 @both
 def test_workers_have_traits_also_after_a_restart(worker_group: StartGroup, real: bool) -> None:
     settings = replace(QUICK, max_members=3)

@@ -211,7 +211,8 @@ class Rebalance:
         epoch: the group epoch that resulted.
         causes: as text, in order of arrival.
         started_ms: wall clock of the first cause, milliseconds since 1970.
-        finished_ms: wall clock of the moment when all members had reached the epoch; -1 while in progress.
+        finished_ms: wall clock of the moment when all members had reached the epoch; -1 while in progress, and for a
+            rebalance that a later one has overtaken.
         computed_by: the member that computed the target assignment, or "coordinator".
         moved: number of units that moved to another member.
         started: number of units that were assigned and had run on no member before.
