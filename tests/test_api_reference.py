@@ -38,3 +38,16 @@ def test_a_fixture_that_is_called_shows_what_it_takes_and_aliases_are_spelled_ou
     assert "    connectors: Mapping[str, int | Mapping[str, Any]] | None = None,\n" in entry
     assert "seed: int | None" not in entry  # of the constructor, which the fixture calls
     assert "add_connector(name: str, spec: int | Mapping[str, Any]) -> None" in reference()
+
+
+def test_errors_show_their_constructors_and_cached_properties_are_shown() -> None:
+    """The latter: what an assignor reads."""
+    text = reference()
+    assert "\nConfigError(field: str, value: object, allowed: str, *, is_path: bool = False)\n" in text
+    assert "units: tuple[Unit, ...]\n```\n\nEvery connector and task once" in text
+
+
+def test_types_of_descriptions_are_public() -> None:
+    for name in [name for name in connectgroup.__all__ if re.match("Described|Rebalance$|Move$", name)]:
+        used = set(re.findall(r"\b[A-Z]\w+", " ".join(getattr(connectgroup, name).__annotations__.values())))
+        assert used - {"None"} <= set(connectgroup.__all__)

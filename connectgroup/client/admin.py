@@ -39,7 +39,7 @@ from ..transport.access import Access
 from ..transport.base import Client
 from ..transport.local import LocalClient
 from ..transport.tcp_client import TcpClient
-from .conditions import describe_failures, find_member, runs_all, shown
+from .conditions import assignor_says, describe_failures, find_member, runs_all, shown
 from .responses import PutResult as PutResult
 from .retrying import RetryingSender
 
@@ -408,7 +408,7 @@ class Admin:
         """Wait until a connector and all of its tasks run; return its description. It has no tasks at first.
 
         Raises:
-            TimedOut: not within ``timeout_s``; names a unit that does not run, its state, and its error if it has one.
+            TimedOut: not within ``timeout_s``; names a unit that does not run, its state, and the errors there are.
             ConnectorNotFound: the group has no such connector.
         """
         loop = asyncio.get_running_loop()
@@ -421,7 +421,8 @@ class Admin:
             if loop.time() >= give_up_at:
                 unit = f"{Unit(name, waiting.task)} is {waiting.state}" if waiting else "it has no tasks"
                 reason = f": {waiting.message}" if waiting and waiting.message else ""
-                raise TimedOut(f"connector {printable(name)}: not running within {timeout_s:g} s; {unit}{reason}")
+                said = assignor_says(await self.describe(group_id, connectors=(), connectors_only=True))
+                raise TimedOut(f"connector {printable(name)}: not running within {timeout_s:g} s; {unit}{reason}{said}")
             await asyncio.sleep(POLL_S)
 
     async def wait_worker(self, group_id: str, member_id: str, *, timeout_s: float = 60.0) -> DescribedGroup:

@@ -42,6 +42,11 @@ def has_started_all(group: DescribedGroup) -> bool:
     return bool(group.members) and has_tasks and states.isdisjoint(("STARTING", "UNASSIGNED"))
 
 
+def assignor_says(group: DescribedGroup) -> str:
+    """The assignor's error, for the end of a message; empty without one."""
+    return f"; the assignor says: {group.assignor_error}" if group.assignor_error else ""
+
+
 def describe_failures(group: DescribedGroup) -> str:
     """The units with an error, for a message: the first one, and how many there are; then the assignor's error.
 
@@ -49,7 +54,7 @@ def describe_failures(group: DescribedGroup) -> str:
         Text that begins with a semicolon; empty if there is no error.
     """
     failed = [(each.connector, unit) for each in group.connectors for unit in each.units if unit.message]
-    said = f"; the assignor says: {group.assignor_error}" if group.assignor_error else ""
+    said = assignor_says(group)
     if not failed:
         return said
     connector, unit = failed[0]

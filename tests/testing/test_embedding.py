@@ -19,6 +19,7 @@ from connectgroup import (
     MemberSettings,
     Task,
     TaskContext,
+    TimedOut,
     Worker,
     WorkerRebalanceListener,
     WorkerTraits,
@@ -233,6 +234,23 @@ def test_connector_of_a_group_may_be_a_number_of_tasks_or_a_class_of_the_program
 
     run(program())
     assert sorted(Started.tasks) == ["0", "1", "2"]
+
+
+def test_unit_that_no_worker_can_run_is_described_with_the_reason() -> None:
+    config = {"connector.class": "idle", "assignment.labels": "gpu=true"}
+
+    async def program() -> None:
+        async with worker_group("mine", connectors={"c": config}, assignors=["weighted"]) as group:
+            with pytest.raises(TimedOut, match=r"; c is UNASSIGNED: delayed .*; the assignor says: .*gpu=true"):
+                await group.admin.wait_running("mine", "c", timeout_s=5)
+            unit = (await group.admin.describe_connector("mine", "c")).units[0]
+            assert unit.state == "UNASSIGNED"
+            assert re.match(r"delayed [\d.]+ s more by the assignor", unit.message)
+            described = await group.admin.describe("mine")
+            assert "gpu=true" in described.assignor_error
+            assert [units.member_id for units in described.delayed] == [""]
+
+    run(program())
 
 
 def test_unknown_and_used_names_of_workers_are_refused() -> None:

@@ -26,6 +26,8 @@ from connectgroup.config.base import checked
 from connectgroup.config.coordinator import CoordinatorConfig
 from connectgroup.coordinator.server import CoordinatorServer
 
+from .test_worker_group import Echo
+
 IDLE = {"connector.class": "idle", "tasks.max": "4"}
 
 
@@ -161,3 +163,11 @@ def test_call_on_the_event_loop_is_an_error_and_does_not_hang() -> None:
         group.wait_stable()
         group.admin.wait_until("mine", lambda _: bool(errors), what="called")
     assert "would wait for itself" in errors[0]
+
+
+def test_connector_may_be_a_class_of_the_program() -> None:
+    with connectgroup.sync.worker_group(
+        "mine", connectors={"mine": {"connector.class": Echo, "tasks.max": 1}}
+    ) as group:
+        described = group.admin.wait_running("mine", "mine")
+    assert [unit.state for unit in described.units] == ["RUNNING", "RUNNING"]
