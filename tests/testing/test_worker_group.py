@@ -349,6 +349,22 @@ def test_listeners_may_be_a_function_of_the_worker_s_name(worker_group: StartGro
     }
 
 
+@pytest.mark.processes
+def test_listeners_of_processes_may_be_a_function_that_returns_names_or_classes(worker_group: StartGroup) -> None:
+    with pytest.raises(ConfigError, match=r"^plug-in of a group with real=True: got .*; allowed: an entry-point name"):
+        worker_group(["a"], listeners=lambda worker: [Needy(worker)], real=True)
+    asked: list[str] = []
+
+    def listeners(worker: str) -> list[str]:
+        asked.append(worker)
+        return ["log"]
+
+    group = worker_group(["a"], connectors={"c": 1}, listeners=listeners, settings=QUICK, real=True)
+    group.add_worker("late")
+    group.wait_until_stable()
+    assert set(asked) == {"a", "late"}
+
+
 @both
 def test_group_without_workers_and_connectors_does_not_exist_yet(worker_group: StartGroup, real: bool) -> None:
     group = worker_group(0, real=real)
