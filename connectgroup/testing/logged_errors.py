@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from .history import History
 from .virtual_time import NODE
@@ -17,23 +17,27 @@ from .virtual_time import NODE
 class _Noting(logging.Handler):
     """Adds each error that is logged on an event loop to a history."""
 
-    def __init__(self, history: History, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, history: History, loop: asyncio.AbstractEventLoop, mask: Callable[[str], str]) -> None:
         super().__init__(logging.ERROR)
-        self._history, self._loop = history, loop
+        self._history, self._loop, self._mask = history, loop, mask
 
     def emit(self, record: logging.LogRecord) -> None:
         node = NODE.get()
         with contextlib.suppress(RuntimeError):  # not on an event loop
             # Other groups of the same test have event loops of their own.
             if node is not None and asyncio.get_running_loop() is self._loop:
-                self._history.note(f"{node.name}: {record.getMessage()}")
+                self._history.note(f"{node.name}: {self._mask(record.getMessage())}")
 
 
 @contextlib.contextmanager
-def noted_errors(history: History, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-    """Add the errors that are logged on this event loop to the history."""
+def noted_errors(history: History, loop: asyncio.AbstractEventLoop, mask: Callable[[str], str]) -> Iterator[None]:
+    """Add the errors that are logged on this event loop to the history.
+
+    Args:
+        mask: removes credentials from a message.
+    """
     logger = logging.getLogger(__package__.partition(".")[0])
-    handler = _Noting(history, loop)
+    handler = _Noting(history, loop, mask)
     logger.addHandler(handler)
     try:
         yield

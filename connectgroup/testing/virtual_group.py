@@ -17,7 +17,7 @@ from ..connector import Connector
 from ..coordinator.own_assignors import server_assignors
 from ..coordinator.runtime import Coordinator
 from ..log.memory import MemoryLog, MemoryStorage
-from ..masking import masked_text
+from ..masking import masked_text, without_secrets
 from ..member.settings import MemberSettings
 from ..own_plugins import make_assignor
 from ..protocol.messages.describe import DescribedGroup
@@ -108,7 +108,7 @@ class VirtualGroup(WorkerGroup):
         self._scratch = Path(self._cleanup.enter_context(tempfile.TemporaryDirectory(prefix="connectgroup-")))
         self._cleanup.enter_context(virtual_sleep(self.loop))
         self._cleanup.enter_context(self.faults.armed())
-        self._cleanup.enter_context(noted_errors(self.history, self.loop))
+        self._cleanup.enter_context(noted_errors(self.history, self.loop, self._masked))
         try:
             self._start_coordinator()
             for name, spec in plan.connectors.items():
@@ -118,6 +118,9 @@ class VirtualGroup(WorkerGroup):
         except BaseException:
             self.close()
             raise
+
+    def _masked(self, message: str) -> str:
+        return without_secrets(message, *self._configs.values())
 
     @property
     def faults_occurred(self) -> Sequence[Fault]:

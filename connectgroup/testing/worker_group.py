@@ -103,6 +103,7 @@ class WorkerGroup(ABC):
         self.history = History(lambda: self.now)
         self._traits = dict(plan.workers) if isinstance(plan.workers, Mapping) else {}
         self._alive: dict[str, bool] = {}  # name to whether it can reach the coordinator
+        self._configs: dict[str, dict[str, str]] = {}
         self._absence = ""  # why ``describe`` returned nothing
         self._known: dict[str, None] = {}  # all workers that were ever started
 
@@ -279,6 +280,7 @@ class WorkerGroup(ABC):
         check_connector(f"connector {name}", spec)
         config, classes = configuration(spec)
         self._add_classes(classes)
+        self._configs[name] = config
         self._call(self._operator().put_connector(self.plan.group_id, name, config))
         self.history.note(f"connector {name} is configured")
 
