@@ -98,6 +98,14 @@ class GuardedTask(Task):
     def __init__(self, task: Task, node: Node, started: set[GuardedTask]) -> None:
         self._task, self._node, self._started = task, node, started
 
+    @property
+    def reports_polls(self) -> bool:  # type: ignore[override]
+        return self._task.reports_polls
+
+    def abandon(self) -> None:
+        if not self._node.killed:
+            self._task.abandon()
+
     def start(self) -> None:
         if not self._node.killed:
             self._started.add(self)

@@ -75,6 +75,19 @@ class EchoTask(Task):
     def stop(self) -> None: ...
 
 
+class Polls(Echo):
+    """Its tasks say when they have polled their source, and never do."""
+
+    def task(self, config: Config, context: TaskContext) -> Task:
+        return PollsTask()
+
+
+class PollsTask(EchoTask):
+    """See ``Polls``."""
+
+    reports_polls = True
+
+
 @both
 def test_dead_worker_is_replaced(worker_group: StartGroup, real: bool) -> None:
     """After its session; with real processes at once (PD-13), long before the session expires."""
@@ -347,6 +360,22 @@ def test_listeners_may_be_a_function_of_the_worker_s_name(worker_group: StartGro
     assert {name: sorted(listener.assigned) for name, listener in made.items()} == {
         name: group.running(name) for name in ("a", "b", "late")
     }
+
+
+@both
+def test_task_that_reports_polls_starts_until_its_first_poll(worker_group: StartGroup, real: bool) -> None:
+    group = worker_group(1, connectors={"c": {"connector.class": Polls}}, real=real)
+    states: set[str] = set()
+
+    def ran() -> bool:
+        group_now = group.describe()
+        states.update(unit.state for each in (group_now.connectors if group_now else ()) for unit in each.units[1:])
+        return "STARTING" in states
+
+    group.until(ran)
+    group.advance(1)
+    ran()
+    assert "RUNNING" not in states
 
 
 @pytest.mark.processes
