@@ -1,19 +1,27 @@
-"""``python -m tests.model``: ``python -m tests.simulation`` with every coordinator compared with the model."""
+"""``python -m tests.model``: ``python -m tests.simulation`` with every coordinator compared with the model.
+
+``--type consumer`` instead runs consumer groups with inputs of any kind (``consumer.command``).
+"""
 
 from __future__ import annotations
 
+import argparse
 import multiprocessing
-import sys
 from collections.abc import Sequence
 
 from tests.simulation import command
 
+from .consumer import command as consumer
 from .simulated import with_model
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Same arguments; returns 0 if there was no difference and every invariant held."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--type", choices=("connect", "consumer"), default="connect")
+    options, given = parser.parse_known_args(arguments)
+    if options.type == "consumer":
+        return consumer.main(given)
     if multiprocessing.get_start_method() != "fork":
         given += ["--jobs", "1"]  # another process would not have the model
     with with_model():

@@ -11,6 +11,7 @@ from connectgroup.protocol.messages.api import Response
 from connectgroup.protocol.messages.assignment import PrepareResponse
 from connectgroup.protocol.messages.common import config_of, units_of
 from connectgroup.protocol.messages.connectors import UpdateConnectorsResponse
+from connectgroup.protocol.messages.consumer import ConsumerHeartbeatRequest
 from connectgroup.protocol.messages.describe import DeleteResponse, DescribeResponse
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from connectgroup.protocol.records.base import Key, Kind, Tombstone
@@ -19,6 +20,7 @@ from connectgroup.protocol.units import JOIN_EPOCH, Unit
 
 from .model import Model
 from .product import Difference, State, input_of, unequal
+from .state import GroupState
 from .words import AWAY, Expected, Timer as TimerName
 
 MIN_AFTER_LOAD_MS = 1_000
@@ -106,7 +108,7 @@ def members_to_wake(what: object, response: object) -> str:
 
 
 def timers_differ(
-    model: Model,
+    model: GroupState,
     armed: dict[TimerName, TimerKey],
     what: object,
     timers: Iterable[Timer],
@@ -147,10 +149,11 @@ def timers_differ(
         )
 
 
-def _begin(model: Model, what: object, before: State, expected: Expected | None) -> Iterator[TimerName]:
+def _begin(model: GroupState, what: object, before: State, expected: Expected | None) -> Iterator[TimerName]:
     """Timers that an input starts: the session of the sender, and one for each new revocation (S14)."""
     members: Mapping[str, Mapping[str, object]] = before["members"]
-    if isinstance(what, HeartbeatRequest) and expected is not None and expected.code in (0, ComputeAssignment.code):
+    accepted = expected is not None and expected.code in (0, ComputeAssignment.code)
+    if isinstance(what, HeartbeatRequest | ConsumerHeartbeatRequest) and accepted:
         member, had = model.members.get(what.member_id), members.get(what.member_id, {})
         if member is not None and not (member.temporarily_left and had["epoch"] == AWAY):
             yield "session", what.member_id
@@ -168,7 +171,7 @@ def woken_differ(
         before: members with a changed response before the step, or not in the group; ``after``: after the step.
         members_to_wake: the members that the product wakes. Additional ones are allowed.
     """
-    sender = {what.member_id} if isinstance(what, HeartbeatRequest) else set()
+    sender = {what.member_id} if isinstance(what, HeartbeatRequest | ConsumerHeartbeatRequest) else set()
     missing = after - before - sender - set(members_to_wake)
     yield from unequal("woken", f"all but {sorted(missing)}" if missing else "all", "all")
 

@@ -121,7 +121,7 @@ class Replay:
         )
         found: list[Difference] = []
         try:
-            expected = None if _is_stale(what, followed.armed) else decide(model, what)
+            expected = None if is_stale(what, followed.armed) else decide(model, what)
             model.start_next_round()
         except NotAllowed as error:
             found.append(("choice", "as in the input", error))
@@ -236,7 +236,7 @@ def _armed(group: Group, model: Model) -> Iterator[TimerKey]:
         yield key._replace(belongs_to=timing.belongs_to(group, key))
 
 
-def _is_stale(what: object, armed: Mapping[TimerName, TimerKey]) -> bool:
+def is_stale(what: object, armed: Mapping[TimerName, TimerKey]) -> bool:
     """Whether an expired timer is not the one that was armed last: it belongs to an older epoch and does nothing."""
     if not isinstance(what, TimerKey) or what.kind not in (TimerKind.COMPUTE, TimerKind.REBALANCE):
         return False

@@ -30,7 +30,8 @@ class Fault:
         new: what replaces it; empty: the statement is removed.
         tests: paths or ids of pytest, separated by blanks; one of these tests must fail.
         simulator: the invariants of ``tests.simulation`` of which one must be violated.
-        seed: a seed that violated one when the fault was last looked at: it is tried first, and saves a minute.
+        seed: a seed that violated one when the fault was last looked at: it is tried first, and saves a minute. Without
+            ``simulator``, a seed of ``tests.model.consumer``.
         model: whether ``tests.model`` must find a difference.
     """
 

@@ -128,6 +128,8 @@ def _join(
         assignors=request.client_assignors or (),
     )
     store(draft, joined, settings, before=before)
+    if former is not None:
+        refresh(draft)
     computing = under_way(draft)
     if known is not None and computing is not None and computing.member_id == member_id and computing.prepared:
         # The member's former process may have sent Prepare and be gone: the new one is asked to compute.

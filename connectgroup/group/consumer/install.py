@@ -39,8 +39,7 @@ from .target import group_state, install_target, violation_of
 
 def prepare(draft: Draft, request: ConsumerPrepareRequest) -> Outcome[ConsumerPrepareResponse]:
     """Send the chosen member the input of its assignor, as ``kernel.install.prepare``."""
-    validate.group_id(request.group_id)
-    validate.name("MemberId", request.member_id)
+    validate.prepare(request)
     assignor, timers = rules.prepare(draft, request.member_id, request.member_epoch)
     return Outcome(response=group_state(draft, assignor), records=tuple(draft.records), timers=timers)
 
@@ -57,8 +56,7 @@ def install(
         GroupIdNotFound, UnknownMemberId, StaleGroupEpoch: the request is rejected; no state changes.
     """
     group = draft.group
-    validate.group_id(request.group_id)
-    validate.name("MemberId", request.member_id)
+    validate.install(request)
     rules.check_member(group, request.member_id)
     checksum = crc32(repr(request.members).encode())
     if _is_repeat(group, request, checksum):

@@ -31,9 +31,10 @@ def replace_static_member(draft: Draft, former: ConsumerMemberRecord, member_id:
     """Transfer the target assignment of a static member to the member that replaces it; remove the former (ST-02)."""
     target, known = draft.target(former.member_id), draft.member(member_id)
     draft.forget_member(former.member_id)
-    if known is not None:
+    if known is not None or draft.epoch > draft.target_epoch:
+        # A computation in progress has the former member id in its input, and must not fail because of it.
         draft.bump()
-    elif target != NO_TARGET:
+    if known is None and target != NO_TARGET:
         draft.set_target(member_id, target)
 
 

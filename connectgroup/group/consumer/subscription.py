@@ -12,6 +12,7 @@ from ...protocol.records.consumer import (
     ConsumerTopicsRecord,
     TopicMetadata,
 )
+from ..kernel.computation import under_way
 from ..kernel.effects import Effect, Match, Matched
 from .draft import Draft
 
@@ -58,9 +59,10 @@ def resolve(draft: Draft, matched: Matched) -> None:
         return
     before = draft.regexes.get(matched.pattern)
     if before != matched.topics:
-        # When it is resolved for the first time, its member's join has advanced the epoch; and so has ``refresh`` for
-        # topics that do not exist any more.
-        if before is not None and any(name in draft.cluster for name in before ^ matched.topics):
+        # When it is resolved for the first time, its member's join has advanced the epoch, unless the computation of
+        # that epoch did not wait for it; and so has ``refresh`` for topics that do not exist any more.
+        counts = before is not None or _is_computed(draft)
+        if counts and any(name in draft.cluster for name in (before or frozenset()) ^ matched.topics):
             draft.bump()
         draft.write(
             ConsumerRegexRecord(
@@ -68,6 +70,16 @@ def resolve(draft: Draft, matched: Matched) -> None:
             )
         )
     refresh(draft)
+
+
+def _is_computed(draft: Draft) -> bool:
+    """Whether the target assignment of the group epoch is there, or its computation has begun.
+
+    A computation that is in progress when a member joins does not wait for the topics of the member: its member may
+    send Prepare, and it may fail and be started again.
+    """
+    computation = under_way(draft)
+    return draft.epoch == draft.target_epoch or (computation is not None and computation.epoch == draft.epoch)
 
 
 def matches(draft: Draft, regexes: list[str]) -> tuple[Effect, ...]:

@@ -7,7 +7,12 @@ from __future__ import annotations
 
 from ...errors import InvalidGroupId, InvalidRegularExpression, InvalidRequest
 from ...protocol.messages.common import AssignorInfo
-from ...protocol.messages.consumer import ConsumerHeartbeatRequest, each_partition
+from ...protocol.messages.consumer import (
+    ConsumerHeartbeatRequest,
+    ConsumerInstallRequest,
+    ConsumerPrepareRequest,
+    each_partition,
+)
 from ...protocol.units import JOIN_EPOCH, STATIC_LEAVE_EPOCH, name_violation, printable
 from .settings import ConsumerSettings
 
@@ -29,6 +34,21 @@ def group_id(value: str) -> None:
         name("GroupId", value)
     except InvalidRequest as error:
         raise InvalidGroupId(str(error)) from error
+
+
+def prepare(request: ConsumerPrepareRequest | ConsumerInstallRequest) -> None:
+    """ConsumerGroupPrepareAssignment, and what ConsumerGroupInstallAssignment has in common with it."""
+    group_id(request.group_id)
+    name("MemberId", request.member_id)
+    if request.member_epoch < 0:
+        raise refuse("MemberEpoch", request.member_epoch, ">= 0")
+
+
+def install(request: ConsumerInstallRequest) -> None:
+    """ConsumerGroupInstallAssignment."""
+    prepare(request)
+    if request.group_epoch < 0:
+        raise refuse("GroupEpoch", request.group_epoch, ">= 0")
 
 
 def heartbeat(request: ConsumerHeartbeatRequest, settings: ConsumerSettings) -> None:

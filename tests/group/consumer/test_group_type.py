@@ -112,5 +112,15 @@ def test_static_member_that_takes_over_the_instance_id_of_another_member() -> No
     assert group.ask(beat("b", group.group.current("b").epoch))[0] == 3
 
 
+def test_topics_of_a_static_member_are_forgotten_when_another_member_takes_over_its_instance_id() -> None:
+    group = Driver(foo=1, fox=1)
+    group.ask(join("a", "fox", instance_id="i", subscribed_topic_regex="fox.*"), {"a": {"fox": (0,)}})
+    group.ask(join("b"), {"a": {"fox": (0,)}, "b": {"foo": (0,)}})
+    group.ask(beat("a", -2, instance_id="i"))
+    group.ask(join("b", instance_id="i"), {"b": {"foo": (0,)}})
+    assert (sorted(group.group.topics), group.group.regexes) == (["foo"], {})
+    assert [topic.topic_name for topic in group.inputs[-1].input.topics] == ["foo"]
+
+
 def test_without_a_library_no_regular_expression_is_valid() -> None:
     assert "no library" in no_regex("foo")

@@ -58,6 +58,20 @@ def test_successor_of_a_static_member_gets_the_same_partitions() -> None:
     assert group.armed(TimerKind.SESSION, "m2") is None
 
 
+def test_successor_that_joins_while_an_assignor_runs_advances_the_epoch() -> None:
+    """The input of the assignor has the former member: its result is not a failure, and another one follows."""
+    group = away()
+    group.held_back = True
+    group.ask(join("m1", rack_id="r"))
+    [*_, running] = group.inputs
+    group.ask(join("m3", instance_id="i2"), {"m1": {"foo": (0, 1, 2)}, "m2": {"foo": (3, 4, 5)}})
+    outdated = group.computed(running)
+    group.plan, group.held_back = {"m1": {"foo": (0, 1, 2)}, "m3": {"foo": (3, 4, 5)}}, False
+    group.input(outdated)
+    assert (group.group.epoch, group.group.target_epoch) == (4, 4)
+    assert group.ask(beat("m3", 2, instance_id="i2"))[0] == 4
+
+
 def test_successor_with_another_subscription_causes_a_rebalance() -> None:
     """ST-03"""
     group = away()

@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from connectgroup.group.kernel.effects import Matched
+from connectgroup.group.registry import Client
+from connectgroup.protocol.messages.common import AssignorInfo
+from connectgroup.protocol.messages.consumer import ConsumerPrepareRequest
 from connectgroup.topics import regex
 
-from .driver import GROUP, Driver, beat, join
+from .driver import GROUP, Driver, beat, join, topic_id
 
 ALL = {"a": {"foo": (0,), "bar": (0,)}}
 
@@ -84,6 +87,21 @@ def test_topic_that_matches_now_advances_the_epoch_if_another_member_was_waiting
     group.plan = {"b": {"foo": (0,), "fox": (0,)}}
     group.set_topics(foo=1, fox=1)
     assert group.group.epoch == group.group.target_epoch == epoch + 2
+
+
+def test_regular_expression_that_is_resolved_after_the_input_of_an_assignor_advances_the_epoch() -> None:
+    """The chosen member prepares before the topics of a later member are known; these are subscribed already."""
+    listed = (AssignorInfo(name="x", minimum_version=0, maximum_version=1, version=1),)
+    group = Driver(foo=2)
+    group.input(join("a", client_assignors=listed))
+    late = by_regex("b", "fo.*", client_assignors=listed)
+    group.log += group.group_type.step(group.group, late, group.now_ms, Client()).records  # no effect is performed
+    epoch = group.group.epoch
+    prepared = group.send(ConsumerPrepareRequest(group_id=GROUP, member_id="a", member_epoch=0))
+    assert prepared.group_epoch == epoch
+    assert [member.subscribed_topic_ids for member in prepared.members] == [(topic_id("foo"),), ()]
+    group.input(Matched(group_id=GROUP, pattern="fo.*", topics=frozenset({"foo"})))
+    assert group.group.epoch == epoch + 1, "the target assignment of the former epoch gives b nothing"
 
 
 def test_names_and_regular_expression_are_united() -> None:

@@ -103,6 +103,9 @@ def test_number_of_partitions_of_a_group_is_limited() -> None:
     [
         (ConsumerPrepareRequest(group_id="", member_id="a", member_epoch=1), InvalidGroupId.code),
         (ConsumerPrepareRequest(group_id="g", member_id="", member_epoch=1), InvalidRequest.code),
+        (ConsumerPrepareRequest(group_id="g", member_id="a", member_epoch=-1), InvalidRequest.code),
+        (ConsumerInstallRequest(group_id="g", member_id="a", member_epoch=-2, group_epoch=1), InvalidRequest.code),
+        (ConsumerInstallRequest(group_id="g", member_id="a", member_epoch=1, group_epoch=-1), InvalidRequest.code),
         (ConsumerPrepareRequest(group_id="g", member_id="x", member_epoch=1), UnknownMemberId.code),
         (ConsumerPrepareRequest(group_id="g", member_id="a", member_epoch=1), UnknownMemberId.code),
         (ConsumerInstallRequest(group_id="", member_id="a", member_epoch=1, group_epoch=1), InvalidGroupId.code),

@@ -1,0 +1,594 @@
+"""A reference model of a consumer group, written from the specification alone.
+
+One group, one method per input: a request, an expired timer, changed topics, the result of an effect.
+
+Sources: KIP-848 with its case studies, the scenario tables CA-*, RE-*, HB-*, OC-*, ST-*, TO-*, RV-*, CN-*, the
+invariants S*, L*, and connectgroup/ARCHITECTURE.md, "Consumer groups", where these leave a choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from connectgroup.errors import (
+    ComputeAssignment,
+    FencedInstanceId,
+    FencedMemberEpoch,
+    GroupIdNotFound,
+    GroupMaxSizeReached,
+    InvalidAssignment,
+    InvalidRegularExpression,
+    InvalidRequest,
+    NonEmptyGroup,
+    PolicyViolation,
+    StaleGroupEpoch,
+    StaleMemberEpoch,
+    UnknownMemberId,
+    UnreleasedInstanceId,
+    UnsupportedAssignor,
+)
+from connectgroup.protocol.messages.assignment import PrepareRequest
+from connectgroup.protocol.messages.common import units_of
+from connectgroup.protocol.messages.consumer import ConsumerHeartbeatRequest, ConsumerInstallRequest
+from connectgroup.protocol.messages.offsets import GroupToFetch, OffsetCommitRequest
+from connectgroup.protocol.units import Unit
+
+from ..computing import Computing
+from ..words import (
+    AWAY,
+    COORDINATOR,
+    STABLE,
+    UNRELEASED,
+    UNREVOKED,
+    Expected,
+    Limits,
+    Member,
+    MemberTarget,
+    NotAllowed,
+    Proposal,
+    Timer,
+    preferred,
+)
+from .words import ConsumerInput, Reply, Subscription, Topic, partitions, proposal, reported, subscription
+
+BAD_REGEX = "("
+
+
+class ConsumerModel(Computing):
+    """One group. A method whose only argument is a request or a member id is one input.
+
+    Attributes:
+        cluster: all topics of the cluster by name.
+        topics: the subscribed ones that exist.
+        regexes: the topics that match each regular expression; one that is not resolved is absent.
+        offsets: the committed offset of each topic name and partition.
+        has_timer: whether the timer of a computation was armed before this input.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        super().__init__(limits)
+        self.cluster: Mapping[str, Topic] = {}
+        self.topics: dict[str, Topic] = {}
+        self.regexes: dict[str, frozenset[str]] = {}
+        self.offsets: dict[tuple[str, int], int] = {}
+        self.installed_request: ConsumerInstallRequest | None = None
+        self.has_timer = False
+        self._bumped = False
+
+    def begin(self) -> None:
+        """A new input: the group epoch advances once at most in each."""
+        self._bumped, self.requested = False, False
+        self.has_timer = ("compute", "") in self.timers()
+
+    # ---- subscriptions
+
+    def subscribed(self, member: Member) -> set[str]:
+        """The ids of the existing topics that a member subscribes to. An unresolved expression has none (CA-20)."""
+        names = subscription(member).names | self.regexes.get(subscription(member).regex, frozenset())
+        return {self.topics[name][0] for name in names if name in self.topics}
+
+    def unresolved(self) -> bool:
+        """Whether the topics of a regular expression are not known yet."""
+        return bool({subscription(member).regex for member in self.members.values()} - {""} - self.regexes.keys())
+
+    def runnable(self) -> dict[Unit, int]:
+        """All partitions of subscribed topics."""
+        topics = set().union(*map(self.subscribed, self.members.values()))
+        return {Unit(name, n): 0 for name, count in self.topics.values() if name in topics for n in range(count)}
+
+    def refresh(self) -> None:
+        """Subscribed topics that are new, deleted, or have more partitions advance the group epoch."""
+        used = {subscription(member).regex for member in self.members.values()}
+        self.regexes = {regex: names for regex, names in self.regexes.items() if regex in used}
+        topics = self.existing(self.members)
+        if topics != self.topics:
+            self.topics = topics
+            self.bump()
+
+    def existing(self, members: Mapping[str, Member]) -> dict[str, Topic]:
+        """The existing topics that some members subscribe to, by name."""
+        every = [subscription(member) for member in members.values()]
+        names = {name for each in every for name in each.names | self.regexes.get(each.regex, frozenset())}
+        return {name: self.cluster[name] for name in names if name in self.cluster}
+
+    def has_room(self, members: Mapping[str, Member]) -> bool:
+        """Whether a new or changed subscription does not exceed the maximum number of partitions of a group."""
+        return sum(count for _, count in self.existing(members).values()) <= self.limits.max_units
+
+    def change_topics(self, cluster: Mapping[str, Topic]) -> None:
+        """The topics of the cluster have changed (case study "Partition Added")."""
+        self.cluster = cluster
+        self.refresh()
+        self.follow_up()
+
+    def matched(self, regex: str, names: frozenset[str]) -> None:
+        """A regular expression is resolved; the target assignment depends on the existing topics that match.
+
+        An expression that is resolved for the first time has advanced the group epoch when its member joined; the
+        computation has waited for it, unless one was in progress then.
+        """
+        users = [member for member in self.members.values() if subscription(member).regex == regex]
+        if not users or self.regexes.get(regex) == names:
+            return
+        computing = self.computation is not None and self.computation.epoch == self.epoch
+        counts = regex in self.regexes or computing or self.target_epoch == self.epoch
+        if counts and (self.regexes.get(regex, frozenset()) ^ names) & self.cluster.keys():
+            self.bump()
+        self.regexes[regex] = names
+        self.refresh()
+        self.follow_up()
+
+    # ---- group epoch and computation
+
+    def bump(self, *, same_target: bool = False) -> None:
+        """A new group epoch, once in a step; the computation is considered at its end (``follow_up``)."""
+        if self._bumped:
+            return
+        self._bumped = True
+        if self.epoch == 0:
+            if self.created_ms and self.choice.created_ms // 1000 <= self.created_ms // 1000:
+                raise NotAllowed(f"created at {self.choice.created_ms} ms, the former group at {self.created_ms} ms")
+            self.created_ms = self.choice.created_ms
+        self.epoch += 1
+
+    def follow_up(self) -> None:
+        """An outdated target assignment is computed once all regular expressions are resolved."""
+        computation = self.computation
+        if self.epoch == self.target_epoch:
+            return
+        if not self.members:  # HB-13
+            self.target_epoch, self.target_ms, self.computed_by, self.assignor = self.epoch, 0, COORDINATOR, ""
+            self.computation = None
+            return
+        going = computation is None or computation.who or computation.prepared
+        if not going and computation is not None and computation.epoch < self.epoch:
+            self.computation = None  # a failed server-side attempt belongs to its epoch
+        if self.unresolved():
+            return
+        if self.computation is not None:
+            self.reconsider()
+        else:
+            self.start_computation()
+
+    def able(self) -> dict[str, set[str]]:
+        """The members that can run the assignor that most members list first; among several, the first by name."""
+        able = super().able()
+        return {min(able): able[min(able)]} if able else {}
+
+    def start_computation(self, *, waited: bool = False) -> None:
+        """As for all group types; never without the topics of all regular expressions."""
+        if not self.unresolved():
+            super().start_computation(waited=waited)
+
+    def timers(self) -> dict[Timer, int]:
+        """All timers that must be armed. A computation that waits for a regular expression has no new one."""
+        should = super().timers()
+        if self.computation is None and self.unresolved() and not self.has_timer:
+            should.pop(("compute", ""), None)
+        return should
+
+    def legal(self, proposal: Proposal, epoch: int | None = None) -> bool:
+        """Each partition of a subscribed topic is assigned to one member, which subscribes to it.
+
+        One prepared for an earlier epoch may lack partitions: those that are new since.
+        """
+        names, every = [share.member_id for share in proposal.members], self.placed(proposal)
+        missing = self.runnable().keys() - set(every)
+        return (
+            len(set(names)) == len(names)
+            and len(set(every)) == len(every)
+            and set(names) <= self.members.keys()
+            and set(every) <= self.runnable().keys()
+            and not (missing and epoch in (None, self.epoch))
+            and all(
+                unit.connector in self.subscribed(self.members[share.member_id])
+                for share in proposal.members
+                for unit in units_of(share.units)
+            )
+        )
+
+    def contradictory(self, proposal: Proposal, lost: set[Unit] | None = None) -> bool:
+        """Any invalid assignment for an earlier epoch is computed again, and is no failure of its member."""
+        return False
+
+    def take(self, proposal: Proposal, by: str, epoch: int | None = None) -> None:
+        """Install the target; a member that is not listed is assigned nothing."""
+        self.target = {
+            share.member_id: MemberTarget(
+                units=units_of(share.units), error=share.error, version=share.version, metadata=share.metadata
+            )
+            for share in proposal.members
+        }
+        for who, member in self.members.items():
+            if member.temporarily_left:
+                # It runs nothing: partitions that others are assigned are released at once.
+                member.assigned = {unit: at for unit, at in member.assigned.items() if unit in self.share(who).units}
+        self.target_ms = self.now_ms if proposal.members else 0
+        self.target_epoch, self.computed_by = self.epoch if epoch is None else epoch, by
+        self.computation, self.has_timer = None, False
+
+    def computed(self, epoch: int, assignor: str, proposal: Proposal | None) -> None:
+        """The result of a server-side assignor."""
+        before = (self.target_epoch, self.computation and replace(self.computation))
+        super().computed(epoch, assignor, proposal)
+        if (self.target_epoch, self.computation) != before:
+            self.follow_up()
+
+    def expire_computation(self) -> None:
+        """The chosen member is late, or the interval has passed (TO-07)."""
+        self.has_timer = False
+        super().expire_computation()
+
+    def prepare(self, request: PrepareRequest) -> Expected:
+        """As for all group types. A member is not the chosen one any more once another lists no assignor."""
+        if request.member_id in self.members and request.member_epoch >= 0 and not preferred(self.members.values()):
+            late = request.member_epoch > self.members[request.member_id].epoch
+            return Expected(code=FencedMemberEpoch.code if late else UnknownMemberId.code)
+        return super().prepare(request)
+
+    def install_consumers(self, request: ConsumerInstallRequest) -> Expected:
+        """The assignment is installed as a whole or not at all (S13)."""
+        if request.member_epoch < 0 or request.group_epoch < 0:
+            return Expected(code=InvalidRequest.code)
+        if self.epoch == 0:
+            return Expected(code=GroupIdNotFound.code)
+        if request.member_id not in self.members:
+            return Expected(code=UnknownMemberId.code)
+        computation = self.computation
+        chosen = computation is not None and computation.who == request.member_id and bool(computation.assignor)
+        if not request.error and (request.group_epoch, request.member_id) == (self.target_epoch, self.computed_by):
+            known = self.installed_request
+            if known is None:
+                return Expected(code=None)
+            if known.members == request.members:
+                return Expected()  # a repeated Install (CN-08)
+        if request.group_epoch != (computation.epoch if computation is not None and chosen else self.epoch):
+            return Expected(code=StaleGroupEpoch.code)
+        if computation is None or not chosen:
+            return Expected(code=UnknownMemberId.code)
+        code, result = 0, proposal(request.members)
+        if request.error:
+            self.failed(computation)
+        elif self.legal(result, request.group_epoch) and self.readable(result, computation.assignor):
+            self.assignor, self.installed_request = computation.assignor, request
+            self.take(result, request.member_id, request.group_epoch)
+        elif request.group_epoch < self.epoch:
+            self.request_computation(computation)
+            code = StaleGroupEpoch.code
+        else:
+            self.failed(computation)
+            code = InvalidAssignment.code
+        self.follow_up()
+        return Expected(code=code)
+
+    def question(self, assignor: str) -> ConsumerInput:
+        """The input of an assignor."""
+        infos = {who: {info.name: info for info in member.assignors} for who, member in self.members.items()}
+        return ConsumerInput(
+            members={
+                who: (
+                    member.epoch,
+                    member.instance,
+                    self.share(who).units,
+                    (info.version, info.reason, info.metadata) if (info := infos[who].get(assignor)) else (0, 0, b""),
+                    b"",
+                )
+                for who, member in self.members.items()
+            },
+            connectors={name: (count, {}) for name, count in self.topics.values()},
+            delayed={},
+            subscriptions={
+                who: (frozenset(self.subscribed(member)), subscription(member).rack)
+                for who, member in self.members.items()
+            },
+        )
+
+    assignor_input = question
+
+    # ---- heartbeats
+
+    def heartbeat(self, request: ConsumerHeartbeatRequest) -> Reply:
+        """Join, stay or leave."""
+        if malformed(request, self.limits.max_rebalance_timeout_ms):
+            return Reply(code=InvalidRequest.code)
+        if (request.subscribed_topic_regex or "").startswith(BAD_REGEX):
+            return Reply(code=InvalidRegularExpression.code)
+        if request.member_epoch == 0:
+            return self.join(request)
+        if self.epoch == 0:
+            return Reply(code=GroupIdNotFound.code)
+        who = request.member_id
+        if request.instance_id is not None and (holder := self.with_instance(request.instance_id)) != who:
+            return Reply(code=UnknownMemberId.code if holder is None else FencedInstanceId.code)
+        if who not in self.members:
+            return Reply(code=UnknownMemberId.code)
+        if request.member_epoch == -1:
+            self.remove(who)
+            return Reply(epoch=-1, member_id=who)
+        if request.member_epoch == AWAY:
+            return self.leave_temporarily(who)
+        return self.stay(request)
+
+    def join(self, request: ConsumerHeartbeatRequest) -> Reply:
+        """Epoch 0: a new member, a rejoin, or the successor of a static member. It runs nothing (KAFKA-19233)."""
+        who, replaced = request.member_id, self.with_instance(request.instance_id)
+        before = self.members.get(who)
+        former = self.members[replaced] if replaced not in (None, who) and replaced is not None else None
+        if former is not None and not former.temporarily_left:
+            return Reply(code=UnreleasedInstanceId.code)
+        if before is None and former is None and len(self.members) >= self.limits.max_members:
+            return Reply(code=GroupMaxSizeReached.code)
+        member = Member() if before is None else replace(before)
+        member.instance, member.timeout_ms = request.instance_id, request.rebalance_timeout_ms
+        member.server_assignor, member.assignors = request.server_assignor, request.client_assignors or ()
+        names = frozenset(request.subscribed_topic_names or ())
+        member.traits = Subscription(names, request.subscribed_topic_regex or "", request.rack_id)
+        others = {name: each for name, each in self.members.items() if name not in (who, replaced)}
+        if not self.supported(member, others.values()):
+            return Reply(code=UnsupportedAssignor.code)
+        known = before or former
+        changed = known is None or subscription(member)[:2] != subscription(known)[:2]
+        if changed and not self.has_room({**others, who: member}):
+            return Reply(code=PolicyViolation.code)
+        self.members = {**others, who: member}
+        if former is not None:
+            left = self.target.pop(replaced or "", MemberTarget())
+            if before is None:
+                self.target[who] = left
+        if (
+            known is None
+            or member.differs(known)
+            # An assignor decides where the partitions of the former member go.
+            or (before is not None and former is not None)
+            # A computation in progress has the former member in its input.
+            or (former is not None and self.epoch > self.target_epoch)
+        ):
+            self.bump()
+        self.refresh()
+        if self.computation is not None and self.computation.who == who:
+            self.computation.prepared = False  # its former process had the input of the assignor
+        self.follow_up()
+        return self.advance(request, who)
+
+    def stay(self, request: ConsumerHeartbeatRequest) -> Reply:
+        """The member's current epoch; or the previous one, after a lost response (HB-01 to HB-04)."""
+        who, member, owned = request.member_id, self.members[request.member_id], reported(request)
+        if member.temporarily_left:
+            return Reply(code=UnknownMemberId.code)
+        lost = request.member_epoch == member.previous and owned is not None and owned <= member.held.keys()
+        if request.member_epoch != member.epoch and not lost:
+            return Reply(code=FencedMemberEpoch.code)  # it stays until its session expires, as in Kafka
+        after = replace(member)
+        if request.rebalance_timeout_ms != -1:
+            after.timeout_ms = request.rebalance_timeout_ms
+        if request.server_assignor is not None:
+            after.server_assignor, after.assignors = request.server_assignor, ()
+        if request.client_assignors is not None:
+            after.server_assignor, after.assignors = None, request.client_assignors
+        names, regex, rack = request.subscribed_topic_names, request.subscribed_topic_regex, request.rack_id
+        was = subscription(member)
+        after.traits = Subscription(
+            was.names if names is None else frozenset(names),
+            was.regex if regex is None else regex,
+            was.rack if rack is None else rack,
+        )
+        if not self.supported(after, [each for name, each in self.members.items() if name != who]):
+            return Reply(code=UnsupportedAssignor.code)
+        if subscription(after)[:2] != was[:2] and not self.has_room({**self.members, who: after}):
+            return Reply(code=PolicyViolation.code)
+        self.members[who] = after
+        if after.differs(member):
+            self.bump()
+        self.refresh()
+        self.follow_up()
+        repeats = request.member_epoch != after.epoch
+        acknowledges = after.pending and owned is not None and not repeats and not owned & after.pending.keys()
+        asked = self.computation is not None and self.computation.who == who and not self.computation.prepared
+        if asked and not acknowledges:
+            return Reply(code=ComputeAssignment.code, epoch=after.epoch)
+        return self.advance(request, who)
+
+    def advance(self, request: ConsumerHeartbeatRequest, who: str) -> Reply:
+        """One step towards the target; after a lost response, the response is the same again."""
+        member, owned, joins = self.members[who], reported(request), request.member_epoch == 0
+        had, at_first = member.assigned.keys(), member.epoch
+        repeats = not joins and request.member_epoch != member.epoch
+        if not repeats:
+            self.step(who, request.member_epoch, owned)
+        tell = (
+            joins
+            or repeats
+            or full(request)
+            or member.assigned.keys() != had
+            or (owned is not None and owned != member.assigned.keys())
+            or (member.epoch != at_first and bool(member.assignors))  # every target has metadata (PD-12)
+        )
+        share, listed = self.share(who), any(info.name == self.assignor for info in member.assignors)
+        named = tell and listed and share != MemberTarget() and member.epoch == self.target_epoch
+        computing = self.computation is not None and self.computation.prepared and not self.computation.who
+        return Reply(
+            member_id=who,
+            epoch=member.epoch,
+            units=dict(member.assigned) if tell else None,
+            share=share if named else MemberTarget(),
+            assignor=self.assignor if named else "",
+            waits=self.epoch > self.target_epoch or member.state == UNRELEASED,
+            parks=not member.assigned and (computing or self.unresolved())
+            if joins
+            else request.max_wait_ms > 0 and member.epoch == request.member_epoch and not tell,
+        )
+
+    def step(self, who: str, shown: int, owned: frozenset[Unit] | None) -> None:
+        """Revoke first, at an unchanged epoch; then advance to the target epoch and assign free partitions (CA-*).
+
+        A dropped subscription revokes without a new target (CA-17, CA-18).
+        """
+        member = self.members[who]
+        topics, before = self.subscribed(member), replace(member)
+        target = {unit for unit in self.share(who).units if unit.connector in topics}
+        if member.pending:
+            if owned is None or owned & member.pending.keys():
+                # A newer target waits for the acknowledgement; a dropped topic does not (CA-07, CA-19).
+                gone = {unit: at for unit, at in member.assigned.items() if unit.connector not in topics}
+                if gone:
+                    member.assigned = {unit: at for unit, at in member.assigned.items() if unit not in gone}
+                    member.pending, member.previous = {**member.pending, **gone}, shown
+                return
+            member.pending = {}
+        keep = {unit: at for unit, at in member.assigned.items() if unit in target}
+        gone = {unit: at for unit, at in member.assigned.items() if unit not in keep}
+        if gone and (owned is None or owned & gone.keys()):
+            member.state, member.assigned, member.pending = UNREVOKED, keep, gone
+        else:
+            free = {unit for unit in target - keep.keys() if self.holder(unit) in (None, who)}
+            member.epoch = self.target_epoch
+            member.state = STABLE if free == target - keep.keys() else UNRELEASED
+            member.assigned = {**keep, **dict.fromkeys(free, self.target_epoch)}
+        if member != before:
+            member.previous = shown
+
+    def pending_responses(self) -> set[str]:
+        """The members for which an empty heartbeat would have a changed response."""
+        asked = self.computation.who if self.computation is not None and not self.computation.prepared else None
+        changed = set()
+        for who, member in self.members.items():
+            after = self.members[who] = replace(member)
+            self.step(who, member.epoch, None)
+            self.members[who] = member
+            news = (after.epoch, after.assigned) != (member.epoch, member.assigned)
+            if not member.temporarily_left and (news or who == asked):
+                changed.add(who)
+        return changed
+
+    # ---- removal
+
+    def leave_temporarily(self, who: str) -> Reply:
+        """Epoch -2: a static member has stopped. Its partitions are kept until its session expires (ST-01)."""
+        member = self.members[who]
+        if not member.temporarily_left:
+            kept = self.share(who).units & member.assigned.keys()
+            member.epoch = member.previous = AWAY
+            member.state, member.assigned, member.pending = STABLE, dict.fromkeys(kept, 0), {}
+            self.follow_up()
+        return Reply(epoch=AWAY, member_id=who)
+
+    def remove(self, who: str) -> None:
+        """Remove the member and release its partitions."""
+        del self.members[who]
+        self.target.pop(who, None)
+        self.bump()
+        self.refresh()
+        self.follow_up()
+
+    def expire_session(self, who: str) -> None:
+        """No heartbeat for the session timeout (TO-01, ST-07)."""
+        if who in self.members:
+            self.remove(who)
+
+    def expire_rebalance(self, who: str) -> None:
+        """The revocation was not acknowledged in time (TO-02); only pending revocations have a timer (TO-03)."""
+        if who in self.members and self.members[who].state == UNREVOKED:
+            self.remove(who)
+
+    # ---- offsets, and the group as a whole
+
+    def commit(self, request: OffsetCommitRequest) -> Reply:
+        """Offsets are fenced by the member epoch (OC-01 to OC-07)."""
+        epoch, member = request.generation_id_or_member_epoch, self.members.get(request.member_id)
+        admin = epoch < 0 and not request.member_id and not self.members
+        codes = {}
+        for topic in request.topics:
+            for each in topic.partitions:
+                place = topic.name, each.partition_index
+                unit = Unit(self.topics.get(topic.name, ("", 0))[0], each.partition_index)
+                if admin:
+                    codes[place] = 0
+                elif member is None:
+                    codes[place] = UnknownMemberId.code
+                else:
+                    earlier = epoch < member.epoch and 0 <= member.held.get(unit, -1) <= epoch  # KIP-1251
+                    codes[place] = 0 if epoch == member.epoch or earlier else StaleMemberEpoch.code
+                if not codes[place]:
+                    self.offsets[place] = each.committed_offset
+        return Reply(codes=codes)
+
+    def fetch(self, asked: GroupToFetch) -> Reply:
+        """A sender that names itself as a member must be one, at its current epoch."""
+        member = self.members.get(asked.member_id or "")
+        if asked.member_id is None and asked.member_epoch < 0:
+            return Reply(codes=self.offsets)
+        if member is None:
+            return Reply(code=UnknownMemberId.code)
+        return Reply(codes=self.offsets) if asked.member_epoch == member.epoch else Reply(code=StaleMemberEpoch.code)
+
+    def delete(self) -> Reply:
+        """Delete an empty group."""
+        if self.epoch == 0 or self.members:
+            return Reply(code=NonEmptyGroup.code if self.members else GroupIdNotFound.code)
+        kept = {"cluster": self.cluster, "created_ms": self.created_ms, "now_ms": self.now_ms}
+        vars(self).update({**vars(ConsumerModel(self.limits)), **kept})
+        return Reply()
+
+    def violations(self) -> Iterator[str]:
+        """The invariants that do not hold, whether or not product and model agree."""
+        for each in super().violations():
+            if not (each.startswith("L5") and self.unresolved()):
+                yield each
+        if self.epoch == self.target_epoch:
+            for who, member in self.members.items():
+                topics = {unit.connector for unit in self.share(who).units}
+                if not topics <= self.subscribed(member):
+                    yield f"S9: {who} is assigned {sorted(topics)}, it subscribes to {sorted(self.subscribed(member))}"
+
+
+def full(request: ConsumerHeartbeatRequest) -> bool:
+    """Whether a heartbeat is full (HB-11)."""
+    subscribes = request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
+    return request.owned is not None and request.rebalance_timeout_ms != -1 and subscribes
+
+
+def malformed(request: ConsumerHeartbeatRequest, max_rebalance_timeout_ms: int) -> bool:
+    """Request validation: INVALID_REQUEST (RV-01 to RV-09, CN-16, CN-17)."""
+    infos, joins, timeout_ms = request.client_assignors or (), request.member_epoch == 0, request.rebalance_timeout_ms
+    return (
+        not request.group_id
+        or (not request.member_id and not joins)
+        or request.member_epoch < AWAY
+        or request.instance_id == ""
+        or request.rack_id == ""
+        or (request.member_epoch == AWAY and request.instance_id is None)
+        or (joins and (timeout_ms == -1 or request.owned != ()))
+        or (joins and request.subscribed_topic_names is None and request.subscribed_topic_regex is None)
+        or (timeout_ms != -1 and not 0 < timeout_ms <= max_rebalance_timeout_ms)
+        or (request.owned is not None and len(set(partitions(request.owned))) < len(partitions(request.owned)))
+        or (request.server_assignor is not None and request.client_assignors is not None)
+        or any(
+            not info.name
+            or info.minimum_version < -1
+            or info.maximum_version < max(0, info.minimum_version)
+            or not info.minimum_version <= info.version <= info.maximum_version
+            for info in infos
+        )
+        or len({info.name for info in infos}) < len(infos)
+    )

@@ -1,0 +1,142 @@
+"""The product's consumer group as a model, and what is compared of both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from connectgroup.group.consumer.settings import ConsumerSettings
+from connectgroup.group.consumer.state import ConsumerGroup
+from connectgroup.protocol.messages.consumer import ConsumerPrepareResponse
+from connectgroup.protocol.records.connect import ComputationRecord
+from connectgroup.protocol.records.consumer import ConsumerMemberRecord, TopicMetadata
+from connectgroup.protocol.units import TopicPartition, Unit
+
+from ..product import State
+from ..words import Computation, Limits, Member, MemberTarget
+from .model import ConsumerModel
+from .words import ConsumerInput, Subscription, Topic, partitions
+
+
+def state_of(model: ConsumerModel) -> State:
+    """Everything of a group that is compared."""
+    computation = model.computation
+    return {
+        "created at": model.created_ms if model.epoch else 0,
+        "epoch": model.epoch,
+        "target epoch": model.target_epoch,
+        "target at": model.target_ms,
+        "computed by": model.computed_by,
+        "assignor": model.assignor,
+        "computation": computation and {**vars(computation), "failed": set(computation.failed)},
+        "members": {who: dict(vars(member)) for who, member in model.members.items()},
+        "target": {who: target for who, target in model.target.items() if target != MemberTarget()},
+        "topics": dict(model.topics),
+        "regexes": dict(model.regexes),
+        "offsets": dict(model.offsets),
+    }
+
+
+def model_of(group: ConsumerGroup, limits: Limits, cluster: Mapping[str, Topic]) -> ConsumerModel:
+    """A model with the state of a product's group."""
+    model = ConsumerModel(limits)
+    model.cluster, model.created_ms, model.epoch = cluster, group.created_ms, group.epoch
+    model.target_epoch, model.target_ms, model.computed_by = group.target_epoch, group.target_ms, group.computed_by
+    model.assignor = group.target_assignor
+    for who, stored in group.members.items():
+        current = group.current(who)
+        model.members[who] = Member(
+            instance=stored.instance_id,
+            timeout_ms=stored.rebalance_timeout_ms,
+            server_assignor=stored.server_assignor,
+            assignors=stored.assignors,
+            traits=_subscription(stored),
+            epoch=current.epoch,
+            previous=current.previous_epoch,
+            state=current.state.name,
+            assigned=_units(current.assigned),
+            pending=_units(current.pending),
+        )
+    model.target = {
+        who: MemberTarget(
+            units=frozenset(Unit(*each) for each in target.partitions),
+            error=target.error,
+            version=target.version,
+            metadata=target.metadata,
+        )
+        for who, target in group.targets.items()
+    }
+    model.topics = topics_of(group.topics)
+    model.regexes = dict(group.regexes)
+    for topic, numbers in group.offsets.topics().items():
+        for number in numbers:
+            record = group.offsets.get(topic, number)
+            model.offsets[topic, number] = record.offset if record else -1
+    computation = group.computation
+    # A failed server-side attempt belongs to its epoch; another computation continues when the epoch advances.
+    if computation is not None and group.members and group.target_epoch < computation.epoch <= group.epoch:
+        going = computation.member_id or computation.prepared or computation.epoch == group.epoch
+        model.computation = _computation(computation) if going else None
+    return model
+
+
+def _computation(stored: ComputationRecord) -> Computation:
+    return Computation(
+        who=stored.member_id,
+        epoch=stored.epoch,
+        assignor=stored.assignor,
+        prepared=stored.prepared,
+        failures=stored.failures,
+        failed=set(stored.failed_members),
+        replaced=set(stored.replaced_members),
+    )
+
+
+def _subscription(stored: ConsumerMemberRecord) -> Subscription:
+    return Subscription(frozenset(stored.subscribed_topic_names), stored.subscribed_topic_regex, stored.rack_id)
+
+
+def _units(epochs: Mapping[TopicPartition, int]) -> dict[Unit, int]:
+    return {Unit(*partition): epoch for partition, epoch in epochs.items()}
+
+
+def topics_of(topics: Mapping[str, TopicMetadata]) -> dict[str, Topic]:
+    """Topics by name."""
+    return {name: (topic.topic_id, topic.num_partitions) for name, topic in topics.items()}
+
+
+def limits_of(settings: ConsumerSettings) -> Limits:
+    """The settings of the model; those that consumer groups do not have are never reached."""
+    return Limits(
+        server_assignor=settings.server_assignor,
+        server_assignors=frozenset(settings.server_assignors),
+        session_timeout_ms=settings.session_timeout_ms,
+        max_rebalance_timeout_ms=settings.max_rebalance_timeout_ms,
+        failures_before_fallback=settings.failures_before_fallback,
+        max_members=settings.max_members,
+        max_units=settings.max_partitions,
+        max_moves=0,
+        assignment_interval_ms=settings.assignment_interval_ms,
+        scheduled_delay_ms=0,
+        max_delay_ms=0,
+    )
+
+
+def input_of(response: ConsumerPrepareResponse) -> ConsumerInput:
+    """The assignor input in a Prepare response."""
+    return ConsumerInput(
+        members={
+            each.member_id: (
+                each.member_epoch,
+                each.instance_id,
+                frozenset(partitions(each.topic_partitions)),
+                (each.assignor.version, each.assignor.reason, each.assignor.metadata),
+                b"",
+            )
+            for each in response.members
+        },
+        connectors={each.topic_id: (each.num_partitions, {}) for each in response.topics},
+        delayed={},
+        subscriptions={
+            each.member_id: (frozenset(each.subscribed_topic_ids), each.rack_id) for each in response.members
+        },
+    )
