@@ -19,7 +19,7 @@ from ..group.connect.settings import GroupSettings
 from ..group.registry import Client, GroupType, Registry, RequestTraits
 from ..log.base import Log
 from ..protocol.messages.api import Request, Response
-from ..protocol.messages.classic import JoinGroupRequest
+from ..protocol.messages.classic import GroupRequest, JoinGroupRequest
 from ..protocol.messages.connectors import UpdateConnectorsRequest
 from ..protocol.messages.consumer import ConsumerDescribeRequest, ConsumerDescribeResponse, ConsumerHeartbeatRequest
 from ..protocol.messages.describe import (
@@ -39,7 +39,7 @@ from ..protocol.messages.listing import (
 from ..protocol.messages.logger_levels import SetLoggerLevelRequest, SetLoggerLevelResponse
 from ..protocol.messages.offsets import OffsetFetchRequest, OffsetFetchResponse
 from ..protocol.messages.topics import ResetTopicsRequest, ResetTopicsResponse
-from ..protocol.records.connect import MemberRecord
+from ..protocol.records.connect import GROUP_TYPE, MemberRecord
 from ..protocol.units import printable
 from ..threads import NoThread, off_loop
 from ..wire import classic_worker
@@ -187,11 +187,16 @@ class Coordinator:
                     if each.delete:
                         self._progress.reset_topics(request.group_id, each.connector)
         # Workers ignore responses of a lower coordinator epoch (D5).
-        if not hasattr(response, "coordinator_epoch"):
+        if not hasattr(response, "coordinator_epoch") or self._is_of_consumers(request):
             answered: Response = response  # of Kafka's own protocol
             return answered
         with_epoch: Response = replace(response, coordinator_epoch=self._log.epoch)
         return with_epoch
+
+    def _is_of_consumers(self, request: Request) -> bool:
+        """Whether a request of the classic protocol is for a group of another type than ``connect``."""
+        loaded = self.shard.groups.loaded.get(request.group_id) if isinstance(request, GroupRequest) else None
+        return loaded is not None and loaded.group_type.name != GROUP_TYPE
 
     def begin(self, request: Request, *, client_host: str, client_id: str, respond: Callable[[Response], None]) -> bool:
         """Begin to process a heartbeat, without a task for it; see ``messages.DirectHandler``."""

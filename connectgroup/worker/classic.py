@@ -74,15 +74,16 @@ class ClassicClient(Client):
         if request.member_epoch < JOIN_EPOCH:
             return await self._leave(request, ends_s)
         if request.member_epoch > JOIN_EPOCH and request.owned is None and not request.statuses:
-            code = await self._heartbeat(request, ends_s)
-            if code == 0:
-                return HeartbeatResponse(member_epoch=request.member_epoch)
-            if code not in JOINS_AGAIN:
-                return HeartbeatResponse(error_code=code)
+            response = await self._heartbeat(request, ends_s)
+            if response.error_code not in JOINS_AGAIN:
+                return HeartbeatResponse(
+                    error_code=response.error_code,
+                    member_epoch=request.member_epoch,
+                    coordinator_epoch=response.coordinator_epoch,
+                )
         return await self._join(request, ends_s)
 
-    async def _heartbeat(self, request: HeartbeatRequest, ends_s: float) -> int:
-        """Send a Heartbeat; return its error code."""
+    async def _heartbeat(self, request: HeartbeatRequest, ends_s: float) -> GroupHeartbeatResponse:
         response = await self._call(
             GroupHeartbeatRequest(
                 group_id=request.group_id,
@@ -93,7 +94,7 @@ class ClassicClient(Client):
             ends_s,
         )
         assert isinstance(response, GroupHeartbeatResponse)
-        return response.error_code
+        return response
 
     async def _join(self, request: HeartbeatRequest, ends_s: float) -> HeartbeatResponse:
         """Send a JoinGroup and a SyncGroup; return the response to the heartbeat.
@@ -116,14 +117,18 @@ class ClassicClient(Client):
         )
         assert isinstance(response, JoinGroupResponse)
         if response.error_code:
-            return HeartbeatResponse(error_code=response.error_code, error_message=response.error_message)
-        return await self._sync(request, response.generation_id, ends_s)
+            return HeartbeatResponse(
+                error_code=response.error_code,
+                error_message=response.error_message,
+                coordinator_epoch=response.coordinator_epoch,
+            )
+        return await self._sync(request, response, ends_s)
 
-    async def _sync(self, request: HeartbeatRequest, generation: int, ends_s: float) -> HeartbeatResponse:
+    async def _sync(self, request: HeartbeatRequest, joined: JoinGroupResponse, ends_s: float) -> HeartbeatResponse:
         response = await self._call(
             SyncGroupRequest(
                 group_id=request.group_id,
-                generation_id=generation,
+                generation_id=joined.generation_id,
                 member_id=request.member_id,
                 group_instance_id=self._member.settings.instance_id,
                 protocol_type=WORKER_PROTOCOL_TYPE,
@@ -132,13 +137,14 @@ class ClassicClient(Client):
             ends_s,
         )
         assert isinstance(response, SyncGroupResponse)
-        if response.error_code in JOINS_AGAIN:
-            # As if the response was lost: the next heartbeat is a full one.
+        if response.error_code in JOINS_AGAIN or response.coordinator_epoch != joined.coordinator_epoch:
+            # Another coordinator may have the response to an earlier JoinGroup of this generation. As if the response
+            # was lost: the next heartbeat is a full one.
             raise TransportError(f"{self.address}: the group rebalances again; the worker sends JoinGroup again")
         if response.error_code:
-            return HeartbeatResponse(error_code=response.error_code)
+            return HeartbeatResponse(error_code=response.error_code, coordinator_epoch=response.coordinator_epoch)
         try:
-            return decode_response(response.assignment)
+            return replace(decode_response(response.assignment), coordinator_epoch=response.coordinator_epoch)
         except WireError as error:
             raise TransportError(f"{self.address}: {error}") from error
 

@@ -93,6 +93,24 @@ async def test_worker_is_a_member_of_a_connect_group_from_its_first_join_on() ->
         assert again.error_code == RebalanceInProgress.code, "the member sends JoinGroup again"
 
 
+async def test_coordinator_epoch_is_in_responses_to_workers_only() -> None:
+    """D5: a worker ignores a coordinator that has been replaced. Kafka's clients do not know the field."""
+    async with serving(None) as coordinator:
+        generation = (await joined(coordinator)).generation_id
+        sync = SyncGroupRequest(group_id="g", generation_id=generation, member_id="w")
+        heartbeats = [
+            GroupHeartbeatRequest(group_id="g", generation_id=each, member_id="w") for each in (generation, 99)
+        ]
+        workers = [await send(coordinator, each) for each in (join(replace(BEAT, sequence=2)), sync, *heartbeats)]
+        assert {each.coordinator_epoch for each in workers} == {1}
+        other = replace(KAFKA_CONNECT, group_id="k")
+        first = await send(coordinator, other)
+        again = await send(coordinator, replace(other, member_id=first.member_id))
+        heartbeat = GroupHeartbeatRequest(group_id="k", generation_id=0, member_id=first.member_id)
+        others = [first, again, await send(coordinator, heartbeat)]
+        assert {each.coordinator_epoch for each in others} == {-1}
+
+
 async def test_late_join_of_a_worker_that_has_left_is_stale() -> None:
     """KAFKA-16639: it must not create a member without a process."""
     async with serving(None) as coordinator:

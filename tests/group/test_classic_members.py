@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from connectgroup.errors import (
     ComputeAssignment,
     FencedMemberEpoch,
@@ -15,6 +17,7 @@ from connectgroup.errors import (
 )
 from connectgroup.group.connect.group_type import ConnectGroupType
 from connectgroup.group.kernel.effects import Compute
+from connectgroup.group.kernel.timers import TimerKind
 from connectgroup.group.registry import NO_CLIENT
 from connectgroup.protocol.messages.classic import (
     WORKER_PROTOCOL,
@@ -135,6 +138,29 @@ def test_mg_12_requests_of_another_generation_or_another_member() -> None:
     assert fenced.error_code == FencedMemberEpoch.code
     assert fenced.error_message
     assert "a" not in scene.group.members
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_rejected_sync_group_keeps_no_member_alive(late: bool) -> None:
+    """S14: it may be a late one of a dead process, whose session would last longer."""
+    scene = ClassicScene()
+    generation = scene.join("a").generation_id - late
+    request = SyncGroupRequest(group_id=GROUP, generation_id=generation, member_id="a")
+    outcome = scene.type.step(scene.group, request, 0, NO_CLIENT)
+    assert (getattr(outcome.response, "error_code", None) == RebalanceInProgress.code) == late
+    assert [timer.key.kind for timer in outcome.timers] == ([] if late else [TimerKind.SESSION])
+
+
+def test_heartbeat_keeps_a_member_alive_also_while_the_group_rebalances() -> None:
+    scene = ClassicScene()
+    scene.join("a")
+    scene.assigned("a")
+    request = GroupHeartbeatRequest(group_id=GROUP, generation_id=scene.epoch("a"), member_id="a")
+    for code in (0, RebalanceInProgress.code):
+        outcome = scene.type.step(scene.group, request, 0, NO_CLIENT)
+        assert getattr(outcome.response, "error_code", None) == code
+        assert [timer.key.kind for timer in outcome.timers] == [TimerKind.SESSION]
+        scene.join("b")
 
 
 def test_leader_is_the_member_that_is_asked_to_compute() -> None:

@@ -81,6 +81,7 @@ class Model(Computing):
             server_assignor=request.server_assignor,
             assignors=request.client_assignors or (),
             draining=request.draining,
+            classic=request.classic,
             traits=traits_of(request),
         )
         others = {name: each for name, each in self.members.items() if name not in (who, replaced)}

@@ -71,6 +71,7 @@ def model_of(group: Group, limits: Limits) -> Model:
             server_assignor=stored.server_assignor,
             assignors=stored.assignors,
             draining=stored.draining,
+            classic=stored.classic,
             traits=traits_of(stored),
             epoch=current.epoch,
             previous=current.previous_epoch,

@@ -197,8 +197,9 @@ class GroupState:
         return target_state if len(asked) == len(target_state) == 1 else target_state | {self.limits.server_assignor}
 
     def candidates(self) -> set[str]:
-        """Present members that are assignable."""
-        return {who for who in self.assignable() if not self.members[who].temporarily_left}
+        """Present members that are assignable; those of the classic protocol only if there are no others (CN-18)."""
+        there = {who for who in self.assignable() if not self.members[who].temporarily_left}
+        return {who for who in there if not self.members[who].classic} or there
 
     def supported(self, member: Member, others: Iterable[Member]) -> bool:
         """Whether a member's assignors are supported, and the group keeps a common one."""

@@ -128,6 +128,7 @@ class Member:
     server_assignor: str | None = None
     assignors: tuple[AssignorInfo, ...] = ()
     draining: bool = False
+    classic: bool = False
     traits: tuple[object, ...] = ((), "", 0, "")
     epoch: int = 0
     previous: int = 0

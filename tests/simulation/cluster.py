@@ -6,7 +6,7 @@ from connectgroup.coordinator.own_assignors import server_assignors
 from connectgroup.errors import GroupError
 from connectgroup.group.connect.settings import GroupSettings
 from connectgroup.group.connect.state import Group
-from connectgroup.member.settings import MemberSettings
+from connectgroup.member.settings import GroupProtocol, MemberSettings
 from connectgroup.protocol.messages.api import Request
 from connectgroup.protocol.messages.assignment import InstallRequest
 from connectgroup.protocol.messages.connectors import ConnectorChange
@@ -64,6 +64,7 @@ class WorkerNode(Node):
                 instance_id=self.instance_id,
                 rebalance_timeout_ms=int(cluster.rebalance_s * 1000),
                 max_wait_ms=cluster.max_wait_ms,
+                group_protocol=GroupProtocol(cluster.protocols.get(self.slot, GroupProtocol.CONNECT)),
             ),
             Connections(heartbeats=self.clients[0], control=self.clients[1]),
             assignors=[make_assignor(self, cluster.versions_of(self.slot))] if lists_assignors else [],
@@ -157,6 +158,7 @@ class Cluster(BaseCluster):
         self.sink = Sink(self.sometimes, self.watch, SLICES)
         self.workers: dict[str, WorkerNode] = {}
         self.twins: dict[str, WorkerNode] = {}
+        self.protocols: dict[str, str] = {}  # with which the next process of a slot starts; connect for others
         self.source_ends_s: float | None = None
         self.parts: dict[str, int] = {}
         self._sequence = self._processes = 0

@@ -14,7 +14,7 @@ from itertools import count, islice
 from pathlib import Path
 
 from .run import Result, run_seed
-from .setting import Plan, is_mixed
+from .setting import Plan, is_classic, is_mixed
 from .shrink import Shrinker
 from .suite import Suite, show, table
 
@@ -38,6 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seeds: Iterator[int] = count(first)
     if options.mixed:
         seeds = filter(is_mixed, seeds)
+    elif options.classic:
+        seeds = filter(is_classic, seeds)
     if not options.minutes:
         seeds = islice(seeds, options.seeds)
     suite, failed = Suite(), list[Result]()
@@ -81,6 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--gates", action="store_true", help=f"check all gates, also for fewer than {GATED} seeds")
     parser.add_argument("--no-faults", action="store_true", help="run only the phases without faults")
     parser.add_argument("--mixed", action="store_true", help="only the seeds with consumers: each tenth")
+    parser.add_argument("--classic", action="store_true", help="only the seeds with workers of the classic protocol")
     parser.add_argument("--no-shrink", action="store_true", help="do not shrink failing seeds")
     parser.add_argument("--shrink-seconds", type=float, default=60.0, help="time limit for shrinking one seed")
     parser.add_argument("--replay", metavar="FILE", help="run a plan that was saved when a seed failed")

@@ -70,6 +70,8 @@ FAULT_IDS: Final = {
     "rolling upgrade to the consumer protocol": "F32",
     "rolling downgrade to the classic protocol": "F32",
     "consumer changes its protocol": "F32",
+    "rolling upgrade to the connect protocol": "F32",
+    "worker changes its protocol": "F32",
     "partition added": "F31",
     "task fails": "-",
     "a task's start fails": "-",

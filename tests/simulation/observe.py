@@ -21,6 +21,8 @@ from connectgroup.protocol.records.connect import (
     TargetRecord,
 )
 
+from .invariants.base import COMPUTE
+
 if TYPE_CHECKING:
     from .base import CoordinatorNode
     from .cluster import Cluster
@@ -62,6 +64,8 @@ def see_record(cluster: Cluster, record: Record, batch: Batch) -> None:
                 reach("a group lost all its members, then members joined")
             if record.instance_id is not None and record.member_id not in durable.members and batch.left:
                 reach("a static member returned to its units")
+            if any(member.classic != record.classic for member in durable.members.values()):
+                reach("a group had workers of both protocols")
         case Tombstone():
             if record.key.kind is Kind.DELAY and not batch.joined:
                 reach("a scheduled rebalance delay expired")
@@ -73,6 +77,8 @@ def see_response(
     """A response is about to be sent."""
     reach, code = cluster.sometimes.reach, getattr(response, "error_code", 0)
     if isinstance(request, HeartbeatRequest):
+        if code == COMPUTE and request.classic:
+            reach("a worker of the classic protocol was asked to compute")
         if code == 113:
             reach("a late copy of a heartbeat was rejected")
         elif code == 14:

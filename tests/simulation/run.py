@@ -16,11 +16,12 @@ from connectgroup import fault_points as fault_point
 from connectgroup.coordinator import intake
 
 from .base import BaseCluster
+from .classic import ClassicSchedule
 from .invariants import Violation
 from .loop import NODE, SimulatedLoop, simulated
 from .mixed.schedule import MixedSchedule
 from .schedule import FaultSchedule
-from .setting import Plan, is_mixed
+from .setting import Plan, is_classic, is_mixed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +66,7 @@ def run_seed(
             random.seed(seed)
             loop = SimulatedLoop()
             try:
-                kind = MixedSchedule if is_mixed(seed) else FaultSchedule
+                kind = MixedSchedule if is_mixed(seed) else ClassicSchedule if is_classic(seed) else FaultSchedule
                 return _run_seed(loop, seed, began_s, kind.of(seed, loop, faults, members, tasks, plan, whole))
             finally:
                 loop.close()

@@ -37,10 +37,13 @@ class FaultSchedule:
 
     Attributes:
         kinds: the kinds of faults that are drawn; ``always``: those of them that every seed has.
+        small_changes: in the smoke phase; each settles within ``small_change_intervals`` heartbeat intervals.
     """
 
     kinds: ClassVar[Mapping[str, Kind]] = KINDS
     always: ClassVar[frozenset[str]] = frozenset()
+    small_changes: ClassVar[tuple[str, ...]] = ("join", "leave", "scale", "lose")
+    small_change_intervals: ClassVar[int] = 3
 
     def __init__(self, cluster: Cluster, *, faults: bool, plan: Plan | None, whole: bool) -> None:
         self.cluster: Cluster = cluster
@@ -275,7 +278,7 @@ class FaultSchedule:
         interval_s = cluster.settings.heartbeat_interval_ms / 1000
         while cluster.loop.now < WHOLE_S - 3 * interval_s and not cluster.violations:
             living = cluster.living()
-            what = random.choice(["join", "leave", "scale", "lose"])
+            what = random.choice(self.small_changes)
             epoch = cluster.durable.epoch
             if what == "join" and len(living) < worker_faults.MAX_WORKERS and len(cluster.setting.versions) == 1:
                 worker_faults.join(self, self.free_name())
@@ -284,6 +287,9 @@ class FaultSchedule:
                 epoch = cluster.durable.epoch - 1
             elif what == "leave" and len(living) > 2:
                 self.stop(random.choice(living), for_good=True)
+            elif what == "change" and living:
+                await self.change_protocol(random.choice(living))
+                epoch = cluster.durable.epoch - 1
             else:
                 what = "scale"
                 name = random.choice(CONNECTORS)
@@ -291,7 +297,9 @@ class FaultSchedule:
             began_s = cluster.loop.now
             cluster.say("drill", what)
             # Stops take up to 0.35 s without fault rates, callbacks 0.2 s; a source is polled every five seconds.
-            bound_s = (3 * interval_s + 2.0) * (1 + cluster.setting.drift) + (1.2 if what == "scale" else 0)
+            bound_s = (self.small_change_intervals * interval_s + 2.0) * (1 + cluster.setting.drift) + (
+                1.2 if what == "scale" else 0
+            )
             # With max_moves each round is an epoch with its own heartbeat intervals.
             limit = cluster.setting.max_moves
             most_epochs = 2 + (len(cluster.durable.runnable) // limit if limit else 0)
@@ -306,6 +314,10 @@ class FaultSchedule:
             if moved > most_epochs:
                 cluster.watch.the(NoRebalanceStorm).broken(f"{what} raised the epoch by {moved}")
             await asyncio.sleep(interval_s)
+
+    async def change_protocol(self, node: WorkerNode) -> None:
+        """Restart a worker with another protocol."""
+        raise NotImplementedError
 
     async def _lose(self, node: WorkerNode) -> None:
         """A worker dies, expires, and rejoins before its scheduled rebalance delay ends (L8)."""

@@ -147,6 +147,11 @@ def is_mixed(seed: int) -> bool:
     return seed % 10 == 6
 
 
+def is_classic(seed: int) -> bool:
+    """Whether a seed has workers of the classic protocol: another tenth."""
+    return seed % 10 == 8
+
+
 def draw(random: Random, session_s: float) -> Setting:
     """Draw the settings of a seed. Swarm testing: a run with every fault at once makes no progress."""
     fault_rates = {fault: limit * random.random() for fault, limit in FAULT_RATES.items() if random.random() < 0.5}

@@ -71,6 +71,8 @@ STATES: Final = (
     "a group had members of both protocols",
     "a member of the classic protocol revoked in a consumer group",
     "a commit at a stale member epoch was rejected",
+    "a group had workers of both protocols",
+    "a worker of the classic protocol was asked to compute",
 )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from connectgroup import fault_points as fault_point
 
 from . import faults, sometimes
+from .classic import CLASSIC_KINDS
 from .fault_ids import FAULT_IDS
 from .invariants import Violation
 from .mixed.schedule import MIXED_KINDS
@@ -15,7 +16,7 @@ from .run import Result
 from .schedule import NETWORK_HITS
 from .setting import FAULT_RATES
 
-KINDS = frozenset({*faults.KINDS, *MIXED_KINDS, *FAULT_RATES, *fault_point.POINTS, *NETWORK_HITS})
+KINDS = frozenset({*faults.KINDS, *MIXED_KINDS, *CLASSIC_KINDS, *FAULT_RATES, *fault_point.POINTS, *NETWORK_HITS})
 """All kinds of faults that a seed can draw."""
 
 FAULTS_PER_SEED = 25

@@ -34,11 +34,9 @@ KAFKA_OWN = {
     "OffsetCommitResponse": consumer.OffsetCommitResponse,
     "OffsetFetchRequest": consumer.OffsetFetchRequest,
     "OffsetFetchResponse": consumer.OffsetFetchResponse,
-    # JoinGroupRequest, JoinGroupResponse and LeaveGroupRequest have tagged fields of ours.
+    # JoinGroup, the responses to SyncGroup and Heartbeat, and LeaveGroupRequest have tagged fields of ours.
     "SyncGroupRequest": consumer.SyncGroupRequest,
-    "SyncGroupResponse": consumer.SyncGroupResponse,
     "HeartbeatRequest": consumer.HeartbeatRequest,
-    "HeartbeatResponse": consumer.HeartbeatResponse,
     "LeaveGroupResponse": consumer.LeaveGroupResponse,
     "ListGroupsRequest": admin.ListGroupsRequest,
     "ListGroupsResponse": admin.ListGroupsResponse,

@@ -167,20 +167,20 @@ def _sync(
     """Return the response to the heartbeat in the member's last JoinGroup.
 
     It is in memory only: after a failover of the coordinator, or if it is of another generation, the member sends
-    JoinGroup again.
+    JoinGroup again. A rejected SyncGroup may be a late one of a dead process: as in Kafka, it does not prove that the
+    member is alive.
     """
     member = _sender(group, request)
     answer = group.sync_responses.get(member.member_id)
-    timers = (deadlines.session(group.group_id, member.member_id, settings),)
     if answer is None or answer.member_epoch != request.generation_id:
-        return Outcome(response=SyncGroupResponse(error_code=RebalanceInProgress.code), timers=timers)
+        return Outcome(response=SyncGroupResponse(error_code=RebalanceInProgress.code))
     response = SyncGroupResponse(
         error_code=0,
         protocol_type=WORKER_PROTOCOL_TYPE,
         protocol_name=WORKER_PROTOCOL,
         assignment=worker_format.encode_response(answer),
     )
-    return Outcome(response=response, timers=timers)
+    return Outcome(response=response, timers=(deadlines.session(group.group_id, member.member_id, settings),))
 
 
 def _heartbeat(

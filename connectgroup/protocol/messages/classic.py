@@ -80,6 +80,8 @@ class JoinGroupResponse:
         skip_assignment: the leader must not assign (KIP-814); from version 9 on.
         member_id: with error 79 (MEMBER_ID_REQUIRED) the id for the retry (KIP-394).
         error_message: *(tagged)* one line, null if there is none. A field of ours; from version 6 on.
+        coordinator_epoch: *(tagged)* as in ``HeartbeatResponse``, to workers; -1 for others. A field of ours; from
+            version 6 on.
     """
 
     throttle_time_ms: int = 0
@@ -92,6 +94,7 @@ class JoinGroupResponse:
     member_id: str = ""
     members: tuple[JoinedMember, ...] = ()
     error_message: str | None = None
+    coordinator_epoch: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,13 +120,19 @@ class SyncGroupRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncGroupResponse:
-    """The receiver's assignment, once the leader has sent it."""
+    """The receiver's assignment, once the leader has sent it.
+
+    Attributes:
+        coordinator_epoch: *(tagged)* as in ``HeartbeatResponse``, to workers; -1 for others. A field of ours; from
+            version 4 on.
+    """
 
     throttle_time_ms: int = 0
     error_code: int
     protocol_type: str | None = None
     protocol_name: str | None = None
     assignment: bytes = b""
+    coordinator_epoch: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,10 +147,16 @@ class GroupHeartbeatRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupHeartbeatResponse:
-    """Success, or an error: error 27 (REBALANCE_IN_PROGRESS) requests that the member rejoin."""
+    """Success, or an error: error 27 (REBALANCE_IN_PROGRESS) requests that the member rejoin.
+
+    Attributes:
+        coordinator_epoch: *(tagged)* as in ``HeartbeatResponse``, to workers; -1 for others. A field of ours; from
+            version 4 on.
+    """
 
     throttle_time_ms: int = 0
     error_code: int
+    coordinator_epoch: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

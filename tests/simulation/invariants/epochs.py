@@ -26,6 +26,7 @@ from connectgroup.protocol.records.connect import (
 from connectgroup.protocol.units import LEAVE_EPOCH, Unit, show
 
 from .base import COMPUTE, FENCED, STALE_MEMBER, Batch, Change, Invariant, SentResponse
+from .classic import as_heartbeat
 
 if TYPE_CHECKING:
     from ..cluster import WorkerNode
@@ -275,9 +276,9 @@ class RemovedInTime(Invariant):
         coming: list[float] = [
             arrival.at_s
             for arrival in self.cluster.handling.values()
-            if isinstance(arrival.request, HeartbeatRequest)
-            and arrival.request.member_id == member_id
-            and (copies or (arrival.request.member_epoch > 0 and arrival.request.sequence > answered))
+            if isinstance(request := as_heartbeat(arrival.request), HeartbeatRequest)
+            and request.member_id == member_id
+            and (copies or (request.member_epoch > 0 and request.sequence > answered))
             and arrival.peer.log.epoch == newest
             and (copies or not arrival.copy)
             and not self.cluster.has_twin(member_id)

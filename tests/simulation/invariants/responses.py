@@ -105,7 +105,7 @@ class RequestsAreIdempotent(Invariant):
         for node in self.watch.nodes_of(what.member_id):
             member = node.worker.member
             heartbeat, owned = self.watch.last_heartbeat.get(node.name, (None, {}))
-            if heartbeat is what and not member.retiring and not self.cluster.has_twin(what.member_id):
+            if heartbeat == what and not member.retiring and not self.cluster.has_twin(what.member_id):
                 return replace(
                     what,
                     sequence=what.sequence + 1,
@@ -172,7 +172,7 @@ class FullResponses(Invariant):
                 heartbeat, owned = self.watch.last_heartbeat.get(node.name, (None, {}))
                 # What it did not take, because it was stopping units or is about to leave, it has requested again.
                 member = node.worker.member
-                if heartbeat is request and not (member.retiring or member._missed_assignment):
+                if heartbeat == request and not (member.retiring or member._missed_assignment):
                     wrong = current.assigned.keys() ^ owned.keys()
                     if wrong:
                         self.broken(
@@ -234,6 +234,8 @@ class FormerCoordinatorsAreIgnored(Invariant):
 
     def on_request(self, node: WorkerNode, request: Request) -> None:
         believes = node.worker.member.coordinator_epoch
+        if believes < 0 < node.worker.member.epoch:
+            self.broken(f"{node.name} follows no coordinator")
         if believes < self._heard.get(node.name, -1):
             self.broken(f"{node.name} follows {believes} after {self._heard[node.name]}")
         self._heard[node.name] = believes

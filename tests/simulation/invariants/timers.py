@@ -45,7 +45,7 @@ class TimersRunTheirTime(Invariant):
             # may each have a copy of the group, and each its own last heartbeat of the member. Another process may try
             # to join as the member meanwhile (PD-15).
             heard, sender = self._heard.setdefault(group, {}), (what.member_id, what.process_id)
-            parked = heard.get(sender) is what
+            parked = heard.get(sender) == what
             # A rejected heartbeat is not parked; a late copy of a rejected join may be accepted.
             if getattr(outcome.response, "error_code", 0) in (0, COMPUTE):
                 heard[sender] = what

@@ -8,11 +8,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from connectgroup.assign.api import ConnectAssignment, ConnectGroup
+from connectgroup.errors import GroupError
 from connectgroup.group.connect import group_type
 from connectgroup.group.connect.handle import GroupInput
 from connectgroup.group.connect.state import Group
 from connectgroup.group.kernel.current import Current
 from connectgroup.protocol.messages.api import Request
+from connectgroup.protocol.messages.classic import GroupHeartbeatRequest, SyncGroupRequest
 from connectgroup.protocol.messages.connectors import UpdateConnectorsRequest
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
 from connectgroup.protocol.records.base import Key, Kind, Tombstone
@@ -33,6 +35,7 @@ from ..observe import see_record, see_response
 from ..operator import is_version_conflict
 from .base import Batch, Change, Grant, Invariant, SentResponse
 from .calm import Calm
+from .classic import ClassicResponses, as_heartbeat
 
 if TYPE_CHECKING:
     from ..base import CoordinatorNode
@@ -60,6 +63,7 @@ class Watch:
         self.void: set[Grant] = set()
         self.calm = Calm(cluster)
         self.happened = 0
+        self.classic = ClassicResponses()
         self.last_heartbeat: dict[str, tuple[Request, dict[Unit, int]]] = {}
         self.invariants = [kind(self) for kind in kinds]
         self._record_hooks: dict[type[Record], list[Callable[[Record, Batch], None]]] = {}
@@ -184,6 +188,7 @@ class Watch:
             self.cluster.sometimes.reach("a group was loaded while a target was computed")
 
     def on_response(self, peer: CoordinatorNode, request: Request, response: Any, at_s: float, copy: bool) -> None:
+        request, response = self.classic.as_of_heartbeat(peer.name, peer.log.epoch, request, response)
         see_response(self.cluster, peer, request, response, at_s, copy)
         if isinstance(request, UpdateConnectorsRequest) and is_version_conflict(
             request.changes[0], response.error_code
@@ -215,19 +220,38 @@ class Watch:
                 for hook in self._on_rule_failed:
                     hook(what, error)
                 raise
+            if isinstance(what, HeartbeatRequest):
+                self.classic.on_decided(str(getattr(NODE.get(), "name", "")), what, outcome.response)
             for hook in self._on_step:
                 hook(group, what, outcome, now_ms)
             return outcome
 
-        rules.step = seen
+        right_classic = rules.decide_classic
+
+        @functools.wraps(right_classic)
+        def seen_classic(group: Group, what: Any, now_ms: int, *rest: Any) -> Any:
+            try:
+                outcome = right_classic(group, what, now_ms, *rest)
+            except Exception as error:
+                for hook in () if isinstance(error, GroupError) else self._on_rule_failed:
+                    hook(what, error)
+                raise
+            if isinstance(what, SyncGroupRequest | GroupHeartbeatRequest):  # the others are heartbeats, and seen
+                for hook in self._on_step:
+                    hook(group, what, outcome, now_ms)
+            return outcome
+
+        rules.step, rules.decide_classic = seen, seen_classic
         try:
             yield
         finally:
-            rules.step = right
+            rules.step, rules.decide_classic = right, right_classic
 
     # ---- workers and the sink
 
     def on_request(self, node: WorkerNode, request: Request) -> None:
+        if not isinstance(request, SyncGroupRequest):  # it follows a JoinGroup, and reports nothing
+            request = as_heartbeat(request)
         if isinstance(request, HeartbeatRequest):
             self.last_heartbeat[node.name] = request, node.worker.member.owned.copy()
         for hook in self._on_request:

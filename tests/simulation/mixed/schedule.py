@@ -65,7 +65,9 @@ def _draw_topic(schedule: Any) -> Arguments:
     return {"topic": schedule.random.choice(sorted(schedule.cluster.topics))}
 
 
-def _draw_migration(protocol: str) -> Any:
+def draw_migration(protocol: str) -> Any:
+    """Draw the order and the pace of a restart with this protocol."""
+
     def draw(schedule: Any) -> Arguments:
         return {"protocol": protocol, "roll": worker_faults.draw_roll(schedule)}
 
@@ -78,8 +80,8 @@ class MixedSchedule(FaultSchedule):
     cluster: Any  # MixedCluster
     kinds: ClassVar = {
         **{name: kind for name, kind in KINDS.items() if name not in CONNECT_ONLY},
-        CONSUMER: Kind(_draw_migration("consumer"), migrate, all_workers=True),
-        CLASSIC: Kind(_draw_migration("classic"), migrate, all_workers=True),
+        CONSUMER: Kind(draw_migration("consumer"), migrate, all_workers=True),
+        CLASSIC: Kind(draw_migration("classic"), migrate, all_workers=True),
         "consumer changes its protocol": Kind(_draw_change, change_protocol),
         "partition added": Kind(_draw_topic, add_partition),
     }
