@@ -43,7 +43,7 @@ def test_missing_places_are_errors_of_both_ends_and_nothing_is_created(tmp_path:
     assert found.keys() == {"source.path", "sink.path"}
     assert found["source.path"].startswith(str(nowhere))
     assert found["sink.path"] == f"{nowhere}: does not exist; allowed: a directory"
-    for sink in ("parquet", "csv", "jsonl"):
+    for sink in ("parquet", "csv", "jsonl", "delta"):
         assert errors(DATAGEN, {"sink": sink, "sink.path": str(nowhere / "out")}).keys() == {"sink.path"}
         # A task creates the directory itself, but not its parent.
         assert errors(DATAGEN, {"sink": sink, "sink.path": str(tmp_path / "out")}) == {}

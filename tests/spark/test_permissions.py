@@ -16,6 +16,7 @@ from connectgroup.dataplane.columns import from_ddl
 from connectgroup.dataplane.ownership import Owner, Range
 from connectgroup.dataplane.sink import Sink
 from connectgroup.protocol.units import Unit
+from connectgroup.spark.sinks.delta import DeltaSettings, DeltaSink
 from connectgroup.spark.sinks.parquet import ParquetSink
 from connectgroup.spark.sinks.sqlite import SqliteSink
 from connectgroup.spark.sinks.tables import TableSettings
@@ -55,6 +56,13 @@ def test_parquet_files_and_manifest_have_the_mode_of_the_umask(tmp_path: Path, u
     sink = ParquetSink(tmp_path / "out")
     write(sink)
     check(tmp_path, umask, 5)
+    sink.close()
+
+
+def test_delta_table_and_its_positions_have_the_mode_of_the_umask(tmp_path: Path, umask: int) -> None:
+    sink = DeltaSink.create(DeltaSettings(path=str(tmp_path / "out")), from_ddl("a INT"))
+    write(sink)
+    check(tmp_path, umask, 11)
     sink.close()
 
 

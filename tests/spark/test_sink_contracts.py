@@ -16,6 +16,7 @@ from connectgroup.dataplane.columns import from_ddl, to_arrow
 from connectgroup.dataplane.ownership import Range
 from connectgroup.dataplane.sink import PositionStore, Sink
 from connectgroup.spark.sinks.console import ConsoleSettings, ConsoleSink
+from connectgroup.spark.sinks.delta import DeltaSettings, DeltaSink
 from connectgroup.spark.sinks.manifest import FileSinkSettings, ManifestSink
 from connectgroup.spark.sinks.parquet import ParquetSink, read_committed
 from connectgroup.spark.sinks.postgres import PostgresSettings, PostgresSink
@@ -71,6 +72,21 @@ class TestCsvSink(SinkContract):
 
     def read(self, place: Path) -> list[int]:
         return [int(row["a"]) for f in read_committed(place / "out") for row in csv.DictReader(f.open())]
+
+
+class TestDeltaSink(SinkContract):
+    def make_sink(self, place: Path) -> Sink:
+        return DeltaSink.create(DeltaSettings(path=str(place / "out")), self.columns)
+
+    def open_positions(self, place: Path) -> PositionStore | None:
+        # Without a table there is no place for positions.
+        self.make_sink(place).close()
+        return DeltaSink.open_positions(DeltaSettings(path=str(place / "out")))
+
+    def read(self, place: Path) -> list[int]:
+        from deltalake import DeltaTable
+
+        return list(DeltaTable(str(place / "out")).to_pyarrow_table()["a"].to_pylist())
 
 
 class TestConsoleSink(SinkContract):

@@ -1,0 +1,189 @@
+"""The sink ``delta``: rows in a Delta table, written by the package ``deltalake`` (delta-rs) without Spark.
+
+Rows, positions and the check of the fence are one Delta commit (``delta_offsets``), so every reader of Delta tables
+sees each batch whole and once. ``delta-spark`` is not needed: the rows are in the worker as Arrow tables.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from pydantic import Field
+
+from ...connector import LocalPath
+from ...dataplane.columns import SQLITE_TYPES, Column, Columns, to_arrow
+from ...dataplane.errors import SinkError
+from ...dataplane.ownership import Owner, Range
+from ...dataplane.settings import PluginSettings, require_absolute
+from ...dataplane.sink import Sink
+from ...dataplane.transform import listed
+from ...errors import ConfigError
+from .delta_offsets import DeltaOffsets, reason
+from .tables import BOOLEANS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from deltalake import CommitProperties, DeltaTable
+
+_DIRECTORIES: Final = "the directory of a Delta table, as an absolute path"
+_DECIMAL: Final = re.compile(r"DECIMAL\((\d+), ?(\d+)\)")
+
+
+class DeltaSettings(PluginSettings):
+    """Settings of the sink ``delta``, each with the prefix ``sink.``."""
+
+    path: Annotated[str, LocalPath(), Field(min_length=1, description=_DIRECTORIES)]
+    partition_by: Annotated[
+        str, Field(description="the columns that a new table is partitioned by, separated by commas")
+    ] = ""
+    auto_create: Annotated[bool, Field(description=f"{BOOLEANS}: create the table if it is missing")] = True
+    auto_evolve: Annotated[bool, Field(description=f"{BOOLEANS}: add columns that the table lacks")] = False
+    busy_timeout_ms: Annotated[
+        int,
+        Field(ge=1, le=600_000, description="1 to 600000: how long a batch is tried again while other writers commit"),
+    ] = 60_000
+
+    def model_post_init(self, _: Any) -> None:
+        """Check the path.
+
+        Raises:
+            ConfigError: the path is relative.
+        """
+        require_absolute("sink.path", self.path, _DIRECTORIES)
+
+
+class DeltaSink(Sink):
+    """Appends rows to a Delta table in a directory: every reader of Delta tables sees each batch whole and once. The
+    positions are in the table's directory ``_connectgroup``. Other writers may append, OPTIMIZE and VACUUM meanwhile.
+    Columns of structs, arrays and maps are added to a new table with its first rows.
+    """
+
+    Settings = DeltaSettings
+
+    def __init__(self, settings: DeltaSettings, columns: Columns) -> None:
+        """Open the table; create it if it is missing, or check its columns.
+
+        Raises:
+            ConfigError: deltalake is not installed, or a setting names a column that does not exist.
+            SinkError: the table cannot be opened, or lacks a column of the source.
+        """
+        self._settings = settings
+        self._columns = columns
+        self._offsets = self.open_positions(settings)
+        partitions = listed(settings.partition_by)
+        for name in partitions:
+            if name not in (usable := [column.name for column in columns if _arrow_type(column) is not None]):
+                raise ConfigError("sink.partition.by", name, f"columns {', '.join(usable)}")
+        if not self._offsets.exists():
+            self._create_table(partitions)
+        self._check_table(partitions)
+
+    @classmethod
+    def create(cls, settings: DeltaSettings, columns: Columns) -> DeltaSink:
+        return cls(settings, columns)
+
+    @classmethod
+    def open_positions(cls, settings: DeltaSettings) -> DeltaOffsets:
+        return DeltaOffsets(Path(settings.path), busy_timeout_s=settings.busy_timeout_ms / 1000)
+
+    @classmethod
+    def check_access(cls, settings: DeltaSettings) -> None:
+        offsets = cls.open_positions(settings)
+        offsets.check_access()
+        if not settings.auto_create and not offsets.exists():
+            raise _no_table(settings)
+
+    def claim(self, owner: Owner, is_mine: Callable[[str], bool]) -> dict[str, int]:
+        return self._offsets.claim(owner, is_mine)
+
+    def commit(self, owner: Owner, ranges: Sequence[Range], rows: pa.Table) -> bool:
+        def write(table: DeltaTable, properties: CommitProperties) -> None:
+            from deltalake import write_deltalake
+
+            fitted = _fitted(rows, table)
+            # merge: columns that the rows lack are null. Which columns it may add was checked at the start.
+            write_deltalake(table, fitted, mode="append", schema_mode="merge", commit_properties=properties)
+
+        return self._offsets.commit(owner, ranges, write if rows.num_rows else None)
+
+    def close(self) -> None:
+        self._offsets.close()
+
+    def _create_table(self, partitions: Sequence[str]) -> None:
+        import pyarrow as pa
+        from deltalake import DeltaTable
+
+        if not self._settings.auto_create:
+            raise _no_table(self._settings)
+        path = self._offsets.path
+        fields = [pa.field(column.name, kind) for column in self._columns if (kind := _arrow_type(column)) is not None]
+        try:
+            path.mkdir(exist_ok=True)
+            DeltaTable.create(str(path), pa.schema(fields), mode="ignore", partition_by=list(partitions))
+        except Exception as error:
+            # Another task has created it meanwhile.
+            if not self._offsets.exists():
+                raise SinkError(
+                    f"{path}: cannot be created ({reason(error)}); allowed: {_DIRECTORIES}, that this worker may write"
+                ) from error
+
+    def _check_table(self, partitions: Sequence[str]) -> None:
+        table, path = self._offsets.table(), self._offsets.path
+        found = table.metadata().partition_columns
+        if partitions and list(partitions) != found:
+            raise ConfigError("sink.partition.by", ", ".join(partitions), f"as the table: {', '.join(found) or 'none'}")
+        known = {field.name.lower() for field in table.schema().fields}
+        settings = self._settings
+        for column in self._columns:
+            added = settings.auto_evolve or (settings.auto_create and _arrow_type(column) is None)
+            if column.name.lower() not in known and not added:
+                raise SinkError(
+                    f"{path}: the table has no column {column.name}; allowed: a table with all columns of the source,"
+                    " or sink.auto.evolve true"
+                )
+
+
+def _no_table(settings: DeltaSettings) -> SinkError:
+    return SinkError(f"{settings.path}: is no Delta table; allowed: a table, or sink.auto.create true")
+
+
+def _arrow_type(column: Column) -> pa.DataType | None:
+    """Return the Arrow type of a column; None for structs, arrays and maps, which are added with the first rows: in
+    ``Column`` the names of a struct's fields are in upper case."""
+    import pyarrow as pa
+
+    if column.type in SQLITE_TYPES:
+        return to_arrow((column,)).field(0).type
+    if match := _DECIMAL.fullmatch(column.type):
+        return pa.decimal128(int(match[1]), int(match[2]))
+    others = {"TINYINT": pa.int8(), "BINARY": pa.binary(), "TIMESTAMP_NTZ": pa.timestamp("us")}
+    return others.get(column.type)
+
+
+def _fitted(rows: pa.Table, table: DeltaTable) -> pa.Table:
+    """Return rows with the names and types of the table's columns.
+
+    Raises:
+        SinkError: a value does not fit its column. delta-rs alone would truncate 1.5 to 1.
+    """
+    import pyarrow as pa
+
+    known = {field.name.lower(): field for field in pa.schema(table.schema())}
+    for at, field in enumerate(rows.schema):
+        target = known.get(field.name.lower())
+        if target is None or (target.name == field.name and target.type == field.type):
+            continue
+        values = rows.column(at)
+        if not pa.types.is_nested(field.type):
+            try:
+                values = values.cast(target.type)
+            except pa.ArrowException as error:
+                raise SinkError(
+                    f"{table.table_uri}: column {target.name}: {reason(error)}; allowed: values of the type"
+                    f" {target.type}"
+                ) from error
+        rows = rows.set_column(at, target.name, values)
+    return rows
