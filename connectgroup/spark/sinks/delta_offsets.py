@@ -19,7 +19,6 @@ import fcntl
 import json
 import os
 import random
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -44,9 +43,6 @@ _KEPT: Final = 8
 _MAX_PAUSE_S: Final = 0.1
 _MAX_TURN_S: Final = 2.0
 """Seconds to wait for another writer's turn: longer than a commit takes; it may be that of a suspended process."""
-
-_ONE_AT_A_TIME: Final = threading.Lock()
-"""Writers of one process share the threads of delta-rs, of which there are as many as processors."""
 
 _Result = TypeVar("_Result")
 _Write = Callable[["DeltaTable", "CommitProperties"], None]
@@ -168,8 +164,7 @@ class DeltaOffsets:
             with self._turn(connector):
                 version = self._version(connector)
                 try:
-                    with _ONE_AT_A_TIME:
-                        return self._attempt(connector, version, change, write)
+                    return self._attempt(connector, version, change, write)
                 except SinkError as error:
                     # No conflict: the state may have been replaced, and deleted, while it was read.
                     if not isinstance(error, _Conflict) and self._version(connector) == version:
