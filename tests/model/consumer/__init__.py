@@ -1,6 +1,6 @@
 """Differential test of the rules of consumer groups (KIP-848) against a reference model.
 
-The model is ``words`` and ``model``, on top of ``computing`` and ``state`` of ``tests.model``: the choice of the member
+The model is ``words``, ``computing`` and ``model``, on top of ``tests.model.computing``: the choice of the member
 that computes, Prepare and failed computations are the same for all group types. It was written from KIP-848 and its
 case studies, the tables of scenarios CA-*, RE-*, HB-*, OC-*, ST-*, TO-*, RV-*, and the decisions in
 connectgroup/ARCHITECTURE.md ("Consumer groups"). It imports the shared data types and no rule.

@@ -37,100 +37,15 @@ from connectgroup.protocol.messages.offsets import (
 )
 from connectgroup.protocol.records.connect import Record
 from connectgroup.protocol.records.consumer import TopicMetadata
-from connectgroup.protocol.units import Partitions, TopicPartition
+from connectgroup.protocol.units import Partitions
 
 from ...group.invariants import compacted
 from ..driver import INSTANCES, LISTS, MEMBERS, Act
 from ..replay import Finding
+from .fields import GROUP, SUBSCRIPTIONS, TOPICS, WRONG, matching
 from .model import BAD_REGEX
 from .replay import Replay
-
-GROUP = "readers"
-TOPICS = ("ab", "ac", "b")
-SUBSCRIPTIONS: tuple[Mapping[str, Any], ...] = (
-    {"subscribed_topic_names": ("ab", "ac")},
-    {"subscribed_topic_names": ("ab", "ac")},
-    {"subscribed_topic_names": ("b", "ab", "ab")},
-    {"subscribed_topic_names": ("ac", "missing"), "subscribed_topic_regex": ""},
-    {"subscribed_topic_names": (), "subscribed_topic_regex": "a.*"},
-    {"subscribed_topic_regex": ".*b"},
-    {"subscribed_topic_names": ("ab",), "subscribed_topic_regex": "a.*"},
-    {"subscribed_topic_names": ()},
-)
-WRONG: tuple[Mapping[str, Any], ...] = (
-    {"member_epoch": -3},
-    {"instance_id": ""},
-    {"instance_id": None, "member_epoch": -2},
-    {"rack_id": ""},
-    {"rebalance_timeout_ms": 0},
-    {"rebalance_timeout_ms": 4_000_000},
-    {"member_epoch": 0, "rebalance_timeout_ms": -1},
-    {"member_epoch": 0, "owned": None},
-    {"member_epoch": 0, "owned": by_topic([TopicPartition("ab0", 0)])},
-    {"member_epoch": 0, "subscribed_topic_names": None, "subscribed_topic_regex": None},
-    {"subscribed_topic_regex": BAD_REGEX},
-    {"server_assignor": "shuffle", "client_assignors": LISTS[0]},
-    {"server_assignor": "unheard of", "client_assignors": None},
-    {"client_assignors": (*LISTS[0], *LISTS[0]), "server_assignor": None},
-    {"client_assignors": (replace(LISTS[0][0], version=9),), "server_assignor": None},
-    {"client_assignors": (replace(LISTS[0][0], minimum_version=2, version=2, maximum_version=1),)},
-    {"owned": (*by_topic([TopicPartition("ab0", 0)]), *by_topic([TopicPartition("ab0", 0)]))},
-    {"group_id": ""},
-    {"member_id": "", "member_epoch": 1},
-)
-
-
-@dataclass(kw_only=True)
-class Shuffle:
-    """An assignor that distributes partitions at random, sometimes fails, and is not always valid."""
-
-    random: Random
-
-    def __call__(self, group: ConsumerPrepareResponse) -> ConsumerServerAssignment:
-        draw = self.random.random()
-        if draw < 0.1:
-            raise PluginError("assignor shuffle: random failure")
-        shares: dict[str, set[TopicPartition]] = {member.member_id: set() for member in group.members}
-        keep = {
-            TopicPartition(topic.topic_id, number): member.member_id
-            for member in group.members
-            for topic in member.topic_partitions
-            for number in topic.partitions
-        }
-        for topic in group.topics:
-            takers = [each.member_id for each in group.members if topic.topic_id in each.subscribed_topic_ids]
-            for number in range(topic.num_partitions):
-                partition = TopicPartition(topic.topic_id, number)
-                stays = keep.get(partition) in takers and self.random.random() < 0.6
-                shares[keep[partition] if stays else self.random.choice(takers)].add(partition)
-        names = list(shares)
-        if 0.1 < draw < 0.2:  # one partition is missing, unknown, assigned twice, or its member is not subscribed
-            some = sorted(each for share in shares.values() for each in share)
-            match int(draw * 1000) % 4:
-                case 0 if some:
-                    shares[names[0]] -= {some[0]}
-                case 1:
-                    shares[names[0]].add(TopicPartition("unknown", 0))
-                case 2 if some:
-                    shares[names[-1]].add(some[0])
-                case _ if some:
-                    shares = {name: share - {some[0]} for name, share in shares.items()}
-                    shares[self.random.choice(names)].add(some[0])
-        versions = {member.member_id: member.assignor.version for member in group.members}
-        if draw > 0.95:
-            versions[names[-1]] += 2
-        listed = names[1:] if draw > 0.9 and not shares[names[0]] else names
-        return ConsumerServerAssignment(
-            members=tuple(
-                InstalledConsumer(
-                    member_id=name,
-                    topic_partitions=by_topic(shares[name]),
-                    version=versions[name],
-                    metadata=bytes([len(shares[name])]),
-                )
-                for name in listed
-            )
-        )
+from .shuffle import Shuffle
 
 
 @dataclass(kw_only=True)
@@ -162,7 +77,7 @@ class Driver:
             assignment_interval_ms=random.choice([0, 0, 3_000]),
             regex_violation=lambda regex: "RE2 syntax" if regex.startswith(BAD_REGEX) else "",
         )
-        group_type = ConsumerGroupType(settings, new_id=lambda: next(ids), match_topics=_matching)
+        group_type = ConsumerGroupType(settings, new_id=lambda: next(ids), match_topics=matching)
         counts = {"ab": random.randrange(1, 4), "ac": random.randrange(1, 4), "b": 1}
         driver = cls(replay=Replay(group_type, GROUP), shuffle=shuffle, counts=counts)
         driver.set_topics()
@@ -504,16 +419,6 @@ class Driver:
                     self.send(ConsumerHeartbeatRequest(group_id=GROUP, member_id=member_id, member_epoch=-1))
                 self.send(DeleteRequest(group_ids=(GROUP,)))
                 self.now_ms -= 1_000 * (how % 9) ** 2  # the clock may go back
-
-
-def _matching(regex: str, names: tuple[str, ...]) -> frozenset[str]:
-    """``x.*`` and ``.*x``."""
-    return frozenset(
-        name
-        for name in names
-        if (regex.startswith(".*") and name.endswith(regex[2:]))
-        or (regex.endswith(".*") and name.startswith(regex[:-2]))
-    )
 
 
 def acts(seed: int, count: int = 60) -> list[Act]:

@@ -49,7 +49,7 @@ CONSUMER_GROUPS: tuple[Fault, ...] = (
           "A or B or C", "A or B", model=True)),
     *at(f"{GROUP}.static:replace_static_member", "group/consumer/test_static_and_timers.py",
         C("a static member that returns while an assignor runs makes its result invalid",
-          "A or B > C", "A", seed=51, model=True),
+          "A or B > C", "A", seed=323, model=True),
         C("the successor of a static member gets other partitions (ST-02)",
           "A and B != C", "False", seed=51, model=True)),
     *at(f"{GROUP}.subscription:_is_computed", SUBSCRIPTIONS,
