@@ -46,8 +46,6 @@ class ClassicSchedule(FaultSchedule):
     }
     always = CLASSIC_KINDS
     small_changes = (*FaultSchedule.small_changes, "change", "change")
-    # A Heartbeat is never parked: a worker learns of each step with the next one.
-    small_change_intervals = 4
 
     @classmethod
     def cluster_of(

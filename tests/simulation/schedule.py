@@ -37,13 +37,12 @@ class FaultSchedule:
 
     Attributes:
         kinds: the kinds of faults that are drawn; ``always``: those of them that every seed has.
-        small_changes: in the smoke phase; each settles within ``small_change_intervals`` heartbeat intervals.
+        small_changes: in the smoke phase.
     """
 
     kinds: ClassVar[Mapping[str, Kind]] = KINDS
     always: ClassVar[frozenset[str]] = frozenset()
     small_changes: ClassVar[tuple[str, ...]] = ("join", "leave", "scale", "lose")
-    small_change_intervals: ClassVar[int] = 3
 
     def __init__(self, cluster: Cluster, *, faults: bool, plan: Plan | None, whole: bool) -> None:
         self.cluster: Cluster = cluster
@@ -297,9 +296,7 @@ class FaultSchedule:
             began_s = cluster.loop.now
             cluster.say("drill", what)
             # Stops take up to 0.35 s without fault rates, callbacks 0.2 s; a source is polled every five seconds.
-            bound_s = (self.small_change_intervals * interval_s + 2.0) * (1 + cluster.setting.drift) + (
-                1.2 if what == "scale" else 0
-            )
+            bound_s = (3 * interval_s + 2.0) * (1 + cluster.setting.drift) + (1.2 if what == "scale" else 0)
             # With max_moves each round is an epoch with its own heartbeat intervals.
             limit = cluster.setting.max_moves
             most_epochs = 2 + (len(cluster.durable.runnable) // limit if limit else 0)
