@@ -28,7 +28,7 @@ from .setting import Plan, is_mixed
 from .suite import KINDS, Suite, show
 
 ROOT = Path(__file__).parents[2]
-SEEDS = volume(12, 1_000, 40)  # the soak runs the simulator by itself
+SEEDS = volume(24, 1_000, 40)  # the soak runs the simulator by itself
 SEEDS_TWICE = volume(3, 3, 200)  # with 1,000 seeds the simulator repeats 20 by itself
 
 
