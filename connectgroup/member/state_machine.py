@@ -277,7 +277,7 @@ class Member:
             self.on_no_answer(request)
             return []
         self._outstanding = None
-        self.coordinator_epoch = max(self.coordinator_epoch, response.coordinator_epoch)
+        self.coordinator_epoch = self.coordinator_epoch if denied else response.coordinator_epoch
         if response.error_code:
             return self._on_error(response, outstanding)
 

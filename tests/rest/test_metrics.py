@@ -142,7 +142,7 @@ async def until_failed(http: httpx.AsyncClient) -> str:
 
 async def test_secret_of_a_configuration_is_nowhere_in_a_scrape(monkeypatch: pytest.MonkeyPatch) -> None:
     """Canary: in settings, in tasks' configurations, in errors, and in a class name that is not installed."""
-    monkeypatch.setattr("connectgroup.embedding.load_connector_class", lambda name: {"vault": Secretive}[name])
+    monkeypatch.setattr("connectgroup.own_plugins.load_connector_class", lambda name: {"vault": Secretive}[name])
     secretive = {"connector.class": "vault", "tasks.max": "2", "password": SECRET, "url": f"db://me:{SECRET}@host"}
     async with worker_group("guarded", workers=1, connectors={"vault": secretive}) as group:
         with pytest.raises(GroupError):
