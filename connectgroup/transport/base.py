@@ -106,7 +106,7 @@ class _Turn(Generic[Ticket]):
     def respond_to_request(self, response: Response | bytes) -> None:
         """Take the response of the handler, which must be of the request's type."""
         assert self.request is not None
-        key, expected = _API_OF[type(self.request)]
+        key, expected = API_OF[type(self.request)]
         if not isinstance(response, (expected, bytes)):
             logger.error("handler responded to %s with %s", _show(self.request), type(response).__name__)
             response = refusal(key, UnknownServerError.code, "the server failed: a response of the wrong type")
@@ -116,14 +116,14 @@ class _Turn(Generic[Ticket]):
         """The handler has failed."""
         assert self.request is not None
         logger.error("handler failed on %s", _show(self.request), exc_info=error)
-        key = _API_OF[type(self.request)][0]
+        key = API_OF[type(self.request)][0]
         why = str(error) if isinstance(error, ConfigError) else type(error).__name__
         self.respond(refusal(key, UnknownServerError.code, f"the server failed: {why}"))
 
     def cancel(self) -> None:
         """The server is closing."""
         assert self.request is not None
-        key = _API_OF[type(self.request)][0]
+        key = API_OF[type(self.request)][0]
         self.respond(refusal(key, CoordinatorNotAvailable.code, "the server is closing"))
 
 
@@ -264,6 +264,7 @@ def _show(request: Request) -> str:
     return f"{type(request).__name__} for group {printable(getattr(request, 'group_id', ''))!r}"
 
 
-_API_OF: Final[dict[type[Request], tuple[int, type[Response]]]] = {
+API_OF: Final[dict[type[Request], tuple[int, type[Response]]]] = {
     api.request_class: (api.key, api.response_class) for api in APIS.values()
 }
+"""API key and response class by request class."""

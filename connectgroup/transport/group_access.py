@@ -36,7 +36,8 @@ from ..protocol.messages.offsets import (
     TopicCommitted,
 )
 from ..protocol.units import printable
-from ..wire.apis import APIS, refusal
+from ..wire.apis import refusal
+from .base import API_OF
 
 CODE: Final = GroupAuthorizationFailed.code
 
@@ -110,9 +111,7 @@ class AuthorizedHandler:
         denied = [each for each in asked if self._denies(getattr(each, "group_id", each))]
         errors = tuple(several.denied(getattr(each, "group_id", each)) for each in denied)
         if len(denied) == len(asked):
-            make: Callable[..., Response] = next(
-                api.response_class for api in APIS.values() if api.request_class is type(request)
-            )
+            make: Callable[..., Response] = API_OF[type(request)][1]
             return make(**{several.answered: errors})
         if denied:
             left: dict[str, Any] = {several.asked: tuple(each for each in asked if each not in denied)}
@@ -215,5 +214,4 @@ def _refused(request: Request, group_id: str) -> Response:
                 for topic in request.topics or ()
             ),
         )
-    key = next(key for key, api in APIS.items() if api.request_class is type(request))
-    return refusal(key, CODE, _why(group_id))
+    return refusal(API_OF[type(request)][0], CODE, _why(group_id))

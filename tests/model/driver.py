@@ -48,6 +48,12 @@ CONNECTORS = ("files", "orders")
 Act = tuple[int, int, int, int]
 
 
+def acts(seed: int, count: int) -> list[Act]:
+    """``count`` acts, drawn from a seed."""
+    random = Random(seed)
+    return [tuple(random.choices(range(64), k=4)) for _ in range(count)]  # type: ignore[misc]
+
+
 def info(name: str, low: int, high: int, version: int, reason: int = 0) -> AssignorInfo:
     return AssignorInfo(name=name, minimum_version=low, maximum_version=high, version=version, reason=reason)
 

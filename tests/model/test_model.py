@@ -6,7 +6,6 @@ A difference is an error in one of the two; the sources decide in which. The mod
 from __future__ import annotations
 
 from pathlib import Path
-from random import Random
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
@@ -20,7 +19,7 @@ from tests.simulation.suite import show
 from tests.volume import volume
 
 from .__main__ import main
-from .driver import Act, Driver
+from .driver import Act, Driver, acts
 from .imports import imports_of_rules
 from .replay import Finding, Replay
 from .simulated import DecidedAsTheModelDecides, with_model
@@ -122,14 +121,8 @@ def test_difference_shows_the_input_and_both_results() -> None:
         assert part in text
 
 
-def acts(seed: int, count: int = 50) -> list[Act]:
-    """``count`` acts, drawn from a seed."""
-    random = Random(seed)
-    return [tuple(random.choices(range(64), k=4)) for _ in range(count)]  # type: ignore[misc]
-
-
 def found_with(seed: int) -> Finding | None:
     """The first difference for this seed."""
     driver = Driver.drawn(seed)
-    driver.play(acts(seed))
+    driver.play(acts(seed, 50))
     return next(iter(driver.replay.findings), None)

@@ -11,8 +11,8 @@ from concurrent.futures import ProcessPoolExecutor
 
 from connectgroup.testing.shrinking import shrink
 
-from ..driver import Act
-from .driver import Driver, acts
+from ..driver import Act, acts
+from .driver import ACTS, Driver
 
 SHRINK_S = 60.0
 CHUNK = 50
@@ -52,7 +52,7 @@ def _results(seeds: Iterator[int], jobs: int) -> Iterator[tuple[int, int, str]]:
 
 
 def _run(seed: int) -> tuple[int, int, str]:
-    driver = _played(seed, acts(seed))
+    driver = _played(seed, acts(seed, ACTS))
     if not driver.replay.findings:
         return seed, driver.replay.inputs, ""
     ends = time.monotonic() + SHRINK_S
@@ -62,7 +62,7 @@ def _run(seed: int) -> tuple[int, int, str]:
         found = _played(seed, some).replay.findings
         return bool(found) and names <= {name for name, _, _ in found[0].differences}
 
-    fewest = shrink(acts(seed), fails, lambda: time.monotonic() >= ends)
+    fewest = shrink(acts(seed, ACTS), fails, lambda: time.monotonic() >= ends)
     finding = _played(seed, fewest).replay.findings[0]
     return seed, driver.replay.inputs, f"acts: {list(fewest)}\n{finding}"
 

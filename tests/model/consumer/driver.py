@@ -40,12 +40,15 @@ from connectgroup.protocol.records.consumer import TopicMetadata
 from connectgroup.protocol.units import Partitions
 
 from ...group.invariants import compacted
-from ..driver import INSTANCES, LISTS, MEMBERS, Act
+from ..driver import INSTANCES, LISTS, MEMBERS, Act, acts
 from ..replay import Finding
 from .fields import GROUP, SUBSCRIPTIONS, TOPICS, WRONG, matching
 from .model import BAD_REGEX
 from .replay import Replay
 from .shuffle import Shuffle
+
+ACTS = 60
+"""Acts of one seed."""
 
 
 @dataclass(kw_only=True)
@@ -421,14 +424,8 @@ class Driver:
                 self.now_ms -= 1_000 * (how % 9) ** 2  # the clock may go back
 
 
-def acts(seed: int, count: int = 60) -> list[Act]:
-    """``count`` acts, drawn from a seed."""
-    random = Random(seed)
-    return [tuple(random.choices(range(64), k=4)) for _ in range(count)]  # type: ignore[misc]
-
-
 def found_with(seed: int) -> Finding | None:
     """The first difference for this seed."""
     driver = Driver.drawn(seed)
-    driver.play(acts(seed))
+    driver.play(acts(seed, ACTS))
     return next(iter(driver.replay.findings), None)
