@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from ..dataplane.source import BatchReader
 
 TakeFrame = Callable[["DataFrame", Sequence[Range]], None]
-"""Receives the rows, not yet collected, and the ranges of a batch; when it returns, the batch is committed."""
+"""Receives the rows, not yet collected, and the ranges of a batch. When it returns, they have been read, and all
+earlier batches are committed."""
 
 
 class Driving(Triggered):

@@ -14,6 +14,7 @@ from .errors import root_cause
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from ..dataplane.committing import CommitQueue
     from ..dataplane.source import Source
     from ..dataplane.triggering import Triggered
 
@@ -36,16 +37,18 @@ class Measuring:
         source: Source,
         reached: Mapping[str, int],
         query: StreamingQuery | Triggered,
+        commits: CommitQueue,
         stopping: threading.Event,
     ) -> None:
         """Store the arguments.
 
         Args:
             reached: the committed position of each slice; grows while the query runs.
+            commits: the commits of the query's batches.
             stopping: set when the task stops: it ends ``run``, but not a call of ``Source.lag`` in progress.
         """
         self._context, self._source, self._reached = context, source, reached
-        self._query, self._stopping = query, stopping
+        self._query, self._commits, self._stopping = query, commits, stopping
         self._last_trigger: str | None = None
         self._lag_failed = False
 
@@ -70,11 +73,14 @@ class Measuring:
             logger.debug("%s is not measured any more: %s", self._context.unit, error)
 
     def _poll_is_complete(self) -> bool:
-        """Report a poll if a trigger has been completed since the last call; return whether there is any."""
+        """Report a poll if a trigger has been completed since the last call; return whether there is any.
+
+        While a batch is being committed, triggers that find nothing to read do not count: the commit may hang.
+        """
         progress = self._query.lastProgress
         if progress is None:
             return False
-        if progress["timestamp"] != self._last_trigger:
+        if not self._commits.is_busy and progress["timestamp"] != self._last_trigger:
             self._last_trigger = progress["timestamp"]
             self._context.polled()
         return True

@@ -1,9 +1,10 @@
 """One task: one Spark Structured Streaming query, from the claim to the last commit.
 
 A start claims the task, reads the positions and starts the query. A batch reads its range from the query's offset
-log, collects its rows and commits both to the sink. The query is named after connector, task and owner epoch. Its
-checkpoint is a new temporary directory for each start: the sink stores the offsets, so no part of a checkpoint
-outlives the query that wrote it.
+log, collects its rows and commits both to the sink. Spark reads the next batch during the commit
+(``dataplane.committing``): its log of completed batches may be one ahead of the sink. The query is named after
+connector, task and owner epoch. Its checkpoint is a new temporary directory for each start: the sink stores the
+offsets, so no part of a checkpoint outlives the query that wrote it.
 
 An iterator source is polled in this process instead (``dataplane.polling``): each batch has its range, and Spark
 applies the transforms to its rows. On a Spark Connect server, this process drives the batches of all other sources too
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING, Final
 
 from ..connector import Batch, Task, TaskContext
 from ..dataplane.columns import Columns
+from ..dataplane.committing import CommitQueue
 from ..dataplane.dead_letters import DeadLetter, DeadLetterSink, log_dead_letters
 from ..dataplane.iterator import IteratorSource
 from ..dataplane.ownership import Owner, Range
@@ -100,6 +102,7 @@ class SparkTask(Task):
         self._stopping = threading.Event()
         self._cause: BaseException | None = None
         self._query: StreamingQuery | Triggered | None = None
+        self.commits = CommitQueue(f"commit {context.unit}", self._commit_failed)
         self._remote: RemoteSession | None = None
         self._watcher: threading.Thread | None = None
 
@@ -150,7 +153,10 @@ class SparkTask(Task):
                     .foreachBatch(batches)
                     .start()
                 )
-            measuring = Measuring(self._context, source, batches.reached, self._query, self._stopping)
+            if self._cause is not None:
+                # The first commit failed before the query was known to the thread of the commit.
+                self._query.stop()
+            measuring = Measuring(self._context, source, batches.reached, self._query, self.commits, self._stopping)
             threading.Thread(target=measuring.run, name=f"measure {unit}", daemon=True).start()
             watcher = threading.Thread(
                 target=self._watch, args=(self._query, sink, checkpoint), name=f"watch {unit}", daemon=True
@@ -163,6 +169,7 @@ class SparkTask(Task):
                 with contextlib.suppress(Exception):
                     self._query.stop()
                 self._query = None
+            self.commits.wait()
             sink.close()
             self._close_session()
             if checkpoint is not None:
@@ -221,6 +228,7 @@ class SparkTask(Task):
             error = SparkError(f"Spark query {query.name} was ended from outside; allowed: the worker ends it")
         except BaseException as raised:
             error = raised
+        self.commits.wait()
         # The error of a batch that ended with Java is a consequence; the batch's thread may report it even later.
         cause = self._cause
         if self._remote is not None:
@@ -251,6 +259,14 @@ class SparkTask(Task):
     def broke(self, error: BaseException) -> None:
         """Keep the first error of a batch: the query ends with an exception of Spark's that wraps it."""
         self._cause = self._cause or error
+
+    def _commit_failed(self, error: BaseException) -> None:
+        """End the query: without this, it would notice when it has read the next batch."""
+        self.broke(error)
+        if self._query is not None:
+            # Without Java the query has ended; the watcher notices that.
+            with contextlib.suppress(Exception):
+                self._query.stop()
 
     @property
     def tolerates_errors(self) -> bool:
@@ -291,7 +307,7 @@ class Batches:
         self._keeps_rows = all(isinstance(step.transform, RowTransform) for step in chain)
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        """Commit a batch of a streaming query."""
+        """Read a batch of a streaming query, and hand it over to be committed."""
         try:
             with self._reporting():
                 if ranges := self.ranges(batch_id):
@@ -304,7 +320,7 @@ class Batches:
                 raise SparkError(f"batch {batch_id}: {type(error).__name__}") from None
 
     def commit_frame(self, frame: DataFrame, ranges: Sequence[Range]) -> None:
-        """Commit a batch that this process drives."""
+        """Read a batch that this process drives, and hand it over to be committed."""
         with self._reporting():
             self._commit_frame(frame, ranges)
 
@@ -314,7 +330,7 @@ class Batches:
             read = apply_tolerantly(self._chain, frame.toArrow(), frame.sparkSession, self._owner)
         else:
             read = apply_chain(self._chain, frame).toArrow(), []
-        self._commit(ranges, *read, time.monotonic() - began_s)
+        self._task.commits.submit(partial(self._commit, ranges, *read, time.monotonic() - began_s))
 
     def commit_rows(self, session: SparkSession, table: pa.Table, ranges: Sequence[Range]) -> None:
         """Commit a batch that was polled in this process. Without transforms there is nothing for Spark to compute."""

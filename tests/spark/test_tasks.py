@@ -129,12 +129,11 @@ def test_range_of_a_batch_comes_from_the_offset_log(table: Bench, monkeypatch: p
         file.write("\n" * 5000)
     size = (table.input / "one.csv").stat().st_size
     run = table.start(1, source_max_bytes_per_batch="1024")
-    run.wait(lambda: bool(read) and any(r.end == size for r in read[-1]))
+    run.wait(lambda: bool(read) and any(r.end == size for r in read[-1]) and table.seen() == [*range(300)])
     run.task.stop()
     flat = [r for batch in read for r in batch]
     assert [r.start for r in flat] == [0, *(r.end for r in flat[:-1])]
     assert all(0 < r.end - r.start <= 1024 for r in flat)
-    assert table.seen() == [*range(300)]
 
 
 def test_last_line_is_read_when_it_is_complete(table: Bench) -> None:
@@ -182,6 +181,30 @@ def test_stop_returns_after_the_last_write(table: Bench, monkeypatch: pytest.Mon
     assert run.errors == []
     assert [query.name for query in spark_session().streams.active] == []
     run.task.stop()  # a second stop has no effect
+
+
+def test_next_batch_is_read_while_a_batch_is_committed(table: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commits stay in order; the task reports each row once."""
+    is_next_read, was_read = threading.Event(), list[bool]()
+    commit, ranges = SqliteSink.commit, Batches.ranges
+
+    def slow(self: SqliteSink, *args: object) -> bool:
+        if not was_read:
+            was_read.append(is_next_read.wait(60))
+        return commit(self, *args)  # type: ignore[arg-type]
+
+    def listen(self: Batches, batch_id: int) -> object:
+        if batch_id == 1:
+            is_next_read.set()
+        return ranges(self, batch_id)
+
+    monkeypatch.setattr(SqliteSink, "commit", slow)
+    monkeypatch.setattr(Batches, "ranges", listen)
+    table.write("one.csv", range(300))
+    run = table.start(1, source_max_bytes_per_batch="1024")
+    run.wait(lambda: table.seen() == [*range(300)])
+    assert was_read == [True]
+    run.wait(lambda: sum(run.rows) == 300)
 
 
 def test_query_without_a_watching_thread_is_ended(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,15 +339,22 @@ def test_task_measures_its_lag_and_its_polls_while_a_commit_is_blocked(
     run.wait(lambda: bool(run.polls) and bool(run.lags))
     assert run.rows == [], "the first poll found nothing"
     assert (run.lags[-1].bytes, run.lags[-1].files) == (0, 0)
+    (query,) = spark_session().streams.active
     with contextlib.closing(sqlite3.connect(table.output, isolation_level=None)) as blocking:
         blocking.execute("BEGIN IMMEDIATE")
+        run.wait(lambda: len(run.lags) > 5)  # The trigger without input has been reported.
+        polls = len(run.polls)
         table.write("one.csv", range(10))
         size = (table.input / "one.csv").stat().st_size
         run.wait(lambda: run.lags[-1].bytes == size)
         assert run.lags[-1].files == 1
         table.write("two.csv", range(10, 12))
         run.wait(lambda: run.lags[-1].files == 2)
+        run.wait(lambda: query.lastProgress is not None and "addBatch" in query.lastProgress["durationMs"])
+        lags = len(run.lags)
+        run.wait(lambda: len(run.lags) > lags + 2)
         assert not table.seen()
+        assert len(run.polls) == polls, "a batch is polled when it is committed"
         blocking.execute("ROLLBACK")
     run.wait(lambda: run.lags[-1].files == 0)
     assert run.lags[-1].bytes == 0

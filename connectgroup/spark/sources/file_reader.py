@@ -73,8 +73,9 @@ class FilesReader(Reader):
         assert self._planner is not None
         before, after = self._source.positions(start), self._source.positions(end)
         return [
-            LineRange(self._planner.file_of(r.slice), int(r.start), int(r.end), metadata_of(r.end))
-            for r in ranges_between(before, after)
+            LineRange(part.slice, int(part.start), int(part.end), metadata_of(part.end))
+            for each in ranges_between(before, after)
+            for part in self._source.parts_of(each, self._planner.file_of(each.slice))
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -17,13 +17,13 @@ from ...connector import Lag
 from ...dataplane.columns import Column, Columns, from_ddl, to_ddl
 from ...dataplane.committed import CommittedPositions
 from ...dataplane.dead_letters import ERROR_COLUMN
-from ...dataplane.ownership import Range, metadata_of
+from ...dataplane.ownership import Position, Range, metadata_of
 from ...dataplane.source import BatchReader, Source
 from ...errors import NO_VALUE, ConfigError
 from .catalog import is_slice_of
-from .dialect import EVOLVE_BYTES
+from .dialect import EVOLVE_BYTES, codec_of
 from .file_settings import FileSettings
-from .listing import list_inodes
+from .listing import divided, list_inodes
 from .mapped import mapped
 from .planner import Planner
 
@@ -35,14 +35,17 @@ logger = logging.getLogger(__name__)
 
 DATA_SOURCE: Final = "connectgroup-files"
 """Name of the data source in Spark."""
+PART_BYTES: Final = 16 << 20
+"""Upper bound on the bytes that one of Spark's workers reads at once, unless a line is longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSource(Source):
     """The rows of a directory of growing files, each read by one task. A slice is a file, its position the bytes read.
     A file is known by a fingerprint of what was read of it: a renamed file is not read again. With
-    ``errors.tolerance=all``, the rows of a file with another header or with damaged compression are one dead letter in
-    each batch; a file that cannot be opened or was rewritten is left out, logged and counted in the status.
+    ``errors.tolerance=all``, the rows of a file with another header are one dead letter for each 16 MiB, those of a
+    file with damaged compression one dead letter; a file that cannot be opened or was rewritten is left out, logged and
+    counted in the status.
 
     Attributes:
         settings: the settings.
@@ -152,6 +155,19 @@ class FileSource(Source):
         evolves_by_line = self.settings.schema_drift == "evolve" and self.settings.format == "jsonl"
         return min(self.settings.max_bytes_per_batch, EVOLVE_BYTES if evolves_by_line else 1 << 62)
 
+    def parts_of(self, wanted: Range, file: str) -> list[Range]:
+        """Divide a range into parts that Spark's workers read side by side.
+
+        Args:
+            wanted: the range of a slice.
+            file: the slice's file; the slice of each part.
+        """
+        if codec_of(file) or self.settings.dialect.separator is not None:
+            return [replace(wanted, slice=file)]
+        parts = divided(self.root / file, wanted.start, wanted.end, PART_BYTES)
+        metadata = metadata_of(wanted.end)
+        return [Range(slice=file, start=start, end=Position(end, metadata)) for start, end in parts]
+
     def planner(self, positions: Mapping[str, int]) -> Planner:
         """Return a planner of this task's batches.
 
@@ -205,7 +221,8 @@ class FileBatches(BatchReader):
     """The batches over Spark Connect: planned in this process, read by Spark's workers."""
 
     def __init__(self, source: FileSource, positions: Mapping[str, int]) -> None:
-        """Store the source as text for Spark's workers."""
+        """Store the source, for Spark's workers as text."""
+        self._source = source
         self._columns = source.read_columns
         self._planner = source.planner(positions)
         self._read = ReadFile(source.to_json({}))
@@ -216,7 +233,7 @@ class FileBatches(BatchReader):
     def read(self, session: SparkSession, ranges: Sequence[Range]) -> DataFrame:
         return mapped(
             session,
-            [replace(each, slice=self._planner.file_of(each.slice)) for each in ranges],
+            [part for each in ranges for part in self._source.parts_of(each, self._planner.file_of(each.slice))],
             self._read,
             self._columns,
         )

@@ -120,8 +120,7 @@ class LineParser:
         if self.dialect.encoding != "utf-8":
             data = data.decode(self.dialect.encoding).encode()
         if self.dialect.form == "text":
-            values = [line.decode().removesuffix("\r") for line in data.split(b"\n")[:-1]]
-            return pa.RecordBatch.from_arrays([pa.array(values, pa.string())], schema=to_arrow(self.columns))
+            return pa.RecordBatch.from_arrays([_texts(data)], schema=to_arrow(self.columns))
         return self._parse_csv(data) if self.dialect.form == "csv" else self._parse_jsonl(data)
 
     def _parse_csv(self, data: bytes) -> pa.RecordBatch:
@@ -337,6 +336,15 @@ def _as_text(value: Any) -> Any:
 
 def _refuse_constant(name: str) -> float:
     raise ValueError(f"{name} is not JSON")
+
+
+def _texts(data: bytes) -> pa.Array:
+    """Return each line without its line end."""
+    lines = pc.split_pattern(pa.scalar(data, pa.large_binary()), pattern=b"\n").values
+    lines = lines.slice(0, len(lines) - 1)  # Data end in a line feed.
+    if b"\r\n" in data:
+        lines = pc.if_else(pc.ends_with(lines, pattern=b"\r"), pc.binary_slice(lines, 0, -1), lines)
+    return lines.cast(pa.string())
 
 
 def _lines(data: bytes) -> list[bytes]:

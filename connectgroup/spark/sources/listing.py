@@ -82,6 +82,26 @@ def last_line_end(descriptor: int, start: int, stop: int) -> int:
     return start
 
 
+def divided(path: Path, start: int, end: int, most_bytes: int) -> list[tuple[int, int]]:
+    """Divide the bytes ``[start, end)`` of a file, which are whole lines, into ranges of whole lines.
+
+    Args:
+        most_bytes: upper bound on the bytes of a range, unless a line is longer.
+    """
+    found, at = list[tuple[int, int]](), start
+    try:
+        with path.open("rb") as file:
+            while end - at > most_bytes:
+                stop = last_line_end(file.fileno(), at, at + most_bytes)
+                if stop == at:
+                    break
+                found.append((at, stop))
+                at = stop
+    except OSError:
+        pass  # Renamed or deleted since the range was chosen: the reader finds it, or reports it.
+    return [*found, (at, end)]
+
+
 def read_bytes(root: Path, wanted: Range) -> bytes:
     """Return the bytes of a range.
 

@@ -106,13 +106,20 @@ class _Part:
         try:
             rows = self.parser.rows(body)
         except InvalidLine as error:
-            before = read_bytes_of(descriptor, self.path, 0, start) + data[:skipped]
-            place = Place(path=self.path).after(before)
+            place = self._place_of(start).after(data[:skipped])
             if not tolerant:
                 raise BadLine(f"{place.after(body[: error.offset])}: {error.reason}") from None
             yield from self.parser.rows_and_errors(body, place)
         else:
             yield with_error(rows) if tolerant else rows
+
+    def _place_of(self, offset: int) -> Place:
+        """Return a place with its number of lines."""
+        place = Place(path=self.path)
+        while place.offset < offset:
+            end = min(offset, place.offset + CHUNK_BYTES)
+            place = place.after(read_bytes_of(self.file.fileno(), self.path, place.offset, end))
+        return place
 
     def compressed(self, codec: str, tolerant: bool) -> Iterator[pa.RecordBatch]:
         place, rest, is_first = Place(path=self.path), b"", self.wanted.start == 0
