@@ -189,6 +189,8 @@ def settings(java_options: Sequence[str] = (), *, scratch: Path | None = None) -
         "spark.driver.extraJavaOptions": " ".join(
             (
                 "-XX:+UseSerialGC",
+                "-XX:NewRatio=1",
+                "-XX:SurvivorRatio=4",
                 "-XX:+ExitOnOutOfMemoryError",
                 "-Djava.net.preferIPv4Stack=true",
                 f'"-Djava.io.tmpdir={scratch}"',
@@ -209,6 +211,8 @@ def settings(java_options: Sequence[str] = (), *, scratch: Path | None = None) -
         # The default, and the option in which a source of this package travels: it may contain a password.
         "spark.sql.redaction.options.regex": "(?i)url|plan",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+        # Results above this size, 1 MiB by default, take the way of blocks between machines: four copies more.
+        "spark.task.maxDirectResultSize": "100m",
         "spark.python.authenticate.socketTimeout": f"{SOCKET_TIMEOUT_S}s",
         "spark.sql.streaming.numRecentProgressUpdates": "2",
         "spark.sql.streaming.minBatchesToRetain": "10",

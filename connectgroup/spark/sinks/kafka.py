@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import Field
@@ -182,8 +182,12 @@ class KafkaSink(DeadLetterSink):
 
     def _write(self, producer: Producer, owner: Owner, ranges: Sequence[Range], records: Iterable[_Record]) -> None:
         producer.begin_transaction()
+        produce = producer.produce
         for topic, key, value, headers in records:
-            _produce(producer, topic, key, value, headers=headers)
+            try:
+                produce(topic, value, key, headers=headers or None)
+            except BufferError:
+                _produce(producer, topic, key, value, headers=headers)
         for key, value in slice_records(owner, ranges):
             _produce(producer, self._settings.offsets_topic, key, value, partition=0)
         producer.commit_transaction(TIMEOUT_S)
@@ -191,8 +195,8 @@ class KafkaSink(DeadLetterSink):
     def _records(self, rows: pa.Table) -> Iterator[_Record]:
         """Yield the record of each row."""
         count, settings = rows.num_rows, self._settings
-        topics = rows["topic"].to_pylist() if "topic" in rows.column_names else [settings.topic] * count
-        found = rows["headers"].to_pylist() if "headers" in rows.column_names else [()] * count
+        topics = rows["topic"].to_pylist() if "topic" in rows.column_names else repeat(settings.topic, count)
+        found = rows["headers"].to_pylist() if "headers" in rows.column_names else repeat((), count)
         keys = self._encoded(rows, "key", settings.key_form, settings.key_converter_schemas_enable)
         values = self._encoded(rows, "value", settings.value_form, settings.value_converter_schemas_enable)
         for topic, key, value, headers in zip(topics, keys, values, found, strict=True):
@@ -200,15 +204,18 @@ class KafkaSink(DeadLetterSink):
 
     def _encoded(self, rows: pa.Table, name: str, form: Form, schemas: bool) -> Iterator[Any]:
         """Yield the keys or the values of the records."""
+        import pyarrow as pa
+
         if form == "avro":
             assert self._avro is not None
             return map(self._avro.encode, rows.select(self._values).to_pylist())
         if name in rows.column_names:
-            return map(encoder(rows.schema.field(name).type, form, schemas=schemas), rows[name].to_pylist())
+            kind = rows.schema.field(name).type
+            values = rows[name].to_pylist()
+            is_written = form != "json" and (pa.types.is_string(kind) or pa.types.is_binary(kind))
+            return iter(values) if is_written else map(encoder(kind, form, schemas=schemas), values)
         if name == "key":
-            return iter([None] * rows.num_rows)
-        import pyarrow as pa
-
+            return repeat(None, rows.num_rows)
         chosen = rows.select(self._values)
         return map(encoder(pa.struct(chosen.schema), form, schemas=schemas, optional=False), chosen.to_pylist())
 

@@ -149,7 +149,7 @@ class OffsetsTopic:
 
         Waits for transactions of other tasks that are open before that end.
         """
-        from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+        from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
         end = self._end()
         state = State()
@@ -162,11 +162,15 @@ class OffsetsTopic:
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",
                 "enable.partition.eof": True,
+                # The end is reported when the broker answers a fetch without records: by default after 500 ms.
+                "fetch.wait.max.ms": 10,
+                "auto.offset.reset": "earliest",
                 "log_level": 0,
             }
         )
         try:
-            consumer.assign([TopicPartition(self.name, 0, OFFSET_BEGINNING)])
+            # Not OFFSET_BEGINNING: librdkafka would ask for the offset, and wait 500 ms if it has no connection yet.
+            consumer.assign([TopicPartition(self.name, 0, 0)])
             give_up = time.monotonic() + _READ_TIMEOUT_S
             while time.monotonic() < give_up:
                 message = consumer.poll(0.5)
