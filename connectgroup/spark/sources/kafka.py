@@ -192,6 +192,10 @@ class KafkaSource(Source):
         return {
             "kafka.bootstrap.servers": self._settings.bootstrap_servers,
             "kafka.isolation.level": self._settings.isolation_level,
+            # Spark polls for each 500 records by default, and waits 500 ms at the end of a topic.
+            "kafka.max.poll.records": "10000",
+            "kafka.max.partition.fetch.bytes": str(8 << 20),
+            "kafka.fetch.max.wait.ms": "20",
             "includeHeaders": str(any(column.name == _HEADERS for column in self.columns)).lower(),
             **{f"kafka.{name}": str(value) for name, value in client.items()},
         }
