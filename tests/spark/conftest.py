@@ -103,6 +103,11 @@ class Bench:
         with (self.input / name).open(mode) as file:
             file.write(header + "".join(f"{n},row {n}\n" for n in numbers))
 
+    def read_order(self) -> list[int]:
+        """Every committed row's number, in the order of the table."""
+        with contextlib.closing(sqlite3.connect(self.output)) as connection:
+            return [a for (a,) in connection.execute("SELECT a FROM t ORDER BY rowid")]
+
     def seen(self) -> list[int]:
         """Every committed row's number, sorted."""
         if self.sink == "sqlite":

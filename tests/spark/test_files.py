@@ -16,7 +16,7 @@ import pytest
 from connectgroup.dataplane.errors import SourceError
 from connectgroup.dataplane.ownership import Range, ranges_between
 from connectgroup.spark.sources.catalog import is_slice_of
-from connectgroup.spark.sources.listing import last_line_end, list_inodes, read_bytes
+from connectgroup.spark.sources.listing import divided, last_line_end, list_inodes, read_bytes
 from connectgroup.spark.sources.parquet import ParquetSource, ParquetSourceSettings
 from connectgroup.spark.sources.planner import Planner
 
@@ -44,6 +44,31 @@ def test_batch_holds_no_more_bytes_than_allowed(tmp_path: Path) -> None:
         at = end
     assert at == {"a": 100, "b": 100}
     assert max(sizes) <= 35
+
+
+def test_first_batch_is_small_and_each_one_twice_as_large(tmp_path: Path) -> None:
+    """The first rows of a backlog arrive soon."""
+    line = b"x" * 1023 + b"\n"
+    (tmp_path / "a").write_bytes(line * (100 << 10))
+    plan, at, sizes = planner(tmp_path, most_bytes=40 << 20), dict[str, int](), list[int]()
+    while (end := plan.advance(at)) != at:
+        sizes.append((end["a"] - at.get("a", 0)) >> 20)
+        at = end
+    assert sizes == [16, 32, 40, 12]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_parts_of_a_range_are_whole_lines_and_together_the_range(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    data = b"".join(b"x" * chance.choice([0, 1, 10, 90, 300]) + b"\n" for _ in range(40))
+    (tmp_path / "a").write_bytes(data)
+    start = data.index(b"\n") + 1
+    parts = divided(tmp_path / "a", start, len(data), 100)
+    assert [at for at, _ in parts] == [start, *(end for _, end in parts[:-1])]
+    assert parts[-1][1] == len(data)
+    assert all(data[end - 1 : end] == b"\n" for _, end in parts)
+    for at, end in parts:
+        assert end - at <= 100 or data[at:end].index(b"\n") >= 100, "only a longer line makes a longer part"
 
 
 def test_fast_growing_file_does_not_starve_the_others(tmp_path: Path) -> None:

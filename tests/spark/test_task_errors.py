@@ -35,6 +35,22 @@ def test_invalid_line_fails_the_task_and_commits_nothing(table: Bench, form: str
     again.wait(lambda: table.seen() == [1])
 
 
+def test_large_range_is_read_in_parts_in_order_and_an_invalid_line_has_its_number(table: Bench) -> None:
+    """A file of 40 MB: batches of 16 and 32 MiB, the second one in parts side by side."""
+    file, text = table.input / "one.csv", "x" * 2000
+    file.write_text("a,b\n" + "".join(f"{n},{text}\n" for n in range(20_000)))
+    run = table.start(1)
+    run.wait(lambda: len(table.seen()) == 20_000)
+    assert table.read_order() == [*range(20_000)]
+    run.task.stop()
+    with file.open("a") as more:
+        more.writelines(f"{n},{text}\n" for n in range(20_000, 30_000))
+        more.write("no number,\n")
+    error = table.start(2).failure()
+    assert "one.csv, line 30002 (byte " in str(error)
+    assert "a is 'no number'; allowed: INT or null" in str(error)
+
+
 def test_missing_directory_is_reported_at_the_start_and_later(table: Bench) -> None:
     gone = str(table.root / "gone")
     with pytest.raises(SourceError, match=f"{gone}: does not exist; allowed: source.path names a directory"):

@@ -23,6 +23,8 @@ from .identity import Identity
 from .listing import last_line_end, list_inodes, unreadable
 
 _CHUNK_BYTES: Final = 1 << 20
+FIRST_BATCH_BYTES: Final = 16 << 20
+"""Upper bound on the bytes of the first batch, so that its rows arrive soon; it doubles with each batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +74,7 @@ class Planner:
     positions: Mapping[str, int] = field(default_factory=dict)
     others: Callable[[], Mapping[str, int]] | None = None
     problems: dict[str, str] = field(default_factory=dict)
+    _batch_bytes: int = FIRST_BATCH_BYTES
     _last_served: str = ""
     _catalog: Catalog | None = None
     _incomplete: dict[str, tuple[int, int, int]] = field(default_factory=dict)
@@ -83,7 +86,8 @@ class Planner:
             SourceError: the directory or a file cannot be read, a file was rewritten, or a line is too long.
         """
         end = dict(start)
-        left = self.most_bytes
+        left = min(self.most_bytes, self._batch_bytes)
+        self._batch_bytes = 2 * left
         inodes = self._list()
         if self.problems and not self.rules.skips_bad:
             raise SourceError(self.problems[min(self.problems)])
