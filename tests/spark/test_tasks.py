@@ -8,6 +8,7 @@ import os
 import signal
 import sqlite3
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -185,12 +186,15 @@ def test_stop_returns_after_the_last_write(table: Bench, monkeypatch: pytest.Mon
 
 def test_next_batch_is_read_while_a_batch_is_committed(table: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """The commits stay in order; the task reports each row once."""
-    is_next_read, was_read = threading.Event(), list[bool]()
+    is_next_read, was_read, entered = threading.Event(), list[bool](), list[None]()
     commit, ranges = SqliteSink.commit, Batches.ranges
 
     def slow(self: SqliteSink, *args: object) -> bool:
-        if not was_read:
+        entered.append(None)
+        if len(entered) == 1:
             was_read.append(is_next_read.wait(60))
+            time.sleep(1)
+            assert len(entered) == 1, "one commit at a time"
         return commit(self, *args)  # type: ignore[arg-type]
 
     def listen(self: Batches, batch_id: int) -> object:
@@ -343,14 +347,14 @@ def test_task_measures_its_lag_and_its_polls_while_a_commit_is_blocked(
     with contextlib.closing(sqlite3.connect(table.output, isolation_level=None)) as blocking:
         blocking.execute("BEGIN IMMEDIATE")
         run.wait(lambda: len(run.lags) > 5)  # The trigger without input has been reported.
-        polls = len(run.polls)
+        polls, first = len(run.polls), (query.lastProgress or {"batchId": -1})["batchId"]
         table.write("one.csv", range(10))
         size = (table.input / "one.csv").stat().st_size
         run.wait(lambda: run.lags[-1].bytes == size)
         assert run.lags[-1].files == 1
         table.write("two.csv", range(10, 12))
         run.wait(lambda: run.lags[-1].files == 2)
-        run.wait(lambda: query.lastProgress is not None and "addBatch" in query.lastProgress["durationMs"])
+        run.wait(lambda: query.lastProgress is not None and query.lastProgress["batchId"] > first)
         lags = len(run.lags)
         run.wait(lambda: len(run.lags) > lags + 2)
         assert not table.seen()
