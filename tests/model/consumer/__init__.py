@@ -11,5 +11,5 @@ product is random; the model takes its result as given, and checks it.
 
 Groups with members of the classic protocol, and conversions both ways, are in ``classic``, from the tables MG-*;
 ``mixed_replay`` and ``mixed`` are their replay and driver (``--type mixed``). While a group is a classic one, its
-members decide, and only the product follows it.
+members decide: only its Heartbeat and the result of a conversion are compared.
 """

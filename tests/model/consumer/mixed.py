@@ -189,18 +189,22 @@ class MixedDriver(Driver):
             )
         )
 
+    def heartbeat_as(self, member_id: str, member: Any) -> Any:
+        """Send Heartbeat."""
+        request = GroupHeartbeatRequest(
+            group_id=GROUP,
+            generation_id=self._epoch(member_id),
+            member_id=member_id,
+            group_instance_id=member.instance_id,
+        )
+        return self.send(request)
+
     def classic_all(self, which: int, how: int, what: int) -> None:
         """The members of the classic protocol send Heartbeat; who must join does, and syncs; some are slow."""
         for turn, (who, member) in enumerate(sorted(self._members().items())):
             if self.replay.classic is not None or not self._offers(member):
                 continue
-            heartbeat = GroupHeartbeatRequest(
-                group_id=GROUP,
-                generation_id=self._epoch(who),
-                member_id=who,
-                group_instance_id=member.instance_id,
-            )
-            response = self.send(heartbeat)
+            response = self.heartbeat_as(who, member)
             if response.error_code != REBALANCE_IN_PROGRESS or (turn + which) % 5 == 4:
                 continue
             # Cooperative members have revoked what was taken away, late ones have not; EAGER members own nothing.
@@ -222,6 +226,7 @@ class MixedDriver(Driver):
             return
         for who, member in list(group.members.items()):
             if who not in group.joining:
+                self.heartbeat_as(who, member)
                 owned = () if how % 4 == 3 else self._owned(who)
                 self.join_as(
                     who,

@@ -1,7 +1,8 @@
 """Differential test of a group whose members use either protocol, with its conversions.
 
-While the group is a classic one, its members decide, and only the product follows it: the model begins with the classic
-group that is converted, and its last result is the classic group that it becomes.
+While the group is a classic one, its members decide, and the product follows it: the model begins with the classic
+group that is converted, and its last result is the classic group that it becomes. In between, Heartbeat is
+compared alone.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from connectgroup.protocol.messages.classic import (
 from connectgroup.protocol.messages.consumer import ConsumerHeartbeatRequest
 from connectgroup.protocol.messages.embedded import Assignment, Subscription
 from connectgroup.protocol.messages.offsets import OffsetCommitRequest
-from connectgroup.protocol.records.classic import ClassicMemberRecord
+from connectgroup.protocol.records.classic import ClassicMemberRecord, ClassicState
 from connectgroup.protocol.records.connect import Record
 from connectgroup.wire import embedded
 
@@ -89,8 +90,13 @@ class MixedReplay(Replay):
             return Outcome(response=None)
         if isinstance(what, TimerKey) and self._timers.get((what.kind, what.member_id)) == what:
             del self._timers[what.kind, what.member_id]
+        form = form_of(self.classic) if isinstance(what, GroupHeartbeatRequest) else None
         outcome = self.classic_type.step(self.classic, what, now_ms, Client())
         self._arm(outcome.timers)
+        if form is not None:
+            found = list(unequal("code", getattr(outcome.response, "error_code", None), form.heartbeat_code(what)))
+            if found:
+                self._find(what, now_ms, found, {"classic group": form})
         return outcome
 
     def _arm(self, timers: Iterable[Timer]) -> dict[tuple[str, str], int]:
@@ -169,7 +175,7 @@ class MixedReplay(Replay):
             yield from super()._results_differ(what, outcome, before, expected)
             return
         form, should = form_of(outcome.converted.state), model.to_classic()
-        for name in ("created_ms", "generation", "protocol_type", "members", "offsets"):
+        for name in ("created_ms", "generation", "preparing", "protocol_type", "members", "offsets"):
             ours, theirs = getattr(form, name), getattr(should, name)
             if name == "members":  # their offers are the bytes of their subscriptions
                 ours = {who: replace(member, offer=None) for who, member in ours.items()}
@@ -238,6 +244,7 @@ def form_of(group: ClassicGroup) -> ClassicForm:
     return ClassicForm(
         created_ms=group.created_ms,
         generation=group.generation,
+        preparing=group.state is ClassicState.PREPARING_REBALANCE,
         protocol_type=group.record.protocol_type,
         assignor=group.record.protocol_name,
         members={

@@ -112,7 +112,7 @@ CONSUMER_GROUPS: tuple[Fault, ...] = (
           "if A is not None and A.B: ...", model=True)),
     *at("connectgroup.group.classic.state:ClassicGroup.is_generation_of", MIGRATION,
         C("a member behind the group epoch is fenced when its group becomes classic",
-          "A == B >= 0", "False")),
+          "A == B >= 0", "False", model=True)),
     *at(f"{GROUP}.subscription:refresh", "group/consumer/test_rebalance.py",
         C("an added partition is never assigned",
           "A != B", "False", model=True)),
