@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
 from ..errors import InvalidRequest
 from ..loggers import LEVELS
+from ..protocol.messages.classic import GroupHeartbeatRequest, GroupHeartbeatResponse
 from ..protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from ..protocol.messages.logger_levels import LoggerLevel, SetLoggerLevelRequest
 from ..protocol.units import printable
+
+Responded = TypeVar("Responded", HeartbeatResponse, GroupHeartbeatResponse)
 
 MAX_LOGGERS: Final = 100
 """Levels of one group. The oldest one is dropped for a new one: most workers have set it long ago."""
@@ -51,8 +54,8 @@ class LoggerLevels:
         """Drop the levels of a group that is deleted."""
         self._groups.pop(group_id, None)
 
-    def add_to(self, response: HeartbeatResponse, request: HeartbeatRequest) -> HeartbeatResponse:
-        """Add the levels that the sender of an accepted heartbeat has not set yet."""
+    def add_to(self, response: Responded, request: HeartbeatRequest | GroupHeartbeatRequest) -> Responded:
+        """Add the levels that the sender of an accepted heartbeat, of either protocol, has not set yet."""
         levels = self._groups.get(request.group_id)
         if not levels or response.error_code:
             return response

@@ -19,7 +19,7 @@ from ..group.connect.settings import GroupSettings
 from ..group.registry import Client, GroupType, Registry, RequestTraits
 from ..log.base import Log
 from ..protocol.messages.api import Request, Response
-from ..protocol.messages.classic import GroupRequest, JoinGroupRequest
+from ..protocol.messages.classic import GroupHeartbeatRequest, GroupRequest, JoinGroupRequest
 from ..protocol.messages.connectors import UpdateConnectorsRequest
 from ..protocol.messages.consumer import ConsumerDescribeRequest, ConsumerDescribeResponse, ConsumerHeartbeatRequest
 from ..protocol.messages.describe import (
@@ -190,6 +190,8 @@ class Coordinator:
         if not hasattr(response, "coordinator_epoch") or self._is_of_consumers(request):
             answered: Response = response  # of Kafka's own protocol
             return answered
+        if isinstance(request, GroupHeartbeatRequest):
+            response = self._logger_levels.add_to(response, request)
         with_epoch: Response = replace(response, coordinator_epoch=self._log.epoch)
         return with_epoch
 

@@ -80,6 +80,7 @@ class ClassicClient(Client):
                     error_code=response.error_code,
                     member_epoch=request.member_epoch,
                     coordinator_epoch=response.coordinator_epoch,
+                    logger_levels=response.logger_levels,
                 )
         return await self._join(request, ends_s)
 
@@ -90,6 +91,7 @@ class ClassicClient(Client):
                 generation_id=request.member_epoch,
                 member_id=request.member_id,
                 group_instance_id=self._member.settings.instance_id,
+                logger_stamp=request.logger_stamp,
             ),
             ends_s,
         )

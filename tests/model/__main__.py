@@ -1,6 +1,7 @@
 """``python -m tests.model``: ``python -m tests.simulation`` with every coordinator compared with the model.
 
-``--type consumer`` instead runs consumer groups with inputs of any kind (``consumer.command``).
+``--type consumer`` instead runs consumer groups with inputs of any kind, and ``--type mixed`` such groups with members
+of the classic protocol, and conversions (``consumer.command``).
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from .simulated import with_model
 def main(arguments: Sequence[str] | None = None) -> int:
     """Same arguments; returns 0 if there was no difference and every invariant held."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--type", choices=("connect", "consumer"), default="connect")
+    parser.add_argument("--type", choices=("connect", *consumer.DRIVERS), default="connect")
     options, given = parser.parse_known_args(arguments)
-    if options.type == "consumer":
-        return consumer.main(given)
+    if options.type != "connect":
+        return consumer.main(given, options.type)
     if multiprocessing.get_start_method() != "fork":
         given += ["--jobs", "1"]  # another process would not have the model
     with with_model():

@@ -9,6 +9,7 @@ from connectgroup.group.kernel.effects import Compute, Effect
 from connectgroup.group.kernel.timers import SetTimer, Timer, TimerKey
 from connectgroup.protocol.messages.api import Response
 from connectgroup.protocol.messages.assignment import PrepareResponse
+from connectgroup.protocol.messages.classic import JoinGroupRequest
 from connectgroup.protocol.messages.common import config_of, units_of
 from connectgroup.protocol.messages.connectors import UpdateConnectorsResponse
 from connectgroup.protocol.messages.consumer import ConsumerHeartbeatRequest
@@ -157,8 +158,9 @@ def _begin(model: GroupState, what: object, before: State, expected: Expected | 
         member, had = model.members.get(what.member_id), members.get(what.member_id, {})
         if member is not None and not (member.temporarily_left and had["epoch"] == AWAY):
             yield "session", what.member_id
+    yield from expected.timers if expected is not None else ()
     for who, member in model.members.items():
-        if member.pending and member.pending != members.get(who, {}).get("pending"):
+        if model.limits_revocation(who) and member.pending and member.pending != members.get(who, {}).get("pending"):
             yield "rebalance", who
 
 
@@ -171,7 +173,8 @@ def woken_differ(
         before: members with a changed response before the step, or not in the group; ``after``: after the step.
         members_to_wake: the members that the product wakes. Additional ones are allowed.
     """
-    sender = {what.member_id} if isinstance(what, HeartbeatRequest | ConsumerHeartbeatRequest) else set()
+    requests = HeartbeatRequest | ConsumerHeartbeatRequest | JoinGroupRequest
+    sender = {what.member_id} if isinstance(what, requests) else set()
     missing = after - before - sender - set(members_to_wake)
     yield from unequal("woken", f"all but {sorted(missing)}" if missing else "all", "all")
 

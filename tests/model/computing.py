@@ -182,7 +182,11 @@ class Computing(GroupState):
         """Whether a replaced member may compute after all; if assignors differ, the product's choice decides."""
         able = [who in each for each in self.able().values()]
         replaced = self.computation is not None and who in self.computation.replaced
-        return replaced and (all(able) if all(able) or not any(able) else self.choice.computer == who)
+        return (
+            replaced
+            and who in self.members
+            and (all(able) if all(able) or not any(able) else self.choice.computer == who)
+        )
 
     def not_the_chosen(self, request: PrepareRequest | InstallRequest) -> int:
         """The error for a member that may not compute."""

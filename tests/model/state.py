@@ -157,6 +157,10 @@ class GroupState:
             waits["compute", ""] = self.interval_left_ms()
         return {**waits, **{("delay", who): delay.delay_ms for who, delay in self.delays.items()}}
 
+    def limits_revocation(self, who: str) -> bool:
+        """Whether a pending revocation of a member has a timer of its own."""
+        return True
+
     def left_ms(self, who: str) -> int:
         """Remaining time of a delay, whatever the clock did since (F14)."""
         delay = self.delays[who]

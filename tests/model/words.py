@@ -30,7 +30,7 @@ class NotAllowed(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The operator's settings that the rules depend on."""
+    """The operator's settings that the rules depend on; the last ones are about members of the classic protocol."""
 
     server_assignor: str
     server_assignors: frozenset[str]
@@ -43,6 +43,12 @@ class Limits:
     assignment_interval_ms: int
     scheduled_delay_ms: int
     max_delay_ms: int
+    converts: bool = True
+    upgrades: bool = True
+    downgrades: bool = True
+    max_classic_members: int = 1_000
+    min_classic_session_ms: int = 0
+    max_classic_session_ms: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +114,7 @@ class Expected:
         share: the assignor's metadata in the response.
         question: of a Prepare response.
         versions: of changed connectors.
+        timers: of a request of the classic protocol: the timers of its sender that it arms.
     """
 
     code: int | None = 0
@@ -116,6 +123,7 @@ class Expected:
     share: MemberTarget = MemberTarget()
     assignor_input: AssignorInput | None = None
     versions: tuple[int, ...] | None = None
+    timers: frozenset[Timer] = frozenset()
 
 
 @dataclass(kw_only=True)

@@ -34,9 +34,8 @@ KAFKA_OWN = {
     "OffsetCommitResponse": consumer.OffsetCommitResponse,
     "OffsetFetchRequest": consumer.OffsetFetchRequest,
     "OffsetFetchResponse": consumer.OffsetFetchResponse,
-    # JoinGroup, the responses to SyncGroup and Heartbeat, and LeaveGroupRequest have tagged fields of ours.
+    # JoinGroup, Heartbeat, the response to SyncGroup, and LeaveGroupRequest have tagged fields of ours.
     "SyncGroupRequest": consumer.SyncGroupRequest,
-    "HeartbeatRequest": consumer.HeartbeatRequest,
     "LeaveGroupResponse": consumer.LeaveGroupResponse,
     "ListGroupsRequest": admin.ListGroupsRequest,
     "ListGroupsResponse": admin.ListGroupsResponse,

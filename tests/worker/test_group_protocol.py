@@ -12,6 +12,7 @@ from random import Random
 
 import pytest
 
+from connectgroup.client.admin import Admin
 from connectgroup.config.worker import WorkerConfig
 from connectgroup.errors import ConfigError, GroupMaxSizeReached
 from connectgroup.member.settings import GroupProtocol, MemberSettings
@@ -21,7 +22,7 @@ from connectgroup.wire.classic_worker import decode_request, encode_request
 from connectgroup.worker.classic import MAX_METADATA_BYTES, SHORT_MESSAGE, metadata_of
 from tests.volume import volume
 
-from .builders import Actor, Spread, World, settings
+from .builders import GROUP, Actor, Spread, World, settings
 
 pytestmark = pytest.mark.asyncio
 
@@ -206,6 +207,27 @@ async def test_random_faults_in_a_group_of_both_protocols(tmp_path: Path, seed: 
         for actor in world.actors.values():
             actor.heal()
         await world.settled(within=120)
+
+
+async def test_logger_level_of_an_operator_reaches_workers_of_both_protocols_once(tmp_path: Path) -> None:
+    """KIP-976, scope ``cluster``: also a worker that starts later."""
+    async with World(tmp_path) as world, Admin.local(world.coordinator) as admin:
+        levels: dict[str, list[tuple[str, str]]] = {"a": [], "b": [], "later": []}
+
+        def start(name: str, protocol: GroupProtocol) -> None:
+            worker = world.start(name, group_protocol=protocol).worker
+            worker.set_logger_levels_by(lambda logger, level: levels[name].append((logger, level)))
+
+        start("a", CLASSIC)
+        start("b", CONNECT)
+        await world.settled()
+        await admin.set_logger_level(GROUP, "x", "INFO")
+        await admin.set_logger_level(GROUP, "y", "DEBUG")
+        await world.until(lambda: levels["a"] and levels["b"])
+        start("later", CLASSIC)
+        await world.until(lambda: levels["later"])
+        await asyncio.sleep(60)
+        assert list(levels.values()) == [[("x", "INFO"), ("y", "DEBUG")]] * 3
 
 
 async def test_full_group_rejects_a_worker_of_the_classic_protocol_with_one_line(tmp_path: Path) -> None:

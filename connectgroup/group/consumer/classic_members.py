@@ -112,7 +112,9 @@ def join(rules: ClassicRules, draft: Draft, request: JoinGroupRequest, client: C
     timers += ensure_computation(draft, rules.settings)
 
     current = draft.current(member_id)
-    after = reconciled(draft, member_id, current, with_ids(owned, draft.topics))
+    # Also those of topics that it does not subscribe to any more: it runs them until it has revoked them.
+    named = {name: draft.cluster[name] for name, _ in owned if name in draft.cluster}
+    after = reconciled(draft, member_id, current, with_ids(owned, {**named, **draft.topics}))
     if after is not current:
         after = replace(after, previous_epoch=current.epoch)
         draft.set_current(member_id, after)

@@ -10,7 +10,7 @@ Source: KIP-848, "Migration"; Kafka's ``ConsumerGroup.fromClassicGroup`` and ``C
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from ...errors import InconsistentGroupProtocol, RebalanceInProgress, WireError
 from ...protocol.messages.api import Response
@@ -26,7 +26,6 @@ from ...protocol.records.consumer import (
     ConsumerMemberRecord,
     ConsumerTargetMemberRecord,
     ConsumerTopicsRecord,
-    TopicMetadata,
     stored,
 )
 from ...protocol.units import Partitions, TopicPartition, printable
@@ -65,7 +64,7 @@ def from_classic(rules: ClassicRules, former: ClassicGroup, cluster: Topics) -> 
     names = {name for member in members.values() for name in member.subscribed_topic_names}
     topics = {name: cluster[name] for name in sorted(names) if name in cluster}
     group_id, epoch = former.group_id, former.generation
-    assigned = {member_id: _assigned(rules, former, member_id, topics) for member_id in members}
+    assigned = {member_id: with_ids(_named(rules, former, member_id), cluster) for member_id in members}
     _check_single_owner(former, assigned)
     records: list[Record] = [
         *(Tombstone(Key(Kind.CLASSIC_MEMBER, group_id, member_id)) for member_id in former.members),
@@ -78,7 +77,7 @@ def from_classic(rules: ClassicRules, former: ClassicGroup, cluster: Topics) -> 
             for member_id, partitions in assigned.items()
         ),
         TargetRecord(group_id=group_id, epoch=epoch),
-        *_currents(rules, former, assigned, topics),
+        *_currents(rules, former, assigned, cluster),
     ]
     group = ConsumerGroup(group_id)
     for record in (*former.offsets.records(), *records):
@@ -149,15 +148,8 @@ def _consumer_member(rules: ClassicRules, former: ClassicGroup, member: ClassicM
     )
 
 
-def _assigned(
-    rules: ClassicRules, former: ClassicGroup, member_id: str, topics: dict[str, TopicMetadata]
-) -> Partitions:
-    """The partitions that a member's last SyncGroup response assigned to it."""
-    return with_ids(_named(rules, former, member_id), topics)
-
-
 def _named(rules: ClassicRules, former: ClassicGroup, member_id: str) -> Partitions:
-    """The same, by topic name (MG-04, MG-05)."""
+    """The partitions that a member's last SyncGroup response assigned to it, by topic name (MG-04, MG-05)."""
     data = former.members[member_id].assignment
     if not data:
         return frozenset()
@@ -184,18 +176,19 @@ def _check_single_owner(former: ClassicGroup, assigned: dict[str, Partitions]) -
 
 
 def _currents(
-    rules: ClassicRules, former: ClassicGroup, assigned: dict[str, Partitions], topics: dict[str, TopicMetadata]
+    rules: ClassicRules, former: ClassicGroup, assigned: dict[str, Partitions], cluster: Topics
 ) -> Iterator[ConsumerCurrentRecord]:
     """The current assignments.
 
     A cooperative member may still run partitions that it owned when it sent JoinGroup and that the leader took away: it
     joins again once it has revoked them. Until then they are pending revocations, or another member would run them too.
+    The same holds for partitions of topics that it does not subscribe to any more.
     A member that has not joined again since the group became classic is still at its former epoch.
     """
     taken: set[TopicPartition] = set().union(*assigned.values())
     for member_id, partitions in assigned.items():
         claimed = subscription_of(rules.embedded, member_id, former.members[member_id].protocols).owned
-        pending = with_ids(claimed, topics) - taken
+        pending = with_ids(claimed, cluster) - taken
         taken |= pending
         former_epoch = former.members[member_id].former_epoch
         epoch = former.generation if former_epoch == NO_EPOCH else former_epoch
@@ -214,12 +207,14 @@ def _currents(
 # Consumer to classic
 
 
-def to_classic(rules: ClassicRules, former: ConsumerGroup, now_ms: int) -> Converted:
+def to_classic(rules: ClassicRules, former: ConsumerGroup, now_ms: int, cluster: Topics) -> Converted:
     """The classic group that replaces a consumer group with members of the classic protocol only (MG-07).
 
     It is preparing a rebalance. The stored assignments are what the members may still run: if the group is converted
     again before they have joined, no other member gets these partitions.
     """
+    # A member may still run partitions of a topic that no member subscribes to any more.
+    names = {**{topic.topic_id: name for name, topic in cluster.items()}, **former.topic_names}
     group_id = former.group_id
     records: list[Record] = [
         *(
@@ -231,7 +226,7 @@ def to_classic(rules: ClassicRules, former: ConsumerGroup, now_ms: int) -> Conve
         GroupRecord(group_id=group_id, epoch=former.epoch, group_type=CLASSIC, created_ms=former.created_ms),
     ]
     ids = sorted(former.members, key=lambda member_id: (former.members[member_id].joined_epoch, member_id))
-    members = [_classic_member(rules, former, member_id, number) for number, member_id in enumerate(ids)]
+    members = [_classic_member(rules, former, names, member_id, number) for number, member_id in enumerate(ids)]
     group = ClassicGroup(group_id)
     for record in (*former.offsets.records(), *records, *members):
         group.apply(record)
@@ -251,9 +246,11 @@ def to_classic(rules: ClassicRules, former: ConsumerGroup, now_ms: int) -> Conve
     return Converted(group_type=CLASSIC, state=group, records=(*records, head, *members), timers=tuple(timers))
 
 
-def _classic_member(rules: ClassicRules, former: ConsumerGroup, member_id: str, number: int) -> ClassicMemberRecord:
+def _classic_member(
+    rules: ClassicRules, former: ConsumerGroup, names: Mapping[str, str], member_id: str, number: int
+) -> ClassicMemberRecord:
     member, current = former.members[member_id], former.current(member_id)
-    held = Assignment(partitions=with_names(current.held, former.topic_names))
+    held = Assignment(partitions=with_names(current.held, names))
     return ClassicMemberRecord(
         group_id=former.group_id,
         member_id=member_id,

@@ -184,7 +184,8 @@ class ConsumerGroupType:
         if not records:
             return outcome
         if self._has_classic_members_only(group, records):
-            converted = to_classic(self._classic, group, now_ms)
+            cluster = self.topics if self.topics is not None else group.topics
+            converted = to_classic(self._classic, group, now_ms, cluster)
             for record in converted.records:
                 group.apply(record)
             return replace(

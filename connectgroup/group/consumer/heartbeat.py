@@ -109,8 +109,11 @@ def _join(
         )
     timers: tuple[Timer, ...] = ()
     before = known
+    if known is not None and known.uses_classic_protocol:
+        # The timer of the request that it had to send: as a member of this protocol it has one for its revocations.
+        timers = (deadlines.cancel_rebalance(group.group_id, member_id),)
     if former is not None:
-        timers = deadlines.cancel_member(group.group_id, former.member_id)
+        timers += deadlines.cancel_member(group.group_id, former.member_id)
         static.replace_static_member(draft, former, member_id)
         before = replace(former, member_id=member_id) if known is None else known
     joined = ConsumerMemberRecord(

@@ -144,6 +144,8 @@ class ConsumerGroup:
                 self.members[record.member_id] = record
                 if record.instance_id is not None:
                     self.instances[record.instance_id] = record.member_id
+                if not record.uses_classic_protocol:
+                    self.awaited.pop(record.member_id, None)
                 self.currents.setdefault(record.member_id, NOTHING)
                 self._see_progress(record.member_id)
             case ConsumerTargetMemberRecord():

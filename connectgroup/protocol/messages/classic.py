@@ -12,6 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from .logger_levels import LoggerLevel
+
 NO_GENERATION = -1
 
 WORKER_PROTOCOL_TYPE: Final = "connect"
@@ -137,12 +139,18 @@ class SyncGroupResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupHeartbeatRequest:
-    """Keep the membership in this generation alive."""
+    """Keep the membership in this generation alive.
+
+    Attributes:
+        logger_stamp: *(tagged)* as in ``HeartbeatRequest``, of workers; 0 for others. A field of ours; from version 4
+            on.
+    """
 
     group_id: str
     generation_id: int
     member_id: str
     group_instance_id: str | None = None
+    logger_stamp: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,11 +160,13 @@ class GroupHeartbeatResponse:
     Attributes:
         coordinator_epoch: *(tagged)* as in ``HeartbeatResponse``, to workers; -1 for others. A field of ours; from
             version 4 on.
+        logger_levels: *(tagged)* as in ``HeartbeatResponse``, to workers. A field of ours; from version 4 on.
     """
 
     throttle_time_ms: int = 0
     error_code: int
     coordinator_epoch: int = -1
+    logger_levels: tuple[LoggerLevel, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

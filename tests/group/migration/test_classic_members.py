@@ -12,14 +12,14 @@ from connectgroup.errors import (
     InvalidGroupId,
     UnknownMemberId,
 )
-from connectgroup.group.kernel.timers import TimerKind
+from connectgroup.group.kernel.timers import TimerKey, TimerKind
 from connectgroup.protocol.messages.classic import LeaveGroupRequest, LeavingMember, OfferedProtocol
 from connectgroup.protocol.messages.embedded import Subscription
 from connectgroup.wire.embedded import encode_subscription
 from connectgroup.wire.record_codec import encode_record
 from tests.fuzzing import INPUTS
 
-from .driver import GROUP, Driver, named
+from .driver import GROUP, Driver, named, offers
 from .test_migration import REBALANCES, mixed
 
 
@@ -125,3 +125,46 @@ def test_requests_of_classic_members_are_validated() -> None:
     assert driver.join("a", group_id="").error_code == InvalidGroupId.code
     assert driver.sync("a", 1, group_id="").error_code == InvalidGroupId.code
     assert driver.join("a", protocols=()).error_code == InconsistentGroupProtocol.code
+
+
+def test_member_that_returns_with_the_consumer_protocol_has_a_time_limit_for_its_revocations() -> None:
+    """TO-02. The timer of the JoinGroup that it owed ends, and does not stand for one of its revocations."""
+    driver, [first], generation = mixed((0, 1, 2, 3))
+    assert driver.heartbeat(first, generation) == REBALANCES
+    driver.beat(first, 0)
+    assert TimerKey(TimerKind.REBALANCE, GROUP, first) not in driver.timers
+    owned = driver.held(first)
+    assert len(owned) == 2
+    driver.beat("newer", 0)
+    driver.beat(first, driver.group.current(first).epoch, owned)
+    assert driver.group.current(first).pending, "it is to revoke a partition"
+    driver.expire(TimerKind.REBALANCE, first)
+    assert first not in driver.group.members
+
+
+def test_partition_of_a_dropped_topic_is_not_free_after_a_conversion_until_its_owner_has_revoked_it() -> None:
+    """P1. The member joins with another subscription, and still runs its partitions when the group is converted."""
+    driver = Driver()
+    [first] = driver.stable((0, 1), protocol="cooperative-sticky")
+    dropped = offers("cooperative-sticky", topics=("other",), owned=(0, 1))
+    assert driver.join(first, protocols=dropped).error_code == 0
+    driver.beat("new", 0)
+    assert driver.held(first) == [0, 1]
+    joined = driver.join(first, protocols=dropped)
+    assert driver.held(first) == [0, 1], "it has not revoked them yet"
+    assert driver.assigned(first, joined.generation_id) == []
+    driver.join(first, protocols=offers("cooperative-sticky", topics=("other",)))
+    assert driver.held(first) == []
+
+
+def test_partition_of_a_dropped_topic_is_not_free_while_the_group_is_classic() -> None:
+    """P1. No member subscribes to the topic when the group becomes classic; the next one that joins does."""
+    driver, [first], generation = mixed((0, 1), protocol="cooperative-sticky")
+    driver.beat("new", generation + 1, subscribed_topic_names=("other",))
+    driver.join(first, protocols=offers("cooperative-sticky", topics=("other",), owned=(0, 1)))
+    assert driver.held(first) == [0, 1]
+    driver.beat("new", -1)
+    assert driver.type is driver.classic
+    driver.beat("newer", 0)
+    assert driver.held(first) == [0, 1]
+    assert driver.held("newer") == [2, 3]

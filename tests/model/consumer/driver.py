@@ -5,7 +5,7 @@ Most inputs are what a correct consumer, a timer or a topic source would send; t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -103,6 +103,10 @@ class Driver:
         """The product's group."""
         return self.replay.group
 
+    def some_member(self, number: int) -> str:
+        """A member id, of a member or of none."""
+        return MEMBERS[number % 5]
+
     def send(self, what: Any) -> Any:
         """Give one input to both."""
         outcome = self.replay.step(what, self.now_ms)
@@ -114,12 +118,7 @@ class Driver:
 
     def play(self, acts: Sequence[Act]) -> None:
         """Act by act, until the first difference."""
-        kinds = (
-            *(self.join, self.join, self.beat, self.beat, self.wrong, self.subscribe, self.subscribe, self.leave),
-            *(self.heartbeat_all,) * 6,
-            *(self.compute, self.compute, self.compute, self.change_topics, self.commit, self.commit),
-            *(self.timer, self.timer, self.late_duplicate, self.lost_response, self.lost_response, self.rare),
-        )
+        kinds = self.kinds()
         for kind, *numbers in acts:
             kinds[kind % len(kinds)](*numbers)
             self.now_ms += 500
@@ -127,6 +126,15 @@ class Driver:
                 self.deliver(twice=sum(numbers) % 7 == 3)
             if self.replay.findings:
                 return
+
+    def kinds(self) -> tuple[Callable[[int, int, int], None], ...]:
+        """The acts, each as often as it is likely."""
+        return (
+            *(self.join, self.join, self.beat, self.beat, self.wrong, self.subscribe, self.subscribe, self.leave),
+            *(self.heartbeat_all,) * 6,
+            *(self.compute, self.compute, self.compute, self.change_topics, self.commit, self.commit),
+            *(self.timer, self.timer, self.late_duplicate, self.lost_response, self.lost_response, self.rare),
+        )
 
     def deliver(self, *, twice: bool = False) -> None:
         """The results of effects arrive, some of them late; ``twice``: duplicated."""
@@ -173,7 +181,7 @@ class Driver:
         for turn, who in enumerate(sorted(self.group.members)):
             silent = bool(numbers) and (turn + numbers[0]) % 3 == 0
             current = self.group.current(who)
-            if current.temporarily_left:
+            if current.temporarily_left or self.group.members[who].uses_classic_protocol:
                 continue
             request = ConsumerHeartbeatRequest(
                 group_id=GROUP,
@@ -201,7 +209,7 @@ class Driver:
 
     def subscribe(self, who: int, how: int, what: int) -> None:
         """A member changes its subscription, its assignors or its rack."""
-        member_id = MEMBERS[who % 5]
+        member_id = self.some_member(who)
         current = self.group.current(member_id)
         changes: Mapping[str, Any] = SUBSCRIPTIONS[what % 8]
         match how % 8:
@@ -249,7 +257,7 @@ class Driver:
 
     def commit(self, who: int, how: int, what: int) -> None:
         """Offsets are committed and fetched at any epoch, by members and others."""
-        member_id = "" if how % 9 == 8 else MEMBERS[who % 5]
+        member_id = "" if how % 9 == 8 else self.some_member(who)
         current = self.group.current(member_id)
         epochs = (current.epoch, current.previous_epoch, current.epoch - 1, current.epoch - 2, current.epoch + 1, -1)
         epoch = epochs[how % 6] if member_id else -1
@@ -257,6 +265,10 @@ class Driver:
             sender: dict[str, Any] = {"member_id": member_id, "member_epoch": epoch} if what % 3 else {}
             self.send(OffsetFetchRequest(groups=(GroupToFetch(group_id=GROUP, topics=None, **sender),)))
             return
+        self.commit_as(member_id, epoch, what)
+
+    def commit_as(self, member_id: str, epoch: int, what: int) -> None:
+        """Send OffsetCommit."""
         positions = tuple(
             PartitionCommit(partition_index=number, committed_offset=what, committed_metadata="") for number in range(3)
         )
@@ -309,7 +321,7 @@ class Driver:
 
     def leave(self, who: int, how: int, what: int) -> None:
         """A member leaves, for good or temporarily; often its instance id joins again, under the same or a new id."""
-        member_id = MEMBERS[who % 5]
+        member_id = self.some_member(who)
         member = self.group.members.get(member_id)
         instance = member.instance_id if member is not None and how % 4 else INSTANCES[how % 5]
         epoch = -2 if instance is not None and how % 3 else -1
@@ -335,7 +347,7 @@ class Driver:
 
     def beat(self, who: int, how: int, what: int) -> None:
         """A heartbeat with any epoch and any owned partitions."""
-        member_id = MEMBERS[who % 5]
+        member_id = self.some_member(who)
         current, member = self.group.current(member_id), self.group.members.get(member_id)
         epoch = (current.epoch, current.epoch, current.previous_epoch, current.epoch + 1, current.epoch - 1)[how % 5]
         reports: tuple[Partitions | None, ...] = (
@@ -384,7 +396,7 @@ class Driver:
 
     def late_duplicate(self, who: int, how: int, which: int) -> None:
         """A late duplicate of a former heartbeat; or a full retry after a lost response."""
-        member_id = MEMBERS[who % 5]
+        member_id = self.some_member(who)
         for request in self.sent.get(member_id, [])[-1 - which % 3 :][:1]:
             current = self.group.current(member_id)
             owned = (request.owned or (), by_topic(current.assigned), by_topic(current.held))[how % 3]

@@ -19,6 +19,7 @@ from connectgroup.errors import (
     FencedMemberEpoch,
     GroupIdNotFound,
     GroupMaxSizeReached,
+    IllegalGeneration,
     InvalidRegularExpression,
     InvalidRequest,
     NonEmptyGroup,
@@ -32,9 +33,9 @@ from connectgroup.protocol.messages.consumer import ConsumerHeartbeatRequest
 from connectgroup.protocol.messages.offsets import GroupToFetch, OffsetCommitRequest
 from connectgroup.protocol.units import Unit
 
-from ..words import AWAY, STABLE, UNRELEASED, UNREVOKED, Member, MemberTarget
+from ..words import AWAY, STABLE, UNRELEASED, UNREVOKED, MemberTarget
 from .computing import ConsumerComputing
-from .words import Reply, Subscription, partitions, reported, subscription
+from .words import ConsumerMember, Reply, Subscription, known_member, partitions, reported, subscription
 
 BAD_REGEX = "("
 """A regular expression that begins like this is not valid."""
@@ -58,7 +59,7 @@ class ConsumerModel(ConsumerComputing):
         who = request.member_id
         if request.instance_id is not None and (holder := self.with_instance(request.instance_id)) != who:
             return Reply(code=UnknownMemberId.code if holder is None else FencedInstanceId.code)
-        if who not in self.members:
+        if who not in self.members or self.members[who].classic:
             return Reply(code=UnknownMemberId.code)
         if request.member_epoch == -1:
             self.remove(who)
@@ -70,24 +71,34 @@ class ConsumerModel(ConsumerComputing):
     def join(self, request: ConsumerHeartbeatRequest) -> Reply:
         """Epoch 0: a new member, a rejoin, or the successor of a static member. It runs nothing (KAFKA-19233)."""
         who, replaced = request.member_id, self.with_instance(request.instance_id)
-        before = self.members.get(who)
-        former = self.members[replaced] if replaced not in (None, who) and replaced is not None else None
-        if former is not None and not former.temporarily_left:
+        before, former = self.members.get(who), self.members.get(replaced or "") if replaced != who else None
+        if former is not None and not (former.temporarily_left or former.classic):
             return Reply(code=UnreleasedInstanceId.code)
         if before is None and former is None and len(self.members) >= self.limits.max_members:
             return Reply(code=GroupMaxSizeReached.code)
-        member = Member() if before is None else replace(before)
+        member = ConsumerMember() if before is None else replace(known_member(before))
+        member.classic, member.offers, member.session_ms = False, (), 0
         member.instance, member.timeout_ms = request.instance_id, request.rebalance_timeout_ms
         member.server_assignor, member.assignors = request.server_assignor, request.client_assignors or ()
         names = frozenset(request.subscribed_topic_names or ())
         member.traits = Subscription(names, request.subscribed_topic_regex or "", request.rack_id)
+        if code := self.admit(who, member, replaced if former is not None else None):
+            return Reply(code=code)
+        if self.computation is not None and self.computation.who == who:
+            self.computation.prepared = False  # its former process had the input of the assignor
+        self.follow_up()
+        return self.advance(request, who)
+
+    def admit(self, who: str, member: ConsumerMember, replaced: str | None) -> int:
+        """Add or change a member, which may take the place of the static member ``replaced``; 0 or the error."""
         others = {name: each for name, each in self.members.items() if name not in (who, replaced)}
         if not self.supported(member, others.values()):
-            return Reply(code=UnsupportedAssignor.code)
+            return UnsupportedAssignor.code
+        before, former = self.members.get(who), self.members.get(replaced or "")
         known = before or former
         changed = known is None or subscription(member)[:2] != subscription(known)[:2]
         if changed and not self.has_room({**others, who: member}):
-            return Reply(code=PolicyViolation.code)
+            return PolicyViolation.code
         self.members = {**others, who: member}
         if former is not None:
             left = self.target.pop(replaced or "", MemberTarget())
@@ -103,10 +114,7 @@ class ConsumerModel(ConsumerComputing):
         ):
             self.bump()
         self.refresh()
-        if self.computation is not None and self.computation.who == who:
-            self.computation.prepared = False  # its former process had the input of the assignor
-        self.follow_up()
-        return self.advance(request, who)
+        return 0
 
     def stay(self, request: ConsumerHeartbeatRequest) -> Reply:
         """The member's current epoch; or the previous one, after a lost response (HB-01 to HB-04)."""
@@ -265,7 +273,8 @@ class ConsumerModel(ConsumerComputing):
                     codes[place] = UnknownMemberId.code
                 else:
                     earlier = epoch < member.epoch and 0 <= member.held.get(unit, -1) <= epoch  # KIP-1251
-                    codes[place] = 0 if epoch == member.epoch or earlier else StaleMemberEpoch.code
+                    stale = IllegalGeneration if member.classic else StaleMemberEpoch
+                    codes[place] = 0 if epoch == member.epoch or earlier else stale.code
                 if not codes[place]:
                     self.offsets[place] = each.committed_offset
         return Reply(codes=codes)
@@ -284,7 +293,7 @@ class ConsumerModel(ConsumerComputing):
         if self.epoch == 0 or self.members:
             return Reply(code=NonEmptyGroup.code if self.members else GroupIdNotFound.code)
         kept = {"cluster": self.cluster, "created_ms": self.created_ms, "now_ms": self.now_ms}
-        vars(self).update({**vars(ConsumerModel(self.limits)), **kept})
+        vars(self).update({**vars(type(self)(self.limits)), **kept})
         return Reply()
 
     def violations(self) -> Iterator[str]:

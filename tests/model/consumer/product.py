@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from connectgroup.group.classic.settings import ClassicSettings
 from connectgroup.group.consumer.settings import ConsumerSettings
 from connectgroup.group.consumer.state import ConsumerGroup
+from connectgroup.group.offsets.state import Offsets
 from connectgroup.protocol.messages.consumer import ConsumerPrepareResponse
 from connectgroup.protocol.records.connect import ComputationRecord
 from connectgroup.protocol.records.consumer import ConsumerMemberRecord, TopicMetadata
 from connectgroup.protocol.units import TopicPartition, Unit
 
 from ..product import State
-from ..words import Computation, Limits, Member, MemberTarget
-from .model import ConsumerModel
-from .words import ConsumerInput, Subscription, Topic, partitions
+from ..words import Computation, Limits, MemberTarget
+from .classic import MixedModel
+from .words import ConsumerInput, ConsumerMember, Subscription, Topic, partitions
+
+CLASSIC = ClassicSettings(initial_rebalance_delay_ms=0)
 
 
-def state_of(model: ConsumerModel) -> State:
+def state_of(model: MixedModel) -> State:
     """Everything of a group that is compared."""
     computation = model.computation
     return {
@@ -36,19 +40,22 @@ def state_of(model: ConsumerModel) -> State:
     }
 
 
-def model_of(group: ConsumerGroup, limits: Limits, cluster: Mapping[str, Topic]) -> ConsumerModel:
+def model_of(group: ConsumerGroup, limits: Limits, cluster: Mapping[str, Topic]) -> MixedModel:
     """A model with the state of a product's group."""
-    model = ConsumerModel(limits)
+    model = MixedModel(limits)
     model.cluster, model.created_ms, model.epoch = cluster, group.created_ms, group.epoch
     model.target_epoch, model.target_ms, model.computed_by = group.target_epoch, group.target_ms, group.computed_by
     model.assignor = group.target_assignor
     for who, stored in group.members.items():
         current = group.current(who)
-        model.members[who] = Member(
+        model.members[who] = ConsumerMember(
             instance=stored.instance_id,
             timeout_ms=stored.rebalance_timeout_ms,
             server_assignor=stored.server_assignor,
             assignors=stored.assignors,
+            classic=stored.uses_classic_protocol,
+            offers=stored.classic_protocols,
+            session_ms=stored.classic_session_timeout_ms,
             traits=_subscription(stored),
             epoch=current.epoch,
             previous=current.previous_epoch,
@@ -67,16 +74,23 @@ def model_of(group: ConsumerGroup, limits: Limits, cluster: Mapping[str, Topic])
     }
     model.topics = topics_of(group.topics)
     model.regexes = dict(group.regexes)
-    for topic, numbers in group.offsets.topics().items():
-        for number in numbers:
-            record = group.offsets.get(topic, number)
-            model.offsets[topic, number] = record.offset if record else -1
+    model.offsets = offsets_of(group.offsets)
     computation = group.computation
     # A failed server-side attempt belongs to its epoch; another computation continues when the epoch advances.
     if computation is not None and group.members and group.target_epoch < computation.epoch <= group.epoch:
         going = computation.member_id or computation.prepared or computation.epoch == group.epoch
         model.computation = _computation(computation) if going else None
     return model
+
+
+def offsets_of(offsets: Offsets) -> dict[tuple[str, int], int]:
+    """The committed offset of each topic name and partition."""
+    found = {}
+    for topic, numbers in offsets.topics().items():
+        for number in numbers:
+            record = offsets.get(topic, number)
+            found[topic, number] = record.offset if record else -1
+    return found
 
 
 def _computation(stored: ComputationRecord) -> Computation:
@@ -106,6 +120,7 @@ def topics_of(topics: Mapping[str, TopicMetadata]) -> dict[str, Topic]:
 
 def limits_of(settings: ConsumerSettings) -> Limits:
     """The settings of the model; those that consumer groups do not have are never reached."""
+    policy = settings.migration_policy
     return Limits(
         server_assignor=settings.server_assignor,
         server_assignors=frozenset(settings.server_assignors),
@@ -118,6 +133,12 @@ def limits_of(settings: ConsumerSettings) -> Limits:
         assignment_interval_ms=settings.assignment_interval_ms,
         scheduled_delay_ms=0,
         max_delay_ms=0,
+        converts=policy.converts,
+        upgrades=policy.upgrades,
+        downgrades=policy.downgrades,
+        max_classic_members=settings.max_classic_members,
+        min_classic_session_ms=CLASSIC.min_session_timeout_ms,
+        max_classic_session_ms=CLASSIC.max_session_timeout_ms,
     )
 
 

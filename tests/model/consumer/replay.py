@@ -6,7 +6,7 @@ The product decides first. Its choices, where the specification leaves one, are 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from connectgroup.errors import GroupIdNotFound
@@ -28,7 +28,7 @@ from connectgroup.protocol.messages.consumer import (
 )
 from connectgroup.protocol.messages.describe import DeleteRequest
 from connectgroup.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
-from connectgroup.protocol.records.connect import Record
+from connectgroup.protocol.records.connect import ComputationRecord, Record
 
 from ..compare import timers_differ, woken_differ
 from ..product import Difference, State, states_differ
@@ -54,6 +54,7 @@ class Replay:
         self.inputs = 0
         self.group_type = group_type
         self._decided: list[State] = []
+        self._new_id = ""
         self._follow(group_type.new(group_id))
 
     def _follow(self, group: ConsumerGroup) -> None:
@@ -86,7 +87,10 @@ class Replay:
         if isinstance(what, ConsumerHeartbeatRequest) and not what.member_id:
             what = dataclasses.replace(what, member_id=getattr(outcome.response, "member_id", "") or "")
         response, computation = outcome.response, group.computation
+        if outcome.converted is not None:  # one that this step has begun is over
+            computation = next((each for each in outcome.records if isinstance(each, ComputationRecord)), None)
         model.now_ms = now_ms
+        self._new_id = getattr(response, "member_id", "")
         on_coordinator = computation is not None and computation.prepared and not computation.member_id
         model.choice = Choice(
             computer=computation.member_id if computation is not None else "",
@@ -101,25 +105,32 @@ class Replay:
             found.append(("choice", "as in the input", error))
         else:
             self._shown = state_of(model)
-            if expected is not None:
-                found += responses_differ(model, outcome, expected, self.group_type.settings)
-            topics = topics_of(self.group_type.topics or {})
-            found += states_differ(state_of(model_of(group, model.limits, topics)), self._shown)
-            # A step that sets a timer twice means the second.
-            timers = {timer.key.identity: timer for timer in outcome.timers}.values()
-            found += timers_differ(model, self._timers, what, timers, before, expected)
-            found += records_differ(what, before, self._shown, outcome.records)
-            found += effects_differ(model, before, outcome.effects)
-            pending_responses = model.pending_responses() | (before["members"].keys() - model.members.keys())
-            if not isinstance(what, TopicsChanged | Matched):  # the next target assignment wakes all members
-                found += woken_differ(what, self._pending_responses, pending_responses, group.members_to_wake)
-            self._pending_responses = pending_responses
-            found += [("invariant", "holds", violation) for violation in model.violations()]
+            found += responses_differ(model, outcome, expected, self.group_type.settings) if expected else ()
+            found += self._results_differ(what, outcome, before, expected)
         if found:
             self._find(what, now_ms, found, before)
             self._follow(group)
         self._decided = [*self._decided[-20:], self._shown]
         return outcome
+
+    def _results_differ(
+        self, what: Any, outcome: Outcome[Any], before: State, expected: Expected | None
+    ) -> Iterator[Difference]:
+        """State, timers, records, effects and woken members."""
+        group, model = self.group, self.model
+        topics = topics_of(self.group_type.topics or {})
+        yield from states_differ(state_of(model_of(group, model.limits, topics)), self._shown)
+        # A step that sets a timer twice means the second.
+        timers = {timer.key.identity: timer for timer in outcome.timers}.values()
+        yield from timers_differ(model, self._timers, what, timers, before, expected)
+        yield from records_differ(what, before, self._shown, outcome.records)
+        yield from effects_differ(model, before, outcome.effects)
+        pending_responses = model.pending_responses() | (before["members"].keys() - model.members.keys())
+        if not isinstance(what, TopicsChanged | Matched):  # the next target assignment wakes all members
+            yield from woken_differ(what, self._pending_responses, pending_responses, group.members_to_wake)
+        self._pending_responses = pending_responses
+        for violation in model.violations() if outcome.records else ():
+            yield "invariant", "holds", violation
 
     def load(self, log: Iterable[Record], now_ms: int) -> tuple[Effect, ...]:
         """A new coordinator reads the group from the log: it equals one that was decided. Returns its effects."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from connectgroup.protocol.messages.assignment import InstalledMember
+from connectgroup.protocol.messages.classic import OfferedProtocol
 from connectgroup.protocol.messages.common import grouped
 from connectgroup.protocol.messages.consumer import ConsumerHeartbeatRequest, InstalledConsumer, TopicPartitions
 from connectgroup.protocol.units import Unit
@@ -32,6 +33,29 @@ def subscription(member: Member) -> Subscription:
     """The subscription of a member."""
     assert isinstance(member.traits, Subscription)
     return member.traits
+
+
+@dataclass(kw_only=True)
+class ConsumerMember(Member):
+    """A member of a consumer group.
+
+    Attributes:
+        offers: the assignors that a member of the classic protocol offers, in its order.
+        session_ms: the session timeout of such a member, which it chooses itself.
+    """
+
+    offers: tuple[OfferedProtocol, ...] = ()
+    session_ms: int = 0
+
+    def differs(self, other: Member) -> bool:
+        """A member that returns with the other protocol needs a new target too."""
+        return super().differs(other) or self.classic != other.classic
+
+
+def known_member(member: Member) -> ConsumerMember:
+    """A member of a consumer group, as one."""
+    assert isinstance(member, ConsumerMember)
+    return member
 
 
 @dataclass(frozen=True, kw_only=True)
