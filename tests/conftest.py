@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from tests.volume import SIZE
+
 collect_ignore = [] if os.environ.get("COVERAGE") == "true" else ["test_coverage.py"]
 
 
@@ -77,6 +79,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         module = vars(getattr(item, "module", object))
         if not {"volume", "attack", "INPUTS"}.isdisjoint(module):
             item.add_marker("generated")
+    if SIZE == "user" and (left_out := [item for item in items if item.get_closest_marker("ci_only") is not None]):
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item.get_closest_marker("ci_only") is None]
     if not getattr(config.option, "loadgroup", False):
         return
     ordered = []
@@ -90,6 +95,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         ordered.append((rank, item))
     items[:] = [item for _, item in sorted(ordered, key=itemgetter(0))]
     _put_short_tests_second(items, getattr(config, "workerinput", {}).get("workercount", 0))
+
+
+def pytest_report_header() -> str | None:
+    return "volume: user; tests marked ci_only are left out (TEST_VOLUME=ci: none is)" if SIZE == "user" else None
 
 
 def _put_short_tests_second(items: list[pytest.Item], processes: int) -> None:
@@ -118,7 +127,6 @@ def pytest_collection_finish() -> None:
     """Thousands of collected tests are never garbage: no full collection need visit them (saves 13 % of the time)."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 100)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -137,6 +145,7 @@ processor time."""
 
 def pytest_configure(config: pytest.Config) -> None:
     """Start each Spark without Java's second compiler, and load the pytest plug-in also from an older installation."""
+    gc.set_threshold(50_000, 20, 100)  # also for the collection of the tests, which keeps nearly all it creates
     os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK_JAVA)  # inherited by the processes that a test starts
     if not config.pluginmanager.hasplugin("connectgroup"):
         config.pluginmanager.import_plugin("connectgroup.testing.pytest_plugin")

@@ -20,6 +20,9 @@ Row = tuple[int, str]
 FILES = 12
 ROWS_A_TURN = 25
 TURN_S = 0.02
+TRIGGER_MS = "250"
+"""At a shorter interval, batches of a few rows follow each other without a pause and take all processors."""
+
 PARTS = 3
 """Number of pieces in which a turn's bytes are written, cut anywhere: readers must see whole lines only."""
 
@@ -136,7 +139,7 @@ class Pipe:
             "source.schema": "id BIGINT, text STRING",
             "sink": sink,
             "sink.path": str(self.output),
-            "trigger.ms": "50",
+            "trigger.ms": TRIGGER_MS,
             **({"sink.table": "rows"} if sink == "sqlite" else {}),
             **(settings or {}),
         }

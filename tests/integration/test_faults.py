@@ -13,7 +13,7 @@ from functools import partial
 
 import pytest
 
-from tests.volume import volume
+from tests.volume import ci_only, volume
 
 from .cluster import LocalGroup
 from .processes import START_PATIENCE_S, family
@@ -134,11 +134,12 @@ def test_worker_stopped_by_sigterm_hands_over_its_tasks(cluster: LocalGroup, sce
     scene.finish()
 
 
+@ci_only("minutes of a core; in a user's run, each of these faults has a test above")
 @pytest.mark.timeout(200 + 100 * ROUNDS)
 def test_no_row_is_lost_or_duplicated_over_many_rounds(cluster: LocalGroup, scene: Scenario) -> None:
     """In each round one worker is paused, killed or stopped at a random moment.
 
-    ``CONNECTGROUP_ROUNDS`` sets the number of rounds, ``CONNECTGROUP_SEED`` the victims.
+    With TEST_VOLUME=ci, ``CONNECTGROUP_ROUNDS`` sets the number of rounds, ``CONNECTGROUP_SEED`` the victims.
     """
     chance = random.Random(SEED)
     cluster.have_workers(3)
