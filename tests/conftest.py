@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.consumer.fixtures import broker as broker
 from tests.volume import SIZE
 
 collect_ignore = [] if os.environ.get("COVERAGE") == "true" else ["test_coverage.py"]
@@ -60,9 +61,11 @@ SHARED = {
     "cluster": "processes",
     "process_group": "pipelines",
     "kafka": "kafka sinks",
+    "connect_server": "kafka sinks",
 }
 """Fixtures that take seconds to start, and the group of tests that share each: a Kafka broker, a Spark session, two
-groups of worker processes, a Kafka broker without Spark. Of several, the first one counts."""
+groups of worker processes, a Kafka broker without Spark, and a Spark Connect server, one of whose tests needs that
+broker too. Of several, the first one counts."""
 
 
 @pytest.hookimpl(tryfirst=True)
