@@ -40,6 +40,8 @@ class Feeder:
         self.directory = directory
         self.written = 0
         """Number of complete rows on disk."""
+        self.turn_s = TURN_S
+        """Time between two turns; the feeder's thread reads it after each."""
         self._form = form
         self._turn = 0
         self._flowing = threading.Event()
@@ -89,7 +91,7 @@ class Feeder:
                 if self._ended:
                     return
                 self._write(ROWS_A_TURN)
-                pace.wait(TURN_S)
+                pace.wait(self.turn_s)
         except BaseException as error:
             self._error = error
             self._paused.set()

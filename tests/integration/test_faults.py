@@ -16,6 +16,7 @@ import pytest
 from tests.volume import ci_only, volume
 
 from .cluster import LocalGroup
+from .flow import TURN_S
 from .processes import START_PATIENCE_S, family
 from .scene import SINKS, Scenario
 
@@ -73,9 +74,11 @@ def test_added_worker_takes_over_tasks(cluster: LocalGroup, scene: Scenario) -> 
     """Tasks move to the new worker while rows flow."""
     cluster.have_workers(2)
     scene.run(tasks=3)
+    scene.feeder.turn_s = 1.0  # as fast as ever, the rows would take the processors that the start of Spark needs
     new = cluster.add()
     names = [pipe.name for pipe in scene.pipes]
     cluster.wait(f"tasks on {new}", lambda: cluster.tasks_of(new, *names), patience_s=START_PATIENCE_S)
+    scene.feeder.turn_s = TURN_S
     scene.wait_for_rows()
     scene.finish()
 
