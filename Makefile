@@ -13,7 +13,7 @@ JOBS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 
 help:
-	@echo "make test [JOBS=4]   install everything into $(VENV), run all tests, and check style, types and import rules beside them"
+	@echo "make test [JOBS=4]   install everything into $(VENV), run the tests, and check style and import rules beside them (types: make lint)"
 	@echo "make lint   style, types and import rules alone"
 	@echo "make demo   three workers share real Spark tasks; one is killed, one is added; every row is counted"
 	@echo "make bench  time rebalances of 300 idle tasks over TCP, the assignors, the REST API, and tracing"
@@ -42,7 +42,7 @@ lint: install
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-# tests/test_lint.py is make lint.
+# tests/test_lint.py is make lint; types only where CI=true, with the few other tests that are marked ci_only.
 test: $(VENV)/prepared
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
 

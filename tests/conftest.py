@@ -14,6 +14,9 @@ from typing import Any
 
 import pytest
 
+from tests.consumer.fixtures import broker as broker
+from tests.volume import SIZE
+
 collect_ignore = [] if os.environ.get("COVERAGE") == "true" else ["test_coverage.py"]
 
 
@@ -58,9 +61,11 @@ SHARED = {
     "cluster": "processes",
     "process_group": "pipelines",
     "kafka": "kafka sinks",
+    "connect_server": "kafka sinks",
 }
 """Fixtures that take seconds to start, and the group of tests that share each: a Kafka broker, a Spark session, two
-groups of worker processes, a Kafka broker without Spark. Of several, the first one counts."""
+groups of worker processes, a Kafka broker without Spark, and a Spark Connect server, one of whose tests needs that
+broker too. Of several, the first one counts."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -77,6 +82,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         module = vars(getattr(item, "module", object))
         if not {"volume", "attack", "INPUTS"}.isdisjoint(module):
             item.add_marker("generated")
+    if SIZE == "user" and (left_out := [item for item in items if item.get_closest_marker("ci_only") is not None]):
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item.get_closest_marker("ci_only") is None]
     if not getattr(config.option, "loadgroup", False):
         return
     ordered = []
@@ -90,6 +98,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         ordered.append((rank, item))
     items[:] = [item for _, item in sorted(ordered, key=itemgetter(0))]
     _put_short_tests_second(items, getattr(config, "workerinput", {}).get("workercount", 0))
+
+
+def pytest_report_header() -> str | None:
+    return "volume: user; tests marked ci_only are left out (TEST_VOLUME=ci: none is)" if SIZE == "user" else None
 
 
 def _put_short_tests_second(items: list[pytest.Item], processes: int) -> None:
@@ -118,7 +130,6 @@ def pytest_collection_finish() -> None:
     """Thousands of collected tests are never garbage: no full collection need visit them (saves 13 % of the time)."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 100)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -137,6 +148,7 @@ processor time."""
 
 def pytest_configure(config: pytest.Config) -> None:
     """Start each Spark without Java's second compiler, and load the pytest plug-in also from an older installation."""
+    gc.set_threshold(50_000, 20, 100)  # also for the collection of the tests, which keeps nearly all it creates
     os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK_JAVA)  # inherited by the processes that a test starts
     if not config.pluginmanager.hasplugin("connectgroup"):
         config.pluginmanager.import_plugin("connectgroup.testing.pytest_plugin")

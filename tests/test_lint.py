@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.volume import ci_only
+
 ROOT = Path(__file__).parents[1]
-COMMANDS = ("mypy", "lint-imports --no-cache", "ruff check .", "ruff format --check .")
+TYPES = pytest.param("mypy", marks=ci_only("a minute of a core where nothing is cached; make lint checks types"))
+COMMANDS = (TYPES, "lint-imports --no-cache", "ruff check .", "ruff format --check .")
 
 
 @pytest.mark.long

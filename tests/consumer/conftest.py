@@ -1,4 +1,4 @@
-"""One real broker for all tests of this folder that use it."""
+"""Groups on the real broker."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .fixtures import NewGroup as NewGroup, broker as broker
+from .fixtures import NewGroup as NewGroup
 
 if TYPE_CHECKING:
     from .broker import Broker

@@ -1,4 +1,4 @@
-"""The fixture of a real broker, for the packages of tests that use one."""
+"""The fixture of a real broker, one for the packages of tests that use it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 NewGroup = Callable[..., "AbstractContextManager[BrokerGroup]"]
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def broker() -> Iterator[Broker]:
     """A Kafka broker. If none can run here, tests that use it are skipped with the reason, which CI forbids."""
     # Not a module-level import: tests without a broker must run without confluent-kafka too.

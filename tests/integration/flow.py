@@ -20,6 +20,9 @@ Row = tuple[int, str]
 FILES = 12
 ROWS_A_TURN = 25
 TURN_S = 0.02
+TRIGGER_MS = "250"
+"""At a shorter interval, batches of a few rows follow each other without a pause and take all processors."""
+
 PARTS = 3
 """Number of pieces in which a turn's bytes are written, cut anywhere: readers must see whole lines only."""
 
@@ -37,6 +40,8 @@ class Feeder:
         self.directory = directory
         self.written = 0
         """Number of complete rows on disk."""
+        self.turn_s = TURN_S
+        """Time between two turns; the feeder's thread reads it after each."""
         self._form = form
         self._turn = 0
         self._flowing = threading.Event()
@@ -86,7 +91,7 @@ class Feeder:
                 if self._ended:
                     return
                 self._write(ROWS_A_TURN)
-                pace.wait(TURN_S)
+                pace.wait(self.turn_s)
         except BaseException as error:
             self._error = error
             self._paused.set()
@@ -136,7 +141,7 @@ class Pipe:
             "source.schema": "id BIGINT, text STRING",
             "sink": sink,
             "sink.path": str(self.output),
-            "trigger.ms": "50",
+            "trigger.ms": TRIGGER_MS,
             **({"sink.table": "rows"} if sink == "sqlite" else {}),
             **(settings or {}),
         }

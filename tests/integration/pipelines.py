@@ -14,7 +14,7 @@ import psycopg
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from .flow import Feeder, Pipe, Row, row
+from .flow import TRIGGER_MS, Feeder, Pipe, Row, row
 
 COLUMNS = "id BIGINT, text STRING"
 PARTITIONS = 3
@@ -78,7 +78,7 @@ class Flow(Pipe):
         self.config = {
             "connector.class": "pipeline",
             "tasks.max": "2",
-            "trigger.ms": "50",
+            "trigger.ms": TRIGGER_MS,
             "source": source[""],
             **{f"source.{key}": value for key, value in source.items() if key},
             "sink": sink,

@@ -174,11 +174,21 @@ def wait(
 ) -> T:
     """Wait until a value is not false, and return it. A failure names what was missing and shows the output."""
     give_up = time.monotonic() + patience_s
+    began = time.monotonic()
     while not (found := until()):
         if time.monotonic() > give_up:
             raise AssertionError(f"waited {patience_s:g} s for {what}\n{output()}")
-        time.sleep(0.05)
+        pause(began, 0.05)
+        began = time.monotonic()
     return found
+
+
+def pause(began: float, least_s: float) -> None:
+    """Pause after a check that began at this time, three times as long as it took: what is waited for needs processors.
+
+    A check may be a command, which takes half a second of a core, or a look at every process of the machine.
+    """
+    time.sleep(min(max(least_s, 3 * (time.monotonic() - began)), 1.0))
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ import pytest
 
 from connectgroup.errors import InvalidRequest
 from connectgroup.spark.sources.catalog import is_slice_of
+from tests.volume import ci_only
 
 from .cluster import GROUP, LocalGroup
 from .conftest import Background
@@ -269,6 +270,7 @@ def test_worker_with_an_invalid_setting_does_not_start(cluster: LocalGroup) -> N
     assert cluster.members() == set(cluster.alive())
 
 
+@ci_only("one Spark more; in a user's run, spark/test_worker_process and spark/test_shared_spark kill Java")
 def test_worker_whose_java_is_killed_starts_a_new_one(
     cluster: LocalGroup, scene: Scenario, background: Background
 ) -> None:

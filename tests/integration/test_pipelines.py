@@ -29,7 +29,7 @@ from benchmarks.task_log import Death, overlaps
 from connectgroup.testing.tcp_proxy import TcpProxy
 from connectgroup.transport.credentials import FILE_NAME
 from tests.spark.conftest import kafka as kafka, postgres as postgres
-from tests.volume import volume
+from tests.volume import ci_only, volume
 
 from . import pipelines as kinds
 from .cluster import PLUGINS, plugin_path, thread_states
@@ -37,12 +37,14 @@ from .commands import CONNECTOR, CommandGroup
 from .flow import Feeder, compare
 from .processes import MARK, START_PATIENCE_S, Program, family, marked, wait
 
-pytestmark = [pytest.mark.processes]
+pytestmark = [
+    pytest.mark.processes,
+    ci_only("minutes of a core; in a user's run, test_faults and test_coordinator_restart have these faults"),
+]
 
 FAULTS = ("SIGKILL", "SIGSTOP", "bounce", "rescale", "coordinator", "java", "network", "disk")
 PIPELINES = ("files-postgres", "postgres-files", "kafka-kafka", "kafka-sqlite", "iterator-files")
 ROUNDS = int(os.environ.get("CONNECTGROUP_ROUNDS") or volume(1, 1, 20))
-CHOSEN = PIPELINES if os.environ.get("CONNECTGROUP_ROUNDS") else PIPELINES[volume(-1, 0, 0) :]
 
 
 class Proxies:
@@ -184,11 +186,11 @@ def make_flow(name: str, root: Path, request: pytest.FixtureRequest) -> kinds.Fl
 
 
 @pytest.mark.timeout(300 + 120 * ROUNDS)
-@pytest.mark.parametrize("name", CHOSEN)
+@pytest.mark.parametrize("name", PIPELINES)
 def test_pipeline_loses_and_duplicates_no_row(
     process_group: Group, name: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """``CONNECTGROUP_ROUNDS`` sets the number of rounds of each pipeline."""
+    """With TEST_VOLUME=ci, ``CONNECTGROUP_ROUNDS`` sets the number of rounds of each pipeline."""
     group = process_group
     faults = faults_of(name)
     flow = make_flow(name, tmp_path, request)

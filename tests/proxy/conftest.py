@@ -1,4 +1,4 @@
-"""One real broker for all tests of this folder that use it, and a proxy in front of it."""
+"""A proxy in front of the real broker."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.consumer.fixtures import NewGroup as NewGroup, broker as broker
+from tests.consumer.fixtures import NewGroup as NewGroup
 
 if TYPE_CHECKING:
     from tests.consumer.broker import Broker

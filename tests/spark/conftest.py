@@ -17,6 +17,7 @@ import pytest
 from connectgroup.connector import Batch, Lag, Task, TaskContext
 from connectgroup.connectors.pipeline import PipelineConnector
 from connectgroup.protocol.units import Unit
+from tests.integration.processes import pause
 
 PATIENCE_S = 120.0
 """Time limit of every wait. It measures nothing; it only ends a test that hangs."""
@@ -126,9 +127,11 @@ class Bench:
 def wait(until: Callable[[], bool]) -> None:
     """Wait until the condition holds."""
     give_up = time.monotonic() + PATIENCE_S
+    began = time.monotonic()
     while not until():
         assert time.monotonic() < give_up, f"not true within {PATIENCE_S:.0f} s"
-        time.sleep(0.01)
+        pause(began, 0.01)
+        began = time.monotonic()
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyspark
@@ -17,7 +17,7 @@ from connectgroup.errors import ConfigError
 from connectgroup.spark.java import ensure_java
 from connectgroup.spark.session import DRIVER_HOST, MASTER, SECRET, settings
 from tests.integration.processes import Program, family, marked, wait
-from tests.volume import volume
+from tests.volume import ci_only
 
 ROWS = 5_000
 SECRET_TEXT = "of the cluster"
@@ -70,12 +70,7 @@ def standalone_cluster(root: Path) -> Iterator[str]:
         yield address
 
 
-def not_for_a_user(test: Callable[[Path], None]) -> Callable[[Path], None] | None:
-    """A test that takes a minute of processor time; a user's run has no such test."""
-    return test if volume(0, 1) else None
-
-
-@not_for_a_user
+@ci_only("a minute of a core; in a user's run, the settings above, and rows that arrive once from the other Sparks")
 @pytest.mark.processes
 @pytest.mark.timeout(900)
 def test_rows_arrive_once_from_a_standalone_cluster_when_the_worker_is_killed(tmp_path: Path) -> None:

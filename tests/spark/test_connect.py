@@ -51,7 +51,7 @@ remote.session.range(0, 1 << 60, 1, 1).selectExpr("sum(id % 7)").collect()
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def connect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a Spark Connect server, which workers of this module use."""
     root = tmp_path_factory.mktemp("connect")
     spark = Path(pyspark.__file__).parent
@@ -107,7 +107,7 @@ def listens(port: int) -> bool:
 
 
 @pytest.fixture
-def bench(tmp_path: Path, server: str) -> Iterator[Bench]:
+def bench(tmp_path: Path, connect_server: str) -> Iterator[Bench]:
     """Tasks between a directory of files and SQLite, on the server."""
     made = Bench(tmp_path, "sqlite")
     yield made
@@ -236,14 +236,16 @@ def test_source_with_offsets_of_spark_alone_is_rejected_by_name(bench: Bench) ->
 
 
 @pytest.mark.parametrize("address", ["sc://localhost:1", "spark://localhost:1", "sc://localhost:1/path"])
-def test_address_of_no_server_is_one_clear_error(server: str, monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+def test_address_of_no_server_is_one_clear_error(
+    connect_server: str, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
     monkeypatch.setenv(REMOTE, address)
     monkeypatch.setattr("connectgroup.spark.remote._MAX_RETRIES", 1)
     with pytest.raises((SparkError, ConfigError), match=r"does not answer .*allowed: one|allowed: sc://HOST:PORT"):
         check_server()
 
 
-def test_operation_of_a_killed_worker_is_ended_by_the_next_owner_of_its_task(server: str) -> None:
+def test_operation_of_a_killed_worker_is_ended_by_the_next_owner_of_its_task(connect_server: str) -> None:
     with subprocess.Popen([sys.executable, "-c", ENDLESS], stdout=subprocess.PIPE, text=True) as worker:
         assert worker.stdout is not None
         orphan = worker.stdout.readline().strip()
@@ -264,7 +266,7 @@ def test_operation_of_a_killed_worker_is_ended_by_the_next_owner_of_its_task(ser
 
 @pytest.mark.processes
 @pytest.mark.timeout(900)
-def test_rows_arrive_once_when_a_worker_on_a_server_is_killed(server: str, tmp_path: Path) -> None:
+def test_rows_arrive_once_when_a_worker_on_a_server_is_killed(connect_server: str, tmp_path: Path) -> None:
     config = {
         "connector.class": "pipeline",
         "source": "datagen",

@@ -14,6 +14,7 @@ import pytest
 
 from connectgroup.spark.sinks.manifest import read_committed
 from tests.integration.processes import Program, family, marked, wait
+from tests.volume import ci_only
 
 from .kafka_topics import committed, make_topic
 
@@ -75,6 +76,7 @@ class Flow:
         return found
 
 
+@ci_only("a minute of a core; in a user's run, test_readme kills a worker of up, and each sink has its own tests")
 @pytest.mark.processes
 @pytest.mark.timeout(900)
 def test_rows_arrive_once_in_every_sink_when_the_worker_is_killed(tmp_path: Path, database: str, kafka: str) -> None:
