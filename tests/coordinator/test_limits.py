@@ -11,8 +11,10 @@ from connectgroup.coordinator import dedup, intake, shard
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.errors import InvalidRequest, StaleMemberEpoch, UnknownMemberId
 from connectgroup.log.memory import MemoryLog
-from connectgroup.protocol.messages.describe import DescribeRequest, DescribeResponse
+from connectgroup.protocol.messages.api import Request
+from connectgroup.protocol.messages.describe import DeleteRequest, DescribeRequest, DescribeResponse
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
+from connectgroup.protocol.messages.listing import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
 
 from .builders import GROUP, add, ask, beat, change, look, memory_is_log, send, serving
 
@@ -108,3 +110,27 @@ async def test_turn_that_takes_too_long_leaves_the_rest_to_the_next_one(monkeypa
         assert coordinator.shard.turns - before >= len(names)
         assert answered == names
         await memory_is_log(coordinator, log)
+
+
+NAMES = tuple(f"g{number:02}" for number in range(20))
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        DescribeRequest(),
+        ListGroupsRequest(),
+        DescribeGroupsRequest(groups=NAMES),
+        DeleteRequest(group_ids=NAMES),
+        DeleteGroupsRequest(groups_names=NAMES),
+    ],
+    ids=lambda request: type(request).__name__,
+)
+async def test_request_for_many_groups_takes_a_turn_for_each(request_: Request) -> None:
+    """Heartbeats are decided in between."""
+    async with serving() as coordinator:
+        for name in NAMES:
+            await change(coordinator, add(group_id=name))
+        before = coordinator.shard.turns
+        await asyncio.wait_for(send(coordinator, request_), 60)
+        assert coordinator.shard.turns - before >= len(NAMES)
