@@ -61,6 +61,16 @@ async def test_client_of_the_same_user_finds_the_credentials_by_itself(tmp_path:
         assert server.credentials.parent.stat().st_mode & 0o777 == 0o700
 
 
+async def test_coordinator_without_authentication_says_what_it_gives_away(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(tmp_path, authentication=False):
+        (warning,) = [each for each in caplog.messages if each.startswith("no authentication")]
+        assert "any process that can connect" in warning
+        assert "write files as the user of the workers" in warning
+    assert not (tmp_path / "credentials").exists()
+
+
 async def test_secret_survives_a_restart_of_the_coordinator(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         assert server.credentials is not None
