@@ -1,10 +1,11 @@
 """Which groups are removed without a request: vacant groups, and what is left of deleted ones.
 
-A vacant group has no members and no connectors (``is_vacant`` of its state). Any client can create many of them, by
-joining and leaving. They are deleted after ``VACANT_S``; at the limit of groups, a new group replaces the one that was
-created first. A deleted group leaves one record, its creation time (``group.connect.delete``); if there are more than
-``MAX_DELETED``, those of the groups that were deleted first are removed. A group of that name that is created later
-still has a higher incarnation, unless the clock was set back to a time before the deletion.
+A vacant group has no members, and no connectors or committed offsets (``is_vacant`` of its state). Any client can
+create many of them, by joining and leaving. They are deleted after ``VACANT_S``; at the limit of groups, a new group
+replaces the one that was created first. A deleted group leaves one record, its creation time
+(``group.connect.delete``); if there are more than ``MAX_DELETED``, those of the groups that were deleted first are
+removed. A group of that name that is created later still has a higher incarnation, unless the clock was set back to a
+time before the deletion.
 """
 
 from __future__ import annotations
@@ -78,8 +79,9 @@ class Retention:
         before, self._vacant = self._vacant, {}
         for group_id, group in self._groups.loaded.items():
             if is_vacant(group):
+                now_at = group.group_type.measure(group.state).epoch
                 epoch, since_s = before.get(group_id, (-1, now_s))
-                self._vacant[group_id] = group.state.epoch, since_s if epoch == group.state.epoch else now_s
+                self._vacant[group_id] = now_at, since_s if epoch == now_at else now_s
         return [group_id for group_id, (_, since_s) in self._vacant.items() if now_s - since_s >= VACANT_S]
 
 

@@ -45,6 +45,9 @@ from .tcp_connection import Connection
 GROUP_KEY: Final = 0
 """FindCoordinator's key type for groups, the only supported key type."""
 
+MAX_COMPLAINTS: Final = 1_000
+"""Peers whose last log message is remembered: one machine may have any number of IPv6 addresses."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -337,7 +340,10 @@ class TcpServer:
         if now - last < 60.0:
             self._complaints[host] = (last, left_out + 1)
             return
-        self._complaints[host] = (now, 0)
+        self._complaints.pop(host, None)
+        self._complaints[host] = (now, 0)  # the last one: the order is that of the messages
+        if len(self._complaints) > MAX_COMPLAINTS:
+            del self._complaints[next(iter(self._complaints))]
         more = f" ({left_out} more since the last line)" if left_out else ""
         logger.warning("%s: %s%s", printable(host), printable(what, limit=200), more)
 
@@ -350,8 +356,6 @@ class TcpServer:
             if overdue := connection.overdue(now):
                 self.log_complaint(connection.client_host, overdue)
                 connection.abort()
-        if len(self._complaints) > 1000:
-            self._complaints = {host: kept for host, kept in self._complaints.items() if now - kept[0] < 60.0}
         limits = self.limits
         shortest = min(
             limits.frame_deadline_s,

@@ -210,13 +210,17 @@ class Performer:
         try:
             await (self.stop(action.units) if stopping is None else stopping)
         except Exception as error:
-            # The unit may still be writing, so the revocation must not be acknowledged (reliability X6, F18).
+            # The unit may still be writing. Unless its sink rejects that from the next owner's claim on, the revocation
+            # must not be acknowledged (reliability X6, F18).
             described = self.describe_failure(error)
             mark_failed(type(error).__name__)
-            # A leave is always attempted (KAFKA-16639).
-            effect = "but this worker leaves the group" if self._member.retiring else "so it is not acknowledged"
+            # A leave is always attempted (KAFKA-16639). The successor of a static member may get the same tokens.
+            is_fenced = not self._member.retiring and not self._member.unfenced & action.units
+            effect = "but its sink is fenced" if is_fenced else "so it is not acknowledged"
+            effect = "but this worker leaves the group" if self._member.retiring else effect
             logger.error("%s: the stop failed, %s: %s", show(action.units), effect, described)
-            return
+            if not is_fenced:
+                return
         if self._losing.is_set():
             return
         failure = await self._callbacks.tell("on_revoked", action.units, action.epoch)

@@ -78,9 +78,10 @@ class Runner(Protocol):
         group.
 
         Raises:
-            Exception: one of them failed to stop, and may still be writing. The worker does not acknowledge the
-                revocation, so that the group assigns the units to another member only after the rebalance timeout. A
-                worker that ends leaves the group nevertheless: other members are then assigned its units at once.
+            Exception: one of them failed to stop, and may still be writing. Unless all have been reported as fenced
+                (``TaskStatus.fenced``), the worker does not acknowledge the revocation, so that the group assigns the
+                units to another member only after the rebalance timeout. A worker that ends leaves the group
+                nevertheless: other members are then assigned its units at once.
         """
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import signal
 from pathlib import Path
@@ -74,6 +76,53 @@ def test_units_of_a_killed_worker_are_described_as_delayed(tmp_path: Path) -> No
         with group.worker("b") as again:
             wait("its tasks again", lambda: group.placement() == before, again.output)
             assert "delayed" not in group.described()
+
+
+def test_units_of_a_killed_worker_run_again_before_its_session_ends(tmp_path: Path) -> None:
+    """PD-13: no supervisor reports its death; the coordinator, on the same machine, sees that the process has ended."""
+    options = ("--session-timeout-ms", 3_600_000, "--rebalance-delay-ms", 0)
+    with CommandGroup(tmp_path, *options) as group, group.worker("a") as a, group.worker("b") as b:
+        wait("all tasks", lambda: group.is_stable("a", "b"), a.output)
+        assert re.search(r"^  naps-0: RUNNING on \w.*, not fenced$", group.described(), re.MULTILINE), group.described()
+        b.signal(signal.SIGKILL)
+        wait("its tasks on the other", lambda: group.is_stable("a"), a.output)
+        assert any("b ended without leaving the group" in line for line in group.explained())
+
+
+STALLING = """
+from connectgroup import Connector, Task
+from connectgroup.worker import runner
+
+runner.progress_timeout_s = lambda config: 0.5  # the shortest one that is accepted is half a minute
+
+class Stalls(Connector):
+    def task_configs(self, limit):
+        return [{}]
+    def task(self, config, context):
+        return Stalling()
+
+class Stalling(Task):
+    reports_polls = True
+    def start(self):
+        pass
+    def stop(self):
+        pass
+"""
+
+
+def test_worker_with_a_task_that_stalls_again_and_again_drains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gray failure: the task neither fails nor polls its source. Another worker may be able to run it."""
+    make_distribution(tmp_path / "plugins", "gray", "connectgroup.connectors", STALLING, gray=":Stalls")
+    path = filter(None, (str(tmp_path / "plugins"), os.environ.get("PYTHONPATH")))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
+    with CommandGroup(tmp_path, tasks=1) as group, group.worker("a") as a:
+        file = tmp_path / "gray.json"
+        file.write_text(json.dumps({"name": "gray", "config": {"connector.class": "gray"}}))
+        added = run_command("connectors", "put", file, "--group", GROUP, "--coordinator", group.address)
+        assert added.code == 0, added.err
+        wait("its state", lambda: "gray-0: STALLED on a" in group.described(), a.output)
+        a.line_with("gray-0 cannot be started again here: this worker drains and starts again")
+        wait("the drain", lambda: "draining" in group.described().lower(), a.output)
 
 
 def test_worker_is_drained_and_the_empty_group_deleted(tmp_path: Path) -> None:

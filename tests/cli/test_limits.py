@@ -64,7 +64,11 @@ async def test_request_above_the_largest_frame_ends_the_connection() -> None:
         await server.close()
 
 
-def test_options_have_the_defaults_of_the_settings() -> None:
-    options = build_parser().parse_args(["coordinator"])
-    for name in LIMITS:
+@pytest.mark.parametrize("command", ["coordinator", "proxy", "up"])
+def test_each_limit_is_an_option_with_the_default_of_the_setting(command: str) -> None:
+    needed = {"coordinator": (), "proxy": ("--broker", "127.0.0.1:1"), "up": ()}[command]
+    options = build_parser().parse_args([command, *needed])
+    limits = [name for name in CoordinatorConfig.model_fields if name.startswith("max_") or name == "idle_timeout_s"]
+    assert {*LIMITS, "max_connections", "max_connections_per_address"} == {*limits}
+    for name in limits:
         assert getattr(options, name) == CoordinatorConfig.model_fields[name].default

@@ -7,12 +7,14 @@ import tracemalloc
 
 import pytest
 
-from connectgroup.coordinator import dedup, intake, shard
+from connectgroup.coordinator import completed, dedup, intake, shard
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.errors import InvalidRequest, StaleMemberEpoch, UnknownMemberId
 from connectgroup.log.memory import MemoryLog
-from connectgroup.protocol.messages.describe import DescribeRequest, DescribeResponse
-from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
+from connectgroup.protocol.messages.api import Request
+from connectgroup.protocol.messages.describe import DeleteRequest, DescribeRequest, DescribeResponse
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from connectgroup.protocol.messages.listing import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
 
 from .builders import GROUP, add, ask, beat, change, look, memory_is_log, send, serving
 
@@ -108,3 +110,41 @@ async def test_turn_that_takes_too_long_leaves_the_rest_to_the_next_one(monkeypa
         assert coordinator.shard.turns - before >= len(names)
         assert answered == names
         await memory_is_log(coordinator, log)
+
+
+def test_responses_that_are_kept_completed_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(completed, "MAX_KEPT", 100)
+    responses = completed.CompletedResponses()
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for epoch in range(5_000):
+            assert responses.of(HeartbeatResponse(member_epoch=epoch), 7, "").coordinator_epoch == 7
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 5_000 * 50
+
+
+NAMES = tuple(f"g{number:02}" for number in range(20))
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        DescribeRequest(),
+        ListGroupsRequest(),
+        DescribeGroupsRequest(groups=NAMES),
+        DeleteRequest(group_ids=NAMES),
+        DeleteGroupsRequest(groups_names=NAMES),
+    ],
+    ids=lambda request: type(request).__name__,
+)
+async def test_request_for_many_groups_takes_a_turn_for_each(request_: Request) -> None:
+    """Heartbeats are decided in between."""
+    async with serving() as coordinator:
+        for name in NAMES:
+            await change(coordinator, add(group_id=name))
+        before = coordinator.shard.turns
+        await asyncio.wait_for(send(coordinator, request_), 60)
+        assert coordinator.shard.turns - before >= len(NAMES)

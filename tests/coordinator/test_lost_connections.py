@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from connectgroup.coordinator import lost_connections
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.errors import UnreleasedInstanceId
 from connectgroup.group.connect.settings import GroupSettings
@@ -125,6 +126,26 @@ async def test_process_that_ends_shortly_after_its_connection_is_found() -> None
         coordinator.lost_connections.on_lost(beat("a", joined.member_epoch, process_id=1, os_process=ENDED))
         await asyncio.sleep(1)
         assert not served(coordinator, GROUP).members
+
+
+async def test_processes_that_are_looked_for_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any client may open and close connections, each with another name."""
+    monkeypatch.setattr(lost_connections, "MAX_LOOKS", 3)
+    looked: set[str] = set()
+
+    def has_ended(process: str) -> bool:
+        looked.add(process)
+        return False
+
+    async with serving(group=LONG) as coordinator:
+        coordinator.lost_connections.has_ended = has_ended
+        for number in range(10):
+            coordinator.lost_connections.on_lost(beat(f"m{number}", 1, process_id=number, os_process=f"p{number}"))
+        await asyncio.sleep(5)
+        assert looked == {"p0", "p1", "p2"}
+        coordinator.lost_connections.on_lost(beat("later", 1, process_id=1, os_process="later"))
+        await asyncio.sleep(1)
+        assert "later" in looked, "each is looked for, for a limited time"
 
 
 async def test_process_that_ended_without_a_coordinator_is_found_by_its_successor() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from connectgroup.coordinator.progress import MAX_TOPICS
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.protocol.messages.describe import DeleteRequest, DescribedUnit
 from connectgroup.protocol.messages.heartbeat import TaskStatus
@@ -59,6 +62,15 @@ async def test_numbers_of_others_than_the_owner_are_ignored() -> None:
         assert (await task_unit(coordinator)).numbers is None
         await ask(coordinator, beat("a", epoch, progress=(numbers(owner_epoch),)))
         assert (await task_unit(coordinator)).numbers == Progress(records_lag=5)
+
+
+async def test_topics_that_a_connector_reports_have_a_limit() -> None:
+    async with serving() as coordinator:
+        owner_epoch, epoch = await owner_of_a_task(coordinator)
+        for number in range(4):
+            names = tuple(f"t{number}-{each}" for each in range(MAX_TOPICS // 2))
+            await ask(coordinator, beat("a", epoch, progress=(replace(numbers(owner_epoch), topics=names),)))
+        assert len((await look(coordinator)).connectors[0].topics) == MAX_TOPICS
 
 
 async def test_numbers_end_with_the_assignment_and_with_the_group() -> None:

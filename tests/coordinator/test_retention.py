@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from connectgroup.coordinator import retention
+from connectgroup.coordinator.consumer_groups import ConsumerGroups
 from connectgroup.coordinator.runtime import Coordinator
-from connectgroup.errors import PolicyViolation
+from connectgroup.errors import LogError, PolicyViolation
 from connectgroup.log.memory import MemoryLog
+from connectgroup.protocol.messages.classic import JoinGroupRequest, LeaveGroupRequest, OfferedProtocol
+from connectgroup.protocol.messages.consumer import ConsumerHeartbeatRequest
 from connectgroup.protocol.messages.describe import DeleteRequest, DescribeRequest, DescribeResponse
+from connectgroup.protocol.messages.offsets import OffsetCommitRequest, PartitionCommit, TopicCommit
+from connectgroup.topics.static import StaticTopics
 from tests.worker.builders import settings
 
 from .builders import add, ask, beat, change, memory_is_log, send, served, serving
@@ -19,6 +25,69 @@ from .builders import add, ask, beat, change, memory_is_log, send, served, servi
 async def join_and_leave(coordinator: Coordinator, group_id: str) -> None:
     assert (await ask(coordinator, beat("stranger", group_id=group_id))).error_code == 0
     assert (await ask(coordinator, beat("stranger", -1, group_id=group_id))).error_code == 0
+
+
+async def consume_and_leave(coordinator: Coordinator, group_id: str, protocol: str) -> None:
+    """A consumer of either protocol joins and leaves."""
+    if protocol == "consumer":
+        for epoch in 0, -1:
+            beats = ConsumerHeartbeatRequest(
+                group_id=group_id,
+                member_id="stranger",
+                member_epoch=epoch,
+                rebalance_timeout_ms=60_000,
+                subscribed_topic_names=("foo",),
+                owned=(),
+            )
+            assert (await coordinator.handle(beats, client_host="h")).error_code == 0  # type: ignore[union-attr]
+        return
+    offered = (OfferedProtocol(name="range", metadata=b""),)
+    join = JoinGroupRequest(
+        group_id=group_id, session_timeout_ms=10_000, member_id="", protocol_type="consumer", protocols=offered
+    )
+    joined: Any = await coordinator.handle(join, client_host="h")
+    assert joined.error_code == 0
+    left: Any = await coordinator.handle(
+        LeaveGroupRequest(group_id=group_id, member_id=joined.member_id), client_host="h"
+    )
+    assert left.error_code == 0
+
+
+async def commit(coordinator: Coordinator, group_id: str) -> None:
+    topic = TopicCommit(
+        name="foo", partitions=(PartitionCommit(partition_index=0, committed_offset=1, committed_metadata=""),)
+    )
+    request = OffsetCommitRequest(group_id=group_id, member_id="", topics=(topic,))
+    response: Any = await coordinator.handle(request, client_host="h")
+    assert response.topics[0].partitions[0].error_code == 0
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+async def test_groups_of_consumers_that_have_left_are_vacant_unless_they_have_offsets(protocol: str) -> None:
+    """Any client that may connect could fill the coordinator with groups, for good."""
+    loop, log = asyncio.get_running_loop(), MemoryLog()
+    coordinator = Coordinator(
+        log,
+        settings(max_groups=3),
+        wall_clock_ms=lambda: int(loop.time() * 1000),
+        consumers=ConsumerGroups(StaticTopics({"foo": 1})),
+    )
+    await coordinator.start()
+    try:
+        for group_id in "with offsets", "v1", "v2", "v3":
+            await consume_and_leave(coordinator, group_id, protocol)
+            if group_id == "with offsets":
+                await commit(coordinator, group_id)
+            await asyncio.sleep(1)
+        assert await groups(coordinator) == ["v2", "v3", "with offsets"]
+        for _ in range(12):
+            await commit(coordinator, "with offsets")
+            await asyncio.sleep(retention.CHECK_EVERY_S)
+        assert await groups(coordinator) == ["with offsets"]
+        await log.compact()
+        assert sum(not isinstance(each, LogError) and bool(each) for each in (await log.load()).values()) == 1
+    finally:
+        await coordinator.close()
 
 
 async def groups(coordinator: Coordinator) -> list[str]:

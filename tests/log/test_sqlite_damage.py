@@ -262,3 +262,16 @@ def test_missing_write_ahead_log_is_detected(tmp_path: Path) -> None:
             asyncio.run(log.open())
     asyncio.run(contents_of_restored(path))
     asyncio.run(states_of(path))
+
+
+async def test_coordinator_epoch_of_an_older_copy_is_above_those_that_workers_have_seen(tmp_path: Path) -> None:
+    """The copy has all records, but workers would ignore a coordinator of a lower epoch."""
+    path, copy = tmp_path / "groups.db", tmp_path / "copy"
+    await filled_log(path)
+    shutil.copy(path, copy)
+    for _ in range(3):
+        async with opened(SqliteLog(path)) as log:
+            seen = log.epoch
+    shutil.copy(copy, path)
+    async with opened(SqliteLog(path)) as log:
+        assert log.epoch > seen

@@ -13,6 +13,7 @@ import pytest
 from connectgroup.client.admin import Admin
 from connectgroup.config.rest import RestConfig, read_users
 from connectgroup.errors import ConfigError
+from connectgroup.rest import rate
 from connectgroup.rest.rate import RateLimit
 from connectgroup.rest.server import RestServer
 from tests.certificates import create_certificates
@@ -117,6 +118,15 @@ def test_a_rate_limit_admits_a_burst_of_one_second_and_then_the_rate() -> None:
     assert [limit.admits("a") for _ in range(2)] == [True, False]
     now = 100.0
     assert [limit.admits("a") for _ in range(11)] == [True] * 10 + [False]
+
+
+def test_addresses_that_a_rate_limit_remembers_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rate, "MAX_ADDRESSES", 5)
+    limit = RateLimit(1, clock=lambda: 0.0)
+    assert [limit.admits(address) for address in "abcde"] == [True] * 5
+    assert not limit.admits("a")
+    assert limit.admits("f"), "b is forgotten: it was idle longest"
+    assert [limit.admits(address) for address in "ab"] == [False, True]
 
 
 async def test_requests_beyond_the_rate_are_429() -> None:

@@ -16,6 +16,7 @@ import pytest
 from connectgroup.errors import ConfigError
 from connectgroup.spark.java import ensure_java
 from connectgroup.spark.session import DRIVER_HOST, MASTER, SECRET, settings
+from connectgroup.worker.scratch import Scratch
 from tests.integration.processes import Program, family, marked, wait
 from tests.volume import ci_only
 
@@ -38,6 +39,18 @@ def test_cluster_needs_a_secret_and_local_mode_none(monkeypatch: pytest.MonkeyPa
     found = settings()
     assert found["spark.authenticate.secret"] == SECRET_TEXT
     assert (found["spark.driver.host"], found["spark.driver.bindAddress"]) == ("10.0.0.1", "10.0.0.1")
+
+
+def test_spark_needs_a_secret_and_keeps_its_temporary_files_in_the_scratch(tmp_path: Path) -> None:
+    """Java reads no TMPDIR: without its option, native libraries and artifacts stay in /tmp for ever."""
+    scratch = Scratch(tmp_path, "w")
+    with scratch.for_temporary_files():
+        found = settings()
+        below = f"{scratch.path}/tmp"
+        assert f'"-Djava.io.tmpdir={below}"' in found["spark.driver.extraJavaOptions"]
+        assert found["spark.local.dir"] == below
+    scratch.remove()
+    assert found["spark.authenticate"] == "true"
 
 
 @contextlib.contextmanager

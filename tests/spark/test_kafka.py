@@ -17,8 +17,8 @@ import pytest
 from connectgroup.connector import Lag
 from connectgroup.connectors.pipeline import PipelineConnector
 from connectgroup.dataplane.columns import Column, from_ddl
-from connectgroup.dataplane.errors import SourceError
-from connectgroup.dataplane.ownership import Owner, Range
+from connectgroup.dataplane.errors import Fenced, SourceError
+from connectgroup.dataplane.ownership import Owner, Position, Range
 from connectgroup.dataplane.sink import PositionStore, Sink
 from connectgroup.dataplane.source import Source
 from connectgroup.errors import ConfigError
@@ -227,7 +227,7 @@ def test_transaction_of_a_worker_that_died_is_invisible(kafka: str, tmp_path: Pa
     code = f"""
 import os, sys
 from connectgroup.dataplane.columns import from_ddl
-from connectgroup.dataplane.ownership import Owner, Range
+from connectgroup.dataplane.ownership import Owner, Position, Range
 from connectgroup.spark.sinks import kafka_offsets
 from connectgroup.spark.sinks.kafka import KafkaSink, KafkaSinkSettings
 import pyarrow as pa
@@ -309,3 +309,20 @@ def test_batch_that_fills_the_queue_of_the_client_is_written(kafka: str) -> None
         assert sink.commit(owner, [Range(slice="s", start=at, end=at + 1)], rows) is True
     sink.close()
     assert [json.loads(value)["a"] for _, value in committed(kafka, name)] == [*range(30)]
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        kafka_offsets.State(tasks={0: 7}),
+        kafka_offsets.State(layouts={2: 7}),
+        kafka_offsets.State(slices={"mine": (Position(0), 7)}),
+    ],
+    ids=["task", "layout", "slice"],
+)
+def test_rejected_task_learns_the_token_that_the_topic_has(state: kafka_offsets.State) -> None:
+    """After an older copy of the log was put back, the group issues tokens above it."""
+    owner = Owner(connector="c", task=0, tasks=1, fencing_token=5, source="s")
+    with pytest.raises(Fenced) as fenced:
+        state.check(owner, "topic", lambda name: name == "mine")
+    assert fenced.value.token == 7

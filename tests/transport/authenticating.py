@@ -13,7 +13,7 @@ from connectgroup.config.coordinator import CoordinatorConfig
 from connectgroup.coordinator.server import CoordinatorServer
 from connectgroup.protocol.messages.api import Request, Response
 from connectgroup.protocol.messages.describe import DescribeRequest, DescribeResponse
-from connectgroup.transport.access import Access
+from connectgroup.transport.access import Access, Security
 from connectgroup.transport.tcp_client import TcpClient
 from connectgroup.transport.tcp_server import TcpServer
 from connectgroup.wire.apis import APIS, decode_response, encode_request
@@ -74,9 +74,13 @@ class Raw:
 class TcpServerOf:
     """A program that listens at a port, speaks the protocol, and counts the requests that it gets."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int = 0, security: Security | None = None) -> None:
         self.requests = 0
-        self._server = TcpServer(self, port=port)
+        self._server = TcpServer(self, port=port, security=security)
+
+    @property
+    def port(self) -> int:
+        return self._server.port
 
     async def handle(self, request: Request, *, client_host: str, client_id: str = "") -> Response:
         self.requests += 1

@@ -10,6 +10,7 @@ import socket
 import struct
 import subprocess
 import sys
+from base64 import b64encode
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,9 @@ from connectgroup.protocol.messages.cluster import (
 from connectgroup.protocol.messages.describe import DescribeRequest, DescribeResponse
 from connectgroup.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from connectgroup.proxy.apis import merged
-from connectgroup.transport.access import Access
+from connectgroup.sasl.scram import ScramServer
+from connectgroup.sasl.server import Authenticator
+from connectgroup.transport.access import Access, Security
 from connectgroup.transport.credentials import Credentials, create_credentials, read_credentials
 from connectgroup.transport.tcp_client import TcpClient
 from connectgroup.transport.tcp_server import TcpServer
@@ -56,6 +59,16 @@ async def test_client_of_the_same_user_finds_the_credentials_by_itself(tmp_path:
         assert server.credentials == tmp_path / "data" / "credentials"
         assert server.credentials.stat().st_mode & 0o777 == 0o600
         assert server.credentials.parent.stat().st_mode & 0o777 == 0o700
+
+
+async def test_coordinator_without_authentication_says_what_it_gives_away(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(tmp_path, authentication=False):
+        (warning,) = [each for each in caplog.messages if each.startswith("no authentication")]
+        assert "any process that can connect" in warning
+        assert "write files as the user of the workers" in warning
+    assert not (tmp_path / "credentials").exists()
 
 
 async def test_secret_survives_a_restart_of_the_coordinator(tmp_path: Path) -> None:
@@ -148,6 +161,20 @@ async def test_program_at_the_port_of_a_stopped_coordinator_gets_no_request(tmp_
         with pytest.raises(NotAuthenticated, match="is another program listening there"):
             await describe(server)
         assert handler.requests == 0
+
+
+async def test_server_that_does_not_know_the_password_gets_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RFC 5802: it may accept any proof, but its own is wrong."""
+    monkeypatch.setattr(ScramServer, "final", lambda self, proof: b"v=" + b64encode(bytes(32)))
+    security = Security(authenticator=Authenticator({"connectgroup": "another word"}))
+    async with TcpServerOf(security=security) as program:
+        client = TcpClient("localhost", program.port, access=Access(credentials=Credentials("connectgroup", "word")))
+        try:
+            with pytest.raises(NotAuthenticated, match="authentication failed: the server does not know"):
+                await client.call(DescribeRequest(), timeout_s=10)
+        finally:
+            await client.close()
+        assert program.requests == 0
 
 
 @pytest.mark.parametrize("problem", ["removed", "readable by others", "data in memory", "note readable by others"])

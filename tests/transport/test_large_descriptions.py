@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
 from connectgroup import Admin, Coordinator, GroupSettings, MemoryLog
+from connectgroup.group.connect.group_type import ConnectGroupType
 from connectgroup.log.memory import MemoryStorage
+from connectgroup.protocol.messages.api import Response
 from connectgroup.protocol.messages.common import ConnectorTasks
 from connectgroup.protocol.messages.describe import DescribedGroup, DescribeRequest, DescribeResponse
 from connectgroup.protocol.records.connect import (
@@ -24,7 +28,9 @@ from connectgroup.protocol.records.connect import (
     TargetRecord,
     TaskEntry,
 )
+from connectgroup.transport import tcp_connection
 from connectgroup.transport.tcp_server import TcpServer
+from connectgroup.wire import apis
 from tests.coordinator.toys import Arrive, BarrierType, Toy
 
 pytestmark = pytest.mark.asyncio
@@ -90,7 +96,9 @@ def records() -> Iterator[Record]:
     yield TargetRecord(group_id="g", epoch=5, assignor="balanced")
 
 
-async def test_description_of_a_large_group_is_complete() -> None:
+@asynccontextmanager
+async def serving() -> AsyncIterator[TcpServer]:
+    """The server of a coordinator with that group."""
     storage = MemoryStorage()
     log = MemoryLog(storage, max_batch_bytes=1 << 26)
     await log.open()
@@ -100,14 +108,41 @@ async def test_description_of_a_large_group_is_complete() -> None:
     server = TcpServer(coordinator)
     await server.start()
     try:
-        async with Admin.connect(f"127.0.0.1:{server.port}") as admin:
-            whole, again = await asyncio.gather(admin.describe("g"), admin.describe("g"))
-            assert whole == again
-            assert (whole.state, whole.group_type, len(whole.connectors)) == ("Stable", "connect", CONNECTORS)
-            parts = [await admin.describe_connector("g", each.connector) for each in whole.connectors]
-            assert list(whole.connectors) == parts
-            assert {(unit.state, unit.member_id) for each in parts for unit in each.units} == {("RUNNING", "w")}
-            assert sum(len(each.units) for each in parts) == CONNECTORS * (TASKS + 1)
+        yield server
     finally:
         await server.close()
         await coordinator.close()
+
+
+async def test_description_of_a_large_group_is_complete() -> None:
+    async with serving() as server, Admin.connect(f"127.0.0.1:{server.port}") as admin:
+        whole, again = await asyncio.gather(admin.describe("g"), admin.describe("g"))
+        assert whole == again
+        assert (whole.state, whole.group_type, len(whole.connectors)) == ("Stable", "connect", CONNECTORS)
+        parts = [await admin.describe_connector("g", each.connector) for each in whole.connectors]
+        assert list(whole.connectors) == parts
+        assert {(unit.state, unit.member_id) for each in parts for unit in each.units} == {("RUNNING", "w")}
+        assert sum(len(each.units) for each in parts) == CONNECTORS * (TASKS + 1)
+
+
+async def test_large_group_is_described_and_encoded_off_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each would block all heartbeats for as long."""
+    threads: dict[str, set[int]] = {"describe": set(), "encode": set()}
+    describe, encode = ConnectGroupType.describe, apis.encode_response
+
+    def described(*args: Any) -> DescribedGroup:
+        threads["describe"].add(threading.get_ident())
+        return describe(*args)
+
+    def encoded(response: Response, **header: int) -> bytes:
+        if isinstance(response, DescribeResponse):
+            threads["encode"].add(threading.get_ident())
+        return encode(response, **header)
+
+    monkeypatch.setattr(ConnectGroupType, "describe", described)
+    monkeypatch.setattr(tcp_connection, "encode_response", encoded)
+    async with serving() as server, Admin.connect(f"127.0.0.1:{server.port}") as admin:
+        await admin.describe("g")
+        for used in threads.values():
+            assert used
+            assert threading.get_ident() not in used

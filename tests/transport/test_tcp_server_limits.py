@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import struct
+import tracemalloc
 from contextlib import suppress
 
 import pytest
@@ -235,3 +237,22 @@ async def test_lost_connection_counts_until_its_last_request_is_done() -> None:
                 if await said(client, "c") == "c":
                     break
         await client.close()
+
+
+@pytest.mark.asyncio
+async def test_peers_that_were_complained_about_are_remembered_up_to_a_limit(caplog: pytest.LogCaptureFixture) -> None:
+    """One message per peer and minute; one machine may have any number of IPv6 addresses."""
+    async with server(ScriptedHandler()) as tcp:
+        for _ in range(3):
+            tcp.log_complaint("::1", "closed: why")
+        assert caplog.messages.count("::1: closed: why") == 1
+        caplog.set_level(logging.ERROR)
+        tracemalloc.start()
+        try:
+            before, _ = tracemalloc.get_traced_memory()
+            for number in range(20_000):
+                tcp.log_complaint(f"2001:db8::{number:x}", "closed: why")
+            after, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert after - before < 20_000 * 50

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from connectgroup.config.base import checked as checked_config
 from connectgroup.config.connector_check import check_connector
 from connectgroup.config.paths import path_settings
 from connectgroup.config.secrets import Secrets
+from connectgroup.config.worker import WorkerConfig
 from connectgroup.connector import Config
 from connectgroup.connectors.pipeline import PipelineConnector
 from connectgroup.errors import ConfigError
@@ -60,6 +62,15 @@ def test_empty_list_allows_nothing_and_a_listed_file_may_be_hidden(place: Path) 
         checked(place / "in" / "log", [])
     checked(place / ".log", [place / ".log"])
     checked(place / ".hidden" / "log", [place / ".hidden"])
+
+
+def test_worker_allows_no_path_by_default(place: Path) -> None:
+    """A connector comes from a coordinator that others reach."""
+    group = {"coordinator": "127.0.0.1:1", "group": "g", "name": "w", "scratch": place}
+    for allowed in RunnerSettings(scratch=place).allowed_paths, checked_config(WorkerConfig, group).allowed_paths:
+        assert allowed is not None
+        with pytest.raises(ConfigError, match=r"--allowed-path \(none\)"):
+            checked(place / "in" / "log", allowed)
 
 
 def test_reference_is_checked_only_where_it_is_resolved(place: Path) -> None:

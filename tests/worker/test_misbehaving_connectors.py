@@ -172,6 +172,25 @@ async def test_stop_that_raises_is_not_acknowledged(tmp_path: Path) -> None:
         assert world.now > 60, "after its rebalance timeout"
 
 
+async def test_stop_that_raises_is_acknowledged_if_the_sink_is_fenced(tmp_path: Path) -> None:
+    """X6: the sink rejects what the task still writes. Otherwise such a task would take its worker out of the group.
+
+    Each worker that got its tasks would be removed at its rebalance timeout, for ever.
+    """
+    async with World(tmp_path) as world:
+        await world.add("c", 3, fenced="true")
+        a = world.start("a")
+        await world.settled()
+        for number in range(3):
+            world.hook[f"a stop c-{number}"] = raising(RuntimeError("cannot stop"))
+        b = world.start("b")
+        await world.settled()
+        assert b.units
+        assert world.now < 30, "before the rebalance timeout"
+        assert a.worker.lost == 0
+        world.hook.clear()
+
+
 async def test_former_owner_cannot_write_a_task_list(tmp_path: Path) -> None:
     """The owner computes its task list slowly, and the connector moves meanwhile: the list is rejected."""
     async with World(tmp_path) as world:

@@ -119,6 +119,7 @@ def test_scratch_of_a_process_that_was_killed_is_removed_by_the_next_of_its_name
     with Program("worker", *arguments) as killed:
         killed.line_with("joining group")
     (left,) = tmp_path.iterdir()
+    assert (left / "tmp").is_dir(), "for the temporary files of Java, too"
     (left / "checkpoint").mkdir()
     (left / "checkpoint" / "file").write_text("")
     (left / "link").symlink_to(tmp_path)

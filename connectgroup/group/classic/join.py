@@ -23,7 +23,7 @@ from ...protocol.messages.classic import JoinGroupRequest, JoinGroupResponse, Sy
 from ...protocol.records.classic import ClassicMemberRecord, ClassicState
 from ..kernel.outcome import Outcome
 from ..registry import Client
-from .rebalance import rebalance
+from .rebalance import drop_pending, rebalance
 from .state import ClassicGroup
 from .step import Step, join_response
 
@@ -49,7 +49,10 @@ def join(step: Step, request: JoinGroupRequest, client: Client, new_id: Callable
             return _replace_static(step, request, client, former, member_id)
     elif request.requires_member_id:
         step.create()
-        group.pending.add(member_id)
+        group.pending[member_id] = None
+        if len(group.pending) > step.settings.max_members:
+            # A client joins with its id in milliseconds, or never.
+            drop_pending(step, next(iter(group.pending)))
         step.arm_pending(member_id, request.session_timeout_ms)
         return step.outcome(_error(MemberIdRequired.code, member_id))
     return _add(step, request, client, member_id)
@@ -108,7 +111,7 @@ def _join_existing(step: Step, request: JoinGroupRequest, client: Client) -> Joi
 def _add(step: Step, request: JoinGroupRequest, client: Client, member_id: str) -> Joined:
     """Add a member, and begin a rebalance."""
     group = step.group
-    group.pending.discard(member_id)
+    group.pending.pop(member_id, None)
     step.create()
     record = ClassicMemberRecord(
         group_id=group.group_id,

@@ -129,7 +129,7 @@ def remove_and_rebalance(step: Step, member_id: str) -> None:
 def drop_pending(step: Step, member_id: str) -> None:
     """Forget a member id that was sent with MEMBER_ID_REQUIRED."""
     group = step.group
-    group.pending.discard(member_id)
+    group.pending.pop(member_id, None)
     step.cancel_session(member_id)
     if group.state is ClassicState.PREPARING_REBALANCE:
         _complete_if_all_joined(step)

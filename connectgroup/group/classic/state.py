@@ -29,7 +29,7 @@ class ClassicGroup:
         new: those of them that wait for their first generation.
         syncing: members whose SyncGroup is parked.
         synced: members that have sent SyncGroup in the current generation.
-        pending: member ids that were sent with MEMBER_ID_REQUIRED and have not joined.
+        pending: member ids that were sent with MEMBER_ID_REQUIRED and have not joined, in the order of the responses.
         initial_left_ms: how much longer the first rebalance of an empty group may wait; -1: no such rebalance.
         member_added: a member has joined since the initial delay was last extended.
         members_to_wake, members_to_wake_later: always empty: a step responds to parked requests itself.
@@ -46,7 +46,7 @@ class ClassicGroup:
     new: set[str] = field(default_factory=set)
     syncing: set[str] = field(default_factory=set)
     synced: set[str] = field(default_factory=set)
-    pending: set[str] = field(default_factory=set)
+    pending: dict[str, None] = field(default_factory=dict)
     initial_left_ms: int = -1
     member_added: bool = False
     members_to_wake: set[str] = field(default_factory=set)
@@ -82,6 +82,11 @@ class ClassicGroup:
     @property
     def state(self) -> ClassicState:
         return self.record.state
+
+    @property
+    def is_vacant(self) -> bool:
+        """Whether the group exists without members and committed offsets: only its history is lost with it."""
+        return self.exists and not (self.members or self.offsets)
 
     @property
     def next_number(self) -> int:

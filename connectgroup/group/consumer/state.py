@@ -106,6 +106,11 @@ class ConsumerGroup:
         return -1
 
     @property
+    def is_vacant(self) -> bool:
+        """Whether the group exists without members and committed offsets: only its history is lost with it."""
+        return self.exists and not (self.members or self.offsets)
+
+    @property
     def state_name(self) -> str:
         """The state of the group as ConsumerGroupDescribe has it."""
         if not self.exists:

@@ -45,6 +45,18 @@ def test_member_id_that_is_not_used_is_forgotten() -> None:
     assert not group.log, "a group that no member has joined leaves no record"
 
 
+def test_member_ids_that_are_not_used_have_a_limit() -> None:
+    """A client may ask for any number of ids, each with a session timeout of half an hour; the oldest is forgotten."""
+    group = Driver(ClassicSettings(initial_rebalance_delay_ms=0, max_members=3))
+    sent = [group.join(requires_member_id=True).member_id for _ in range(5)]
+    assert len(group.timers) == 3
+    assert [group.join(each).error_code for each in sent[:2]] == [UNKNOWN_MEMBER_ID] * 2
+    assert group.join(sent[2]) is None, "it waits for those that have an id, too"
+    for each in sent[3:]:
+        group.join(each)
+    assert {member_id: group.answers[member_id].error_code for member_id in sent[2:4]} == dict.fromkeys(sent[2:4], 0)
+
+
 def test_rebalance_waits_for_a_member_id_that_was_sent() -> None:
     group = Driver()
     (first,) = group.stable("a")
