@@ -41,7 +41,7 @@ from ..offsets.rules import refused_commit, refused_fetch
 from ..registry import Client, GroupNumbers, Input, RequestTraits, Retired
 from .join import join
 from .offsets import commit, fetch
-from .rebalance import drop_pending, expire_rebalance, is_current, remove_and_rebalance
+from .rebalance import continue_without_pending, drop_pending, expire_rebalance, is_current, remove_and_rebalance
 from .refusals import refused
 from .settings import JOIN_WAIT_MS, ClassicSettings
 from .state import ClassicGroup
@@ -223,6 +223,7 @@ def _expire_session(step: Step, member_id: str) -> None:
     group = step.group
     if member_id in group.pending:
         drop_pending(step, member_id)
+        continue_without_pending(step)
     elif member_id in group.members:
         # A member whose request is parked is alive. A new member may have disconnected: see ``new_member_timeout_ms``.
         waits = member_id in group.joining or member_id in group.syncing

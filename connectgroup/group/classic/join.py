@@ -90,7 +90,7 @@ def _is_full(step: Step, member_id: str) -> bool:
 
 def _join_existing(step: Step, request: JoinGroupRequest, client: Client) -> Joined:
     group, member_id = step.group, request.member_id
-    if member_id in group.pending:
+    if member_id in group.pending and request.group_instance_id is None:  # only dynamic members get a pending id
         return _add(step, request, client, member_id)
     code = member_error(group, member_id, request.group_instance_id)
     if code:

@@ -12,6 +12,7 @@ from ...protocol.records.classic import ClassicState
 from ...protocol.units import printable
 from ..kernel.outcome import Outcome
 from ..offsets import rules
+from .join import member_error
 from .step import Step
 
 
@@ -41,11 +42,10 @@ def _check_member(step: Step, request: OffsetCommitRequest) -> None:
     group, member_id = step.group, request.member_id
     if not group.exists:
         raise IllegalGeneration(f"GroupId: got {printable(group.group_id)!r}; there is no such group")
-    if request.group_instance_id is not None:
-        owner = group.static_member(request.group_instance_id)
-        if owner is not None and owner != member_id:
-            raise FencedInstanceId(f"GroupInstanceId: {printable(request.group_instance_id)!r} is in use")
-    if member_id not in group.members:
+    code = member_error(group, member_id, request.group_instance_id)
+    if code == FencedInstanceId.code:
+        raise FencedInstanceId(f"GroupInstanceId: {printable(request.group_instance_id)!r} is in use")
+    if code:
         raise UnknownMemberId(f"MemberId: got {printable(member_id)!r}; the group has no such member")
 
 

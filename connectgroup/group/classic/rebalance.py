@@ -116,25 +116,33 @@ def _version(member: ClassicMemberRecord, protocol: str) -> int:
 
 
 def remove_and_rebalance(step: Step, member_id: str) -> None:
-    """Remove a member that has left or whose session has expired."""
+    """Remove a member whose session has expired."""
+    remove_member(step, member_id)
+    rebalance(step)
+
+
+def remove_member(step: Step, member_id: str) -> None:
+    """Remove a member; its parked request is rejected. The caller begins the rebalance."""
     gone = UnknownMemberId.code
     if member_id in step.group.joining:
         step.remove(member_id, JoinGroupResponse(error_code=gone, member_id=member_id))
     else:
         step.remove(member_id, SyncGroupResponse(error_code=gone))
-    if step.group.state is not ClassicState.EMPTY:
-        rebalance(step)
 
 
 def drop_pending(step: Step, member_id: str) -> None:
     """Forget a member id that was sent with MEMBER_ID_REQUIRED."""
-    group = step.group
-    group.pending.pop(member_id, None)
+    step.group.pending.pop(member_id, None)
     step.cancel_session(member_id)
+
+
+def continue_without_pending(step: Step) -> None:
+    """Member ids have been forgotten: nobody waits for them any longer."""
+    group = step.group
     if group.state is ClassicState.PREPARING_REBALANCE:
         _complete_if_all_joined(step)
-    elif group.exists and not (group.pending or group.members or group.generation):
-        step.delete()  # no member has ever joined
+    elif group.exists and not (group.pending or group.members or group.generation or len(group.offsets)):
+        step.delete()  # no member has ever joined, and nothing was committed
 
 
 def is_current(step: Step, belongs_to: int) -> bool:

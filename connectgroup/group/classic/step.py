@@ -79,11 +79,17 @@ class Step:
             self.write_group(state=ClassicState.EMPTY)
 
     def delete(self) -> None:
-        """Remove the group without members from the log."""
-        for tombstone in self.group.offsets.tombstones():
+        """Remove the group without members from the log; member ids that are pending are forgotten."""
+        group = self.group
+        for member_id in sorted(group.pending):
+            self.cancel_session(member_id)
+        group.pending.clear()
+        group.initial_left_ms = -1
+        self.cancel_rebalance()
+        for tombstone in group.offsets.tombstones():
             self.write(tombstone)
-        self.write(Tombstone(Key(Kind.CLASSIC_GROUP, self.group.group_id)))
-        self.write(Tombstone(Key(Kind.GROUP, self.group.group_id)))
+        self.write(Tombstone(Key(Kind.CLASSIC_GROUP, group.group_id)))
+        self.write(Tombstone(Key(Kind.GROUP, group.group_id)))
 
     def write_member(self, record: ClassicMemberRecord) -> None:
         """Add or change a member."""

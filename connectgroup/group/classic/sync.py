@@ -29,7 +29,7 @@ from ...protocol.messages.classic import (
 from ...protocol.records.classic import ClassicState
 from ..kernel.outcome import Outcome
 from .join import member_error
-from .rebalance import drop_pending, remove_and_rebalance
+from .rebalance import continue_without_pending, drop_pending, rebalance, remove_member
 from .state import ClassicGroup
 from .step import Step, sync_response
 
@@ -80,19 +80,29 @@ def heartbeat(step: Step, request: GroupHeartbeatRequest) -> Decided:
 
 
 def leave(step: Step, request: LeaveGroupRequest) -> Decided:
-    """Decide a LeaveGroup request: each member is removed, or has an error code of its own."""
+    """Decide a LeaveGroup request: each member is removed, or has an error code of its own.
+
+    All of them leave before the rebalance is looked at: it must not be completed with a member that leaves, too.
+    """
+    group = step.group
+    members, pending = len(group.members), len(group.pending)
     if not request.group_id:
         return step.outcome(LeaveGroupResponse(error_code=InvalidGroupId.code))
     if request.member_id:
-        code = _leave_one(step, LeavingMember(member_id=request.member_id))
-        return step.outcome(LeaveGroupResponse(error_code=code))
-    left = tuple(
-        LeftMember(
-            member_id=each.member_id, group_instance_id=each.group_instance_id, error_code=_leave_one(step, each)
+        response = LeaveGroupResponse(error_code=_leave_one(step, LeavingMember(member_id=request.member_id)))
+    else:
+        left = tuple(
+            LeftMember(
+                member_id=each.member_id, group_instance_id=each.group_instance_id, error_code=_leave_one(step, each)
+            )
+            for each in request.members
         )
-        for each in request.members
-    )
-    return step.outcome(LeaveGroupResponse(error_code=0, members=left))
+        response = LeaveGroupResponse(error_code=0, members=left)
+    if len(group.members) < members:
+        rebalance(step)
+    elif len(group.pending) < pending:
+        continue_without_pending(step)
+    return step.outcome(response)
 
 
 def _leave_one(step: Step, leaving: LeavingMember) -> int:
@@ -106,7 +116,7 @@ def _leave_one(step: Step, leaving: LeavingMember) -> int:
     code = member_error(group, member_id, leaving.group_instance_id)
     if code:
         return code
-    remove_and_rebalance(step, member_id)
+    remove_member(step, member_id)
     return 0
 
 
