@@ -1,7 +1,7 @@
 """``python -m tests.model``: ``python -m tests.simulation`` with every coordinator compared with the model.
 
-``--type consumer`` instead runs consumer groups with inputs of any kind, and ``--type mixed`` such groups with members
-of the classic protocol, and conversions (``consumer.command``).
+``--type consumer`` instead runs consumer groups with inputs of any kind, ``--type classic`` classic groups, and
+``--type mixed`` groups with members of both protocols, and conversions (``consumer.command``).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Member ids that are pending, and members that leave together: what the reference model of classic groups has shown."""
+"""Member ids that are pending, and members that leave together."""
 
 from __future__ import annotations
 

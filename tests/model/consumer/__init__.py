@@ -10,6 +10,6 @@ inputs that are mostly those of correct consumers (``python -m tests.model --typ
 product is random; the model takes its result as given, and checks it.
 
 Groups with members of the classic protocol, and conversions both ways, are in ``classic``, from the tables MG-*;
-``mixed_replay`` and ``mixed`` are their replay and driver (``--type mixed``). While a group is a classic one, its
-members decide: only its Heartbeat and the result of a conversion are compared.
+``mixed_replay`` and ``mixed`` are their replay and driver (``--type mixed``). While a group is a classic one, it is
+compared with the model of ``tests.model.classic``.
 """

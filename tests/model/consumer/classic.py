@@ -81,21 +81,6 @@ class ClassicForm:
     members: dict[str, ClassicMember] = field(default_factory=dict)
     offsets: dict[Named, int] = field(default_factory=dict)
 
-    def heartbeat_code(self, request: GroupHeartbeatRequest) -> int:
-        """The error code of a Heartbeat, or 0. A member that is behind sends its former epoch until it joins again."""
-        who, instance = request.member_id, request.group_instance_id
-        holder = next((name for name, each in self.members.items() if each.instance == instance is not None), None)
-        if not request.group_id:
-            return InvalidGroupId.code
-        if instance is not None and holder not in (None, who):
-            return FencedInstanceId.code
-        if who not in self.members or (instance is not None and holder is None):
-            return UnknownMemberId.code
-        former = self.members[who].former_epoch
-        if request.generation_id != self.generation and not (self.preparing and request.generation_id == former >= 0):
-            return IllegalGeneration.code
-        return RebalanceInProgress.code if self.preparing else 0
-
 
 class MixedModel(ConsumerModel):
     """A consumer group whose members use either protocol.

@@ -1,4 +1,4 @@
-"""``python -m tests.model --type consumer`` or ``mixed``: many seeds of inputs of any kind, compared with the model.
+"""``python -m tests.model --type consumer``, ``classic`` or ``mixed``: many seeds of inputs of any kind, compared.
 
 A group of ``mixed`` has members of both protocols, and is converted.
 """
@@ -15,19 +15,20 @@ from functools import partial
 
 from connectgroup.testing.shrinking import shrink
 
+from ..classic.driver import ClassicDriver
 from ..driver import Act, acts
 from .driver import ACTS, Driver
 from .mixed import MixedDriver
 
 SHRINK_S = 60.0
 CHUNK = 50
-DRIVERS = {"consumer": Driver, "mixed": MixedDriver}
+DRIVERS = {"consumer": Driver, "mixed": MixedDriver, "classic": ClassicDriver}
 Result = tuple[int, int, str]
 """Seed, number of inputs, and the difference as text or an empty text."""
 
 
 def main(arguments: Sequence[str], group_type: str = "consumer") -> int:
-    """Returns 0 if there was no difference; ``group_type``: ``consumer`` or ``mixed``."""
+    """Returns 0 if there was no difference; ``group_type``: a key of ``DRIVERS``."""
     parser = argparse.ArgumentParser(prog=f"python -m tests.model --type {group_type}", description=__doc__)
     parser.add_argument("--seeds", type=int, default=1_000, help="number of seeds")
     parser.add_argument("--minutes", type=float, help="run seeds for this many minutes instead")

@@ -267,7 +267,7 @@ class Driver:
             return
         self.commit_as(member_id, epoch, what)
 
-    def commit_as(self, member_id: str, epoch: int, what: int) -> None:
+    def commit_as(self, member_id: str, epoch: int, what: int, instance_id: str | None = None) -> None:
         """Send OffsetCommit."""
         positions = tuple(
             PartitionCommit(partition_index=number, committed_offset=what, committed_metadata="") for number in range(3)
@@ -277,6 +277,7 @@ class Driver:
                 group_id=GROUP,
                 generation_id_or_member_epoch=epoch,
                 member_id=member_id,
+                group_instance_id=instance_id,
                 topics=tuple(TopicCommit(name=name, partitions=positions) for name in TOPICS[what % 2 :]),
             )
         )

@@ -1,8 +1,7 @@
 """Differential test of a group whose members use either protocol, with its conversions.
 
-While the group is a classic one, its members decide, and the product follows it: the model begins with the classic
-group that is converted, and its last result is the classic group that it becomes. In between, Heartbeat is
-compared alone.
+The model of the mixed group begins with the classic group that is converted, and its last result is the classic group
+that it becomes. In between, the group is compared with the model of classic groups (``tests.model.classic``).
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from connectgroup.group.consumer.group_type import ConsumerGroupType
 from connectgroup.group.kernel.effects import Effect
 from connectgroup.group.kernel.outcome import Outcome
 from connectgroup.group.kernel.timers import SetTimer, Timer, TimerKey
-from connectgroup.group.registry import Client
 from connectgroup.protocol.messages.classic import (
     GroupHeartbeatRequest,
     GroupRequest,
@@ -30,12 +28,14 @@ from connectgroup.protocol.messages.classic import (
     SyncGroupResponse,
 )
 from connectgroup.protocol.messages.consumer import ConsumerHeartbeatRequest
+from connectgroup.protocol.messages.describe import DeleteRequest
 from connectgroup.protocol.messages.embedded import Assignment, Subscription
-from connectgroup.protocol.messages.offsets import OffsetCommitRequest
+from connectgroup.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
 from connectgroup.protocol.records.classic import ClassicMemberRecord, ClassicState
 from connectgroup.protocol.records.connect import Record
 from connectgroup.wire import embedded
 
+from ..classic.replay import ClassicReplay
 from ..product import Difference, State, states_differ, unequal
 from ..words import Expected
 from .classic import ClassicForm, ClassicMember, MixedModel
@@ -43,7 +43,7 @@ from .product import limits_of, model_of, offsets_of, state_of, topics_of
 from .replay import Replay
 from .words import Reply
 
-CLASSIC_INPUTS = GroupRequest | OffsetCommitRequest | TimerKey
+CLASSIC_INPUTS = GroupRequest | OffsetCommitRequest | OffsetFetchRequest | DeleteRequest | TimerKey
 
 
 class MixedReplay(Replay):
@@ -58,6 +58,7 @@ class MixedReplay(Replay):
         super().__init__(group_type, group_id)
         self.classic_type, self.group_id = classic_type, group_id
         self.classic: ClassicGroup | None = classic_type.new(group_id)
+        self._followed = ClassicReplay(classic_type, self.classic)
         self.conversions = 0
 
     def step(self, what: Any, now_ms: int) -> Outcome[Any]:
@@ -88,15 +89,16 @@ class MixedReplay(Replay):
         assert self.classic is not None
         if not isinstance(what, CLASSIC_INPUTS):
             return Outcome(response=None)
+        self.inputs += 1
+        if self._followed.group is not self.classic:
+            self._followed = ClassicReplay(self.classic_type, self.classic)
+        outcome, found, before = self._followed.step(what, now_ms, self._timers)
         if isinstance(what, TimerKey) and self._timers.get((what.kind, what.member_id)) == what:
             del self._timers[what.kind, what.member_id]
-        form = form_of(self.classic) if isinstance(what, GroupHeartbeatRequest) else None
-        outcome = self.classic_type.step(self.classic, what, now_ms, Client())
         self._arm(outcome.timers)
-        if form is not None:
-            found = list(unequal("code", getattr(outcome.response, "error_code", None), form.heartbeat_code(what)))
-            if found:
-                self._find(what, now_ms, found, {"classic group": form})
+        found = found or list(unequal("armed", set(self._timers), self._followed.model.armed))
+        if found:
+            self._find(what, now_ms, found, before)
         return outcome
 
     def _arm(self, timers: Iterable[Timer]) -> dict[tuple[str, str], int]:
@@ -212,10 +214,13 @@ class MixedReplay(Replay):
         for record in log:
             self.classic.apply(record)
         found = list(unequal("read from the log", form_of(self.classic), form_of(former)))
-        if found:
-            self._find("read from the log", now_ms, found, {})
+        if self._followed.group is not former:
+            self._followed = ClassicReplay(self.classic_type, former)
+        outcome, differences = self._followed.load(self.classic, now_ms)
+        if found or differences:
+            self._find("read from the log", now_ms, [*found, *differences], {})
         self._timers.clear()
-        self._arm(self.classic_type.on_load(self.classic, now_ms).timers)
+        self._arm(outcome.timers)
         return ()
 
     def _decide(self, what: Any) -> Expected | None:
@@ -242,7 +247,7 @@ def offer_of(request: JoinGroupRequest | ClassicMemberRecord) -> Subscription | 
 def form_of(group: ClassicGroup) -> ClassicForm:
     """A classic group with what its members exchange."""
     return ClassicForm(
-        created_ms=group.created_ms,
+        created_ms=group.created_ms if group.exists else 0,
         generation=group.generation,
         preparing=group.state is ClassicState.PREPARING_REBALANCE,
         protocol_type=group.record.protocol_type,
