@@ -56,7 +56,9 @@ class ClassicModel(ClassicState):
             raise NotAllowed(f"the member id {new_id!r} is not a new one")
         if not who and instance is None and request.requires_member_id:
             self.exists = True
-            self.pending.add(new_id)
+            if len(self.pending) == self.limits.max_members:
+                self.forget(next(iter(self.pending)))
+            self.pending[new_id] = None
             self.arm(("session", new_id), request.session_timeout_ms)
             return JoinGroupResponse(error_code=MemberIdRequired.code, member_id=new_id)
         holder = self.holder(instance)
@@ -94,7 +96,7 @@ class ClassicModel(ClassicState):
         if not self.members:
             self.protocol_type = request.protocol_type
         self.exists = True
-        self.pending.discard(who)
+        self.pending.pop(who, None)
         self.members[who] = ClassicMember(
             instance=request.group_instance_id,
             session_ms=request.session_timeout_ms,
@@ -265,8 +267,7 @@ class ClassicModel(ClassicState):
         if not who and instance is not None:
             who = self.holder(instance) or ""
         if who in self.pending:
-            self.pending.discard(who)
-            self.cancel(("session", who))
+            self.forget(who)
             return 0
         if code := self.member_error(who, instance):
             return code
@@ -304,7 +305,7 @@ class ClassicModel(ClassicState):
     def load(self) -> None:
         """A new coordinator knows what is in the log; clients send what was parked again."""
         self.begin()
-        self.armed, self.pending, self.left_ms, self.added = set(), set(), -1, False
+        self.armed, self.pending, self.left_ms, self.added = set(), {}, -1, False
         for who, member in self.members.items():
             member.joins = member.syncs = member.new = False
             member.synced = self.phase == STABLE
@@ -317,8 +318,7 @@ class ClassicModel(ClassicState):
     def expire_session(self, who: str) -> None:
         """A session expires. A member whose request is parked is alive; a new one may never have got its response."""
         if who in self.pending:
-            self.pending.discard(who)
-            self.cancel(("session", who))
+            self.forget(who)
             self.go_on()
         elif who in self.members:
             member = self.members[who]
@@ -349,6 +349,11 @@ class ClassicModel(ClassicState):
         self.answer(who, UnknownMemberId.code)
         self.cancel(("session", who))
         del self.members[who]
+
+    def forget(self, who: str) -> None:
+        """A pending member id is not waited for any longer; of too many, the oldest."""
+        del self.pending[who]
+        self.cancel(("session", who))
 
     def go_on(self) -> None:
         """Nobody waits for a pending member id any longer. A group that was created for it alone is gone."""

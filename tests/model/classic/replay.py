@@ -194,7 +194,7 @@ def model_of(group: ClassicGroup, settings: ClassicSettings) -> ClassicModel:
             )
             for who, member in group.members.items()
         },
-        pending=set(group.pending),
+        pending=dict(group.pending),
         left_ms=group.initial_left_ms,
         added=group.member_added,
         offsets=offsets_of(group.offsets),
@@ -213,7 +213,7 @@ def state_of(model: ClassicModel) -> State:
         "leader": model.leader if model.leader in model.members else "",
         "order": list(model.members),
         "members": {who: dict(vars(member)) for who, member in model.members.items()},
-        "pending": set(model.pending),
+        "pending": list(model.pending),
         "left": model.left_ms,
         "added": model.added and model.left_ms >= 0,
         "offsets": dict(model.offsets),

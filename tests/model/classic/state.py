@@ -64,7 +64,7 @@ class ClassicState:
     Attributes:
         exists: whether the group was created, which a rejected request does not.
         members: in the order in which they joined.
-        pending: member ids that were sent and have not joined (KIP-394).
+        pending: member ids that were sent and have not joined (KIP-394), in the order of the responses.
         left_ms: how much longer the first rebalance may wait for more members; -1: it is not the first.
         added: a member has joined since that wait began.
         armed: the timers; ``pending`` ones have one too.
@@ -81,7 +81,7 @@ class ClassicState:
     protocol: str = ""
     leader: str = ""
     members: dict[str, ClassicMember] = field(default_factory=dict)
-    pending: set[str] = field(default_factory=set)
+    pending: dict[str, None] = field(default_factory=dict)
     left_ms: int = -1
     added: bool = False
     offsets: dict[tuple[str, int], int] = field(default_factory=dict)
