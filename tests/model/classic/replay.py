@@ -106,6 +106,8 @@ class ClassicReplay:
         yield from states_differ(state_of(model_of(self.group, self._type.settings)), state_of(model))
         yield from unequal("timers", durations(outcome), model.anew)
         yield from unequal("no timer of", cancelled(outcome) & model.armed, set())
+        for violation in model.violations():
+            yield "invariant", "holds", violation
 
     def _decide(self, what: Any, new_id: str, *, stale: bool) -> Any:
         """The model's response; ``None``: it is parked, or the input has none."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from connectgroup.errors import FencedInstanceId, IllegalGeneration, InvalidGroupId, UnknownMemberId
@@ -163,6 +164,25 @@ class ClassicState:
             protocol_name=self.protocol,
             assignment=member.assignment,
         )
+
+    def violations(self) -> Iterator[str]:
+        """The invariants that do not hold, whether or not product and model agree."""
+        instances = [member.instance for member in self.members.values() if member.instance is not None]
+        if len(instances) != len(set(instances)):
+            yield f"an instance id belongs to one member: {instances}"
+        for who in (*self.pending, *(who for who, each in self.members.items() if not (each.joins or each.syncs))):
+            if ("session", who) not in self.armed:
+                yield f"{who} can be removed if it is gone"
+        unsynced = any(not member.synced for member in self.members.values())
+        if (self.phase == PREPARING or unsynced) and REBALANCE not in self.armed:
+            yield f"{self.phase} ends some day"
+        for who, member in self.members.items():
+            if (member.joins and self.phase != PREPARING) or (member.syncs and self.phase != COMPLETING):
+                yield f"the parked request of {who} has been answered in {self.phase}"
+        if self.phase in (COMPLETING, STABLE) and self.leader not in self.members:
+            yield "a member leads"
+        if self.members and not self.common():
+            yield "all members offer one assignor"
 
     # ---- senders, responses and timers
 
