@@ -62,7 +62,7 @@ STORAGE: tuple[Fault, ...] = (
     *at("connectgroup.dataplane.committing:CommitQueue._run", "spark/test_committing.py",
         C("the end of a commit is reported after its failure: both threads wait for ever",
           "try: ...\nexcept B as E: ...\nfinally: ...",
-          "try:\n    commit()\nexcept BaseException as E:\n    self._error = E\n    self._failed(E)\n"
+          "try:\n    commit()\nexcept BaseException as error:\n    self._error = error\n    self._failed(error)\n"
           "self._done.set()")),
     *at("connectgroup.log.memory:MemoryLog.load", "log/test_memory.py",
         C("a record that cannot be read is skipped (D7)",
