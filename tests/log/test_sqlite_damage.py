@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import shutil
@@ -14,6 +15,7 @@ import pytest
 from connectgroup.errors import LogError
 from connectgroup.log.sqlite.log import SqliteLog
 from connectgroup.log.sqlite.rows import row_checksum
+from connectgroup.log.sqlite.wal import check_wal
 from connectgroup.testing.contracts.log import opened
 
 from .sqlite_helpers import alter, filled_log, parts_in, start_appending, states_of
@@ -150,6 +152,22 @@ def test_flipped_bit_in_the_write_ahead_log_loses_the_last_transaction_at_most(t
             lost = set(range(last)) - parts.keys()  # ``last`` may have been the last transaction
             assert not lost, f"seed {seed}, byte {offset} of {size}: lost {sorted(lost)}"
     assert refused >= 2, "no flip was detected"
+
+
+def test_write_ahead_log_that_is_damaged_before_its_last_transaction_is_rejected_by_itself(tmp_path: Path) -> None:
+    """F9, without the count of records beside the log, which finds such a loss too."""
+    wal = tmp_path / "some.db-wal"
+    with contextlib.closing(sqlite3.connect(tmp_path / "some.db", isolation_level=None)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA wal_autocheckpoint = 0")
+        for number in range(4):
+            connection.execute(f"CREATE TABLE t{number} (x)")
+        data = bytearray(wal.read_bytes())
+        check_wal(wal)
+        data[100] ^= 1
+        wal.write_bytes(data)
+        with pytest.raises(LogError, match=r"damaged at frame 1, with \d commits after it"):
+            check_wal(wal)
 
 
 def test_only_a_torn_last_transaction_is_cut_off(tmp_path: Path) -> None:
