@@ -79,9 +79,9 @@ class Retention:
         before, self._vacant = self._vacant, {}
         for group_id, group in self._groups.loaded.items():
             if is_vacant(group):
-                now_at = group.group_type.measure(group.state).epoch
-                epoch, since_s = before.get(group_id, (-1, now_s))
-                self._vacant[group_id] = now_at, since_s if epoch == now_at else now_s
+                epoch = group.group_type.measure(group.state).epoch
+                former, since_s = before.get(group_id, (-1, now_s))
+                self._vacant[group_id] = epoch, since_s if former == epoch else now_s
         return [group_id for group_id, (_, since_s) in self._vacant.items() if now_s - since_s >= VACANT_S]
 
 

@@ -140,7 +140,7 @@ class SparkTask(Task):
                 polling.start()
                 self._query = polling
             elif self._remote is not None:
-                started = positions, batches.commit_frame
+                started = positions, batches.take_frame
                 driving = Driving(self._name, source.batches(positions), session, started, self._interval_ms())
                 driving.start()
                 self._query = driving
@@ -311,7 +311,7 @@ class Batches:
         try:
             with self._reporting():
                 if ranges := self.ranges(batch_id):
-                    self._commit_frame(frame, ranges)
+                    self._take_frame(frame, ranges)
         except Exception as error:
             # Spark searches the text of an error, with its stack traces, for the interruption by a stop. Its regular
             # expression overflows Java's stack on a long text, and the thread of the query ends with a trace of 1,000
@@ -319,12 +319,12 @@ class Batches:
             if not self._task.is_stopping:
                 raise SparkError(f"batch {batch_id}: {type(error).__name__}") from None
 
-    def commit_frame(self, frame: DataFrame, ranges: Sequence[Range]) -> None:
+    def take_frame(self, frame: DataFrame, ranges: Sequence[Range]) -> None:
         """Read a batch that this process drives, and hand it over to be committed."""
         with self._reporting():
-            self._commit_frame(frame, ranges)
+            self._take_frame(frame, ranges)
 
-    def _commit_frame(self, frame: DataFrame, ranges: Sequence[Range]) -> None:
+    def _take_frame(self, frame: DataFrame, ranges: Sequence[Range]) -> None:
         began_s = time.monotonic()
         if self._is_tolerant:
             read = apply_tolerantly(self._chain, frame.toArrow(), frame.sparkSession, self._owner)

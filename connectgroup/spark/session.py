@@ -186,6 +186,8 @@ def settings(java_options: Sequence[str] = (), *, scratch: Path | None = None) -
         "spark.driver.bindAddress": host,
         # Spark's own ports require a secret, which Spark makes for this session in local mode.
         "spark.authenticate": "true",
+        # Half of the heap is young, with large survivor spaces: collected batches die there, instead of filling the old
+        # generation, whose collections are slow.
         "spark.driver.extraJavaOptions": " ".join(
             (
                 "-XX:+UseSerialGC",

@@ -216,8 +216,10 @@ class Performer:
             mark_failed(type(error).__name__)
             # A leave is always attempted (KAFKA-16639). The successor of a static member may get the same tokens.
             is_fenced = not self._member.retiring and not self._member.unfenced & action.units
-            effect = "but its sink is fenced" if is_fenced else "so it is not acknowledged"
-            effect = "but this worker leaves the group" if self._member.retiring else effect
+            if self._member.retiring:
+                effect = "but this worker leaves the group"
+            else:
+                effect = "but its sink is fenced" if is_fenced else "so it is not acknowledged"
             logger.error("%s: the stop failed, %s: %s", show(action.units), effect, described)
             if not is_fenced:
                 return

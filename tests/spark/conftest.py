@@ -112,11 +112,7 @@ class Bench:
     def seen(self) -> list[int]:
         """Every committed row's number, sorted."""
         if self.sink == "sqlite":
-            connection = sqlite3.connect(self.output)
-            try:
-                return [a for (a,) in connection.execute("SELECT a FROM t ORDER BY a")]
-            finally:
-                connection.close()
+            return sorted(self.read_order())
         import pyarrow.parquet
 
         from connectgroup.spark.sinks.parquet import read_committed

@@ -137,7 +137,7 @@ def drop_pending(step: Step, member_id: str) -> None:
 
 
 def continue_without_pending(step: Step) -> None:
-    """Member ids have been forgotten: nobody waits for them any longer."""
+    """Member ids have been forgotten: no rebalance waits for them any more."""
     group = step.group
     if group.state is ClassicState.PREPARING_REBALANCE:
         _complete_if_all_joined(step)

@@ -184,8 +184,7 @@ class ConsumerGroupType:
         if not records:
             return outcome
         if self._has_classic_members_only(group, records):
-            cluster = self.topics if self.topics is not None else group.topics
-            converted = to_classic(self._classic, group, now_ms, cluster)
+            converted = to_classic(self._classic, group, now_ms, self._cluster(group))
             for record in converted.records:
                 group.apply(record)
             return replace(
@@ -250,7 +249,11 @@ class ConsumerGroupType:
         return self.topics
 
     def _draft(self, group: ConsumerGroup, now_ms: int) -> Draft:
-        return Draft(group, now_ms, self.topics if self.topics is not None else group.topics)
+        return Draft(group, now_ms, self._cluster(group))
+
+    def _cluster(self, group: ConsumerGroup) -> Mapping[str, TopicMetadata]:
+        """All topics of the cluster or, while they are not known, those that the group has stored."""
+        return self.topics if self.topics is not None else group.topics
 
     def _decide(self, draft: Draft, what: Input, client: Client) -> Outcome[Any]:
         settings = self.settings

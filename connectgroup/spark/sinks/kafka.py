@@ -182,12 +182,8 @@ class KafkaSink(DeadLetterSink):
 
     def _write(self, producer: Producer, owner: Owner, ranges: Sequence[Range], records: Iterable[_Record]) -> None:
         producer.begin_transaction()
-        produce = producer.produce
         for topic, key, value, headers in records:
-            try:
-                produce(topic, value, key, headers=headers or None)
-            except BufferError:
-                _produce(producer, topic, key, value, headers=headers)
+            _produce(producer, topic, key, value, headers=headers)
         for key, value in slice_records(owner, ranges):
             _produce(producer, self._settings.offsets_topic, key, value, partition=0)
         producer.commit_transaction(TIMEOUT_S)
@@ -204,18 +200,15 @@ class KafkaSink(DeadLetterSink):
 
     def _encoded(self, rows: pa.Table, name: str, form: Form, schemas: bool) -> Iterator[Any]:
         """Yield the keys or the values of the records."""
-        import pyarrow as pa
-
         if form == "avro":
             assert self._avro is not None
             return map(self._avro.encode, rows.select(self._values).to_pylist())
         if name in rows.column_names:
-            kind = rows.schema.field(name).type
-            values = rows[name].to_pylist()
-            is_written = form != "json" and (pa.types.is_string(kind) or pa.types.is_binary(kind))
-            return iter(values) if is_written else map(encoder(kind, form, schemas=schemas), values)
+            return map(encoder(rows.schema.field(name).type, form, schemas=schemas), rows[name].to_pylist())
         if name == "key":
             return repeat(None, rows.num_rows)
+        import pyarrow as pa
+
         chosen = rows.select(self._values)
         return map(encoder(pa.struct(chosen.schema), form, schemas=schemas, optional=False), chosen.to_pylist())
 

@@ -88,6 +88,8 @@ def divided(path: Path, start: int, end: int, most_bytes: int) -> list[tuple[int
     Args:
         most_bytes: upper bound on the bytes of a range, unless a line is longer.
     """
+    if end - start <= most_bytes:
+        return [(start, end)]
     found, at = list[tuple[int, int]](), start
     try:
         with path.open("rb") as file:

@@ -356,7 +356,7 @@ class ClassicModel(ClassicState):
         self.cancel(("session", who))
 
     def go_on(self) -> None:
-        """Nobody waits for a pending member id any longer. A group that was created for it alone is gone."""
+        """No rebalance waits for a pending member id any more. A group that was created for it alone is gone."""
         self.complete_if_all_joined()
         if not (self.pending or self.members or self.generation or self.offsets or self.phase != EMPTY):
             self.exists = False
