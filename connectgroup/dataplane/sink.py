@@ -8,7 +8,8 @@ sinks whose data are stored in a SQLite database or listed in one.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from .columns import Columns
@@ -121,3 +122,44 @@ class Sink(ABC):
     @abstractmethod
     def close(self) -> None:
         """Release open files and connections. Idempotent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Rows of a batch in a file of the sink's. They are not committed yet.
+
+    Attributes:
+        name: of the file.
+        slice, start, end: the range whose rows it has, or some of them.
+        rows: their number.
+        bytes: the size of the file.
+        row_bytes: the size of the rows in memory.
+    """
+
+    name: str
+    slice: str
+    start: int
+    end: int
+    rows: int
+    bytes: int
+    row_bytes: int
+
+
+PartWriter = Callable[[Range, Iterator["pa.RecordBatch"]], Iterator[Part]]
+"""Writes the rows of a range to new files; raises ``SinkError``. Spark's workers call it: it can be pickled."""
+
+
+class PartSink(Sink):
+    """A sink whose rows Spark's workers can write themselves, next to the code that reads them (``spark.writing``)."""
+
+    @abstractmethod
+    def part_writer(self, owner: Owner) -> PartWriter:
+        """Return what writes the parts of the owner's batches."""
+
+    @abstractmethod
+    def commit_parts(self, owner: Owner, ranges: Sequence[Range], parts: Sequence[Part]) -> bool:
+        """Make the parts of a batch visible, in their order, as ``commit`` does with rows."""
+
+    @abstractmethod
+    def discard_parts(self, owner: Owner) -> None:
+        """Delete the parts that were not committed. Called after the last commit, before ``close``."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -23,6 +23,7 @@ from .ownership import Position, Range, ranges_between
 from .settings import PluginSettings
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from .committed import CommittedPositions
@@ -46,6 +47,28 @@ class BatchReader(ABC):
         Args:
             session: the task's session on the server.
             ranges: what ``plan`` has planned.
+        """
+
+
+class PartReader(ABC):
+    """Plans the batches of one task, and divides them into parts that Python code reads. Used by one thread.
+
+    Attributes:
+        read_part: yields the rows of a part, the same ones each time. Spark's workers call it: it can be pickled.
+    """
+
+    read_part: Callable[[Range], Iterator[pa.RecordBatch]]
+
+    @abstractmethod
+    def plan(self, start: Mapping[str, int]) -> Mapping[str, int]:
+        """Return the end of the next batch, as ``BatchReader.plan`` does."""
+
+    @abstractmethod
+    def parts(self, ranges: Sequence[Range]) -> list[tuple[str, Range]]:
+        """Return the parts of planned ranges, in their order: the name of a part's slice, and what ``read_part`` reads.
+
+        Raises:
+            SourceError: the source cannot be read.
         """
 
 
@@ -175,6 +198,12 @@ class Source(ABC):
         raise SourceError(
             f"{self.description}: has no batches over Spark Connect; allowed: a worker with its own Spark"
         )
+
+    def part_batches(self, positions: Mapping[str, int]) -> PartReader | None:
+        """Return what plans and reads the batches after these positions, part by part, with Python code that a sink of
+        files writes the rows next to, instead of ``stream``; null: Spark reads the rows.
+        """
+        return None
 
     def sharing(self, committed: CommittedPositions) -> Source:
         """Return this source so that it may look up what all tasks of its connector have committed. Called once, before

@@ -1,11 +1,14 @@
-"""A task's query on a Spark Connect server, driven by the worker: plan a range, have it read, commit it.
+"""A task's query that is driven by the worker: plan a range, have it read, commit it.
 
-There is no streaming query on the server, whose ``foreachBatch`` would run there, apart from the sink's connection and
-from the grant, and would go on without its worker.
+On a Spark Connect server there is no streaming query: its ``foreachBatch`` would run there, apart from the sink's
+connection and from the grant, and would go on without its worker. In the worker's own Spark there is none where Spark's
+workers write the rows themselves (``writing``).
 """
 
 from __future__ import annotations
 
+import contextlib
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -13,35 +16,29 @@ from ..dataplane.ownership import Range, ranges_between
 from ..dataplane.triggering import Triggered
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
-    from ..dataplane.source import BatchReader
+    from ..dataplane.source import BatchReader, PartReader
 
-TakeFrame = Callable[["DataFrame", Sequence[Range]], None]
-"""Receives the rows, not yet collected, and the ranges of a batch. When it returns, they have been read, and all
-earlier batches are committed."""
+Take = Callable[[Sequence[Range]], None]
+"""Reads the ranges of a batch. When it returns, all earlier batches are committed."""
 
 
 class Driving(Triggered):
     """A running task's query over the batches of a source."""
 
     def __init__(
-        self,
-        name: str,
-        reader: BatchReader,
-        session: SparkSession,
-        started: tuple[Mapping[str, int], TakeFrame],
-        ms: int,
+        self, name: str, reader: BatchReader | PartReader, positions: Mapping[str, int], take: Take, *, interval_ms: int
     ) -> None:
         """Store the arguments; ``start`` starts.
 
         Args:
-            started: the position of each known slice, and what receives each batch, in one thread.
-            ms: interval of the triggers in milliseconds.
+            positions: the position of each known slice.
+            take: receives each batch, in one thread.
+            interval_ms: interval of the triggers in milliseconds.
         """
-        super().__init__(name, interval_ms=ms)
-        self._reader, self._session = reader, session
-        self._at, self._take = started
+        super().__init__(name, interval_ms=interval_ms)
+        self._reader, self._at, self._take = reader, positions, take
         self._wake.set()  # the first trigger is due at once
 
     def _trigger(self) -> None:
@@ -50,5 +47,33 @@ class Driving(Triggered):
             ranges = list(ranges_between(self._at, end))
             if not ranges:
                 return
-            self._take(self._reader.read(self._session, ranges), ranges)
+            self._take(ranges)
             self._at = end
+
+
+class LocalDriving(Driving):
+    """The same in the worker's own Spark, whose session all tasks share. ``stop`` ends the operation in progress."""
+
+    def __init__(
+        self,
+        name: str,
+        reader: PartReader,
+        positions: Mapping[str, int],
+        take: Take,
+        *,
+        interval_ms: int,
+        session: SparkSession,
+    ) -> None:
+        super().__init__(name, reader, positions, take, interval_ms=interval_ms)
+        self._context, self._tag = session.sparkContext, uuid.uuid4().hex
+
+    def _trigger(self) -> None:
+        # Tags belong to the thread.
+        self._context.addJobTag(self._tag)
+        super()._trigger()
+
+    def stop(self) -> None:
+        self._stopping = True
+        with contextlib.suppress(Exception):  # Java has ended, and with it the operation
+            self._context.cancelJobsWithTag(self._tag)
+        super().stop()

@@ -18,8 +18,7 @@ import random
 import shutil
 import tempfile
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,22 +28,23 @@ from ..connector import Batch, Task, TaskContext
 from ..dataplane.columns import Columns
 from ..dataplane.committing import CommitQueue
 from ..dataplane.dead_letters import DeadLetter, DeadLetterSink, log_dead_letters
+from ..dataplane.errors import SinkError
 from ..dataplane.iterator import IteratorSource
-from ..dataplane.ownership import Owner, Range
+from ..dataplane.ownership import Owner
 from ..dataplane.polling import Polling
-from ..dataplane.transform import RowTransform
+from ..dataplane.sink import PartSink
 from ..dataplane.triggering import Triggered
-from .driving import Driving
+from .batches import Batches
+from .driving import Driving, LocalDriving
 from .errors import SparkError, root_cause
 from .measuring import Measuring
-from .remote import RemoteSession, TaskKey, frame_of, own_session, remote_address, shown_address
+from .remote import RemoteSession, TaskKey, own_session, remote_address, shown_address
 from .session import kill_session, session_is_alive, spark_session
-from .tolerance import apply_tolerantly
-from .transforms.chain import Chain, apply_chain, columns_after
+from .transforms.chain import Chain, columns_after
+from .writing import part_reader
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from ..dataplane.committed import CommittedPositions
@@ -135,15 +135,21 @@ class SparkTask(Task):
             batches = Batches(owner, source, chain, sink, (positions, checkpoint), self)
             if isinstance(source, IteratorSource):
                 # A session of its own, as a streaming query has: an sql step makes a view, which a session shares.
-                take = partial(batches.commit_rows, own_session(session))
-                polling = Polling(self._name, source, positions, take, interval_ms=self._interval_ms())
+                commit = partial(batches.commit_rows, own_session(session))
+                polling = Polling(self._name, source, positions, commit, interval_ms=self._interval_ms())
                 polling.start()
                 self._query = polling
             elif self._remote is not None:
-                started = positions, batches.take_frame
-                driving = Driving(self._name, source.batches(positions), session, started, self._interval_ms())
+                reader = source.batches(positions)
+                take = partial(batches.take_frame, session, reader)
+                self._query = driving = Driving(self._name, reader, positions, take, interval_ms=self._interval_ms())
                 driving.start()
-                self._query = driving
+            elif (parts := part_reader(source, positions, chain, sink)) is not None:
+                take = partial(batches.take_parts, session, parts)
+                self._query = driving = LocalDriving(
+                    self._name, parts, positions, take, interval_ms=self._interval_ms(), session=session
+                )
+                driving.start()
             else:
                 self._query = (
                     source.stream(session, positions)
@@ -159,7 +165,7 @@ class SparkTask(Task):
             measuring = Measuring(self._context, source, batches.reached, self._query, self.commits, self._stopping)
             threading.Thread(target=measuring.run, name=f"measure {unit}", daemon=True).start()
             watcher = threading.Thread(
-                target=self._watch, args=(self._query, sink, checkpoint), name=f"watch {unit}", daemon=True
+                target=self._watch, args=(self._query, owner, sink, checkpoint), name=f"watch {unit}", daemon=True
             )
             watcher.start()
         except BaseException as error:
@@ -220,7 +226,7 @@ class SparkTask(Task):
         chance = random.Random(self._name)
         return max(1, round(self._pipeline.trigger_ms * (1 + JITTER * chance.uniform(-1, 1))))
 
-    def _watch(self, query: StreamingQuery | Triggered, sink: Sink, checkpoint: Path) -> None:
+    def _watch(self, query: StreamingQuery | Triggered, owner: Owner, sink: Sink, checkpoint: Path) -> None:
         """Wait for the query's end, clean up, and report the failure once unless ``stop`` was called."""
         error: BaseException
         try:
@@ -239,6 +245,9 @@ class SparkTask(Task):
                 )
         elif not session_is_alive():
             cause = SparkError("Spark's Java process has ended; allowed: the task starts again, on a new one")
+        if isinstance(query, LocalDriving) and isinstance(sink, PartSink):
+            with contextlib.suppress(SinkError):  # the next owner deletes them
+                sink.discard_parts(owner)
         sink.close()
         self._close_session()
         shutil.rmtree(checkpoint, ignore_errors=True)
@@ -277,122 +286,3 @@ class SparkTask(Task):
     def is_stopping(self) -> bool:
         """Whether ``stop`` has been called."""
         return self._stopping.is_set()
-
-
-class Batches:
-    """The callback with each batch.
-
-    Attributes:
-        reached: the committed position of each slice that has been read.
-    """
-
-    def __init__(
-        self,
-        owner: Owner,
-        source: Source,
-        chain: Chain,
-        sink: Sink,
-        started: tuple[dict[str, int], Path],
-        task: SparkTask,
-    ) -> None:
-        """Store the arguments; ``started`` are the claimed positions and the directory of the query's checkpoint."""
-        self._owner = owner
-        self._source = source
-        self._chain = chain
-        self._sink = sink
-        self._positions, self._checkpoint = started
-        self.reached = dict(self._positions)
-        self._task = task
-        # Other transforms may drop rows, and to count the rows before them would read the source twice.
-        self._keeps_rows = all(isinstance(step.transform, RowTransform) for step in chain)
-
-    def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        """Read a batch of a streaming query, and hand it over to be committed."""
-        try:
-            with self._reporting():
-                if ranges := self.ranges(batch_id):
-                    self._take_frame(frame, ranges)
-        except Exception as error:
-            # Spark searches the text of an error, with its stack traces, for the interruption by a stop. Its regular
-            # expression overflows Java's stack on a long text, and the thread of the query ends with a trace of 1,000
-            # lines. The task has the error itself.
-            if not self._task.is_stopping:
-                raise SparkError(f"batch {batch_id}: {type(error).__name__}") from None
-
-    def take_frame(self, frame: DataFrame, ranges: Sequence[Range]) -> None:
-        """Read a batch that this process drives, and hand it over to be committed."""
-        with self._reporting():
-            self._take_frame(frame, ranges)
-
-    def _take_frame(self, frame: DataFrame, ranges: Sequence[Range]) -> None:
-        began_s = time.monotonic()
-        if self._is_tolerant:
-            read = apply_tolerantly(self._chain, frame.toArrow(), frame.sparkSession, self._owner)
-        else:
-            read = apply_chain(self._chain, frame).toArrow(), []
-        self._task.commits.submit(partial(self._commit, ranges, *read, time.monotonic() - began_s))
-
-    def commit_rows(self, session: SparkSession, table: pa.Table, ranges: Sequence[Range]) -> None:
-        """Commit a batch that was polled in this process. Without transforms there is nothing for Spark to compute."""
-        with self._reporting():
-            began_s = time.monotonic()
-            letters: list[DeadLetter] = []
-            if self._is_tolerant:
-                table, letters = apply_tolerantly(self._chain, table, session, self._owner)
-            elif self._chain:
-                table = apply_chain(self._chain, frame_of(session, table)).toArrow()
-            self._commit(ranges, table, letters, time.monotonic() - began_s)
-
-    @contextlib.contextmanager
-    def _reporting(self) -> Iterator[None]:
-        """Report an error of a batch to the task."""
-        try:
-            yield
-        except BaseException as error:
-            self._task.broke(error)
-            raise
-
-    @property
-    def _is_tolerant(self) -> bool:
-        return self._task.tolerates_errors and isinstance(self._sink, DeadLetterSink)
-
-    def _commit(
-        self, ranges: Sequence[Range], rows: pa.Table, dead_letters: Sequence[DeadLetter], read_s: float
-    ) -> None:
-        """Commit a batch and report it, unless it had been committed before, or the task stops.
-
-        Args:
-            read_s: seconds that reading and transforming took.
-        """
-        if self._task.is_stopping:
-            return
-        batch = partial(
-            Batch,
-            read=rows.num_rows + len(dead_letters) if self._keeps_rows else None,
-            rows=rows.num_rows,
-            dead_letters=len(dead_letters),
-            read_s=read_s,
-            read_bytes=self._source.size_of(ranges),
-            written_bytes=rows.nbytes,
-            topics={self._source.topic_of(each.slice) for each in ranges}.union(self._sink.topics_of(rows)) - {""},
-        )
-        began_s = time.monotonic()
-        try:
-            if self._is_tolerant and isinstance(self._sink, DeadLetterSink):
-                written = self._sink.commit_all(self._owner, ranges, rows, dead_letters)
-            else:
-                written = self._sink.commit(self._owner, ranges, rows)
-        except BaseException:
-            self._task.measured(batch(commit_s=time.monotonic() - began_s, committed=False))
-            raise
-        if written:
-            self._task.measured(batch(commit_s=time.monotonic() - began_s))
-            self._task.committed(rows.num_rows, dead_letters)
-        for each in ranges:
-            self.reached[each.slice] = each.end
-
-    def ranges(self, batch_id: int) -> Sequence[Range]:
-        """Return the ranges of a batch from the query's own offset log; its rows do not show them, because a source may
-        skip or filter rows."""
-        start = self._positions if batch_id == 0 else self._source.logged(self._checkpoint, batch_id - 1)
-        return self._source.ranges(start, self._source.logged(self._checkpoint, batch_id))

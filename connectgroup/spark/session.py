@@ -223,10 +223,16 @@ def settings(java_options: Sequence[str] = (), *, scratch: Path | None = None) -
     }
 
 
+def runs_here() -> bool:
+    """Whether the session's workers are processes of this machine, not of a cluster."""
+    master = os.environ.get(MASTER, "local[2]")
+    return master == "local" or master.startswith("local[")
+
+
 def _master() -> dict[str, str]:
     """Return the settings of Spark's master, and the secret that its processes need in addition to local mode's."""
     master = os.environ.get(MASTER, "local[2]")
-    if master == "local" or master.startswith("local["):
+    if runs_here():
         return {"spark.master": master, "spark.python.daemon.module": "connectgroup.spark.python_daemon"}
     secret = os.environ.get(SECRET)
     if not secret:

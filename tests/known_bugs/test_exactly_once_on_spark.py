@@ -14,9 +14,9 @@ import pytest
 
 from connectgroup.dataplane.errors import Fenced, OffsetConflict, SinkError
 from connectgroup.spark import query
+from connectgroup.spark.batches import Batches
 from connectgroup.spark.errors import SparkError
-from connectgroup.spark.query import Batches
-from tests.spark.conftest import Bench, bench, spark, table, wait
+from tests.spark.conftest import THROUGH_JAVA, Bench, bench, spark, table, wait
 
 __all__ = ["bench", "spark", "table"]
 
@@ -70,7 +70,7 @@ def test_batch_committed_without_spark_commit_is_not_written_again(
     committed twice, since the sink did not check the batch; here Spark replays it, and it is a no-op.
     """
     bench.write("one.csv", range(10))
-    first = bench.start(1)
+    first = bench.start(1, **THROUGH_JAVA)
     first.wait(lambda: bench.seen() == [*range(10)])
     bench.write("one.csv", range(10, 20), mode="a")
     bench.write("two.csv", range(20, 30))
@@ -83,7 +83,7 @@ def test_batch_committed_without_spark_commit_is_not_written_again(
         (checkpoint / "commits" / name).unlink(missing_ok=True)  # the crash
     checkpoints.batches.clear()
     checkpoints.next = [checkpoint]
-    again = bench.start(epoch)
+    again = bench.start(epoch, **THROUGH_JAVA)
     again.wait(lambda: bool(checkpoints.batches))
     bench.write("two.csv", range(30, 40), mode="a")
     again.wait(lambda: len(bench.seen()) >= 40)

@@ -19,6 +19,13 @@ from connectgroup.connectors.pipeline import PipelineConnector
 from connectgroup.protocol.units import Unit
 from tests.integration.processes import pause
 
+THROUGH_JAVA = {
+    "transforms": "same",
+    "transforms_same_type": "sql",
+    "transforms_same_query": "SELECT * FROM batch",
+}
+"""A transform that changes nothing: without one, Spark's workers write the rows for a sink of files themselves."""
+
 PATIENCE_S = 120.0
 """Time limit of every wait. It measures nothing; it only ends a test that hangs."""
 

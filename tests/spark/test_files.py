@@ -46,15 +46,15 @@ def test_batch_holds_no_more_bytes_than_allowed(tmp_path: Path) -> None:
     assert max(sizes) <= 35
 
 
-def test_first_batch_is_small_and_each_one_twice_as_large(tmp_path: Path) -> None:
+def test_first_batch_is_small_and_the_next_ones_larger(tmp_path: Path) -> None:
     """The first rows of a backlog arrive soon."""
     line = b"x" * 1023 + b"\n"
-    (tmp_path / "a").write_bytes(line * (100 << 10))
-    plan, at, sizes = planner(tmp_path, most_bytes=40 << 20), dict[str, int](), list[int]()
+    (tmp_path / "a").write_bytes(line * (150 << 10))
+    plan, at, sizes = planner(tmp_path, most_bytes=68 << 20), dict[str, int](), list[int]()
     while (end := plan.advance(at)) != at:
         sizes.append((end["a"] - at.get("a", 0)) >> 20)
         at = end
-    assert sizes == [16, 32, 40, 12]
+    assert sizes == [16, 64, 68, 2]
 
 
 @pytest.mark.parametrize("seed", range(20))

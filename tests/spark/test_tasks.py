@@ -22,8 +22,8 @@ from connectgroup.member.actions import Grant
 from connectgroup.protocol.records.connect import UnitState
 from connectgroup.protocol.units import Unit
 from connectgroup.spark import measuring
+from connectgroup.spark.batches import Batches
 from connectgroup.spark.errors import SparkError
-from connectgroup.spark.query import Batches
 from connectgroup.spark.session import spark_session
 from connectgroup.spark.sinks.sqlite import SqliteSink
 from connectgroup.spark.sources.files import FileSource
@@ -32,7 +32,7 @@ from connectgroup.worker.runner_settings import RunnerSettings
 from tests.no_threads import NoThreads
 from tests.volume import ci_only
 
-from .conftest import Bench, Run, wait
+from .conftest import THROUGH_JAVA, Bench, Run, wait
 
 
 def test_successor_continues_where_its_predecessor_stopped(bench: Bench) -> None:
@@ -108,7 +108,7 @@ def test_batch_replayed_by_spark_is_written_once(bench: Bench, monkeypatch: pyte
 
     monkeypatch.setattr(Batches, "__call__", commit_twice)
     bench.write("one.csv", range(10))
-    run = bench.start(1)
+    run = bench.start(1, **THROUGH_JAVA)
     run.wait(lambda: bool(handed))
     bench.write("one.csv", range(10, 20), mode="a")
     run.wait(lambda: len(handed) >= 2 and len(bench.seen()) >= 20)

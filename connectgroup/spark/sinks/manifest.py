@@ -12,7 +12,8 @@ import os
 import re
 import uuid
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, ClassVar, Final, Self
@@ -27,7 +28,7 @@ from ...dataplane.fences import Transaction
 from ...dataplane.offset_store import BUSY_TIMEOUT_S, FilePositions, OffsetStore, require_writable_directory
 from ...dataplane.ownership import Owner, Range
 from ...dataplane.settings import PluginSettings, require_absolute
-from ...dataplane.sink import Sink
+from ...dataplane.sink import Part, PartSink, PartWriter
 from ...errors import ConfigError
 from .compaction import REPLACED_TABLE, Compaction, Run, delete_replaced, replace, run_to_compact
 
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+PART_BYTES: Final = 64 << 20
+"""Bytes of rows at which a part ends, and the next one begins."""
 MANIFEST: Final = "_manifest.sqlite"
 """Name of the manifest, in the same directory as the other files; it lists the committed files."""
 
@@ -87,12 +90,12 @@ class FileSinkSettings(PluginSettings):
             raise ConfigError("sink.compact.files", "1", "0, 2 to 1000")
 
 
-class ManifestSink(Sink):
+class ManifestSink(PartSink):
     """Writes rows to files in one directory; ``_manifest.sqlite`` in that directory lists the committed files.
 
-    A batch's file is first written and synced under its final name. The manifest's row, written in the transaction of
-    the offsets, commits the file. Readers use ``read_committed``. Small files are compacted (``compaction``) if the
-    format has ``head`` and ``join``.
+    A batch's file, or each of its parts, is first written and synced under its final name. The manifest's rows, written
+    in the transaction of the offsets, commit the files. Readers use ``read_committed``. Small files are compacted
+    (``compaction``) if the format has ``head`` and ``join``.
 
     Attributes:
         extension: the end of the files' names, without the dot.
@@ -124,6 +127,7 @@ class ManifestSink(Sink):
         self._directory = directory
         self._compaction = compaction or Compaction()
         self._batches_to_skip = 0
+        self._opened = uuid.uuid4().hex[:16]
         _make_directory(directory)
         self._store = OffsetStore(directory / MANIFEST, busy_timeout_s=busy_timeout_s)
         try:
@@ -158,24 +162,47 @@ class ManifestSink(Sink):
         if rows.num_rows == 0:
             return self._store.commit(owner, ranges)
         path = self._new_file(owner)
-        name = path.name
         try:
             size = _write_synced(path, partial(self.encode, rows))
-            listed = {r.slice: [r.start, r.end] for r in ranges}
-            values = (name, rows.num_rows, size, owner.connector, owner.task, owner.fencing_token, json.dumps(listed))
-
-            def write(transaction: Transaction) -> None:
-                transaction.execute("INSERT INTO connectgroup_manifest VALUES (?, ?, ?, ?, ?, ?, ?)", *values)
-
-            is_new = self._store.commit(owner, ranges, write)
+            listed = {each.slice: [each.start, each.end] for each in ranges}
+            return self._list(owner, ranges, [(path.name, rows.num_rows, size, listed)])
         except OSError as error:
             path.unlink(missing_ok=True)
             raise SinkError(f"{path}: {_disk_says(error)}") from error
-        # After an SQLite error the file stays: the commit may have succeeded nevertheless.
-        if not is_new:
-            path.unlink(missing_ok=True)
-        else:
+
+    def part_writer(self, owner: Owner) -> PartWriter:
+        return _Writer(self, owner)
+
+    def commit_parts(self, owner: Owner, ranges: Sequence[Range], parts: Sequence[Part]) -> bool:
+        return self._list(
+            owner, ranges, [(part.name, part.rows, part.bytes, {part.slice: [part.start, part.end]}) for part in parts]
+        )
+
+    def discard_parts(self, owner: Owner) -> None:
+        begin = self._new_file(owner).name.rsplit(".", 1)[0][:-16]
+        for path in self._directory.iterdir():
+            if path.name.startswith(begin):
+                self._delete_unlisted(path)
+
+    def _list(
+        self, owner: Owner, ranges: Sequence[Range], files: Sequence[tuple[str, int, int, dict[str, list[int]]]]
+    ) -> bool:
+        """Commit the files of a batch, given name, rows, bytes and ranges of each."""
+        values = [
+            (name, rows, size, owner.connector, owner.task, owner.fencing_token, json.dumps(listed))
+            for name, rows, size, listed in files
+        ]
+
+        def write(transaction: Transaction) -> None:
+            transaction.execute_many("INSERT INTO connectgroup_manifest VALUES (?, ?, ?, ?, ?, ?, ?)", values)
+
+        # After an SQLite error the files stay: the commit may have succeeded nevertheless.
+        is_new = self._store.commit(owner, ranges, write)
+        if is_new:
             self._compact(owner)
+        else:
+            for name, *_ in files:
+                (self._directory / name).unlink(missing_ok=True)
         return is_new
 
     def close(self) -> None:
@@ -208,7 +235,8 @@ class ManifestSink(Sink):
         delete_replaced(self._store, self._directory, owner, self._compaction.retention_ms)
 
     def _new_file(self, owner: Owner) -> Path:
-        name = f"{_prefix(owner.connector)}.{owner.task}.{owner.fencing_token}.{uuid.uuid4().hex}.{self.extension}"
+        unique = self._opened + uuid.uuid4().hex[:16]
+        name = f"{_prefix(owner.connector)}.{owner.task}.{owner.fencing_token}.{unique}.{self.extension}"
         return self._directory / name
 
     def _remove_leftovers(self, owner: Owner) -> None:
@@ -229,8 +257,58 @@ class ManifestSink(Sink):
                 candidates.append(path)
         # List the files first, then read the manifest: a file committed in between counts as committed.
         for path in candidates:
-            if not self._store.execute(_KNOWN_FILE, path.name, path.name):
+            self._delete_unlisted(path)
+
+    def _delete_unlisted(self, path: Path) -> None:
+        if not self._store.execute(_KNOWN_FILE, path.name, path.name):
+            path.unlink(missing_ok=True)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Spark's workers write files; only the task lists them.
+        return {name: value for name, value in self.__dict__.items() if name != "_store"}
+
+    def write_parts(self, owner: Owner, wanted: Range, batches: Iterator[pa.RecordBatch]) -> Iterator[Part]:
+        """Write the rows of a range to new files, in one of Spark's workers; see ``PartWriter``."""
+        for rows in _tables(batches):
+            path = self._new_file(owner)
+            try:
+                size = _write_synced(path, partial(self.encode, rows))
+            except OSError as error:
                 path.unlink(missing_ok=True)
+                raise SinkError(f"{path}: {_disk_says(error)}") from error
+            yield Part(
+                name=path.name,
+                slice=wanted.slice,
+                start=wanted.start,
+                end=int(wanted.end),
+                rows=rows.num_rows,
+                bytes=size,
+                row_bytes=rows.nbytes,
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    sink: ManifestSink
+    owner: Owner
+
+    def __call__(self, wanted: Range, batches: Iterator[pa.RecordBatch]) -> Iterator[Part]:
+        return self.sink.write_parts(self.owner, wanted, batches)
+
+
+def _tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Yield the rows of batches in tables of about ``PART_BYTES``; none if there are no rows."""
+    import pyarrow as pa
+
+    group: list[pa.RecordBatch] = []
+    for batch in batches:
+        if batch.num_rows:
+            group.append(batch)
+        if sum(each.nbytes for each in group) >= PART_BYTES:
+            yield pa.Table.from_batches(group)
+            group = []
+    if group:
+        yield pa.Table.from_batches(group)
 
 
 class _ManifestPositions(FilePositions):

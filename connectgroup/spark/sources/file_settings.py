@@ -79,7 +79,15 @@ class FileSettings(PluginSettings):
             " read as a new file. A renamed file is the same file"
         ),
     ] = "fail"
-    max_bytes_per_batch: Annotated[int, Field(ge=1024, le=256 << 20, description="1024 to 268435456")] = 32 << 20
+    max_bytes_per_batch: Annotated[
+        int,
+        Field(
+            ge=1024,
+            le=256 << 20,
+            description="1024 to 268435456; without it, up to 268435456 are read for a sink of files if there are no"
+            " transforms: Spark's workers write them, 16 MiB at once",
+        ),
+    ] = 32 << 20
 
     def model_post_init(self, _: Any) -> None:
         """Check the path, the schema and the settings that depend on the format.

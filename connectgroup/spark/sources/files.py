@@ -18,7 +18,7 @@ from ...dataplane.columns import Column, Columns, from_ddl, to_ddl
 from ...dataplane.committed import CommittedPositions
 from ...dataplane.dead_letters import ERROR_COLUMN
 from ...dataplane.ownership import Position, Range, metadata_of
-from ...dataplane.source import BatchReader, Source
+from ...dataplane.source import BatchReader, PartReader, Source
 from ...errors import NO_VALUE, ConfigError
 from .catalog import is_slice_of
 from .dialect import EVOLVE_BYTES, codec_of
@@ -37,6 +37,8 @@ DATA_SOURCE: Final = "connectgroup-files"
 """Name of the data source in Spark."""
 PART_BYTES: Final = 16 << 20
 """Upper bound on the bytes that one of Spark's workers reads at once, unless a line is longer."""
+WRITTEN_BYTES: Final = 256 << 20
+"""The default of ``source.max.bytes.per.batch`` where no process has more of a batch in memory than ``PART_BYTES``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +107,13 @@ class FileSource(Source):
 
     def batches(self, positions: Mapping[str, int]) -> BatchReader:
         return FileBatches(self, positions)
+
+    def part_batches(self, positions: Mapping[str, int]) -> PartReader:
+        # Records with line feeds are not divided into parts.
+        if "max_bytes_per_batch" in self.settings.model_fields_set or self.settings.dialect.separator is not None:
+            return FileBatches(self, positions)
+        settings = self.settings.model_copy(update={"max_bytes_per_batch": WRITTEN_BYTES})
+        return FileBatches(replace(self, settings=settings), positions)
 
     def lag(self, positions: Mapping[str, int]) -> Lag:
         planner = self.planner(positions)
@@ -217,26 +226,28 @@ class FileSource(Source):
         return source, source.positions(plain["positions"])
 
 
-class FileBatches(BatchReader):
-    """The batches over Spark Connect: planned in this process, read by Spark's workers."""
+class FileBatches(BatchReader, PartReader):
+    """Batches that are planned in this process and read by Spark's workers."""
 
     def __init__(self, source: FileSource, positions: Mapping[str, int]) -> None:
         """Store the source, for Spark's workers as text."""
         self._source = source
         self._columns = source.read_columns
         self._planner = source.planner(positions)
-        self._read = ReadFile(source.to_json({}))
+        self.read_part = ReadFile(source.to_json({}))
 
     def plan(self, start: Mapping[str, int]) -> Mapping[str, int]:
         return self._planner.advance({name: int(at) for name, at in start.items()})
 
     def read(self, session: SparkSession, ranges: Sequence[Range]) -> DataFrame:
-        return mapped(
-            session,
-            [part for each in ranges for part in self._source.parts_of(each, self._planner.file_of(each.slice))],
-            self._read,
-            self._columns,
-        )
+        return mapped(session, [part for _, part in self.parts(ranges)], self.read_part, self._columns)
+
+    def parts(self, ranges: Sequence[Range]) -> list[tuple[str, Range]]:
+        return [
+            (each.slice, part)
+            for each in ranges
+            for part in self._source.parts_of(each, self._planner.file_of(each.slice))
+        ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from pydantic import SecretStr
 from ...dataplane.columns import to_ddl
 from ...dataplane.ownership import Range
 from ...dataplane.settings import PluginSettings
-from ...dataplane.source import BatchReader, Source
+from ...dataplane.source import BatchReader, PartReader, Source
 from .mapped import mapped
 
 if TYPE_CHECKING:
@@ -79,24 +79,30 @@ class SlicedSource(Source):
     def batches(self, positions: Mapping[str, int]) -> BatchReader:
         return SlicedBatches(self, positions)
 
+    def part_batches(self, positions: Mapping[str, int]) -> PartReader:
+        return SlicedBatches(self, positions)
 
-class SlicedBatches(BatchReader):
-    """The batches over Spark Connect: planned in this process, read by Spark's workers."""
+
+class SlicedBatches(BatchReader, PartReader):
+    """Batches that are planned in this process and read by Spark's workers."""
 
     def __init__(self, source: SlicedSource, positions: Mapping[str, int]) -> None:
         """Store the source as text."""
-        self._columns = source.columns
-        self._read = ReadSlice(encode(source, positions))
+        self._columns, self._plan = source.columns, encode(source, positions)
+        self.read_part = ReadSlice(self._plan)
         self._planner: SlicedSource | None = None
 
     def plan(self, start: Mapping[str, int]) -> Mapping[str, int]:
         if self._planner is None:
             # In the thread of the batches, and an instance of its own: another thread measures the lag.
-            self._planner, _ = decode(self._read.plan)
+            self._planner, _ = decode(self._plan)
         return self._planner.plan(start)
 
     def read(self, session: SparkSession, ranges: Sequence[Range]) -> DataFrame:
-        return mapped(session, ranges, self._read, self._columns)
+        return mapped(session, ranges, self.read_part, self._columns)
+
+    def parts(self, ranges: Sequence[Range]) -> list[tuple[str, Range]]:
+        return [(each.slice, each) for each in ranges]
 
 
 @dataclass(frozen=True, slots=True)

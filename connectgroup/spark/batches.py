@@ -1,0 +1,214 @@
+"""The batches of a task: what has been read is handed over to be committed, and reported."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from ..connector import Batch
+from ..dataplane.committing import CommitQueue
+from ..dataplane.dead_letters import DeadLetter, DeadLetterSink
+from ..dataplane.ownership import Owner, Range
+from ..dataplane.sink import PartSink
+from ..dataplane.transform import RowTransform
+from .errors import SparkError
+from .remote import frame_of
+from .tolerance import apply_tolerantly
+from .transforms.chain import Chain, apply_chain
+from .writing import write_parts
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from ..dataplane.sink import Sink
+    from ..dataplane.source import BatchReader, PartReader, Source
+
+
+class BatchTask(Protocol):
+    """The task of the batches."""
+
+    commits: CommitQueue
+
+    @property
+    def tolerates_errors(self) -> bool:
+        """Whether a record that cannot be processed becomes a dead letter."""
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the task has been told to stop."""
+
+    def committed(self, rows: int, dead_letters: Sequence[DeadLetter]) -> None:
+        """Receives the rows of a committed batch."""
+
+    def measured(self, batch: Batch) -> None:
+        """Receives a batch for metrics."""
+
+    def broke(self, error: BaseException) -> None:
+        """Receives the error of a batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What is to be committed.
+
+    Attributes:
+        rows: the number of rows.
+        bytes: their size in memory.
+        commit: commits; returns whether it was not committed before.
+        dead_letters: the records that could not be processed.
+        topics: returns the Kafka topics that the rows are written to.
+    """
+
+    rows: int
+    bytes: int
+    commit: Callable[[], bool]
+    dead_letters: Sequence[DeadLetter] = ()
+    topics: Callable[[], Collection[str]] = tuple
+
+
+class Batches:
+    """The callback with each batch.
+
+    Attributes:
+        reached: the committed position of each slice that has been read.
+    """
+
+    def __init__(
+        self,
+        owner: Owner,
+        source: Source,
+        chain: Chain,
+        sink: Sink,
+        started: tuple[dict[str, int], Path],
+        task: BatchTask,
+    ) -> None:
+        """Store the arguments; ``started`` are the claimed positions and the directory of the query's checkpoint."""
+        self._owner = owner
+        self._source = source
+        self._chain = chain
+        self._sink = sink
+        self._positions, self._checkpoint = started
+        self.reached = dict(self._positions)
+        self._task = task
+        # Other transforms may drop rows, and to count the rows before them would read the source twice.
+        self._keeps_rows = all(isinstance(step.transform, RowTransform) for step in chain)
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        """Read a batch of a streaming query, and hand it over to be committed."""
+        try:
+            with self._reporting():
+                if ranges := self.ranges(batch_id):
+                    self._take_frame(frame, ranges)
+        except Exception as error:
+            # Spark searches the text of an error, with its stack traces, for the interruption by a stop. Its regular
+            # expression overflows Java's stack on a long text, and the thread of the query ends with a trace of 1,000
+            # lines. The task has the error itself.
+            if not self._task.is_stopping:
+                raise SparkError(f"batch {batch_id}: {type(error).__name__}") from None
+
+    def take_frame(self, session: SparkSession, reader: BatchReader, ranges: Sequence[Range]) -> None:
+        """Read a batch that this process drives, and hand it over to be committed."""
+        with self._reporting():
+            self._take_frame(reader.read(session, ranges), ranges)
+
+    def _take_frame(self, frame: DataFrame, ranges: Sequence[Range]) -> None:
+        began_s = time.monotonic()
+        if self._is_tolerant:
+            read = apply_tolerantly(self._chain, frame.toArrow(), frame.sparkSession, self._owner)
+        else:
+            read = apply_chain(self._chain, frame).toArrow(), []
+        work = self._work(ranges, *read)
+        self._task.commits.submit(partial(self._commit, ranges, work, time.monotonic() - began_s))
+
+    def take_parts(self, session: SparkSession, reader: PartReader, ranges: Sequence[Range]) -> None:
+        """Have Spark's workers write a batch that this process drives, and hand its parts over to be committed."""
+        with self._reporting():
+            assert isinstance(self._sink, PartSink)
+            began_s = time.monotonic()
+            parts = write_parts(session, reader, ranges, self._sink.part_writer(self._owner))
+            work = Work(
+                rows=sum(part.rows for part in parts),
+                bytes=sum(part.row_bytes for part in parts),
+                commit=partial(self._sink.commit_parts, self._owner, ranges, parts),
+            )
+            self._task.commits.submit(partial(self._commit, ranges, work, time.monotonic() - began_s))
+
+    def commit_rows(self, session: SparkSession, table: pa.Table, ranges: Sequence[Range]) -> None:
+        """Commit a batch that was polled in this process. Without transforms there is nothing for Spark to compute."""
+        with self._reporting():
+            began_s = time.monotonic()
+            letters: list[DeadLetter] = []
+            if self._is_tolerant:
+                table, letters = apply_tolerantly(self._chain, table, session, self._owner)
+            elif self._chain:
+                table = apply_chain(self._chain, frame_of(session, table)).toArrow()
+            self._commit(ranges, self._work(ranges, table, letters), time.monotonic() - began_s)
+
+    @contextlib.contextmanager
+    def _reporting(self) -> Iterator[None]:
+        """Report an error of a batch to the task."""
+        try:
+            yield
+        except BaseException as error:
+            self._task.broke(error)
+            raise
+
+    @property
+    def _is_tolerant(self) -> bool:
+        return self._task.tolerates_errors and isinstance(self._sink, DeadLetterSink)
+
+    def _work(self, ranges: Sequence[Range], rows: pa.Table, dead_letters: Sequence[DeadLetter]) -> Work:
+        """Return the commit of rows that this process has."""
+        if self._is_tolerant and isinstance(self._sink, DeadLetterSink):
+            commit = partial(self._sink.commit_all, self._owner, ranges, rows, dead_letters)
+        else:
+            commit = partial(self._sink.commit, self._owner, ranges, rows)
+        return Work(
+            rows=rows.num_rows,
+            bytes=rows.nbytes,
+            dead_letters=dead_letters,
+            topics=partial(self._sink.topics_of, rows),
+            commit=commit,
+        )
+
+    def _commit(self, ranges: Sequence[Range], work: Work, read_s: float) -> None:
+        """Commit a batch and report it, unless it had been committed before, or the task stops.
+
+        Args:
+            read_s: seconds that reading and transforming took.
+        """
+        if self._task.is_stopping:
+            return
+        batch = partial(
+            Batch,
+            read=work.rows + len(work.dead_letters) if self._keeps_rows else None,
+            rows=work.rows,
+            dead_letters=len(work.dead_letters),
+            read_s=read_s,
+            read_bytes=self._source.size_of(ranges),
+            written_bytes=work.bytes,
+            topics={self._source.topic_of(each.slice) for each in ranges}.union(work.topics()) - {""},
+        )
+        began_s = time.monotonic()
+        try:
+            written = work.commit()
+        except BaseException:
+            self._task.measured(batch(commit_s=time.monotonic() - began_s, committed=False))
+            raise
+        if written:
+            self._task.measured(batch(commit_s=time.monotonic() - began_s))
+            self._task.committed(work.rows, work.dead_letters)
+        for each in ranges:
+            self.reached[each.slice] = each.end
+
+    def ranges(self, batch_id: int) -> Sequence[Range]:
+        """Return the ranges of a batch from the query's own offset log; its rows do not show them, because a source may
+        skip or filter rows."""
+        start = self._positions if batch_id == 0 else self._source.logged(self._checkpoint, batch_id - 1)
+        return self._source.ranges(start, self._source.logged(self._checkpoint, batch_id))

@@ -1,0 +1,173 @@
+"""Rows that Spark's workers write to the files of a sink: the same files, offsets and fences as otherwise."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from connectgroup.dataplane.errors import Fenced, OffsetConflict
+from connectgroup.dataplane.ownership import Range, ranges_between
+from connectgroup.dataplane.sink import Part
+from connectgroup.spark.session import spark_session
+from connectgroup.spark.sinks.manifest import MANIFEST, ManifestSink, read_committed
+from connectgroup.spark.sinks.parquet import ParquetSink
+from connectgroup.spark.sources import files
+from connectgroup.spark.sources.file_settings import FileSettings
+from connectgroup.spark.sources.files import FileSource
+from connectgroup.testing.contracts.sink import every, owner, span
+
+from .conftest import THROUGH_JAVA, Bench
+
+TYPES = "i INT, l BIGINT, h SMALLINT, f FLOAT, d DOUBLE, b BOOLEAN, s STRING, day DATE, at TIMESTAMP"
+VALUES = [
+    {"i": 1, "l": 1 << 40, "h": -3, "f": 0.5, "d": 1e300, "b": True, "s": "é\n", "day": "2024-02-29"},
+    {"i": None, "s": "", "at": "2024-02-29T12:30:01.000005Z"},
+]
+
+
+def others(directory: Path) -> set[str]:
+    """Files in a sink's directory that are not committed."""
+    known = {file.name for file in read_committed(directory)}
+    return {file.name for file in directory.iterdir() if not file.name.startswith(MANIFEST)} - known
+
+
+@pytest.fixture(params=["parquet", "jsonl", "csv"])
+def sink(request: pytest.FixtureRequest, tmp_path: Path, spark: None) -> Iterator[Bench]:
+    """Each sink of files."""
+    bench = Bench(tmp_path, request.param)
+    yield bench
+    for run in bench.runs:
+        run.task.stop()
+
+
+def test_files_are_those_of_rows_that_pass_through_java(sink: Bench) -> None:
+    (sink.input / "one.jsonl").write_text("".join(json.dumps(value) + "\n" for value in VALUES))
+    written = []
+    for epoch, settings in ((1, {}), (2, THROUGH_JAVA)):
+        sink.output = sink.root / f"out-{epoch}"
+        run = sink.start(epoch, source_format="jsonl", source_schema=TYPES, **settings)
+        assert len(spark_session().streams.active) == (1 if settings else 0)
+        run.wait(lambda run=run: sum(run.rows) == 2)  # type: ignore[misc]
+        run.task.stop()
+        (file,) = read_committed(sink.output)
+        written.append(pyarrow.parquet.read_table(file) if sink.sink == "parquet" else file.read_text())
+    assert written[0] == written[1]
+    if sink.sink == "parquet":
+        assert written[0].schema == written[1].schema
+
+
+def test_parts_of_a_batch_are_committed_in_the_order_of_the_rows(
+    tmp_path: Path, spark: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "PART_BYTES", 1000)
+    bench = Bench(tmp_path, "parquet")
+    for name in ("one.csv", "two.csv"):
+        bench.write(name, range(1000))
+    run = bench.start(1)
+    run.wait(lambda: sum(run.rows) == 2000)
+    run.task.stop()
+    found = read_committed(bench.output)
+    assert len(found) > 10
+    assert [a for file in found for a in pyarrow.parquet.read_table(file)["a"].to_pylist()] == [*range(1000)] * 2
+    assert sum(batch.rows for batch in run.batches) == 2000
+    assert sum(batch.read_bytes or 0 for batch in run.batches) == sum(f.stat().st_size for f in bench.input.iterdir())
+
+
+def test_batch_with_a_bad_line_leaves_no_file(tmp_path: Path, spark: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "PART_BYTES", 1000)
+    bench = Bench(tmp_path, "parquet")
+    bench.write("one.csv", range(1000))
+    with (bench.input / "one.csv").open("a") as file:
+        file.write("one,x\n")
+    error = bench.start(1).failure()
+    assert "one.csv, line 1002" in str(error)
+    assert "a is 'one'; allowed: INT or null" in str(error)
+    bench.runs[0].task.stop()
+    assert bench.seen() == []
+    assert others(bench.output) == set()
+
+
+def test_stop_ends_a_batch_that_is_written_and_leaves_no_file(tmp_path: Path, spark: None) -> None:
+    bench = Bench(tmp_path, "parquet")
+    rows = {"source_rows": "1000000000", "source_max_rows_per_batch": "10000000"}
+    run = bench.start(1, source="datagen", source_schema="word STRING, x DOUBLE", **rows)
+    run.wait(lambda: bool(others(bench.output)))
+    run.task.stop()
+    assert (run.errors, run.rows) == ([], [])
+    assert others(bench.output) == set()
+
+
+def written(sink: ManifestSink, token: int, start: int, end: int) -> list[Part]:
+    """A batch of one row a position, written in two parts."""
+    parts = list[Part]()
+    write = sink.part_writer(owner(token))
+    for at in (range(start, (start + end) // 2), range((start + end) // 2, end)):
+        rows = pa.record_batch({"a": pa.array(list(at))})
+        parts += write(Range(slice="s", start=at.start, end=at.stop), iter([rows]))
+    return parts
+
+
+def read(directory: Path) -> list[int]:
+    return [a for file in read_committed(directory) for a in pyarrow.parquet.read_table(file)["a"].to_pylist()]
+
+
+def test_parts_are_fenced_replayed_and_discarded_as_rows_are(tmp_path: Path) -> None:
+    zombie, successor = ParquetSink(tmp_path / "out"), ParquetSink(tmp_path / "out")
+    zombie.claim(owner(1), every)
+    assert zombie.commit_parts(owner(1), span(0, 4), written(zombie, 1, 0, 4)) is True
+    assert zombie.commit_parts(owner(1), span(0, 4), written(zombie, 1, 0, 4)) is False
+    assert others(tmp_path / "out") == set()
+    with pytest.raises(OffsetConflict):
+        zombie.commit_parts(owner(1), span(6, 8), written(zombie, 1, 6, 8))
+    late = written(zombie, 1, 4, 8)
+    successor.claim(owner(2), every)
+    assert others(tmp_path / "out") == set(), "the claim deletes what the former owner has not committed"
+    with pytest.raises(Fenced):
+        zombie.commit_parts(owner(1), span(4, 8), late)
+    mine = written(successor, 2, 4, 6)
+    written(zombie, 2, 4, 6)
+    successor.discard_parts(owner(2))
+    assert len(others(tmp_path / "out")) == 2, "those of another start of the same grant stay"
+    mine = written(successor, 2, 4, 6)
+    assert successor.commit_parts(owner(2), span(4, 6), mine) is True
+    successor.discard_parts(owner(2))
+    assert read(tmp_path / "out") == [*range(6)]
+
+
+def test_part_without_rows_is_no_file_and_many_rows_are_several(tmp_path: Path) -> None:
+    sink = ParquetSink(tmp_path / "out")
+    sink.claim(owner(1), every)
+    write = sink.part_writer(owner(1))
+    whole = Range(slice="s", start=0, end=9)
+    assert list(write(whole, iter([pa.record_batch({"a": pa.array([], pa.int64())})]))) == []
+    assert sink.commit_parts(owner(1), [whole], []) is True
+    large = pa.record_batch({"a": pa.array(range(1 << 20))})
+    parts = list(write(Range(slice="s", start=9, end=10), iter([large] * 20)))
+    assert [part.rows >> 20 for part in parts] == [8, 8, 4]
+    assert [part.row_bytes >> 20 for part in parts] == [64, 64, 32]
+    assert all((tmp_path / "out" / part.name).stat().st_size == part.bytes for part in parts)
+
+
+def test_batches_are_larger_where_no_process_has_all_of_their_rows(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes((b"x" * 1023 + b"\n") * (150 << 10))
+
+    def sizes(**settings: str) -> list[list[int]]:
+        given = {"path": str(tmp_path), "format": "text"} | settings
+        source = FileSource.create(FileSettings.model_validate(given), task=0, tasks=1)
+        found = []
+        for reader in (source.part_batches({}), source.batches({})):
+            at, batches = dict[str, int](), list[int]()
+            while (end := reader.plan(at)) != at:
+                batches += [(each.end - each.start) >> 20 for each in ranges_between(at, end)]
+                at = dict(end)
+            found.append(batches)
+        return found
+
+    assert sizes() == [[16, 64, 70], [16, 32, 32, 32, 32, 6]]
+    given = sizes(**{"max.bytes.per.batch": str(50 << 20)})
+    assert given == [[16, 50, 50, 34]] * 2
