@@ -98,6 +98,10 @@ def test_stop_ends_a_batch_that_is_written_and_leaves_no_file(tmp_path: Path, sp
     run = bench.start(1, source="datagen", source_schema="word STRING, x DOUBLE", **rows)
     run.wait(lambda: bool(others(bench.output)))
     run.task.stop()
+    tracker = spark_session().sparkContext.statusTracker()
+    job = tracker.getJobInfo(max(tracker.getJobIdsForGroup(None)))
+    assert job is not None
+    assert job.status == "FAILED", "cancelled"
     assert (run.errors, run.rows) == ([], [])
     assert others(bench.output) == set()
 
