@@ -16,7 +16,7 @@ from connectgroup.dataplane.errors import Fenced, OffsetConflict, SinkError
 from connectgroup.spark import query
 from connectgroup.spark.batches import Batches
 from connectgroup.spark.errors import SparkError
-from tests.spark.conftest import THROUGH_JAVA, Bench, bench, spark, table, wait
+from tests.spark.conftest import Bench, bench, spark, table, wait
 
 __all__ = ["bench", "spark", "table"]
 
@@ -69,8 +69,9 @@ def test_batch_committed_without_spark_commit_is_not_written_again(
     """paimon#9666, paimon#9667: after a crash between the sink's commit and Spark's own, the replayed batch was
     committed twice, since the sink did not check the batch; here Spark replays it, and it is a no-op.
     """
+    bench.passes_java = True
     bench.write("one.csv", range(10))
-    first = bench.start(1, **THROUGH_JAVA)
+    first = bench.start(1)
     first.wait(lambda: bench.seen() == [*range(10)])
     bench.write("one.csv", range(10, 20), mode="a")
     bench.write("two.csv", range(20, 30))
@@ -83,7 +84,7 @@ def test_batch_committed_without_spark_commit_is_not_written_again(
         (checkpoint / "commits" / name).unlink(missing_ok=True)  # the crash
     checkpoints.batches.clear()
     checkpoints.next = [checkpoint]
-    again = bench.start(epoch, **THROUGH_JAVA)
+    again = bench.start(epoch)
     again.wait(lambda: bool(checkpoints.batches))
     bench.write("two.csv", range(30, 40), mode="a")
     again.wait(lambda: len(bench.seen()) >= 40)

@@ -19,13 +19,6 @@ from connectgroup.connectors.pipeline import PipelineConnector
 from connectgroup.protocol.units import Unit
 from tests.integration.processes import pause
 
-THROUGH_JAVA = {
-    "transforms": "same",
-    "transforms_same_type": "sql",
-    "transforms_same_query": "SELECT * FROM batch",
-}
-"""A transform that changes nothing: without one, Spark's workers write the rows for a sink of files themselves."""
-
 PATIENCE_S = 120.0
 """Time limit of every wait. It measures nothing; it only ends a test that hangs."""
 
@@ -53,7 +46,12 @@ class Run:
 
 
 class Bench:
-    """A directory of input, a sink, and tasks between them."""
+    """A directory of input, a sink, and tasks between them.
+
+    Attributes:
+        passes_java: whether the tasks have a transform that changes nothing: without one, Spark's workers write the
+            rows for a sink of files themselves.
+    """
 
     def __init__(self, root: Path, sink: str) -> None:
         self.root, self.sink = root, sink
@@ -61,6 +59,7 @@ class Bench:
         self.input.mkdir()
         self.output = root / ("out.db" if sink == "sqlite" else "out")
         self.runs: list[Run] = []
+        self.passes_java = False
         self._scratch = itertools.count()
         self._lock = threading.Lock()
 
@@ -104,6 +103,9 @@ class Bench:
         }
         if self.sink == "sqlite":
             config["sink.table"] = "t"
+        if self.passes_java:
+            query = {"transforms.same.type": "sql", "transforms.same.query": "SELECT * FROM batch"}
+            config |= {"transforms": "same"} | query
         return config | {key.replace("_", "."): value for key, value in settings.items()}
 
     def write(self, name: str, numbers: range, *, mode: str = "w") -> None:

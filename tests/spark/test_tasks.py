@@ -32,7 +32,7 @@ from connectgroup.worker.runner_settings import RunnerSettings
 from tests.no_threads import NoThreads
 from tests.volume import ci_only
 
-from .conftest import THROUGH_JAVA, Bench, Run, wait
+from .conftest import Bench, Run, wait
 
 
 def test_successor_continues_where_its_predecessor_stopped(bench: Bench) -> None:
@@ -98,6 +98,7 @@ def test_two_tasks_become_three_without_lost_or_duplicate_rows(bench: Bench) -> 
 
 def test_batch_replayed_by_spark_is_written_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """paimon#9667: the batch is committed, its response is lost, and it is repeated."""
+    bench.passes_java = True
     handed: list[bool] = []
     commit_once = Batches.__call__
 
@@ -108,7 +109,7 @@ def test_batch_replayed_by_spark_is_written_once(bench: Bench, monkeypatch: pyte
 
     monkeypatch.setattr(Batches, "__call__", commit_twice)
     bench.write("one.csv", range(10))
-    run = bench.start(1, **THROUGH_JAVA)
+    run = bench.start(1)
     run.wait(lambda: bool(handed))
     bench.write("one.csv", range(10, 20), mode="a")
     run.wait(lambda: len(handed) >= 2 and len(bench.seen()) >= 20)
