@@ -101,12 +101,16 @@ def test_stop_ends_a_batch_that_is_written_and_leaves_no_file(tmp_path: Path, sp
     run = bench.start(1, source="datagen", source_schema=schema, source_max_rows_per_batch="10000000")
     run.wait(lambda: bool(others(bench.output)))
     run.task.stop()
-    tracker = spark_session().sparkContext.statusTracker()
-    job = tracker.getJobInfo(max(tracker.getJobIdsForGroup(None)))
-    assert job is not None
-    assert job.status == "FAILED", "cancelled"
+    run.wait(lambda: status_of_last_job() != "RUNNING")  # Spark updates it in a thread of its own.
+    assert status_of_last_job() == "FAILED", "cancelled"
     assert (run.errors, run.rows) == ([], [])
     assert others(bench.output) == set()
+
+
+def status_of_last_job() -> str:
+    tracker = spark_session().sparkContext.statusTracker()
+    job = tracker.getJobInfo(max(tracker.getJobIdsForGroup(None)))
+    return "" if job is None else job.status
 
 
 def written(sink: ManifestSink, token: int, start: int, end: int) -> list[Part]:
