@@ -165,7 +165,7 @@ def test_part_without_rows_is_no_file_and_many_rows_are_several(tmp_path: Path) 
 
 
 def test_batches_are_larger_where_no_process_has_all_of_their_rows(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes((b"x" * 1023 + b"\n") * (150 << 10))
+    (tmp_path / "a").write_bytes((b"x" * 1023 + b"\n") * (220 << 10))
 
     def sizes(**settings: str) -> list[list[int]]:
         given = {"path": str(tmp_path), "format": "text"} | settings
@@ -179,6 +179,6 @@ def test_batches_are_larger_where_no_process_has_all_of_their_rows(tmp_path: Pat
             found.append(batches)
         return found
 
-    assert sizes() == [[16, 64, 70], [16, 32, 32, 32, 32, 6]]
+    assert sizes() == [[16, 64, 128, 12], [16, 32, 32, 32, 32, 32, 32, 12]]
     given = sizes(**{"max.bytes.per.batch": str(50 << 20)})
-    assert given == [[16, 50, 50, 34]] * 2
+    assert given == [[16, 50, 50, 50, 50, 4]] * 2

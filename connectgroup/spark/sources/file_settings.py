@@ -84,7 +84,7 @@ class FileSettings(PluginSettings):
         Field(
             ge=1024,
             le=256 << 20,
-            description="1024 to 268435456; without it, up to 268435456 are read for a sink of files if there are no"
+            description="1024 to 268435456; without it, up to 134217728 are read for a sink of files if there are no"
             " transforms: Spark's workers write them, 16 MiB at once",
         ),
     ] = 32 << 20
