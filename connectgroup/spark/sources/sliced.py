@@ -2,9 +2,11 @@
 
 Spark runs the code in processes of its own: one of a query plans the batches (``plan``), Spark's workers read the
 ranges (``read``). Over Spark Connect, and for a sink of files without transforms (``spark.writing``), a thread of the
-worker plans instead. Spark's offset is a JSON object of slice names and positions. Spark writes the end of a batch to the
-query's offset log before it reads the batch, so a retry within a query reads the same rows again. The first batch
-starts from the positions that the task claimed in the sink, never from a checkpoint.
+worker plans instead.
+
+Spark's offset is a JSON object of slice names and positions. Spark writes the end of a batch to the query's offset log
+before it reads the batch, so a retry within a query reads the same rows again. The first batch starts from the
+positions that the task claimed in the sink, never from a checkpoint.
 """
 
 from __future__ import annotations
