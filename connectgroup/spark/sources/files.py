@@ -38,8 +38,8 @@ DATA_SOURCE: Final = "connectgroup-files"
 PART_BYTES: Final = 16 << 20
 """Upper bound on the bytes that one of Spark's workers reads at once, unless a line is longer."""
 WRITTEN_BYTES: Final = 128 << 20
-"""The default of ``source.max.bytes.per.batch`` where no process has more of a batch in memory than ``PART_BYTES``. Other
-tasks wait for a batch if it has all of Spark's processors."""
+"""The default of ``source.max.bytes.per.batch`` where no process has more of a batch in memory than ``PART_BYTES``.
+Other tasks wait for a batch if it has all of Spark's processors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
