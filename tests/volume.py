@@ -4,7 +4,7 @@
 runs the modules that import ``volume``, or a number of ``tests.fuzzing`` that depends on it, with the largest numbers:
 their tests have the marker ``generated``.
 
-A user's run takes about twelve minutes on two cores. Tests with the mark ``ci_only`` are not in it: few, each takes
+A user's run takes about nine minutes on two cores. Tests with the mark ``ci_only`` are not in it: few, each takes
 much processor time, and each names what a user's run has of the same behaviour. ``TEST_VOLUME=ci make test`` runs them
 too.
 """

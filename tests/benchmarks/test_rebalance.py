@@ -11,6 +11,7 @@ import pytest
 from benchmarks.rebalance import TITLES, main
 from benchmarks.rebalance_group import Bench, names
 from benchmarks.task_log import parse
+from tests.volume import ci_only
 
 ROOT = Path(__file__).parents[2]
 SETTLED = "1 START worker-1 main-0 1\n2 START worker-2 main-1 1\n3 START worker-1 main-2 1\n"
@@ -38,6 +39,7 @@ def test_tasks_are_settled_when_each_runs_once_on_a_live_worker_evenly(
     assert all(part in line for part, line in zip(said, found, strict=True))
 
 
+@ci_only("ten seconds of a core; in a user's run, the checks above, and test_faults rebalances processes")
 @pytest.mark.processes
 def test_every_scenario_runs_without_double_or_missing_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a user runs it: without the variable that lets the workers of the tests use files."""

@@ -16,6 +16,7 @@ import subprocess
 import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 
 from confluent_kafka import KafkaException
@@ -133,7 +134,7 @@ class Unavailable(Exception):
 
 
 class Broker:
-    """A broker in a separate process, and the compiled Java member.
+    """A broker in a separate process, and the Java member, which is compiled when it is first used.
 
     Attributes:
         bootstrap: ``host:port``.
@@ -145,9 +146,6 @@ class Broker:
 
     def __init__(self, directory: Path, jars: Path) -> None:
         self._directory, self._jars = directory, jars
-        self._compiled = directory / "java"
-        member = Path(__file__).with_name("JavaMember.java")
-        _run("javac", "-nowarn", "-cp", f"{jars}/*", "-d", self._compiled, member)
         port, sasl_port, tls_port, controller_port = free_ports(4)
         self.bootstrap, self.sasl, self.tls = (f"127.0.0.1:{each}" for each in (port, sasl_port, tls_port))
         self.certificates = directory
@@ -172,10 +170,13 @@ class Broker:
         _run(*self._java, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", self._settings, *users)
         self._process: subprocess.Popen[bytes] | None = None
 
-    @property
+    @cached_property
     def java_member(self) -> list[str]:
         """The beginning of the command line of the Java member."""
-        path = f"{self._compiled}{os.pathsep}{self._jars}/*"
+        compiled = self._directory / "java"
+        member = Path(__file__).with_name("JavaMember.java")
+        _run("javac", "-nowarn", "-cp", f"{self._jars}/*", "-d", compiled, member)
+        path = f"{compiled}{os.pathsep}{self._jars}/*"
         return ["java", "-Xmx64m", *SMALL_JVM, "-cp", path, "JavaMember"]
 
     def tool(self, main: str, *arguments: str) -> str:

@@ -26,7 +26,7 @@ from .cluster import GROUP, LocalGroup
 from .conftest import Background
 from .flow import Pipe
 from .processes import call_command, family
-from .scene import Scenario
+from .scene import SINKS, Scenario
 
 pytestmark = pytest.mark.processes
 
@@ -143,7 +143,7 @@ def test_invalid_json_line_stops_its_task_until_it_is_corrected(
     scene.finish()
 
 
-@pytest.mark.parametrize("sink", ["sqlite", "parquet"])
+@pytest.mark.parametrize("sink", SINKS)
 def test_write_to_a_locked_sink_is_retried_until_it_is_free(
     cluster: LocalGroup, scene: Scenario, background: Background, sink: str
 ) -> None:
@@ -206,7 +206,7 @@ def small_disk(cluster: LocalGroup, tmp_path: Path) -> Iterator[SmallDisk]:
         unlimited()
 
 
-@pytest.mark.parametrize("sink", ["sqlite", "parquet"])
+@pytest.mark.parametrize("sink", SINKS)
 def test_write_to_a_full_sink_is_retried_until_there_is_space(
     cluster: LocalGroup, small_disk: SmallDisk, scene: Scenario, background: Background, sink: str
 ) -> None:
@@ -270,7 +270,7 @@ def test_worker_with_an_invalid_setting_does_not_start(cluster: LocalGroup) -> N
     assert cluster.members() == set(cluster.alive())
 
 
-@ci_only("one Spark more; in a user's run, spark/test_worker_process and spark/test_shared_spark kill Java")
+@ci_only("one Spark more; in a user's run, spark/test_worker_process kills Java")
 def test_worker_whose_java_is_killed_starts_a_new_one(
     cluster: LocalGroup, scene: Scenario, background: Background
 ) -> None:

@@ -144,7 +144,7 @@ class EarlyCheckpoint(sqlite3.Connection):
         self.execute("PRAGMA wal_autocheckpoint = 7")
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", range(1, 1 + volume(1, 2, 2)))
 def test_power_loss_loses_no_acknowledged_batch(
     tmp_path: Path, directory: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

@@ -10,6 +10,8 @@ from collections import Counter
 
 import pytest
 
+from tests.volume import ci_only
+
 from .accepted import ACCEPTED
 from .fault import ROOT
 from .faults import FAULTS
@@ -28,6 +30,7 @@ class Group:
 '''
 
 
+@ci_only("each file is parsed for each of its faults; in a user's run, simulation and model plant theirs")
 def test_each_fault_applies_once_and_compiles() -> None:
     plain = {fault.path: ast.unparse(ast.parse((ROOT / fault.path).read_text(encoding="utf-8"))) for fault in FAULTS}
     problems = []

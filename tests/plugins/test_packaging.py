@@ -14,7 +14,10 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.volume import ci_only
+
 ROOT = Path(__file__).parents[2]
+UNPACKED = ci_only("two installations more; in a user's run, the wheel, the checkout, and the files in the sdist")
 USE = """
 import importlib
 from connectgroup.plugins import available, load_assignor, load_listener, load_partition_assignor
@@ -84,7 +87,15 @@ def editable_of_an_unpacked_sdist(built: Built) -> list[object]:
     return ["--no-build-isolation", "--editable", built.sdist.with_name(built.sdist.name.removesuffix(".tar.gz"))]
 
 
-@pytest.mark.parametrize("source", [from_wheel, from_sdist, editable, editable_of_an_unpacked_sdist])
+@pytest.mark.parametrize(
+    "source",
+    [
+        from_wheel,
+        pytest.param(from_sdist, marks=UNPACKED),
+        editable,
+        pytest.param(editable_of_an_unpacked_sdist, marks=UNPACKED),
+    ],
+)
 def test_install_adds_one_top_level_package(built: Built, tmp_path: Path, source: object) -> None:
     """The built-in assignors and listeners are ``connectgroup.assignors`` and ``connectgroup.listeners`` alone."""
     assert callable(source)

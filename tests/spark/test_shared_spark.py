@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.processes import Program, call_command, family, marked, wait
+from tests.volume import ci_only
 
 pytest.importorskip("grpc_status", reason="the extra 'spark-connect' is not installed")
 
@@ -24,6 +25,7 @@ def java_of(up: Program) -> list[int]:
     return [pid for pid, command in family(up.pid).items() if "/bin/java " in command]
 
 
+@ci_only("a minute; in a user's run, test_connect kills a worker on a server, and test_readme runs up")
 @pytest.mark.processes
 @pytest.mark.timeout(900)
 def test_workers_share_one_java_that_may_die(tmp_path: Path) -> None:

@@ -397,6 +397,7 @@ def test_lag_that_cannot_be_measured_does_not_disturb_the_task(
     assert warnings == ["flights-0: the lag cannot be measured: /in: cannot be listed; allowed: later"]
 
 
+@ci_only("a minute, one Spark more; in a user's run, test_worker_process kills Java, test_watchdog stalls tasks")
 def test_task_whose_java_is_suspended_is_stalled_and_starts_again_on_a_new_java(tmp_path: Path, spark: None) -> None:
     """SIGSTOP: every call of Java hangs, also the stop of the query. No row is lost or doubled."""
     bench = Bench(tmp_path, "sqlite")

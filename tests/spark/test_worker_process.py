@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.processes import Program, family, wait as wait_for
+from tests.volume import volume
 
 from .conftest import Bench, wait
 
@@ -54,7 +55,7 @@ try:
 except KeyboardInterrupt:
     task.stop()
     print("stopped", flush=True)
-    for epoch in range(2, 8):
+    for epoch in range(2, int(sys.argv[2])):
         some.clear()
         task = started(epoch)
         some.wait()
@@ -86,7 +87,7 @@ def worker(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
     here.mkdir()
     (here / "numbers.py").write_text("raise ImportError('numbers of the current directory')\n")
     process = subprocess.Popen(
-        [sys.executable, "-P", "-c", WORKER, str(tmp_path)],
+        [sys.executable, "-P", "-c", WORKER, str(tmp_path), str(volume(5, 8))],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -27,6 +27,7 @@ from connectgroup.testing import Spans, StartGroup, WorkerGroup, seeds
 from connectgroup.testing.virtual_group import VirtualGroup
 from connectgroup.testing.worker_group import GroupPlan
 from connectgroup.wire.apis import HEARTBEAT, decode_response, encode_response
+from tests.volume import volume
 
 SECRET = "canary-5f2b91"
 GUIDE = Path(__file__).parents[2] / "docs" / "testing.md"
@@ -136,7 +137,7 @@ def test_failed_computation_is_marked(worker_group: StartGroup, spans: Spans) ->
     spans.assert_never_mentions(SECRET)
 
 
-@seeds(4)
+@seeds(volume(2, 4))
 def test_every_span_has_a_parent_or_is_a_documented_root(worker_group: StartGroup, spans: Spans) -> None:
     """200 rebalances over all seeds: lost and repeated messages, slow stops, new coordinators, errors of tasks."""
     secretive = {"connector.class": Secretive, "password": SECRET}

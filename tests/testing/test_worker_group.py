@@ -18,8 +18,11 @@ from connectgroup.group.connect.settings import GroupSettings
 from connectgroup.listener import WorkerRebalanceListener
 from connectgroup.protocol.units import Units
 from connectgroup.testing import StartGroup, seeds
+from tests.volume import ci_only
 
 both = pytest.mark.parametrize("real", [False, pytest.param(True, marks=pytest.mark.processes)])
+LATER = ci_only("seconds of a core each; in a user's run, the same in virtual time, and real groups in other tests")
+both_in_ci = pytest.mark.parametrize("real", [False, pytest.param(True, marks=[pytest.mark.processes, LATER])])
 QUICK = GroupSettings(session_timeout_ms=3_000, heartbeat_interval_ms=1_000)
 
 
@@ -127,7 +130,7 @@ def test_partitioned_worker_stops_its_tasks_before_others_start_them(worker_grou
     assert set(group.owners().values()) == {"worker-1", "worker-2"}
 
 
-@both
+@both_in_ci
 def test_paused_worker_loses_its_tasks_and_returns(worker_group: StartGroup, real: bool) -> None:
     group = worker_group(2, connectors={"numbers": 4}, settings=QUICK, real=real)
     group.wait_until_stable()
@@ -138,7 +141,7 @@ def test_paused_worker_loses_its_tasks_and_returns(worker_group: StartGroup, rea
     assert set(group.owners().values()) == {"worker-1", "worker-2"}
 
 
-@both
+@both_in_ci
 def test_coordinator_restarts_on_its_log(worker_group: StartGroup, real: bool) -> None:
     group = worker_group(2, connectors={"numbers": 4}, settings=QUICK, real=real)
     group.wait_until_stable()
@@ -262,7 +265,7 @@ def test_tasks_of_a_killed_worker_run_until_the_end_of_the_test(worker_group: St
     assert running == set()
 
 
-@both
+@both_in_ci
 def test_workers_have_traits_also_after_a_restart(worker_group: StartGroup, real: bool) -> None:
     settings = replace(QUICK, max_members=3)
     workers = {"a": WorkerTraits(labels=(("gpu", "true"),), rack="r1", capacity=4, host="h1"), "b": WorkerTraits()}
@@ -362,7 +365,7 @@ def test_listeners_may_be_a_function_of_the_worker_s_name(worker_group: StartGro
     }
 
 
-@both
+@both_in_ci
 def test_task_that_reports_polls_starts_until_its_first_poll(worker_group: StartGroup, real: bool) -> None:
     group = worker_group(1, connectors={"c": {"connector.class": Polls}}, real=real)
     states: set[str] = set()

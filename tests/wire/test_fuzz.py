@@ -125,7 +125,7 @@ def test_any_stream_makes_frames_or_a_wire_error() -> None:
 
 # ------------------------------------------------------------------------------------------- memory
 
-MEMORY_INPUTS: Final = volume(200, 600)
+MEMORY_INPUTS: Final = volume(50, 600)
 """Inputs of a message, drawn from all, whose memory is measured."""
 
 MOST_HELD: Final = 5_000, 80

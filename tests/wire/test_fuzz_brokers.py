@@ -17,7 +17,7 @@ from tests.volume import volume
 from .every_message import random_value
 from .test_kafka_oracle import CASES, Spoken
 
-MEMORY_INPUTS: Final = volume(200, 600)
+MEMORY_INPUTS: Final = volume(50, 600)
 ANSWERS = [
     (api, case) for api in BROKER_APIS.values() for case in CASES if case.definition.name == f"{api.name}Response"
 ]
