@@ -18,7 +18,7 @@ help:
 	@echo "make demo   three workers share real Spark tasks; one is killed, one is added; every row is counted"
 	@echo "make bench  time rebalances of 300 idle tasks over TCP, the assignors, the REST API, and tracing"
 	@echo "make simulate SEEDS=100 [SEED=n]   the whole group under faults, in one thread, in virtual time"
-	@echo "make soak   an hour of that, a quarter of it beside the reference model; then the tests with generated inputs, ten times as many; 100 faults of real pipelines"
+	@echo "make soak   about an hour: that, beside the reference model too; then the tests with generated inputs, with many more of them; 100 faults of real pipelines"
 	@echo "make mutants [MUTANTS=--all]   measure coverage; then plant faults in the code, one at a time: the tests must find every one"
 
 # The stamp is newer than pyproject.toml exactly when the environment has what it asks for.
@@ -59,9 +59,9 @@ simulate: install
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(if $(SEED),--seed $(SEED))
 
 soak: install
-	$(BIN)/python -m tests.simulation --minutes 45
-	$(BIN)/python -m tests.model --minutes 15 --seed 10001
-	TEST_VOLUME=soak $(BIN)/python -m pytest -m generated -n 2 --dist loadgroup --timeout 7200
+	$(BIN)/python -m tests.simulation --minutes 10
+	$(BIN)/python -m tests.model --minutes 5 --seed 10001
+	TEST_VOLUME=soak $(BIN)/python -m pytest -m generated -n 3 --dist loadgroup --timeout 7200
 
 mutants: install
 	COVERAGE=true $(BIN)/python -m pytest tests/test_coverage.py

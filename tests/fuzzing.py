@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from tests.volume import volume
 
-INPUTS: Final = int(os.environ.get("FUZZ_INPUTS") or volume(2_000, 200_000))
+INPUTS: Final = int(os.environ.get("FUZZ_INPUTS") or volume(2_000, 200_000, 500_000))
 SEED: Final = int(os.environ.get("FUZZ_SEED") or 1)
 
 

@@ -32,7 +32,7 @@ from tests.volume import volume
 
 pytestmark = [pytest.mark.long, pytest.mark.xdist_group("attacks")]
 
-SECONDS = volume(user=1, ci=3, soak=180)
+SECONDS = volume(user=1, ci=3, soak=60)
 """Duration of each attack."""
 
 MAX_MB = 128

@@ -24,7 +24,7 @@ from .imports import imports_of_rules
 from .replay import Finding, Replay
 from .simulated import DecidedAsTheModelDecides, with_model
 
-SEEDS = range(501, 501 + volume(2, 5, 60))
+SEEDS = range(501, 501 + volume(2, 5, 20))
 """Other seeds than those of tests.simulation. ``make soak`` runs more of them with ``python -m tests.model``."""
 
 MODEL = ("words", "state", "connectors", "computing", "model")

@@ -28,10 +28,10 @@ from .setting import Plan, is_mixed
 from .suite import KINDS, Suite, show
 
 ROOT = Path(__file__).parents[2]
-SEEDS = volume(10, 1_000, 40)  # the soak runs the simulator by itself
+SEEDS = volume(10, 1_000, 24)  # the soak runs the simulator by itself
 REACH_ALL = 24
 """The least number of seeds that reach every rare state; a user's run has fewer, and checks the invariants alone."""
-SEEDS_TWICE = volume(1, 3, 200)  # with 1,000 seeds the simulator repeats 20 by itself
+SEEDS_TWICE = volume(1, 3, 20)  # with 1,000 seeds the simulator repeats 20 by itself
 
 
 @pytest.mark.first

@@ -160,7 +160,7 @@ async def test_revocation_that_takes_long_delays_no_heartbeat_of_the_classic_pro
         assert all((await world.settled(within=60)).values())
 
 
-@pytest.mark.parametrize("seed", range(volume(user=3, ci=8, soak=500)))
+@pytest.mark.parametrize("seed", range(volume(user=3, ci=8, soak=100)))
 async def test_random_faults_in_a_group_of_both_protocols(tmp_path: Path, seed: int) -> None:
     """Workers stop, start with either protocol, restart and lose their connections; the coordinator restarts.
 

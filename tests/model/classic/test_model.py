@@ -28,7 +28,7 @@ RULES = "connectgroup.group.classic."
 OF_RULES = [each for each in FAULTS if each.model and each.target.startswith(RULES) and not is_of_migration(each)]
 
 
-@pytest.mark.parametrize("first", range(0, volume(100, 500, 10_000), 50))
+@pytest.mark.parametrize("first", range(0, volume(100, 500, 3_000), 50))
 def test_any_sequence_of_inputs_is_decided_as_by_the_model(first: int) -> None:
     """Responses, the parked ones when they are sent, state and timers are equal."""
     for seed in range(first, first + 50):

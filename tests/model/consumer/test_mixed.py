@@ -18,7 +18,7 @@ from .mixed import MixedDriver
 from .test_model import is_of_migration
 
 
-@pytest.mark.parametrize("first", range(0, volume(50, 200, 4_000), 50))
+@pytest.mark.parametrize("first", range(0, volume(50, 200, 1_000), 50))
 def test_any_sequence_of_inputs_is_decided_as_by_the_model(first: int) -> None:
     """Responses with their error codes, state, records, timers and effects are equal, and groups are converted."""
     conversions = 0

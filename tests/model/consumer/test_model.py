@@ -31,7 +31,7 @@ def is_of_migration(fault: Fault) -> bool:
     return fault.model and "tests/group/migration/" in fault.tests
 
 
-@pytest.mark.parametrize("first", range(0, volume(100, 200, 4_000), 50))
+@pytest.mark.parametrize("first", range(0, volume(100, 200, 1_000), 50))
 def test_any_sequence_of_inputs_is_decided_as_by_the_model(first: int) -> None:
     """Responses with their error codes, state, records, timers, effects and woken members are equal."""
     for seed in range(first, first + 50):
