@@ -21,6 +21,7 @@ from connectgroup.transport.access import Access, name_in
 from connectgroup.transport.credentials import Credentials
 from connectgroup.transport.tcp_client import TcpClient
 from tests.certificates import create_certificates
+from tests.consumer.inside import eventually
 
 from .authenticating import port_of, serving
 
@@ -69,6 +70,7 @@ async def only_the_first_is_the_member(server: CoordinatorServer, first: TcpClie
         assert await code_of(second, request) == FencedInstanceId.code
     assert await members(server) == (before,)
     assert await code_of(first, beat(epoch, sequence=3)) == 0
+    assert await code_of(first, install) not in (0, FencedInstanceId.code), "it is the member, and was not asked"
 
 
 def users(path: Path, **passwords: str) -> Path:
@@ -81,20 +83,35 @@ def of(name: str, password: str) -> Access:
     return Access(credentials=Credentials(name, password))
 
 
-async def test_member_belongs_to_its_user_also_after_a_restart_with_another_password(tmp_path: Path) -> None:
+@pytest.mark.parametrize("group_users", [{}, {GROUP: ("alice", "bob")}], ids=["any user", "users of the group"])
+async def test_member_belongs_to_its_user_also_after_a_restart_with_another_password(
+    tmp_path: Path, group_users: dict[str, tuple[str, ...]]
+) -> None:
     file = users(tmp_path / "users", alice="one", bob="two")
     async with (
-        serving(tmp_path, credentials=file) as server,
+        serving(tmp_path, credentials=file, group_users=group_users) as server,
         clients(server, of("alice", "one"), of("bob", "two"), of("alice", "one")) as (alice, bob, also_alice),
     ):
         await join(alice)
         await only_the_first_is_the_member(server, also_alice, bob)  # on another connection
     users(file, alice="rotated", bob="two")
     async with (
-        serving(tmp_path, credentials=file) as server,
+        serving(tmp_path, credentials=file, group_users=group_users) as server,
         clients(server, of("alice", "rotated"), of("bob", "two")) as (alice, bob),
     ):
         await only_the_first_is_the_member(server, alice, bob)
+
+
+async def test_member_whose_process_has_ended_is_removed_when_the_connection_of_its_user_is_lost(
+    tmp_path: Path,
+) -> None:
+    """PD-13; the connection of another user ends no member (``coordinator/test_principal.py``)."""
+    file = users(tmp_path / "users", alice="one")
+    async with serving(tmp_path, credentials=file, session_timeout_ms=600_000) as server:
+        server.coordinator.lost_connections.has_ended = lambda process: True
+        async with clients(server, of("alice", "one")) as (alice,):
+            assert await code_of(alice, beat(sequence=1, os_process="ended")) == 0
+        await eventually(lambda: not server.coordinator.shard.groups.loaded[GROUP].state.members)
 
 
 async def test_member_belongs_to_the_name_in_its_certificate(tmp_path: Path) -> None:
