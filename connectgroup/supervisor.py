@@ -404,7 +404,8 @@ class Supervisor:
             stop=stop_after_delay(self.server.config.session_timeout_ms / 1000),
         )
         with contextlib.suppress(RetryError):
-            await retrying(self.server.coordinator.handle, request, client_host=HERE)
+            # The dead process had connected as a user; this process has no connection.
+            await retrying(self.server.coordinator.handle, request, client_host=HERE, principal=None)
 
 
 def _to_stderr(name: str, line: str) -> None:

@@ -22,6 +22,7 @@ from ..group.connect.settings import GroupSettings
 from ..group.connect.state import Group
 from ..group.kernel.effects import Compute, Computed
 from ..group.kernel.timers import TimerKey, TimerKind
+from ..group.registry import Client
 from ..plugins import load_assignor
 from ..protocol.messages.assignment import InstallRequest, PrepareRequest, PrepareResponse
 from ..protocol.messages.common import AssignorInfo, grouped
@@ -135,7 +136,7 @@ class Model:
         Raises:
             NoPlan: the rules reject it.
         """
-        outcome = step(self.group, what, self._now_ms, self._settings, client_host="copy", client_id="copy")
+        outcome = step(self.group, what, self._now_ms, self._settings, client=Client("copy", "copy"))
         self._observe(outcome.records)
         for effect in outcome.effects:
             if isinstance(effect, Compute):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ..errors import GroupError, StaleMemberEpoch
+from ..group.kernel.process import Process
 from ..group.registry import RequestTraits
 
 MAX_FORMER_SENDERS = 10_000
@@ -28,10 +29,11 @@ class Dedup:
 
     A join that was in flight when its sender left must not create a member without a process (KAFKA-16639). A
     request is assumed to be in flight for at most twice the session timeout. Sequences of two processes with one member
-    id are not comparable; which of them is the member is the rule of the group (``RequestTraits.process_id``).
+    id are not comparable; which of them is the member is the rule of the group (``RequestTraits.process``). Its
+    principal keeps others from making the requests of a process look like late copies, with whatever process id.
     """
 
-    def __init__(self, is_member: Callable[[str, str, int], bool], *, in_flight_s: float) -> None:
+    def __init__(self, is_member: Callable[[str, str, Process], bool], *, in_flight_s: float) -> None:
         """Create an empty table.
 
         Args:
@@ -40,7 +42,7 @@ class Dedup:
         """
         self._is_member = is_member
         self._in_flight_s = in_flight_s
-        self._last: dict[tuple[str, str, int], LastRequest] = {}
+        self._last: dict[tuple[str, str, Process], LastRequest] = {}
         self._limit = INITIAL_LIMIT
 
     def __len__(self) -> int:
@@ -85,5 +87,5 @@ class Dedup:
         self._limit = min(2 * len(self._last) + INITIAL_LIMIT, len(self._last) + MAX_FORMER_SENDERS)
 
 
-def _sender(request: RequestTraits) -> tuple[str, str, int]:
-    return request.group_id, request.sender, request.process_id
+def _sender(request: RequestTraits) -> tuple[str, str, Process]:
+    return request.group_id, request.sender, request.process

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..errors import GroupError
 from ..group.kernel.effects import Computed, Matched, Repeat
+from ..group.kernel.process import Process
 from ..group.registry import NO_CLIENT, Client, Input, RequestTraits
 from .command import Command, Receiver, Reply
 
@@ -31,7 +32,9 @@ class Intake:
     of the members expire, whatever other clients send.
     """
 
-    def __init__(self, is_member: Callable[[str, str, int], bool] = lambda group_id, sender, process_id: False) -> None:
+    def __init__(
+        self, is_member: Callable[[str, str, Process], bool] = lambda group_id, sender, process: False
+    ) -> None:
         """``is_member``: whether a group has the sender as a member that belongs to the process."""
         self._is_member = is_member
         self.not_serving: GroupError | None = None
@@ -114,9 +117,7 @@ class Intake:
         """Numbered requests only: a late one is recognized, in whatever order they are decided."""
         sent = command.traits
         return (
-            sent.renews is not None
-            and sent.sequence >= 0
-            and self._is_member(sent.group_id, sent.sender, sent.process_id)
+            sent.renews is not None and sent.sequence >= 0 and self._is_member(sent.group_id, sent.sender, sent.process)
         )
 
     async def take(self) -> list[Command]:

@@ -15,6 +15,7 @@ from ..errors import (
     LogError,
 )
 from ..group.kernel.outcome import Outcome
+from ..group.kernel.process import Process
 from ..group.kernel.timers import Timer
 from ..group.registry import GroupType, Registry, RequestTraits
 from ..log.base import Log, LogFenced
@@ -49,7 +50,8 @@ class Loaded:
 
     def is_from_its_process(self, request: RequestTraits) -> bool:
         """Whether the request was sent by the process that its member belongs to; true if the sender is no member."""
-        return self.state.process_of(request.sender) in (-1, request.process_id)
+        accepts: bool = self.state.process_of(request.sender).accepts(request.process)
+        return accepts
 
 
 class Groups:
@@ -91,12 +93,10 @@ class Groups:
             return self.refused[group_id]
         return loading_error(group_id) if group_id in self.loading else None
 
-    def is_member(self, group_id: str, sender: str, process_id: int) -> bool:
+    def is_member(self, group_id: str, sender: str, process: Process) -> bool:
         """Whether a group in memory has the sender as a member, and the member belongs to this process."""
         group = self.loaded.get(group_id)
-        return (
-            group is not None and sender in group.state.members and group.state.process_of(sender) in (-1, process_id)
-        )
+        return group is not None and sender in group.state.members and group.state.process_of(sender).accepts(process)
 
     def is_from_its_process(self, request: RequestTraits) -> bool:
         """See ``Loaded``; true for a group that is not in memory."""

@@ -14,6 +14,7 @@ import asyncio
 from collections.abc import Callable
 
 from ..group.connect.process import ProcessEnded
+from ..group.kernel.process import Process
 from ..os_process import has_ended
 from ..protocol.messages.api import Request
 from ..protocol.messages.classic import GroupHeartbeatRequest, JoinGroupRequest, SyncGroupRequest
@@ -53,8 +54,12 @@ class LostConnections:
         self._submit, self._member_of, self._grace_s = submit, member_of, grace_s
         self._looking: set[asyncio.Task[None]] = set()
 
-    def on_lost(self, request: Request) -> None:
-        """A connection is lost; ``request`` is the last one that was received on it."""
+    def on_lost(self, request: Request, principal: str | None = "") -> None:
+        """A connection of a principal is lost; ``request`` is the last one that was received on it.
+
+        The request names a process to look for. If the member belongs to another principal, the name may be that of any
+        process, and the end of that process removes no member.
+        """
         if len(self._looking) >= MAX_LOOKS or not self._grace_s:
             return
         sender: HeartbeatRequest | MemberRecord | None = None
@@ -64,16 +69,17 @@ class LostConnections:
             # Most requests of the classic protocol do not name the process: its join did.
             sender = self._member_of(request.group_id, request.member_id)
         if sender is not None and sender.os_process:
-            task = asyncio.get_running_loop().create_task(self._look(sender))
+            ended = ProcessEnded(sender.member_id, Process(sender.process_id, principal))
+            task = asyncio.get_running_loop().create_task(self._look(sender, ended))
             self._looking.add(task)
             task.add_done_callback(self._looking.discard)
 
     def on_refused_join(self, group_id: str, member: MemberRecord) -> None:
         """A process cannot join because this member exists. It tries again, so one look is enough."""
         if member.os_process and self._grace_s and self.has_ended(member.os_process):
-            self._submit(group_id, ProcessEnded(member.member_id, member.process_id))
+            self._submit(group_id, ProcessEnded(member.member_id, Process(member.process_id, member.principal)))
 
-    async def _look(self, sender: HeartbeatRequest | MemberRecord) -> None:
+    async def _look(self, sender: HeartbeatRequest | MemberRecord, ended: ProcessEnded) -> None:
         loop = asyncio.get_running_loop()
         ends_s, wait_s = loop.time() + self._grace_s, FIRST_LOOK_S
         while not self.has_ended(sender.os_process):
@@ -82,7 +88,7 @@ class LostConnections:
                 return
             await asyncio.sleep(min(wait_s, left_s))
             wait_s *= 2
-        self._submit(sender.group_id, ProcessEnded(sender.member_id, sender.process_id))
+        self._submit(sender.group_id, ended)
 
     def close(self) -> None:
         """Stop looking."""

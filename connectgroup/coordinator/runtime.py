@@ -145,7 +145,9 @@ class Coordinator:
         await self._consumers.close()
         await self.shard.close()
 
-    async def handle(self, request: Request, *, client_host: str, client_id: str = "") -> Response:
+    async def handle(
+        self, request: Request, *, client_host: str, client_id: str = "", principal: str | None = ""
+    ) -> Response:
         """Handle one request and return its response; see ``messages.Handler``.
 
         Raises:
@@ -153,7 +155,7 @@ class Coordinator:
         """
         if not self._started:
             raise ConfigError("coordinator", "a request before the start", "await coordinator.start() first")
-        client = Client(client_host, client_id)
+        client = Client(client_host, client_id, principal)
         response: Any
         if isinstance(request, _HEARTBEATS):  # first, because nearly all requests are
             return self._heartbeat_decided(request, await self._submit(request, client))
@@ -200,17 +202,26 @@ class Coordinator:
         loaded = self.shard.groups.loaded.get(request.group_id) if isinstance(request, GroupRequest) else None
         return loaded is not None and loaded.group_type.name != GROUP_TYPE
 
-    def begin(self, request: Request, *, client_host: str, client_id: str, respond: Callable[[Response], None]) -> bool:
+    def begin(
+        self,
+        request: Request,
+        *,
+        client_host: str,
+        client_id: str,
+        principal: str | None,
+        respond: Callable[[Response], None],
+    ) -> bool:
         """Begin to process a heartbeat, without a task for it; see ``messages.DirectHandler``."""
         if not self._started or not isinstance(request, _HEARTBEATS):
             return False
         group_type = self._registry.owner(request)
         assert group_type is not None
+        client = Client(client_host, client_id, principal)
         self.shard.intake.begin(
             request,
-            group_type.traits(request),
+            group_type.traits(request, client),
             partial(group_type.error_response, request),
-            Client(client_host, client_id),
+            client,
             lambda response: respond(self._heartbeat_decided(request, response)),
         )
         return True
@@ -266,7 +277,7 @@ class Coordinator:
         if group_type is None:
             raise InvalidRequest(f"{type(request).__name__}: the server handles this request itself")
         error_response = partial(group_type.error_response, request)
-        return await self.shard.intake.submit(request, group_type.traits(request), error_response, client)
+        return await self.shard.intake.submit(request, group_type.traits(request, client), error_response, client)
 
     def _named(self, request: DescribeRequest) -> Sequence[str]:
         """The groups to describe: each once, however often it is named, since a description may take megabytes."""

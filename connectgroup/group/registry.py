@@ -17,19 +17,22 @@ from ..protocol.messages.describe import DescribedGroup, DescribeRequest
 from ..protocol.records.connect import Record
 from .kernel.effects import Compute
 from .kernel.outcome import Outcome
+from .kernel.process import NO_PROCESS, Process
 from .kernel.timers import SetTimer, Timer
 
 
 class Client(NamedTuple):
-    """The client that sent a request; informational.
+    """The client that sent a request.
 
     Attributes:
         host: its network address.
         client_id: the client id in the request header; empty if null.
+        principal: see ``Process``. The only one that is not informational.
     """
 
     host: str = ""
     client_id: str = ""
+    principal: str | None = ""
 
 
 NO_CLIENT = Client()
@@ -45,7 +48,7 @@ class RequestTraits:
             sender is parked in a group; a later request of the sender completes it. Empty: the request is not parked.
             A request with a sender that fails because of the coordinator gets a retriable error.
         sequence: the sender's monotonic request number; -1: the request is not deduplicated.
-        process_id: identifies the sender's process; -1: none. Sequences are numbers of one process.
+        process: the sender's process. Sequences are numbers of one process.
         max_wait_ms: how long the request may be parked with a response.
         renews: the timer that the arrival of the request re-arms if it is armed; ``None``: no timer.
         creates_group: the request may create the group.
@@ -54,7 +57,7 @@ class RequestTraits:
     group_id: str
     sender: str = ""
     sequence: int = -1
-    process_id: int = -1
+    process: Process = NO_PROCESS
     max_wait_ms: int = 0
     renews: SetTimer | None = None
     creates_group: bool = False
@@ -74,8 +77,8 @@ class GroupState(Protocol):
     def members(self) -> Container[str]:
         """The senders of requests that are members."""
 
-    def process_of(self, sender: str) -> int:
-        """The process that the member belongs to; -1: any process may send as the member."""
+    def process_of(self, sender: str) -> Process:
+        """The process that the member belongs to; ``ANY_PROCESS``: any process may send as the member."""
 
     @property
     def members_to_wake(self) -> set[str]:
@@ -140,8 +143,8 @@ class GroupType(Protocol):
     def new(self, group_id: str) -> Any:
         """A group without records, a ``GroupState``; it does not exist."""
 
-    def traits(self, request: Any) -> RequestTraits:
-        """What the shard must know about a request of ``request_types``."""
+    def traits(self, request: Any, client: Client = NO_CLIENT) -> RequestTraits:
+        """What the shard must know about a request of ``request_types``, and of the client that sent it."""
 
     def step(self, group: Any, what: Input, now_ms: int, client: Client) -> Outcome[Response | None]:
         """Decide one input and apply the records of the outcome to the group.

@@ -109,7 +109,9 @@ class Link(Client):
             raise TransportError("no coordinator is running: connection refused")
         return await self._client.call(request, timeout_s=timeout_s)
 
-    async def handle(self, request: Request, *, client_host: str, client_id: str = "") -> Response:
+    async def handle(
+        self, request: Request, *, client_host: str, client_id: str = "", principal: str | None = ""
+    ) -> Response:
         """The far end of the connection, as ``LocalClient`` calls it."""
         carried = self._network.carry(self._worker, request, client_host, client_id)
         return await asyncio.get_running_loop().create_task(carried, context=NOWHERE.copy())

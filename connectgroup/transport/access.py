@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final
 
 from ..errors import ConfigError
 from ..sasl.server import Authenticator
 from .base import reason
 from .credentials import Credentials
+
+_SHORT: Final = {"commonName": "CN", "organizationName": "O", "organizationalUnitName": "OU"}
+_ESCAPED: Final = str.maketrans({",": r"\,", "=": r"\=", "\\": r"\\"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +119,24 @@ def client_tls_to(server: Path, certificate: Path | None = None, key: Path | Non
     if certificate is not None and key is not None:
         load_certificate(context, "tls_cert", certificate, key)
     return context
+
+
+def name_in(certificate: Mapping[str, Any] | None) -> str:
+    """The name in a client's certificate, as its principal: the subject, or else the alternative names.
+
+    A renewed certificate has the same name.
+
+    Args:
+        certificate: as ``ssl.SSLSocket.getpeercert`` returns it; null or empty: the client has sent none.
+
+    Returns:
+        As ``CN=worker,O=example``; empty without a certificate.
+    """
+    if not certificate:
+        return ""
+    parts = [each for several in certificate.get("subject", ()) for each in several]
+    parts = parts or list(certificate.get("subjectAltName", ()))
+    return ",".join(f"{_SHORT.get(kind, kind)}={value.translate(_ESCAPED)}" for kind, value in parts)
 
 
 def load_certificate(

@@ -159,27 +159,33 @@ class Conversation(Generic[Ticket]):
         """The number of requests that were begun and have no response yet."""
         return len(self._turns)
 
-    def begin(self, ticket: Ticket, request: Request, *, client_id: str = "") -> None:
+    def begin(self, ticket: Ticket, request: Request, *, client_id: str = "", principal: str = "") -> None:
         """Pass the request to the handler, which starts to process it now or in the next turn of the event loop."""
         turn = _Turn(ticket, self._flush, request)
         self._turns.append(turn)
         # Not while a task may have to begin an earlier request: the handler gets the requests in their order.
-        if self._begin is not None and not self._tasks and self._begins(turn, request, client_id):
+        if self._begin is not None and not self._tasks and self._begins(turn, request, client_id, principal):
             return
         response: Coroutine[Any, Any, Response | bytes]
-        response = self._handler.handle(request, client_host=self._client_host, client_id=client_id)
+        response = self._handler.handle(
+            request, client_host=self._client_host, client_id=client_id, principal=principal
+        )
         if self._encode is not None and isinstance(request, DescribeRequest):
             response = _encoded(response, partial(self._encode, ticket))
         task = asyncio.get_running_loop().create_task(response)
         self._tasks.add(task)
         task.add_done_callback(partial(self._finished, turn))
 
-    def _begins(self, turn: _Turn[Ticket], request: Request, client_id: str) -> bool:
+    def _begins(self, turn: _Turn[Ticket], request: Request, client_id: str, principal: str) -> bool:
         """Whether the handler processes the request without a task."""
         assert self._begin is not None
         try:
             return self._begin(
-                request, client_host=self._client_host, client_id=client_id, respond=turn.respond_to_request
+                request,
+                client_host=self._client_host,
+                client_id=client_id,
+                principal=principal,
+                respond=turn.respond_to_request,
             )
         except Exception as error:
             turn.fail(error)

@@ -84,7 +84,15 @@ class AuthorizedHandler:
         self._handler, self._access, self._user, self._on_denied = handler, access, user, on_denied
         self._begin = handler.begin if isinstance(handler, DirectHandler) else None
 
-    def begin(self, request: Request, *, client_host: str, client_id: str, respond: Callable[[Response], None]) -> bool:
+    def begin(
+        self,
+        request: Request,
+        *,
+        client_host: str,
+        client_id: str,
+        principal: str | None,
+        respond: Callable[[Response], None],
+    ) -> bool:
         """As ``DirectHandler.begin``; requests about several groups are left to ``handle``."""
         group_id = getattr(request, "group_id", "")
         if not group_id:
@@ -94,19 +102,25 @@ class AuthorizedHandler:
             return True
         if self._begin is None:
             return False
-        return self._begin(request, client_host=client_host, client_id=client_id, respond=respond)
+        return self._begin(request, client_host=client_host, client_id=client_id, principal=principal, respond=respond)
 
-    async def handle(self, request: Request, *, client_host: str, client_id: str = "") -> Response:
+    async def handle(
+        self, request: Request, *, client_host: str, client_id: str = "", principal: str | None = ""
+    ) -> Response:
         """As ``Handler.handle``. Of several groups, those that the user may not use have an error each."""
         if group_id := getattr(request, "group_id", ""):
             if self._denies(group_id):
                 return _refused(request, group_id)
-            return await self._handler.handle(request, client_host=client_host, client_id=client_id)
+            return await self._handler.handle(
+                request, client_host=client_host, client_id=client_id, principal=principal
+            )
         several = _SEVERAL.get(type(request))
         asked: tuple[Any, ...] = getattr(request, several.asked) if several is not None else ()
         if several is None or not asked:
             # Requests about all groups, and those that name none.
-            response = await self._handler.handle(request, client_host=client_host, client_id=client_id)
+            response = await self._handler.handle(
+                request, client_host=client_host, client_id=client_id, principal=principal
+            )
             return self._without_denied(response) if isinstance(request, _OF_ALL) else response
         denied = [each for each in asked if self._denies(getattr(each, "group_id", each))]
         errors = tuple(several.denied(getattr(each, "group_id", each)) for each in denied)
@@ -116,7 +130,9 @@ class AuthorizedHandler:
         if denied:
             left: dict[str, Any] = {several.asked: tuple(each for each in asked if each not in denied)}
             request = cast(Request, replace(cast(Any, request), **left))
-        response = await self._handler.handle(request, client_host=client_host, client_id=client_id)
+        response = await self._handler.handle(
+            request, client_host=client_host, client_id=client_id, principal=principal
+        )
         if not denied:
             return response
         found: dict[str, Any] = {several.answered: (*getattr(response, several.answered), *errors)}

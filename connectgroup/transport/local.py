@@ -21,16 +21,19 @@ class LocalClient(Client):
     Args:
         handler: handles the requests: a coordinator in this process.
         client_host: passed to the handler.
-        client_id: passed to the handler with each request.
+        client_id, principal: passed to the handler with each request.
 
     Raises:
         ConfigError: the handler is none: an address, or a class.
     """
 
-    def __init__(self, handler: Handler, *, client_host: str = "local", client_id: str = "") -> None:
+    def __init__(
+        self, handler: Handler, *, client_host: str = "local", client_id: str = "", principal: str = ""
+    ) -> None:
         allowed = "a Coordinator in this process; TcpClient(host, port) is a client of another process"
         check_methods("handler", handler, ("handle",), allowed)
         self._handler, self._client_host, self._client_id = handler, client_host, client_id
+        self._principal = principal
         self._conversation = self._connect()
         self._outstanding: dict[Answer, None] = {}  # in the order of the calls
         self._closed = False
@@ -44,7 +47,7 @@ class LocalClient(Client):
             raise TransportError(f"{self.address}: the client is closed")
         future: Answer = asyncio.get_running_loop().create_future()
         self._outstanding[future] = None
-        self._conversation.begin(future, request, client_id=self._client_id)
+        self._conversation.begin(future, request, client_id=self._client_id, principal=self._principal)
         try:
             async with asyncio.timeout(timeout_s):
                 return await future

@@ -34,6 +34,7 @@ from ..wire.apis import (
     refusal,
 )
 from ..wire.framing import DEFAULT_MAX_BYTES, FrameReader, frame
+from .access import name_in
 from .admission import FAILURE_DELAY_S, MAX_FRAME_BYTES, REQUIRED, Admission
 from .base import Conversation, Relay
 from .limits import Limits
@@ -73,7 +74,7 @@ class Server(Protocol):
 
     limits: Limits
     authenticator: Authenticator | None
-    on_connection_lost: Callable[[Request], None]
+    on_connection_lost: Callable[[Request, str], None]
 
     @property
     def is_closing(self) -> bool: ...
@@ -116,12 +117,18 @@ class Connection(asyncio.Protocol):
         self._last_request: Request | None = None
         self._refused = ""  # above a limit: the error message for its first request
         self.admission = Admission(server.authenticator)
-        self.client_host = ""
+        self.client_host = self._certificate_name = ""
+
+    @property
+    def principal(self) -> str:
+        """The authenticated user, or else the name in the client's certificate; empty without authentication."""
+        return self.admission.principal or self._certificate_name
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
         peer = transport.get_extra_info("peername")
         self.client_host = str(peer[0]) if peer else "unknown"
+        self._certificate_name = name_in(transport.get_extra_info("peercert"))
         self.conversation: Conversation[RequestHeader] = Conversation(
             self._server.handler_for(self),
             client_host=self.client_host,
@@ -218,7 +225,7 @@ class Connection(asyncio.Protocol):
             self.conversation.put(header, self._server.handle_locally(request))
         else:
             self._last_request = request
-            self.conversation.begin(header, request, client_id=decoded.client_id or "")
+            self.conversation.begin(header, request, client_id=decoded.client_id or "", principal=self.principal)
 
     def _authenticate(self, header: RequestHeader, request: SaslHandshakeRequest | SaslAuthenticateRequest) -> None:
         """Respond to a SASL request; a failed authentication ends the connection."""
@@ -372,7 +379,7 @@ class Connection(asyncio.Protocol):
             self._relay.close()
         self._release_if_done()
         if self._last_request is not None:
-            self._server.on_connection_lost(self._last_request)
+            self._server.on_connection_lost(self._last_request, self.principal)
 
     def _release_if_done(self) -> None:
         """Stop counting a lost connection whose last request is done, and free its buffers now, not at a collection."""

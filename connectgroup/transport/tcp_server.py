@@ -67,7 +67,8 @@ class TcpServer:
         loopback_only: whether ``start`` rejects a host that other machines can reach, unless ``security`` allows it.
 
     Attributes:
-        on_connection_lost: called with the last request for the handler that a lost connection has received, if any.
+        on_connection_lost: called with the last request for the handler that a lost connection has received, if any,
+            and with the principal of the connection.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class TcpServer:
         self._group_access = group_access or GroupAccess({})
         self._advertised = (advertised_host, advertised_port, node_id)
         self._tls, self._loopback_only = security.tls, loopback_only and not security.is_reachable
-        self.on_connection_lost: Callable[[Request], None] = lambda request: None
+        self.on_connection_lost: Callable[[Request, str], None] = lambda request, principal: None
         self._listener: asyncio.Server | None = None
         self._connections: set[Connection] = set()
         self._unauthenticated: dict[Connection | Handshake, None] = {}  # in the order of arrival

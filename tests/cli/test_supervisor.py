@@ -117,6 +117,20 @@ async def test_worker_that_an_operator_has_ended_is_not_started_again(
     assert ends == ["INFO"]
 
 
+async def test_supervisor_leaves_for_a_worker_that_died(tmp_path: Path) -> None:
+    """The worker had connected as a user, and the supervisor has no connection; nothing else ends a session here."""
+    times = {"session_timeout_ms": 300_000, "connection_loss_grace_ms": 0}
+    async with supervisor_of(tmp_path, times=times, restart=False) as supervisor:
+        await supervisor.admin.wait_worker("sleepers", "worker-1", timeout_s=90)
+        watch = supervisor.workers["worker-1"].watch
+        assert watch is not None
+        supervisor.signal_worker("worker-1", signal.SIGKILL)
+        await asyncio.wait_for(watch, 90)
+        described = await supervisor.admin.describe("sleepers")
+        assert described.members == ()
+        assert "worker-1 died (SIGKILL)" in [cause for each in described.rebalances for cause in each.causes]
+
+
 async def test_worker_that_does_not_respond_is_killed_when_the_group_has_removed_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -12,8 +12,9 @@ from typing import Any
 from connectgroup.errors import GroupError
 from connectgroup.group.kernel.effects import Compute
 from connectgroup.group.kernel.outcome import Outcome
+from connectgroup.group.kernel.process import ANY_PROCESS, Process
 from connectgroup.group.kernel.timers import CancelTimer, SetTimer, TimerKey, TimerKind
-from connectgroup.group.registry import Client, GroupNumbers, RequestTraits
+from connectgroup.group.registry import NO_CLIENT, Client, GroupNumbers, RequestTraits
 from connectgroup.protocol.messages.describe import DescribedGroup, DescribeRequest
 from connectgroup.protocol.records.base import Key, Kind, Tombstone
 from connectgroup.protocol.records.connect import GroupRecord, MemberRecord, Record
@@ -76,8 +77,8 @@ class Toy:
     def exists(self) -> bool:
         return self.epoch > 0 or bool(self.members)
 
-    def process_of(self, sender: str) -> int:
-        return -1
+    def process_of(self, sender: str) -> Process:
+        return ANY_PROCESS
 
 
 class ToyType:
@@ -89,7 +90,7 @@ class ToyType:
     def new(self, group_id: str) -> Toy:
         return Toy(group_id)
 
-    def traits(self, request: Any) -> RequestTraits:
+    def traits(self, request: Any, client: Client = NO_CLIENT) -> RequestTraits:
         return RequestTraits(
             group_id=request.group_id,
             sender=request.sender,

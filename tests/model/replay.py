@@ -19,6 +19,7 @@ from connectgroup.group.connect.state import Group, replay
 from connectgroup.group.kernel.effects import Computed
 from connectgroup.group.kernel.outcome import Outcome
 from connectgroup.group.kernel.timers import TimerKey, TimerKind
+from connectgroup.group.registry import NO_CLIENT, Client
 from connectgroup.protocol.messages.api import Response
 from connectgroup.protocol.messages.assignment import InstallRequest, PrepareRequest, PrepareResponse
 from connectgroup.protocol.messages.connectors import UpdateConnectorsRequest
@@ -102,15 +103,14 @@ class Replay:
         now_ms: int,
         settings: GroupSettings,
         *,
-        client_host: str = "",
-        client_id: str = "",
+        client: Client = NO_CLIENT,
     ) -> Outcome[Response | None]:
         """Give one input to both."""
         self.inputs += 1
         followed = self._followed.get(id(group)) or self.follow(group, settings)
         before, model = followed.shown, followed.model
         model.requested = False
-        outcome = self._rules(group, what, now_ms, settings, client_host=client_host, client_id=client_id)
+        outcome = self._rules(group, what, now_ms, settings, client=client)
         response, computation = outcome.response, group.computation
         model.now_ms = now_ms
         model.choice = Choice(

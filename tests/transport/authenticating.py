@@ -82,7 +82,9 @@ class TcpServerOf:
     def port(self) -> int:
         return self._server.port
 
-    async def handle(self, request: Request, *, client_host: str, client_id: str = "") -> Response:
+    async def handle(
+        self, request: Request, *, client_host: str, client_id: str = "", principal: str | None = ""
+    ) -> Response:
         self.requests += 1
         return DescribeResponse()
 

@@ -26,10 +26,20 @@ class Direct:
         self.scripted = handler
         self.begun: list[asyncio.Task[None]] = []
 
-    async def handle(self, request: Request, *, client_host: str, client_id: str = "") -> Response:
+    async def handle(
+        self, request: Request, *, client_host: str, client_id: str = "", principal: str | None = ""
+    ) -> Response:
         return await self.scripted.handle(request, client_host=client_host, client_id=client_id)
 
-    def begin(self, request: Request, *, client_host: str, client_id: str, respond: Callable[[Response], None]) -> bool:
+    def begin(
+        self,
+        request: Request,
+        *,
+        client_host: str,
+        client_id: str,
+        principal: str | None,
+        respond: Callable[[Response], None],
+    ) -> bool:
         if not isinstance(request, HeartbeatRequest):
             return False
         if request.member_id in ("raises", "asserts"):

@@ -356,7 +356,9 @@ async def test_closing_server_responds_to_requests_that_cannot_finish() -> None:
 @pytest.mark.asyncio
 async def test_response_that_cannot_be_encoded_is_a_server_error() -> None:
     class Odd(ScriptedHandler):
-        async def handle(self, request: Request, *, client_host: str, client_id: str = "") -> Response:
+        async def handle(
+            self, request: Request, *, client_host: str, client_id: str = "", principal: str | None = ""
+        ) -> Response:
             return HeartbeatResponse(member_epoch=2**40)
 
     async with server(Odd()) as tcp, closing(TcpClient("127.0.0.1", tcp.port)) as client:

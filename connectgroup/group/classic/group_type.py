@@ -38,7 +38,7 @@ from ..kernel.effects import Compute
 from ..kernel.outcome import Outcome
 from ..kernel.timers import SetTimer, Timer, TimerKey, TimerKind
 from ..offsets.rules import refused_commit, refused_fetch
-from ..registry import Client, GroupNumbers, Input, RequestTraits, Retired
+from ..registry import NO_CLIENT, Client, GroupNumbers, Input, RequestTraits, Retired
 from .join import join
 from .offsets import commit, fetch
 from .rebalance import continue_without_pending, drop_pending, expire_rebalance, is_current, remove_and_rebalance
@@ -77,7 +77,7 @@ class ClassicGroupType:
     def new(self, group_id: str) -> ClassicGroup:
         return ClassicGroup(group_id)
 
-    def traits(self, request: Any) -> RequestTraits:
+    def traits(self, request: Any, client: Client = NO_CLIENT) -> RequestTraits:
         """JoinGroup and SyncGroup may be parked; only JoinGroup creates a group.
 
         Heartbeats have no sender here: a heartbeat of a member must not complete its JoinGroup, which is parked.

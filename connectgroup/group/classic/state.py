@@ -9,6 +9,7 @@ from ...protocol.messages.classic import OfferedProtocol
 from ...protocol.records.base import Kind, Tombstone
 from ...protocol.records.classic import ClassicGroupRecord, ClassicMemberRecord, ClassicState
 from ...protocol.records.connect import GroupRecord, Record
+from ..kernel.process import ANY_PROCESS, Process
 from ..offsets.state import Offsets
 
 
@@ -53,9 +54,9 @@ class ClassicGroup:
     members_to_wake_later: set[str] = field(default_factory=set)
     offsets: Offsets = field(default_factory=Offsets)
 
-    def process_of(self, sender: str) -> int:
+    def process_of(self, sender: str) -> Process:
         """Unknown: clients of the classic protocol send no process id."""
-        return -1
+        return ANY_PROCESS
 
     def apply(self, record: Record) -> None:
         """Apply one record of the log."""

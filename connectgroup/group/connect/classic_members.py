@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ...errors import (
     ComputeAssignment,
@@ -56,12 +56,14 @@ from ..kernel.effects import Effect
 from ..kernel.outcome import Outcome
 from ..kernel.static import check_sender
 from ..kernel.timers import Timer
+from ..registry import Client
 from .heartbeat import heartbeat as connect_heartbeat
+from .process import check_process, sender_of
 from .settings import GroupSettings
 from .state import Group
 
-Step = Callable[[HeartbeatRequest], Outcome[Response | None]]
-"""Decides a heartbeat of the connect protocol and applies its records."""
+Step = Callable[[HeartbeatRequest, Client], Outcome[Response | None]]
+"""Decides a heartbeat of the connect protocol, and applies its records."""
 
 
 class WorkerFormat(Protocol):
@@ -69,6 +71,14 @@ class WorkerFormat(Protocol):
 
     def decode_request(self, data: bytes, /) -> HeartbeatRequest: ...
     def encode_response(self, response: HeartbeatResponse, /) -> bytes: ...
+
+
+class ClassicRules(NamedTuple):
+    """What decides the requests: settings, the format of what workers exchange, the step of the connect protocol."""
+
+    settings: GroupSettings
+    worker_format: WorkerFormat
+    step: Step
 
 
 def metadata_of(request: object) -> bytes | None:
@@ -116,30 +126,26 @@ def heartbeat_of(worker_format: WorkerFormat, request: JoinGroupRequest | LeaveG
 
 
 def decide(
-    group: Group, request: GroupRequest, now_ms: int, settings: GroupSettings, rules: tuple[WorkerFormat, Step]
+    group: Group, request: GroupRequest, now_ms: int, client: Client, rules: ClassicRules
 ) -> Outcome[Response | None]:
     """Decide a request of the classic protocol, and apply its records.
-
-    Args:
-        rules: the format of what workers exchange, and the step of the connect protocol.
 
     Raises:
         GroupError: the request is rejected; no state changes.
     """
-    worker_format, step = rules
     match request:
         case JoinGroupRequest():
-            return _join(group, heartbeat_of(worker_format, request), step)
+            return _join(group, heartbeat_of(rules.worker_format, request), client, rules.step)
         case SyncGroupRequest():
-            return _sync(group, request, settings, worker_format)
+            return _sync(group, request, client, rules)
         case GroupHeartbeatRequest():
-            return _heartbeat(group, request, now_ms, settings)
+            return _heartbeat(group, request, now_ms, client, rules)
         case LeaveGroupRequest():
-            return _leave(group, request, worker_format, step)
+            return _leave(group, request, client, rules)
 
 
-def _join(group: Group, beat: HeartbeatRequest, step: Step) -> Outcome[Response | None]:
-    outcome = step(beat)
+def _join(group: Group, beat: HeartbeatRequest, client: Client, step: Step) -> Outcome[Response | None]:
+    outcome = step(beat, client)
     answer = outcome.response
     assert isinstance(answer, HeartbeatResponse)
     member_id = beat.member_id
@@ -161,16 +167,14 @@ def _join(group: Group, beat: HeartbeatRequest, step: Step) -> Outcome[Response 
     return replace(outcome, response=response)
 
 
-def _sync(
-    group: Group, request: SyncGroupRequest, settings: GroupSettings, worker_format: WorkerFormat
-) -> Outcome[Response | None]:
+def _sync(group: Group, request: SyncGroupRequest, client: Client, rules: ClassicRules) -> Outcome[Response | None]:
     """Return the response to the heartbeat in the member's last JoinGroup.
 
     It is in memory only: after a failover of the coordinator, or if it is of another generation, the member sends
     JoinGroup again. A rejected SyncGroup may be a late one of a dead process: as in Kafka, it does not prove that the
     member is alive.
     """
-    member = _sender(group, request)
+    member = _sender(group, request, client)
     answer = group.sync_responses.get(member.member_id)
     if answer is None or answer.member_epoch != request.generation_id:
         return Outcome(response=SyncGroupResponse(error_code=RebalanceInProgress.code))
@@ -178,16 +182,16 @@ def _sync(
         error_code=0,
         protocol_type=WORKER_PROTOCOL_TYPE,
         protocol_name=WORKER_PROTOCOL,
-        assignment=worker_format.encode_response(answer),
+        assignment=rules.worker_format.encode_response(answer),
     )
-    return Outcome(response=response, timers=(deadlines.session(group.group_id, member.member_id, settings),))
+    return Outcome(response=response, timers=(deadlines.session(group.group_id, member.member_id, rules.settings),))
 
 
 def _heartbeat(
-    group: Group, request: GroupHeartbeatRequest, now_ms: int, settings: GroupSettings
+    group: Group, request: GroupHeartbeatRequest, now_ms: int, client: Client, rules: ClassicRules
 ) -> Outcome[Response | None]:
     """Keep the member in the group; request that it join again if the response to its JoinGroup would be new to it."""
-    member = _sender(group, request)
+    member = _sender(group, request, client)
     epoch = group.current(member.member_id).epoch
     if request.generation_id != epoch:
         raise IllegalGeneration(f"GenerationId: got {request.generation_id}; the member is at epoch {epoch}")
@@ -199,16 +203,15 @@ def _heartbeat(
     )
     joins = epoch == JOIN_EPOCH
     if not joins:
-        outcome = connect_heartbeat(group, beat, now_ms, settings)  # its records are not applied
+        outcome = connect_heartbeat(group, beat, now_ms, rules.settings, client)  # its records are not applied
         joins = bool(outcome.records) or not outcome.parks
-    timers = (deadlines.session(group.group_id, member.member_id, settings),)
+    timers = (deadlines.session(group.group_id, member.member_id, rules.settings),)
     return Outcome(response=GroupHeartbeatResponse(error_code=RebalanceInProgress.code if joins else 0), timers=timers)
 
 
-def _leave(
-    group: Group, request: LeaveGroupRequest, worker_format: WorkerFormat, step: Step
-) -> Outcome[Response | None]:
-    """Remove members: the worker that sends the request, or those that an operator names."""
+def _leave(group: Group, request: LeaveGroupRequest, client: Client, rules: ClassicRules) -> Outcome[Response | None]:
+    """Remove members: the worker that sends the request, or those that an operator names, of whatever principal."""
+    operator = client._replace(principal=None)
     records: list[Record] = []
     timers: list[Timer] = []
     effects: list[Effect] = []
@@ -216,8 +219,10 @@ def _leave(
     for each in request.members or (LeavingMember(member_id=request.member_id),):
         code = 0
         try:
-            beat = heartbeat_of(worker_format, request) if each.metadata else _removal(group, each)
-            outcome = step(beat)
+            if each.metadata:
+                outcome = rules.step(heartbeat_of(rules.worker_format, request), client)
+            else:
+                outcome = rules.step(_removal(group, each), operator)
             assert isinstance(outcome.response, HeartbeatResponse)
             code = outcome.response.error_code
             records += outcome.records
@@ -250,15 +255,16 @@ def _removal(group: Group, leaving: LeavingMember) -> HeartbeatRequest:
     )
 
 
-def _sender(group: Group, request: SyncGroupRequest | GroupHeartbeatRequest) -> MemberRecord:
+def _sender(group: Group, request: SyncGroupRequest | GroupHeartbeatRequest, client: Client) -> MemberRecord:
     """The member of the classic protocol that sends a request (MG-12).
 
     Raises:
         UnknownMemberId: there is no such member, or it uses the connect protocol.
-        FencedInstanceId: another member has its instance id now.
+        FencedInstanceId: another member has its instance id now, or the member belongs to another principal.
     """
     check_sender(group, request.member_id, request.group_instance_id)
     member = group.members[request.member_id]
+    check_process(group, request.member_id, sender_of(member, client))  # the request itself has no process id
     if not member.classic or group.current(member.member_id).temporarily_left:
         raise UnknownMemberId(
             f"MemberId: got {printable(request.member_id)!r}; it is no member of the classic protocol"

@@ -38,9 +38,10 @@ from ...protocol.records.connect import ConnectorRecord, TargetState, TaskEntry
 from ...protocol.units import CONNECTOR, NO_UNITS, Unit, Units, counted, printable
 from .. import sizes
 from ..kernel.outcome import Outcome
+from ..registry import NO_CLIENT, Client
 from . import validate
 from .overlay import Overlay
-from .process import check_process
+from .process import check_process, sender_of
 from .settings import GroupSettings
 from .state import Group, runnable_units
 
@@ -55,7 +56,7 @@ class _Change:
 
 
 def update_connectors(
-    group: Group, request: UpdateConnectorsRequest, now_ms: int, settings: GroupSettings
+    group: Group, request: UpdateConnectorsRequest, now_ms: int, settings: GroupSettings, client: Client = NO_CLIENT
 ) -> Outcome[UpdateConnectorsResponse]:
     """Apply all changes or none.
 
@@ -68,7 +69,7 @@ def update_connectors(
     """
     validate.update_connectors(request)
     if request.member_id is not None:
-        check_process(group, request.member_id, request.process_id)
+        check_process(group, request.member_id, sender_of(request, client))
     overlay = Overlay(group, now_ms)
     epoch = group.epoch + 1
     changes: list[_Change] = []

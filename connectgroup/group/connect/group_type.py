@@ -27,12 +27,13 @@ from ..classic.step import GROUP_TYPE as CLASSIC
 from ..kernel.deadlines import session
 from ..kernel.effects import Compute
 from ..kernel.outcome import Outcome
-from ..registry import Client, Converted, GroupNumbers, Input, RequestTraits
+from ..registry import NO_CLIENT, Client, Converted, GroupNumbers, Input, RequestTraits
 from . import validate
-from .classic_members import WorkerFormat, decide as decide_classic, heartbeat_of, metadata_of
+from .classic_members import ClassicRules, WorkerFormat, decide as decide_classic, heartbeat_of, metadata_of
 from .describe import describe
 from .handle import error_response, on_load, step
 from .measure import measure
+from .process import sender_of
 from .settings import GroupSettings, ServerAssignment
 from .state import Group
 
@@ -76,7 +77,7 @@ class ConnectGroupType:
     def new(self, group_id: str) -> Group:
         return Group(group_id)
 
-    def traits(self, request: Any) -> RequestTraits:
+    def traits(self, request: Any, client: Client = NO_CLIENT) -> RequestTraits:
         """A heartbeat re-arms the session timer of its sender when it arrives.
 
         A join does not: it proves that the previous incarnation of its sender is dead. Otherwise a join that is
@@ -88,7 +89,7 @@ class ConnectGroupType:
                     group_id=group_id,
                     sender=member_id,
                     sequence=request.sequence,
-                    process_id=request.process_id,
+                    process=sender_of(request, client),
                     max_wait_ms=min(request.max_wait_ms, self.settings.max_park_ms),
                     renews=session(group_id, member_id, self.settings) if epoch > JOIN_EPOCH else None,
                     creates_group=epoch == JOIN_EPOCH,
@@ -98,7 +99,7 @@ class ConnectGroupType:
                     beat = heartbeat_of(self._worker_format, request)
                 except GroupError:
                     return RequestTraits(group_id=request.group_id)
-                return self.traits(beat)
+                return self.traits(beat, client)
             case DeleteRequest(group_ids=(group_id,)):
                 return RequestTraits(group_id=group_id)
             case _:
@@ -123,13 +124,14 @@ class ConnectGroupType:
 
     def step(self, group: Group, what: Input, now_ms: int, client: Client) -> Outcome[Response | None]:
         if isinstance(what, HeartbeatRequest) or not isinstance(what, GroupRequest):
-            return step(group, what, now_ms, self.settings, client_host=client.host, client_id=client.client_id)
+            return step(group, what, now_ms, self.settings, client=client)
 
-        def decide_heartbeat(beat: HeartbeatRequest) -> Outcome[Response | None]:
-            return step(group, beat, now_ms, self.settings, client_host=client.host, client_id=client.client_id)
+        def decide_heartbeat(beat: HeartbeatRequest, client: Client) -> Outcome[Response | None]:
+            return step(group, beat, now_ms, self.settings, client=client)
 
         try:
-            return decide_classic(group, what, now_ms, self.settings, (self._worker_format, decide_heartbeat))
+            rules = ClassicRules(self.settings, self._worker_format, decide_heartbeat)
+            return decide_classic(group, what, now_ms, client, rules)
         except GroupError as error:
             return Outcome(response=_refused(what, error))
 

@@ -31,6 +31,7 @@ from ..kernel.effects import Computed, Effect
 from ..kernel.outcome import Outcome
 from ..kernel.timers import TimerKey, TimerKind
 from ..kernel.unchanged import Key as UnchangedKey, keep, kept
+from ..registry import NO_CLIENT, Client
 from . import validate
 from .computation import effects_of, next_round, request_computation
 from .connectors import update_connectors
@@ -41,7 +42,7 @@ from .heartbeat import heartbeat
 from .install import install, install_computed, prepare
 from .leave import delay_over, process_ended, rebalance_timed_out, session_timed_out
 from .overlay import Overlay
-from .process import ProcessEnded
+from .process import ProcessEnded, sender_of
 from .restart import restart_member
 from .settings import GroupSettings
 from .state import Group
@@ -67,8 +68,7 @@ def handle(
     now_ms: int,
     settings: GroupSettings,
     *,
-    client_host: str = "",
-    client_id: str = "",
+    client: Client = NO_CLIENT,
 ) -> Outcome[Response]:
     """Decide one request. The group is only read; a rejected request writes no record.
 
@@ -77,13 +77,13 @@ def handle(
     try:
         match request:
             case HeartbeatRequest():
-                return heartbeat(group, request, now_ms, settings, client_host=client_host, client_id=client_id)
+                return heartbeat(group, request, now_ms, settings, client)
             case PrepareRequest():
-                return prepare(group, request, now_ms, settings)
+                return prepare(group, request, now_ms, settings, client)
             case InstallRequest():
-                return install(group, request, now_ms, settings)
+                return install(group, request, now_ms, settings, client)
             case UpdateConnectorsRequest():
-                return update_connectors(group, request, now_ms, settings)
+                return update_connectors(group, request, now_ms, settings, client)
             case DescribeRequest():
                 validate.group_id(group.group_id)
                 described = describe(group, now_ms, request=request, settings=settings)
@@ -145,11 +145,10 @@ def step(
     now_ms: int,
     settings: GroupSettings,
     *,
-    client_host: str = "",
-    client_id: str = "",
+    client: Client = NO_CLIENT,
 ) -> Outcome[Response | None]:
     """Decide, apply, and follow up. The group has changed when this returns."""
-    key = _reports_nothing(group, what, settings) if isinstance(what, HeartbeatRequest) else None
+    key = _reports_nothing(group, what, settings, client) if isinstance(what, HeartbeatRequest) else None
     if key is not None and (known := kept(group, key)):
         return known
     outcome: Outcome[Response | None]
@@ -160,7 +159,7 @@ def step(
     elif isinstance(what, ProcessEnded):
         outcome = process_ended(group, what, now_ms, settings)
     else:
-        outcome = handle(group, what, now_ms, settings, client_host=client_host, client_id=client_id)
+        outcome = handle(group, what, now_ms, settings, client=client)
     if key is not None:
         keep(group, key, outcome)
     records, timers = list(outcome.records), list(outcome.timers)
@@ -191,7 +190,9 @@ def step(
     )
 
 
-def _reports_nothing(group: Group, request: HeartbeatRequest, settings: GroupSettings) -> UnchangedKey | None:
+def _reports_nothing(
+    group: Group, request: HeartbeatRequest, settings: GroupSettings, client: Client
+) -> UnchangedKey | None:
     """The key of a heartbeat that reports nothing and does not join or leave; ``None`` for any other request."""
     if (
         request.owned is None
@@ -204,7 +205,7 @@ def _reports_nothing(group: Group, request: HeartbeatRequest, settings: GroupSet
         and not (request.labels or request.rack or request.capacity or request.host)
         and request.group_id == group.group_id
     ):
-        return request.member_id, request.member_epoch, request.process_id, request.instance_id, settings
+        return request.member_id, request.member_epoch, sender_of(request, client), request.instance_id, settings
     return None
 
 

@@ -34,12 +34,13 @@ from ..kernel.outcome import Outcome
 from ..kernel.reconcile import Target, reconcile
 from ..kernel.static import check_sender, former_static_member
 from ..kernel.timers import Timer
+from ..registry import NO_CLIENT, Client
 from . import delay, static, validate
 from .computation import ensure_computation
 from .leave import leave, remove_member
 from .members import store_member, store_statuses
 from .overlay import Overlay
-from .process import check_join, check_process
+from .process import check_join, check_process, sender_of
 from .settings import GroupSettings
 from .state import Group
 
@@ -49,9 +50,7 @@ def heartbeat(
     request: HeartbeatRequest,
     now_ms: int,
     settings: GroupSettings,
-    *,
-    client_host: str = "",
-    client_id: str = "",
+    client: Client = NO_CLIENT,
 ) -> Outcome[HeartbeatResponse]:
     """Process one heartbeat and advance the member one step towards its target assignment.
 
@@ -59,8 +58,7 @@ def heartbeat(
         group: state as of the last applied record.
         request: the decoded request, independent of the protocol version.
         now_ms: the coordinator's wall clock.
-        client_host: the member's network address; informational.
-        client_id: the client id in the request header; informational.
+        client: the client that sent it.
 
     Returns:
         An outcome. Its response is valid once its records have been applied in order. The response to a fenced member
@@ -73,13 +71,13 @@ def heartbeat(
     """
     validate.heartbeat(request, settings)
     if request.member_epoch < JOIN_EPOCH:
-        return leave(group, request, now_ms, settings)
+        return leave(group, request, now_ms, settings, client)
     overlay = Overlay(group, now_ms)
     joining: tuple[Timer, ...] = ()
     if request.member_epoch == JOIN_EPOCH:
-        joining = _join(overlay, request, settings, client_host, client_id)
+        joining = _join(overlay, request, settings, client)
     else:
-        fenced = _admit(group, request)
+        fenced = _admit(group, request, client)
         if fenced:
             cause = f"{request.member_id} was fenced: {fenced}"
             timers = remove_member(overlay, request.member_id, cause, settings, lost=True)
@@ -278,12 +276,10 @@ def _rebalance_timer(
 # Join
 
 
-def _join(
-    overlay: Overlay, request: HeartbeatRequest, settings: GroupSettings, client_host: str, client_id: str
-) -> tuple[Timer, ...]:
+def _join(overlay: Overlay, request: HeartbeatRequest, settings: GroupSettings, client: Client) -> tuple[Timer, ...]:
     """ "Creates the member should the member epoch be zero." A member that rejoins reports that it runs no units."""
     group, member_id = overlay.group, request.member_id
-    check_join(group, member_id, request.process_id, settings)
+    check_join(group, member_id, sender_of(request, client), settings)
     known, former = group.members.get(member_id), former_static_member(group, member_id, request.instance_id)
     timers: tuple[Timer, ...] = ()
     if former is not None:
@@ -301,7 +297,7 @@ def _join(
         group_id=group.group_id,
         member_id=member_id,
         instance_id=request.instance_id,
-        client_host=client_host,
+        client_host=client.host,
         rebalance_timeout_ms=request.rebalance_timeout_ms,
         server_assignor=request.server_assignor,
         assignors=request.client_assignors or (),
@@ -310,13 +306,14 @@ def _join(
         rack=request.rack,
         capacity=request.capacity,
         host=request.host,
-        client_id=printable(client_id, limit=MAX_NAME_BYTES),
+        client_id=printable(client.client_id, limit=MAX_NAME_BYTES),
         joined_epoch=known.joined_epoch if known is not None else 0,
         restart_requested=member_id in group.restart_requests
         if known is None
         else known.restart_requested and not group.current(member_id).temporarily_left,
         drain_requested=known is not None and known.drain_requested and not request.draining,
         process_id=request.process_id,
+        principal=client.principal,
         os_process=request.os_process,
         classic=request.classic,
     )
@@ -371,7 +368,7 @@ def _release_units(overlay: Overlay, member_id: str) -> None:
 # Stay
 
 
-def _admit(group: Group, request: HeartbeatRequest) -> str | None:
+def _admit(group: Group, request: HeartbeatRequest, client: Client) -> str | None:
     """Check that the member exists and that its member epoch is the current one.
 
     Returns:
@@ -386,7 +383,7 @@ def _admit(group: Group, request: HeartbeatRequest) -> str | None:
             f"GroupId: got {printable(request.group_id)!r}; there is no such group; join with epoch 0"
         )
     check_sender(group, request.member_id, request.instance_id)
-    check_process(group, request.member_id, request.process_id)
+    check_process(group, request.member_id, sender_of(request, client))
     current = group.current(request.member_id)
     if current.temporarily_left:
         # A late copy of a request sent before the member left: it must not cost the member its reserved units.

@@ -32,9 +32,10 @@ from ..kernel.computation import (
 from ..kernel.effects import Computed
 from ..kernel.outcome import Outcome
 from ..kernel.selection import select_assignor
+from ..registry import NO_CLIENT, Client
 from . import validate
 from .overlay import Overlay
-from .process import check_process
+from .process import check_process, sender_of
 from .settings import GroupSettings, ServerAssignment
 from .state import Group
 from .target import (
@@ -54,16 +55,20 @@ def _chosen(group: Group, member_id: str) -> ComputationRecord:
     return computation
 
 
-def prepare(group: Group, request: PrepareRequest, now_ms: int, settings: GroupSettings) -> Outcome[PrepareResponse]:
+def prepare(
+    group: Group, request: PrepareRequest, now_ms: int, settings: GroupSettings, client: Client = NO_CLIENT
+) -> Outcome[PrepareResponse]:
     """Send the chosen member the input of its assignor, as ``kernel.install.prepare``."""
     validate.prepare(request)
-    check_process(group, request.member_id, request.process_id)
+    check_process(group, request.member_id, sender_of(request, client))
     overlay = Overlay(group, now_ms)
     assignor, timers = rules.prepare(overlay, request.member_id, request.member_epoch)
     return Outcome(response=group_state(overlay, assignor, settings), records=tuple(overlay.records), timers=timers)
 
 
-def install(group: Group, request: InstallRequest, now_ms: int, settings: GroupSettings) -> Outcome[InstallResponse]:
+def install(
+    group: Group, request: InstallRequest, now_ms: int, settings: GroupSettings, client: Client = NO_CLIENT
+) -> Outcome[InstallResponse]:
     """Install a computed target assignment, atomically.
 
     The request is validated against the chosen member and the group epoch it prepared, never against the member epoch,
@@ -82,7 +87,7 @@ def install(group: Group, request: InstallRequest, now_ms: int, settings: GroupS
     """
     validate.install(request)
     rules.check_member(group, request.member_id)
-    check_process(group, request.member_id, request.process_id)
+    check_process(group, request.member_id, sender_of(request, client))
     if _is_repeat(group, request):
         return Outcome(response=InstallResponse())
     if request.group_epoch != _prepared_epoch(group, request.member_id):

@@ -14,15 +14,18 @@ from ..kernel import deadlines
 from ..kernel.outcome import Outcome
 from ..kernel.static import check_sender
 from ..kernel.timers import Timer
+from ..registry import NO_CLIENT, Client
 from . import delay, static
 from .computation import ensure_computation
 from .overlay import Overlay
-from .process import ProcessEnded, check_process
+from .process import ProcessEnded, check_process, sender_of
 from .settings import GroupSettings
 from .state import Group
 
 
-def leave(group: Group, request: HeartbeatRequest, now_ms: int, settings: GroupSettings) -> Outcome[HeartbeatResponse]:
+def leave(
+    group: Group, request: HeartbeatRequest, now_ms: int, settings: GroupSettings, client: Client = NO_CLIENT
+) -> Outcome[HeartbeatResponse]:
     """Process a leave.
 
     Epoch -1: the member leaves permanently, or another process that knows of its death reports it, with the process id
@@ -34,7 +37,7 @@ def leave(group: Group, request: HeartbeatRequest, now_ms: int, settings: GroupS
     if not group.exists:
         raise GroupIdNotFound(f"GroupId: got {printable(request.group_id)!r}; there is no such group")
     check_sender(group, request.member_id, request.instance_id)
-    check_process(group, request.member_id, request.process_id)
+    check_process(group, request.member_id, sender_of(request, client))
     overlay = Overlay(group, now_ms)
     if request.member_epoch == STATIC_LEAVE_EPOCH:
         timers: tuple[Timer, ...] = ()
@@ -105,7 +108,7 @@ def process_ended(group: Group, ended: ProcessEnded, now_ms: int, settings: Grou
     scheduled rebalance delay keeps its units for it; without a delay, its session timeout is its time to return.
     """
     member = group.members.get(ended.member_id)
-    if member is None or ended.process_id == -1 or member.process_id != ended.process_id:
+    if member is None or member.process_id == -1 or not group.process_of(ended.member_id).accepts(ended.process):
         return Outcome(response=None)
     kept_by_session = member.instance_id is not None and not settings.scheduled_delay_ms
     if kept_by_session or group.current(ended.member_id).temporarily_left:

@@ -34,6 +34,7 @@ from ...protocol.records.connect import (
 from ...protocol.units import NO_UNITS, Unit, Units
 from ..kernel.current import NOTHING, Current
 from ..kernel.outcome import Outcome
+from ..kernel.process import ANY_PROCESS, Process
 from ..kernel.unchanged import Key as UnchangedKey
 from ..sizes import connector_bytes
 from .stops import Stops
@@ -128,10 +129,10 @@ class Group:
         """The member's current assignment; empty for a member without a record."""
         return self.currents.get(member_id, NOTHING)
 
-    def process_of(self, sender: str) -> int:
-        """The process that joined as the member; -1 if unknown."""
+    def process_of(self, sender: str) -> Process:
+        """The process that joined as the member; ``ANY_PROCESS`` if there is no such member."""
         member = self.members.get(sender)
-        return -1 if member is None else member.process_id
+        return ANY_PROCESS if member is None else Process(member.process_id, member.principal)
 
     def target(self, member_id: str) -> Target:
         """The member's target assignment."""

@@ -49,7 +49,7 @@ from ..kernel.outcome import Outcome
 from ..kernel.timers import Timer, TimerKey, TimerKind
 from ..kernel.unchanged import Key as UnchangedKey, keep, kept
 from ..offsets.rules import refused_commit, refused_fetch
-from ..registry import Client, Converted, GroupNumbers, Input, RequestTraits, Retired
+from ..registry import NO_CLIENT, Client, Converted, GroupNumbers, Input, RequestTraits, Retired
 from . import classic_members, offsets, validate
 from .classic_members import ClassicRules, session_timer
 from .computation import compute_timed_out, effects_of, ensure_computation
@@ -133,7 +133,7 @@ class ConsumerGroupType:
     def new(self, group_id: str) -> ConsumerGroup:
         return ConsumerGroup(group_id)
 
-    def traits(self, request: Any) -> RequestTraits:
+    def traits(self, request: Any, client: Client = NO_CLIENT) -> RequestTraits:
         """A heartbeat re-arms the session timer of its sender when it arrives; a join does not.
 
         A join may be parked until the target assignment that it causes is computed.

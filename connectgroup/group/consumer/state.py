@@ -28,6 +28,7 @@ from ...protocol.units import Partitions, TopicPartition
 from ..kernel.current import NOTHING, Current
 from ..kernel.holders import Holders
 from ..kernel.outcome import Outcome
+from ..kernel.process import ANY_PROCESS, Process
 from ..kernel.unchanged import Key as UnchangedKey
 from ..offsets.state import Offsets
 
@@ -101,9 +102,9 @@ class ConsumerGroup:
         """Whether a record created this group."""
         return self.epoch > 0
 
-    def process_of(self, sender: str) -> int:
+    def process_of(self, sender: str) -> Process:
         """Unknown: Kafka's consumers send no process id."""
-        return -1
+        return ANY_PROCESS
 
     @property
     def is_vacant(self) -> bool:

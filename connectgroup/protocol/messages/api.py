@@ -107,13 +107,17 @@ Response = (
 class Handler(Protocol):
     """The contract between client and server; every transport implements exactly this."""
 
-    async def handle(self, request: Request, *, client_host: str, client_id: str = "") -> Response:
+    async def handle(
+        self, request: Request, *, client_host: str, client_id: str = "", principal: str | None = ""
+    ) -> Response:
         """Process one request.
 
         Args:
             request: the decoded request, independent of the protocol version.
             client_host: the client's network address; informational.
             client_id: the client id in the request header, empty if null; informational.
+            principal: the authenticated user of the connection, or the name in its TLS certificate; empty: there is no
+                authentication; null: the caller is a part of the handler's own process that acts for any principal.
 
         Returns:
             The response of the request's own type. A rejected request has a response with an error code.
@@ -124,10 +128,18 @@ class Handler(Protocol):
 class DirectHandler(Protocol):
     """A handler that can process some requests without a task for each: creating one takes as long as a heartbeat."""
 
-    def begin(self, request: Request, *, client_host: str, client_id: str, respond: Callable[[Response], None]) -> bool:
+    def begin(
+        self,
+        request: Request,
+        *,
+        client_host: str,
+        client_id: str,
+        principal: str | None,
+        respond: Callable[[Response], None],
+    ) -> bool:
         """Begin to process one request, or return false: ``handle`` is to be called.
 
         Args:
-            request, client_host, client_id: as for ``handle``.
+            request, client_host, client_id, principal: as for ``handle``.
             respond: called once with the response, possibly before this returns.
         """

@@ -103,6 +103,7 @@ class MemberRecord:
         restart_requested: *(tagged)* an operator has requested that the worker restart; the member has not left yet.
         drain_requested: *(tagged)* an operator has requested that the worker drain; the member does not drain yet.
         process_id: *(tagged)* the process that joined as the member; -1 if unknown (PD-15).
+        principal: *(tagged)* the principal of the connection on which it joined (``Handler.handle``); null if unknown.
         os_process: *(tagged)* its name to the operating system (``HeartbeatRequest.os_process``); empty if unknown.
         classic: *(tagged)* the member uses the classic protocol (``classic_members``).
     """
@@ -124,6 +125,7 @@ class MemberRecord:
     restart_requested: bool = False
     drain_requested: bool = False
     process_id: int = -1
+    principal: str | None = None
     os_process: str = ""
     classic: bool = False
 

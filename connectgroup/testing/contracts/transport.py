@@ -50,7 +50,9 @@ class ScriptedHandler:
         self._gates: dict[str, asyncio.Event] = {}
         self._news = asyncio.Condition()
 
-    async def handle(self, request: Request, *, client_host: str, client_id: str = "") -> Response:
+    async def handle(
+        self, request: Request, *, client_host: str, client_id: str = "", principal: str | None = ""
+    ) -> Response:
         self.hosts.add(client_host)
         match request:
             case HeartbeatRequest():
