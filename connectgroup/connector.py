@@ -32,8 +32,8 @@ class Batch:
         read: records read from the source; null if it is not known how many the transforms dropped.
         rows: records after the transforms.
         dead_letters: records that could not be processed.
-        read_s: seconds to read and transform the batch.
-        commit_s: seconds that the sink took.
+        read_s: seconds to read and transform the batch; if Spark's workers write the rows, to write them, too.
+        commit_s: seconds that the commit took.
         committed: false if the commit failed.
         read_bytes: bytes read from the source; null if it is not known.
         written_bytes: bytes of the records as they were passed to the sink (a pipeline: in Arrow's format); null if it

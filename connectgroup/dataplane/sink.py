@@ -153,8 +153,8 @@ class PartSink(Sink):
     """A sink whose rows Spark's workers can write themselves, next to the code that reads them (``spark.writing``)."""
 
     @abstractmethod
-    def part_writer(self, owner: Owner) -> PartWriter:
-        """Return what writes the parts of the owner's batches."""
+    def part_writer(self, owner: Owner) -> PartWriter | None:
+        """Return what writes the parts of the owner's batches; None: all batches are committed with ``commit``."""
 
     @abstractmethod
     def commit_parts(self, owner: Owner, ranges: Sequence[Range], parts: Sequence[Part]) -> bool:
@@ -162,4 +162,4 @@ class PartSink(Sink):
 
     @abstractmethod
     def discard_parts(self, owner: Owner) -> None:
-        """Delete the parts that were not committed. Called after the last commit, before ``close``."""
+        """Delete the parts that were written and not given to ``commit_parts``. Called before ``close``."""

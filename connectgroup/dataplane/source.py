@@ -54,9 +54,11 @@ class PartReader(ABC):
     """Plans the batches of one task, and divides them into parts that Python code reads. Used by one thread.
 
     Attributes:
+        columns: the columns of the rows.
         read_part: yields the rows of a part, the same ones each time. Spark's workers call it: it can be pickled.
     """
 
+    columns: Columns
     read_part: Callable[[Range], Iterator[pa.RecordBatch]]
 
     @abstractmethod

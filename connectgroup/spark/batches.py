@@ -14,7 +14,7 @@ from ..connector import Batch
 from ..dataplane.committing import CommitQueue
 from ..dataplane.dead_letters import DeadLetter, DeadLetterSink
 from ..dataplane.ownership import Owner, Range
-from ..dataplane.sink import PartSink
+from ..dataplane.sink import PartSink, PartWriter
 from ..dataplane.transform import RowTransform
 from .errors import SparkError
 from .remote import frame_of
@@ -126,18 +126,24 @@ class Batches:
         work = self._work(ranges, *read)
         self._task.commits.submit(partial(self._commit, ranges, work, time.monotonic() - began_s))
 
-    def take_parts(self, session: SparkSession, reader: PartReader, ranges: Sequence[Range]) -> None:
+    def take_parts(self, session: SparkSession, reader: PartReader, write: PartWriter, ranges: Sequence[Range]) -> None:
         """Have Spark's workers write a batch that this process drives, and hand its parts over to be committed."""
         with self._reporting():
             assert isinstance(self._sink, PartSink)
             began_s = time.monotonic()
-            parts = write_parts(session, reader, ranges, self._sink.part_writer(self._owner))
+            parts = write_parts(session, reader, ranges, write)
             work = Work(
                 rows=sum(part.rows for part in parts),
                 bytes=sum(part.row_bytes for part in parts),
                 commit=partial(self._sink.commit_parts, self._owner, ranges, parts),
             )
             self._task.commits.submit(partial(self._commit, ranges, work, time.monotonic() - began_s))
+
+    def discard_parts(self) -> None:
+        """Delete the parts of a batch that was not written to its end."""
+        self._task.commits.wait()
+        assert isinstance(self._sink, PartSink)
+        self._sink.discard_parts(self._owner)
 
     def commit_rows(self, session: SparkSession, table: pa.Table, ranges: Sequence[Range]) -> None:
         """Commit a batch that was polled in this process. Without transforms there is nothing for Spark to compute."""

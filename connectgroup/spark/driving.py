@@ -8,6 +8,7 @@ workers write the rows themselves (``writing``).
 from __future__ import annotations
 
 import contextlib
+import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from ..dataplane.source import BatchReader, PartReader
+
+logger = logging.getLogger(__name__)
 
 Take = Callable[[Sequence[Range]], None]
 """Reads the ranges of a batch. When it returns, all earlier batches are committed."""
@@ -45,7 +48,8 @@ class Driving(Triggered):
         while not self._stopping:
             end = self._reader.plan(self._at)
             ranges = list(ranges_between(self._at, end))
-            if not ranges:
+            # Planning takes a while: a stop meanwhile has found no operation to end.
+            if not ranges or self._stopping:
                 return
             self._take(ranges)
             self._at = end
@@ -63,9 +67,15 @@ class LocalDriving(Driving):
         *,
         interval_ms: int,
         session: SparkSession,
+        discard: Callable[[], None],
     ) -> None:
+        """Store the arguments; ``start`` starts.
+
+        Args:
+            discard: deletes what was written of a batch that has failed or was ended.
+        """
         super().__init__(name, reader, positions, take, interval_ms=interval_ms)
-        self._context, self._tag = session.sparkContext, uuid.uuid4().hex
+        self._context, self._discard, self._tag = session.sparkContext, discard, uuid.uuid4().hex
 
     def _trigger(self) -> None:
         # Tags belong to the thread.
@@ -77,3 +87,9 @@ class LocalDriving(Driving):
         with contextlib.suppress(Exception):  # Java has ended, and with it the operation
             self._context.cancelJobsWithTag(self._tag)
         super().stop()
+
+    def _end(self) -> None:
+        try:
+            self._discard()
+        except Exception as error:
+            logger.debug("%s: the next owner deletes its files: %s", self.name, error)

@@ -17,7 +17,8 @@ def root_cause(error: BaseException) -> BaseException:
     """Return the one error a user should see, without the wrapping that Spark adds.
 
     An error of this package is returned unchanged, whether it arrives as an object or as text in a stack trace.
-    Any other error becomes a ``SparkError`` with the innermost line of Spark's message.
+    Any other error becomes a ``SparkError`` with the last line of a Python traceback, or the innermost line of Spark's
+    message.
     """
     if isinstance(error, ConnectGroupError):
         return error
@@ -26,7 +27,8 @@ def root_cause(error: BaseException) -> BaseException:
     if found:
         # The last match in a Python trace is the raised exception; the same text may be quoted several times.
         return _BY_NAME[found[-1]["name"]](found[-1]["message"].strip())
-    causes = [match["message"].strip() for match in _CAUSED_BY.finditer(text)]
+    raised = [match["message"].strip() for match in _RAISED.finditer(text)]
+    causes = raised or [match["message"].strip() for match in _CAUSED_BY.finditer(text)]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     summary = causes[-1] if causes else lines[0] if lines else type(error).__name__
     return SparkError(f"Spark query failed: {printable(summary, limit=300)}")
@@ -44,4 +46,5 @@ _BY_NAME: dict[str, type[DataPlaneError]] = {
 _OURS = re.compile(r"connectgroup\.(?:spark\.|dataplane\.)?errors\.(?P<name>\w+): (?P<message>[^\n]*)")
 
 
+_RAISED = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t][^\n]*\n)+(?P<message>\S[^\n]*)")
 _CAUSED_BY = re.compile(r"^Caused by: (?P<message>[^\n]*)", re.MULTILINE)

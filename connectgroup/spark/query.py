@@ -28,11 +28,9 @@ from ..connector import Batch, Task, TaskContext
 from ..dataplane.columns import Columns
 from ..dataplane.committing import CommitQueue
 from ..dataplane.dead_letters import DeadLetter, DeadLetterSink, log_dead_letters
-from ..dataplane.errors import SinkError
 from ..dataplane.iterator import IteratorSource
 from ..dataplane.ownership import Owner
 from ..dataplane.polling import Polling
-from ..dataplane.sink import PartSink
 from ..dataplane.triggering import Triggered
 from .batches import Batches
 from .driving import Driving, LocalDriving
@@ -41,7 +39,7 @@ from .measuring import Measuring
 from .remote import RemoteSession, TaskKey, own_session, remote_address, shown_address
 from .session import kill_session, session_is_alive, spark_session
 from .transforms.chain import Chain, columns_after
-from .writing import part_reader
+from .writing import direct_batches
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -144,10 +142,15 @@ class SparkTask(Task):
                 take = partial(batches.take_frame, session, reader)
                 self._query = driving = Driving(self._name, reader, positions, take, interval_ms=self._interval_ms())
                 driving.start()
-            elif (parts := part_reader(source, positions, chain, sink)) is not None:
-                take = partial(batches.take_parts, session, parts)
+            elif (direct := direct_batches(source, positions, chain, sink, owner)) is not None:
                 self._query = driving = LocalDriving(
-                    self._name, parts, positions, take, interval_ms=self._interval_ms(), session=session
+                    self._name,
+                    direct[0],
+                    positions,
+                    partial(batches.take_parts, session, *direct),
+                    interval_ms=self._interval_ms(),
+                    session=session,
+                    discard=batches.discard_parts,
                 )
                 driving.start()
             else:
@@ -165,7 +168,7 @@ class SparkTask(Task):
             measuring = Measuring(self._context, source, batches.reached, self._query, self.commits, self._stopping)
             threading.Thread(target=measuring.run, name=f"measure {unit}", daemon=True).start()
             watcher = threading.Thread(
-                target=self._watch, args=(self._query, owner, sink, checkpoint), name=f"watch {unit}", daemon=True
+                target=self._watch, args=(self._query, sink, checkpoint), name=f"watch {unit}", daemon=True
             )
             watcher.start()
         except BaseException as error:
@@ -226,7 +229,7 @@ class SparkTask(Task):
         chance = random.Random(self._name)
         return max(1, round(self._pipeline.trigger_ms * (1 + JITTER * chance.uniform(-1, 1))))
 
-    def _watch(self, query: StreamingQuery | Triggered, owner: Owner, sink: Sink, checkpoint: Path) -> None:
+    def _watch(self, query: StreamingQuery | Triggered, sink: Sink, checkpoint: Path) -> None:
         """Wait for the query's end, clean up, and report the failure once unless ``stop`` was called."""
         error: BaseException
         try:
@@ -245,9 +248,6 @@ class SparkTask(Task):
                 )
         elif not session_is_alive():
             cause = SparkError("Spark's Java process has ended; allowed: the task starts again, on a new one")
-        if isinstance(query, LocalDriving) and isinstance(sink, PartSink):
-            with contextlib.suppress(SinkError):  # the next owner deletes them
-                sink.discard_parts(owner)
         sink.close()
         self._close_session()
         shutil.rmtree(checkpoint, ignore_errors=True)

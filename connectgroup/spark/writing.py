@@ -12,11 +12,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..dataplane.ownership import Range
+from ..dataplane.columns import to_arrow
+from ..dataplane.errors import SourceError
+from ..dataplane.ownership import Owner, Range
 from ..dataplane.sink import Part, PartSink, PartWriter
+from ..protocol.units import printable
+from .errors import SparkError
 from .session import runs_here
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
     from ..dataplane.sink import Sink
@@ -24,24 +29,56 @@ if TYPE_CHECKING:
     from .transforms.chain import Chain
 
 
-def part_reader(source: Source, positions: Mapping[str, int], chain: Chain, sink: Sink) -> PartReader | None:
-    """Return what plans and reads the batches of a task whose rows do not pass through Java; None if they do.
+def direct_batches(
+    source: Source, positions: Mapping[str, int], chain: Chain, sink: Sink, owner: Owner
+) -> tuple[PartReader, PartWriter] | None:
+    """Return what reads and writes the batches of a task whose rows do not pass through Java; None if they do.
 
     Spark's workers are on this machine then: those of a cluster may not have the sink's directory.
     """
     if chain or not isinstance(sink, PartSink) or not runs_here():
         return None
-    return source.part_batches(positions)
+    write = sink.part_writer(owner)
+    reader = None if write is None else source.part_batches(positions)
+    return None if write is None or reader is None else (reader, write)
 
 
 def write_parts(session: SparkSession, reader: PartReader, ranges: Sequence[Range], write: PartWriter) -> list[Part]:
-    """Have Spark's workers write the rows of ranges, several at once; return the parts in the order of the ranges."""
-    wanted, read = reader.parts(ranges), reader.read_part
+    """Have Spark's workers write the rows of ranges, several at once; return the parts in the order of the ranges.
 
-    def parts(some: Iterable[tuple[str, Range]]) -> Iterator[Part]:
+    Raises:
+        SparkError: Spark has ended before it has returned all parts.
+    """
+    wanted, read, columns = reader.parts(ranges), reader.read_part, reader.columns
+
+    def parts(some: Iterable[tuple[str, Range]]) -> Iterator[list[Part]]:
+        schema = to_arrow(columns)
         for name, part in some:
-            yield from write(replace(part, slice=name), read(part))
+            rows = (fitting(batch, schema, name) for batch in read(part))
+            yield list(write(replace(part, slice=name), rows))
 
     context = session.sparkContext
     # An RDD: a DataFrame of the ranges would be analyzed and compiled for each batch, which takes 0.1 s.
-    return context.parallelize(wanted, min(len(wanted), context.defaultParallelism)).mapPartitions(parts).collect()
+    found = context.parallelize(wanted, min(len(wanted), context.defaultParallelism)).mapPartitions(parts).collect()
+    # PySpark takes the end of the connection for the end of the result.
+    if len(found) != len(wanted):
+        raise SparkError(f"Spark has returned {len(found)} of {len(wanted)} parts; allowed: a Java that runs on")
+    return [part for some in found for part in some]
+
+
+def fitting(batch: pa.RecordBatch, schema: pa.Schema, slice_name: str) -> pa.RecordBatch:
+    """Return the rows of a source with the types of its columns.
+
+    Raises:
+        SourceError: the names are others, or a value does not fit.
+    """
+    import pyarrow as pa
+
+    if batch.schema.equals(schema):
+        return batch
+    try:
+        return batch.cast(schema)
+    except (pa.ArrowException, ValueError) as error:
+        found = ", ".join(f"{each.name} {each.type}" for each in batch.schema)
+        allowed = ", ".join(f"{each.name} {each.type}" for each in schema)
+        raise SourceError(f"slice {printable(slice_name)}: rows of {printable(found)}; allowed: {allowed}") from error

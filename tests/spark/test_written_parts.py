@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import threading
+import types
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from pyspark import RDD
 
-from connectgroup.dataplane.errors import Fenced, OffsetConflict
-from connectgroup.dataplane.ownership import Range, ranges_between
+from connectgroup.dataplane.columns import from_ddl, to_arrow
+from connectgroup.dataplane.errors import Fenced, OffsetConflict, SourceError
+from connectgroup.dataplane.ownership import Owner, Range, ranges_between
 from connectgroup.dataplane.sink import Part
+from connectgroup.spark.driving import LocalDriving
+from connectgroup.spark.errors import SparkError, root_cause
 from connectgroup.spark.session import spark_session
 from connectgroup.spark.sinks.manifest import MANIFEST, ManifestSink, read_committed
 from connectgroup.spark.sinks.parquet import ParquetSink
 from connectgroup.spark.sources import files
 from connectgroup.spark.sources.file_settings import FileSettings
 from connectgroup.spark.sources.files import FileSource
+from connectgroup.spark.sources.listing import list_inodes
+from connectgroup.spark.writing import fitting
 from connectgroup.testing.contracts.sink import every, owner, span
 
 from .conftest import Bench
@@ -113,10 +122,64 @@ def status_of_last_job() -> str:
     return "" if job is None else job.status
 
 
+def test_result_that_ends_early_is_no_batch(tmp_path: Path, spark: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Java dies while it returns the parts: PySpark takes the end of the connection for the end of the result."""
+    monkeypatch.setattr(files, "PART_BYTES", 1000)
+    collect = RDD.collect
+    monkeypatch.setattr(RDD, "collect", lambda self: collect(self)[:-1])
+    bench = Bench(tmp_path, "parquet")
+    bench.write("one.csv", range(1000))
+    error = bench.start(1).failure()
+    bench.runs[0].task.stop()
+    assert isinstance(error, SparkError)
+    assert " parts; allowed: a Java that runs on" in str(error)
+    assert bench.seen() == []
+    assert others(bench.output) == set()
+
+
+def test_error_of_python_code_in_a_worker_of_spark_is_named(spark: None) -> None:
+    with pytest.raises(Exception) as raised:
+        spark_session().sparkContext.parallelize([0], 1).map(lambda number: 1 // number).collect()
+    error = str(root_cause(raised.value))
+    assert error.startswith("Spark query failed: ZeroDivisionError: integer division")
+
+
+def test_batch_that_was_planned_while_the_query_stopped_is_not_read() -> None:
+    stopping, taken = threading.Event(), list[object]()
+
+    class Context:
+        """Stands for Spark's context: the query does not get as far as to use it."""
+
+        def addJobTag(self, tag: str) -> None: ...
+
+        def cancelJobsWithTag(self, tag: str) -> None:
+            stopping.set()
+
+    class Reader:
+        def plan(self, start: dict[str, int]) -> dict[str, int]:
+            thread.start()
+            assert stopping.wait(30)
+            return {"a": 1}
+
+    driving = LocalDriving(
+        "c-0@1",
+        cast(Any, Reader()),
+        {},
+        taken.append,
+        interval_ms=1,
+        session=cast(Any, types.SimpleNamespace(sparkContext=Context())),
+        discard=lambda: None,
+    )
+    thread = threading.Thread(target=driving.stop)
+    driving.start()
+    driving.awaitTermination()
+    assert taken == []
+
+
 def written(sink: ManifestSink, token: int, start: int, end: int) -> list[Part]:
     """A batch of one row a position, written in two parts."""
-    parts = list[Part]()
-    write = sink.part_writer(owner(token))
+    parts, write = list[Part](), sink.part_writer(owner(token))
+    assert write is not None
     for at in (range(start, (start + end) // 2), range((start + end) // 2, end)):
         rows = pa.record_batch({"a": pa.array(list(at))})
         parts += write(Range(slice="s", start=at.start, end=at.stop), iter([rows]))
@@ -131,8 +194,9 @@ def test_parts_are_fenced_replayed_and_discarded_as_rows_are(tmp_path: Path) -> 
     zombie, successor = ParquetSink(tmp_path / "out"), ParquetSink(tmp_path / "out")
     zombie.claim(owner(1), every)
     assert zombie.commit_parts(owner(1), span(0, 4), written(zombie, 1, 0, 4)) is True
-    assert zombie.commit_parts(owner(1), span(0, 4), written(zombie, 1, 0, 4)) is False
-    assert others(tmp_path / "out") == set()
+    replayed, after = written(zombie, 1, 0, 4), written(zombie, 1, 4, 8)
+    assert zombie.commit_parts(owner(1), span(0, 4), replayed) is False
+    assert others(tmp_path / "out") == {f".{part.name}" for part in after}, "the next batch is written meanwhile"
     with pytest.raises(OffsetConflict):
         zombie.commit_parts(owner(1), span(6, 8), written(zombie, 1, 6, 8))
     late = written(zombie, 1, 4, 8)
@@ -154,6 +218,7 @@ def test_part_without_rows_is_no_file_and_many_rows_are_several(tmp_path: Path) 
     sink = ParquetSink(tmp_path / "out")
     sink.claim(owner(1), every)
     write = sink.part_writer(owner(1))
+    assert write is not None
     whole = Range(slice="s", start=0, end=9)
     assert list(write(whole, iter([pa.record_batch({"a": pa.array([], pa.int64())})]))) == []
     assert sink.commit_parts(owner(1), [whole], []) is True
@@ -161,7 +226,51 @@ def test_part_without_rows_is_no_file_and_many_rows_are_several(tmp_path: Path) 
     parts = list(write(Range(slice="s", start=9, end=10), iter([large] * 20)))
     assert [part.rows >> 20 for part in parts] == [8, 8, 4]
     assert [part.row_bytes >> 20 for part in parts] == [64, 64, 32]
+    assert list_inodes(tmp_path / "out", "*.parquet", {}) == {}, "a source skips files that are not committed"
+    sink.commit_parts(owner(1), [Range(slice="s", start=9, end=10)], parts)
     assert all((tmp_path / "out" / part.name).stat().st_size == part.bytes for part in parts)
+
+
+class OwnCommit(ParquetSink):
+    """A plug-in that does something else with its rows."""
+
+    def commit(self, owner: Owner, ranges: Sequence[Range], rows: pa.Table) -> bool:
+        return super().commit(owner, ranges, rows)
+
+
+def test_sinks_that_workers_of_spark_cannot_have_commit_rows(tmp_path: Path) -> None:
+    assert OwnCommit(tmp_path / "out").part_writer(owner(1)) is None
+    sink = ParquetSink(tmp_path / "out")
+    sink.lock = threading.Lock()  # type: ignore[attr-defined]
+    assert sink.part_writer(owner(1)) is None
+
+
+def test_rows_of_a_source_have_the_types_of_its_columns() -> None:
+    schema = to_arrow(from_ddl("a BIGINT, s STRING"))
+    rows = pa.record_batch({"a": pa.array([1, None], pa.int32()), "s": pa.array(["x", "y"]).dictionary_encode()})
+    fitted = fitting(rows, schema, "one")
+    assert fitted.schema == schema
+    assert fitted.to_pylist() == [{"a": 1, "s": "x"}, {"a": None, "s": "y"}]
+    others = pa.record_batch({"b": [1], "s": ["x"]}), pa.record_batch({"a": ["x"], "s": ["x"]})
+    for other in others:
+        with pytest.raises(SourceError, match=r"slice one: rows of .*; allowed: a int64, s string"):
+            fitting(other, schema, "one")
+
+
+def test_file_that_was_renamed_after_the_plan_is_not_divided_by_the_lines_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "PART_BYTES", 1000)
+    (tmp_path / "log").write_text("".join(f"line {n:04} of the old file\n" for n in range(100)))
+    settings = FileSettings.model_validate({"path": str(tmp_path), "format": "text"})
+    reader = FileSource.create(settings, task=0, tasks=1).part_batches({})
+    ranges = [*ranges_between({}, reader.plan({}))]
+    (tmp_path / "log").rename(tmp_path / "log.1")
+    (tmp_path / "log").write_text("new\n" * 2000)
+    read = [
+        row["value"] for _, part in reader.parts(ranges) for rows in reader.read_part(part) for row in rows.to_pylist()
+    ]
+    assert read == [f"line {n:04} of the old file" for n in range(100)]
 
 
 def test_batches_are_larger_where_no_process_has_all_of_their_rows(tmp_path: Path) -> None:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 import logging
-import os
+import pickle
 import re
 import uuid
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, ClassVar, Final, Self
@@ -31,14 +30,13 @@ from ...dataplane.settings import PluginSettings, require_absolute
 from ...dataplane.sink import Part, PartSink, PartWriter
 from ...errors import ConfigError
 from .compaction import REPLACED_TABLE, Compaction, Run, delete_replaced, replace, run_to_compact
+from .new_files import PartFiles, disk_says, hidden_name, show, write_synced
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 logger = logging.getLogger(__name__)
 
-PART_BYTES: Final = 64 << 20
-"""Bytes of rows at which a part ends, and the next one begins."""
 MANIFEST: Final = "_manifest.sqlite"
 """Name of the manifest, in the same directory as the other files; it lists the committed files."""
 
@@ -163,29 +161,48 @@ class ManifestSink(PartSink):
             return self._store.commit(owner, ranges)
         path = self._new_file(owner)
         try:
-            size = _write_synced(path, partial(self.encode, rows))
+            size = write_synced(path, partial(self.encode, rows))
             listed = {each.slice: [each.start, each.end] for each in ranges}
-            return self._list(owner, ranges, [(path.name, rows.num_rows, size, listed)])
+            is_new = self._list(owner, ranges, [(path.name, rows.num_rows, size, listed)])
         except OSError as error:
             path.unlink(missing_ok=True)
-            raise SinkError(f"{path}: {_disk_says(error)}") from error
+            raise SinkError(f"{path}: {disk_says(error)}") from error
+        if not is_new:
+            path.unlink(missing_ok=True)
+        return is_new
 
-    def part_writer(self, owner: Owner) -> PartWriter:
-        return _Writer(self, owner)
+    def part_writer(self, owner: Owner) -> PartWriter | None:
+        if type(self).commit is not ManifestSink.commit:
+            return None  # What a subclass does with rows, Spark's workers do not know.
+        writer = PartFiles(new_file=partial(self._new_file, owner), encode=self.encode)
+        try:
+            pickle.dumps(writer)
+        except Exception as error:
+            logger.info("%s: Spark's workers do not write its files themselves: %s", type(self).__name__, error)
+            return None
+        return writer
 
     def commit_parts(self, owner: Owner, ranges: Sequence[Range], parts: Sequence[Part]) -> bool:
-        return self._list(
-            owner, ranges, [(part.name, part.rows, part.bytes, {part.slice: [part.start, part.end]}) for part in parts]
-        )
+        listed = [(part.name, part.rows, part.bytes, {part.slice: [part.start, part.end]}) for part in parts]
+        # In the transaction: another owner may have deleted the files, and the fence says so.
+        is_new = self._list(owner, ranges, listed, partial(show, self._directory, [part.name for part in parts]))
+        if not is_new:
+            for part in parts:
+                hidden_name(self._directory / part.name).unlink(missing_ok=True)
+        return is_new
 
     def discard_parts(self, owner: Owner) -> None:
-        begin = self._new_file(owner).name.rsplit(".", 1)[0][:-16]
+        begin = f".{_begin(owner)}{self._opened}"
         for path in self._directory.iterdir():
             if path.name.startswith(begin):
-                self._delete_unlisted(path)
+                path.unlink(missing_ok=True)
 
     def _list(
-        self, owner: Owner, ranges: Sequence[Range], files: Sequence[tuple[str, int, int, dict[str, list[int]]]]
+        self,
+        owner: Owner,
+        ranges: Sequence[Range],
+        files: Sequence[tuple[str, int, int, dict[str, list[int]]]],
+        prepare: Callable[[], None] = lambda: None,
     ) -> bool:
         """Commit the files of a batch, given name, rows, bytes and ranges of each."""
         values = [
@@ -194,15 +211,13 @@ class ManifestSink(PartSink):
         ]
 
         def write(transaction: Transaction) -> None:
+            prepare()
             transaction.execute_many("INSERT INTO connectgroup_manifest VALUES (?, ?, ?, ?, ?, ?, ?)", values)
 
         # After an SQLite error the files stay: the commit may have succeeded nevertheless.
         is_new = self._store.commit(owner, ranges, write)
         if is_new:
             self._compact(owner)
-        else:
-            for name, *_ in files:
-                (self._directory / name).unlink(missing_ok=True)
         return is_new
 
     def close(self) -> None:
@@ -226,7 +241,7 @@ class ManifestSink(PartSink):
     def _compact_run(self, owner: Owner, run: Run) -> None:
         path = self._new_file(owner)
         try:
-            size = _write_synced(path, partial(self.join, [self._directory / name for name in run.files]))
+            size = write_synced(path, partial(self.join, [self._directory / name for name in run.files]))
         except BaseException:
             path.unlink(missing_ok=True)
             raise
@@ -235,9 +250,7 @@ class ManifestSink(PartSink):
         delete_replaced(self._store, self._directory, owner, self._compaction.retention_ms)
 
     def _new_file(self, owner: Owner) -> Path:
-        unique = self._opened + uuid.uuid4().hex[:16]
-        name = f"{_prefix(owner.connector)}.{owner.task}.{owner.fencing_token}.{unique}.{self.extension}"
-        return self._directory / name
+        return self._directory / f"{_begin(owner)}{self._opened}{uuid.uuid4().hex[:16]}.{self.extension}"
 
     def _remove_leftovers(self, owner: Owner) -> None:
         """Delete files of this connector's unfinished batches that no task can commit any more.
@@ -257,58 +270,12 @@ class ManifestSink(PartSink):
                 candidates.append(path)
         # List the files first, then read the manifest: a file committed in between counts as committed.
         for path in candidates:
-            self._delete_unlisted(path)
-
-    def _delete_unlisted(self, path: Path) -> None:
-        if not self._store.execute(_KNOWN_FILE, path.name, path.name):
-            path.unlink(missing_ok=True)
+            if not self._store.execute(_KNOWN_FILE, path.name, path.name):
+                path.unlink(missing_ok=True)
 
     def __getstate__(self) -> dict[str, Any]:
         # Spark's workers write files; only the task lists them.
         return {name: value for name, value in self.__dict__.items() if name != "_store"}
-
-    def write_parts(self, owner: Owner, wanted: Range, batches: Iterator[pa.RecordBatch]) -> Iterator[Part]:
-        """Write the rows of a range to new files, in one of Spark's workers; see ``PartWriter``."""
-        for rows in _tables(batches):
-            path = self._new_file(owner)
-            try:
-                size = _write_synced(path, partial(self.encode, rows))
-            except OSError as error:
-                path.unlink(missing_ok=True)
-                raise SinkError(f"{path}: {_disk_says(error)}") from error
-            yield Part(
-                name=path.name,
-                slice=wanted.slice,
-                start=wanted.start,
-                end=int(wanted.end),
-                rows=rows.num_rows,
-                bytes=size,
-                row_bytes=rows.nbytes,
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class _Writer:
-    sink: ManifestSink
-    owner: Owner
-
-    def __call__(self, wanted: Range, batches: Iterator[pa.RecordBatch]) -> Iterator[Part]:
-        return self.sink.write_parts(self.owner, wanted, batches)
-
-
-def _tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Yield the rows of batches in tables of about ``PART_BYTES``; none if there are no rows."""
-    import pyarrow as pa
-
-    group: list[pa.RecordBatch] = []
-    for batch in batches:
-        if batch.num_rows:
-            group.append(batch)
-        if sum(each.nbytes for each in group) >= PART_BYTES:
-            yield pa.Table.from_batches(group)
-            group = []
-    if group:
-        yield pa.Table.from_batches(group)
 
 
 class _ManifestPositions(FilePositions):
@@ -325,27 +292,11 @@ class _ManifestPositions(FilePositions):
         super().alter(connector, fencing_token, positions)
 
 
-def _write_synced(path: Path, write: Callable[[BinaryIO], None]) -> int:
-    """Write one new file durably; return its size in bytes."""
-    with path.open("xb") as file:
-        write(file)
-        file.flush()
-        os.fsync(file.fileno())
-        size = file.tell()
-    # The file's name is durable only after an fsync of the directory.
-    descriptor = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    return size
-
-
 def _make_directory(directory: Path) -> None:
     try:
         directory.mkdir(exist_ok=True)
     except OSError as error:
-        raise SinkError(f"{directory}: {_disk_says(error)}") from error
+        raise SinkError(f"{directory}: {disk_says(error)}") from error
 
 
 def read_committed(directory: str | Path) -> list[Path]:
@@ -372,15 +323,15 @@ def read_committed(directory: str | Path) -> list[Path]:
         store.close()
 
 
-def _disk_says(error: OSError) -> str:
-    return f"cannot be written ({error.strerror}); allowed: a directory with free space that this worker may write"
-
-
 def _prefix(connector: str) -> str:
     return quote(connector, safe="").replace(".", "%2E")
 
 
-_FILE_NAME: Final = re.compile(r"(?P<prefix>[^.]+)\.(?P<task>\d+)\.(?P<epoch>\d+)\.[0-9a-f]{32}\.[a-z.]+")
+def _begin(owner: Owner) -> str:
+    return f"{_prefix(owner.connector)}.{owner.task}.{owner.fencing_token}."
+
+
+_FILE_NAME: Final = re.compile(r"\.?(?P<prefix>[^.]+)\.(?P<task>\d+)\.(?P<epoch>\d+)\.[0-9a-f]{32}\.[a-z.]+")
 
 
 _MANIFEST_TABLE: Final = (

@@ -23,6 +23,7 @@ from ...errors import NO_VALUE, ConfigError
 from .catalog import is_slice_of
 from .dialect import EVOLVE_BYTES, codec_of
 from .file_settings import FileSettings
+from .identity import Identity
 from .listing import divided, list_inodes
 from .mapped import mapped
 from .planner import Planner
@@ -38,8 +39,8 @@ DATA_SOURCE: Final = "connectgroup-files"
 PART_BYTES: Final = 16 << 20
 """Upper bound on the bytes that one of Spark's workers reads at once, unless a line is longer."""
 WRITTEN_BYTES: Final = 128 << 20
-"""The default of ``source.max.bytes.per.batch`` where no process has more of a batch in memory than ``PART_BYTES``.
-Other tasks wait for a batch if it has all of Spark's processors."""
+"""The default of ``source.max.bytes.per.batch`` where no process has all rows of a batch in memory. Other tasks wait
+for a batch if it has all of Spark's processors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,8 +175,10 @@ class FileSource(Source):
         """
         if codec_of(file) or self.settings.dialect.separator is not None:
             return [replace(wanted, slice=file)]
-        parts = divided(self.root / file, wanted.start, wanted.end, PART_BYTES)
         metadata = metadata_of(wanted.end)
+        identity = Identity.from_metadata(metadata)
+        is_file = identity.has_content_of if identity is not None else lambda descriptor: True
+        parts = divided(self.root / file, wanted.start, wanted.end, PART_BYTES, is_file)
         return [Range(slice=file, start=start, end=Position(end, metadata)) for start, end in parts]
 
     def planner(self, positions: Mapping[str, int]) -> Planner:
@@ -233,7 +236,7 @@ class FileBatches(BatchReader, PartReader):
     def __init__(self, source: FileSource, positions: Mapping[str, int]) -> None:
         """Store the source, for Spark's workers as text."""
         self._source = source
-        self._columns = source.read_columns
+        self.columns = source.read_columns
         self._planner = source.planner(positions)
         self.read_part = ReadFile(source.to_json({}))
 
@@ -241,7 +244,7 @@ class FileBatches(BatchReader, PartReader):
         return self._planner.advance({name: int(at) for name, at in start.items()})
 
     def read(self, session: SparkSession, ranges: Sequence[Range]) -> DataFrame:
-        return mapped(session, [part for _, part in self.parts(ranges)], self.read_part, self._columns)
+        return mapped(session, [part for _, part in self.parts(ranges)], self.read_part, self.columns)
 
     def parts(self, ranges: Sequence[Range]) -> list[tuple[str, Range]]:
         return [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
@@ -82,18 +82,22 @@ def last_line_end(descriptor: int, start: int, stop: int) -> int:
     return start
 
 
-def divided(path: Path, start: int, end: int, most_bytes: int) -> list[tuple[int, int]]:
+def divided(
+    path: Path, start: int, end: int, most_bytes: int, is_file: Callable[[int], bool] = lambda descriptor: True
+) -> list[tuple[int, int]]:
     """Divide the bytes ``[start, end)`` of a file, which are whole lines, into ranges of whole lines.
 
     Args:
         most_bytes: upper bound on the bytes of a range, unless a line is longer.
+        is_file: whether an open file is the one that was planned: another one may have its name by now.
     """
     if end - start <= most_bytes:
         return [(start, end)]
     found, at = list[tuple[int, int]](), start
     try:
         with path.open("rb") as file:
-            while end - at > most_bytes:
+            is_known = is_file(file.fileno())
+            while is_known and end - at > most_bytes:
                 stop = last_line_end(file.fileno(), at, at + most_bytes)
                 if stop == at:
                     break

@@ -91,7 +91,7 @@ class SlicedBatches(BatchReader, PartReader):
 
     def __init__(self, source: SlicedSource, positions: Mapping[str, int]) -> None:
         """Store the source as text."""
-        self._columns, self._plan = source.columns, encode(source, positions)
+        self.columns, self._plan = source.columns, encode(source, positions)
         self.read_part = ReadSlice(self._plan)
         self._planner: SlicedSource | None = None
 
@@ -102,7 +102,7 @@ class SlicedBatches(BatchReader, PartReader):
         return self._planner.plan(start)
 
     def read(self, session: SparkSession, ranges: Sequence[Range]) -> DataFrame:
-        return mapped(session, ranges, self.read_part, self._columns)
+        return mapped(session, ranges, self.read_part, self.columns)
 
     def parts(self, ranges: Sequence[Range]) -> list[tuple[str, Range]]:
         return [(each.slice, each) for each in ranges]

@@ -1,0 +1,128 @@
+"""New files of a sink, written durably, and those that Spark's workers write for the task (``spark.writing``).
+
+Until the task commits a worker's file, its name begins with a dot, so that those who read the directory skip it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Final
+
+from ...dataplane.errors import SinkError
+from ...dataplane.ownership import Range
+from ...dataplane.sink import Part
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FILE_ROW_BYTES: Final = 64 << 20
+"""Bytes of rows in memory at which a file ends, and the next one begins."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartFiles:
+    """Writes the rows of ranges to new files, in Spark's workers; a ``PartWriter``.
+
+    Attributes:
+        new_file: returns the path under which the task commits a file.
+        encode: writes rows to an open file.
+    """
+
+    new_file: Callable[[], Path]
+    encode: Callable[[pa.Table, BinaryIO], None]
+
+    def __call__(self, wanted: Range, batches: Iterator[pa.RecordBatch]) -> Iterator[Part]:
+        """Yield a part for each file; no file has no rows.
+
+        Raises:
+            SinkError: a file cannot be written.
+        """
+        for rows in _tables(batches):
+            path = self.new_file()
+            hidden = hidden_name(path)
+            try:
+                size = write_synced(hidden, partial(self.encode, rows), lists=False)
+            except BaseException as error:
+                hidden.unlink(missing_ok=True)
+                if isinstance(error, OSError):
+                    raise SinkError(f"{path}: {disk_says(error)}") from error
+                raise
+            yield Part(
+                name=path.name,
+                slice=wanted.slice,
+                start=wanted.start,
+                end=int(wanted.end),
+                rows=rows.num_rows,
+                bytes=size,
+                row_bytes=rows.nbytes,
+            )
+
+
+def hidden_name(path: Path) -> Path:
+    """Return the path of a file before it is committed."""
+    return path.with_name(f".{path.name}")
+
+
+def show(directory: Path, names: list[str]) -> None:
+    """Give files their names without the dot, durably.
+
+    Raises:
+        SinkError: the directory cannot be written.
+    """
+    try:
+        for name in names:
+            hidden_name(directory / name).rename(directory / name)
+        if names:
+            _sync_directory(directory)
+    except OSError as error:
+        raise SinkError(f"{directory}: {disk_says(error)}") from error
+
+
+def write_synced(path: Path, write: Callable[[BinaryIO], None], *, lists: bool = True) -> int:
+    """Write one new file durably; return its size in bytes.
+
+    Args:
+        lists: whether its name is durable, too.
+    """
+    with path.open("xb") as file:
+        write(file)
+        file.flush()
+        os.fsync(file.fileno())
+        size = file.tell()
+    if lists:
+        _sync_directory(path.parent)
+    return size
+
+
+def disk_says(error: OSError) -> str:
+    """Return the end of an error message for a file that cannot be written."""
+    return f"cannot be written ({error.strerror}); allowed: a directory with free space that this worker may write"
+
+
+def _sync_directory(directory: Path) -> None:
+    """A file's name is durable only after this."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Yield the rows of batches in tables of about ``FILE_ROW_BYTES``; none if there are no rows."""
+    import pyarrow as pa
+
+    group, size = list[pa.RecordBatch](), 0
+    for batch in batches:
+        if batch.num_rows:
+            group.append(batch)
+            size += batch.nbytes
+        if size >= FILE_ROW_BYTES:
+            yield pa.Table.from_batches(group)
+            group, size = [], 0
+    if group:
+        yield pa.Table.from_batches(group)
