@@ -7,13 +7,13 @@ BIN := $(VENV)/bin
 .PHONY: help install lint test demo bench simulate soak mutants clean
 
 SEEDS ?= 100
-# Processes that run tests side by side. They wait more than they compute: five for two cores.
-JOBS ?= 5
+# Processes that run tests side by side. They wait more than they compute: four for two cores.
+JOBS ?= 4
 # Tests start hundreds of processes: without compiled modules, each compiles the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
 help:
-	@echo "make test [JOBS=5]   install everything into $(VENV), run the tests, and check style and import rules beside them (types: make lint)"
+	@echo "make test [JOBS=4]   install everything into $(VENV), run the tests, and check style and import rules beside them (types: make lint)"
 	@echo "make lint   style, types and import rules alone"
 	@echo "make demo   three workers share real Spark tasks; one is killed, one is added; every row is counted"
 	@echo "make bench  time rebalances of 300 idle tasks over TCP, the assignors, the REST API, and tracing"

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.volume import ci_only
+
 from .conftest import NewGroup
 
 SESSION_MS = 6_000
@@ -82,6 +84,7 @@ def test_member_with_the_highest_assignor_version_leads(new_group: NewGroup) -> 
         first.until_round(leader=False)
 
 
+@ci_only("28 s; in a user's run, tests/consumer restarts the broker of a group")
 def test_members_keep_their_sessions_while_the_broker_is_lost(new_group: NewGroup, proxy: Proxy) -> None:
     """The broker is away for longer than a session timeout; then the members read on, without a rebalance."""
     with new_group("broker lost", partitions=4) as group:

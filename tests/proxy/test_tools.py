@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from tests.volume import ci_only
+
 from .conftest import NewGroup
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ def test_console_consumer_reads_every_record(new_group: NewGroup, proxy: Proxy) 
         assert numbers == list(range(30)), read
 
 
+@ci_only("five starts of Java; in a user's run, groups and the console consumer are served to other clients")
 def test_kafka_tools_list_describe_and_delete_a_classic_group(new_group: NewGroup, proxy: Proxy) -> None:
     at = ("--bootstrap-server", proxy.bootstrap)
 

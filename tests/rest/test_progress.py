@@ -19,6 +19,7 @@ from connectgroup.protocol.messages.progress import Progress
 from connectgroup.rest.page_table import page_table
 from connectgroup.transport.tcp_server import TcpServer
 from tests.coordinator.builders import GROUP
+from tests.volume import ci_only
 
 from .browser import unit
 from .conftest import Api, running_worker
@@ -178,6 +179,7 @@ def batch(*topics: str) -> Batch:
     return Batch(read=1, rows=1, read_s=0.1, commit_s=0.1, topics=topics)
 
 
+@ci_only("20 s, as workers report every 5 s; a user's run shows and resets topics by commands")
 async def test_topics_that_a_task_has_used_are_shown_until_they_are_reset(api: Api, tmp_path: Path) -> None:
     """KIP-558."""
 

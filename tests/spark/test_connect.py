@@ -30,6 +30,7 @@ from tests.integration.processes import Program, family, marked, wait
 from tests.spark.conftest import Bench
 from tests.spark.kafka_topics import make_topic, produce
 from tests.spark.test_iterator_source import Lines
+from tests.volume import ci_only
 
 pytest.importorskip("grpc_status", reason="the extra 'spark-connect' is not installed")
 
@@ -208,6 +209,7 @@ def test_rows_of_an_iterator_are_transformed_on_the_server(bench: Bench, monkeyp
         assert connection.execute("SELECT DISTINCT b FROM t").fetchall() == [("X",)]
 
 
+@ci_only("a broker and a server, 12 s; in a user's run, the server reads files, and a worker's own Spark reads Kafka")
 def test_kafka_is_read_by_the_server_once_across_owners(bench: Bench, kafka: str) -> None:
     make_topic(kafka, "over-connect", 2)
     produce(kafka, "over-connect", [(n % 2, f"{n}", f'{{"a": {n}, "b": "x"}}') for n in range(20)])

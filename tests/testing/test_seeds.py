@@ -17,7 +17,7 @@ from connectgroup.testing.faults import Faults, format_ids, parse_ids
 from connectgroup.testing.shrinking import shrink
 from connectgroup.testing.virtual_group import VirtualGroup
 from connectgroup.testing.worker_group import GroupPlan
-from tests.volume import volume
+from tests.volume import ci_only, volume
 
 FAILS_UNDER_SOME_SEEDS = """
 from connectgroup.testing import seeds
@@ -159,6 +159,7 @@ def test_command_that_repeats_a_failure_works_where_pytest_was_started(tmp_path:
     assert "1 failed" in run_pytest(here, *words)
 
 
+@ci_only("10 s of a core; in a user's run, the search itself, and failures that are run with fewer faults")
 def test_schedule_of_faults_is_shrunk_to_the_faults_that_the_failure_needs(tmp_path: Path) -> None:
     (tmp_path / "test_repeated.py").write_text(FAILS_IF_A_REQUEST_IS_REPEATED, encoding="utf-8")
     said = run_pytest(tmp_path, "--seeds=12", "--shrink-seconds=60")
