@@ -23,8 +23,8 @@ if SIZE not in SIZES:
 
 
 def volume(user: int, ci: int, soak: int | None = None) -> int:
-    """The number of inputs, seeds or examples for this run; ``soak`` is ten times ``ci`` unless given."""
-    return {"user": user, "ci": ci, "soak": 10 * ci if soak is None else soak}[SIZE]
+    """The number of inputs, seeds or examples for this run; ``soak`` is three times ``ci`` unless given."""
+    return {"user": user, "ci": ci, "soak": 3 * ci if soak is None else soak}[SIZE]
 
 
 def ci_only(reason: str) -> pytest.MarkDecorator:
