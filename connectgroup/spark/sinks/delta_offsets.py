@@ -30,6 +30,7 @@ from ...dataplane.errors import SinkError
 from ...dataplane.offset_store import FilePositions, OffsetStore, require_writable_directory
 from ...dataplane.ownership import Owner, Range
 from ...errors import ConfigError
+from .new_files import sync
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
@@ -221,7 +222,7 @@ class DeltaOffsets:
             return result
         if Path(f"{path}-wal").exists():
             raise SinkError(f"{path}: SQLite did not complete the file; allowed: a disk in working order")
-        _sync(path.parent)
+        sync(path.parent)
         transaction = Transaction(_app_id(connector), new)
         before = table.version()
         try:
@@ -271,7 +272,7 @@ class DeltaOffsets:
                 files += [self.path / unquote(action["add"]["path"]) for action in actions if "add" in action]
         for path in (*files, *{file.parent for file in files}, *commits, log):
             with suppress(FileNotFoundError):
-                _sync(path)
+                sync(path)
 
     def _delete_replaced(self, connector: str, version: int) -> None:
         """Delete states long replaced, and those of writers that lost: a commit conflicts with every later one of the
@@ -350,11 +351,3 @@ def _delete(path: Path) -> None:
     for suffix in ("", "-wal", "-shm"):
         with suppress(OSError):
             os.unlink(f"{path}{suffix}")
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -77,7 +77,7 @@ def show(directory: Path, names: list[str]) -> None:
         for name in names:
             hidden_name(directory / name).rename(directory / name)
         if names:
-            _sync_directory(directory)
+            sync(directory)
     except OSError as error:
         raise SinkError(f"{directory}: {disk_says(error)}") from error
 
@@ -94,7 +94,7 @@ def write_synced(path: Path, write: Callable[[BinaryIO], None], *, lists: bool =
         os.fsync(file.fileno())
         size = file.tell()
     if lists:
-        _sync_directory(path.parent)
+        sync(path.parent)
     return size
 
 
@@ -103,9 +103,9 @@ def disk_says(error: OSError) -> str:
     return f"cannot be written ({error.strerror}); allowed: a directory with free space that this worker may write"
 
 
-def _sync_directory(directory: Path) -> None:
-    """A file's name is durable only after this."""
-    descriptor = os.open(directory, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Make a file durable, or the names of the files of a directory."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
