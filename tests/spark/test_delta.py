@@ -21,7 +21,7 @@ from connectgroup.dataplane.columns import Column, Columns, from_ddl, to_arrow
 from connectgroup.dataplane.errors import Fenced, SinkError
 from connectgroup.dataplane.ownership import Position, Range, metadata_of
 from connectgroup.errors import ConfigError
-from connectgroup.spark.sinks import delta_offsets
+from connectgroup.spark.sinks import delta_offsets, new_files
 from connectgroup.spark.sinks.delta import DeltaSettings, DeltaSink
 from connectgroup.spark.sinks.delta_offsets import DeltaOffsets
 from connectgroup.testing.contracts.sink import every, owner, span
@@ -313,7 +313,7 @@ def test_types_of_transforms_and_partitions(tmp_path: Path) -> None:
 def test_files_of_rows_and_their_commit_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also in the directories of partitions, whose names are escaped twice in a commit."""
     synced, path = list[Path](), tmp_path / "t"
-    sync = delta_offsets._sync
+    sync = new_files.sync
 
     def recorded(file: Path) -> None:
         sync(file)
@@ -321,7 +321,7 @@ def test_files_of_rows_and_their_commit_are_synced(tmp_path: Path, monkeypatch: 
 
     with closing(sink_at(path, partition_by="b")) as sink:
         sink.claim(owner(1), every)
-        monkeypatch.setattr(delta_offsets, "_sync", recorded)
+        monkeypatch.setattr(delta_offsets, "sync", recorded)
         sink.commit(owner(1), span(0, 1), pa.table({"a": pa.array([1], pa.int32()), "b": ["p q/é%"]}))
     assert read(path) == [1]
     (file,) = path.glob("b=*/*.parquet")
