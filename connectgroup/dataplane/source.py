@@ -50,8 +50,8 @@ class BatchReader(ABC):
         """
 
 
-class PartReader(ABC):
-    """Plans the batches of one task, and divides them into parts that Python code reads. Used by one thread.
+class PartReader(BatchReader):
+    """A reader whose batches are divided into parts that Python code reads.
 
     Attributes:
         columns: the columns of the rows.
@@ -60,10 +60,6 @@ class PartReader(ABC):
 
     columns: Columns
     read_part: Callable[[Range], Iterator[pa.RecordBatch]]
-
-    @abstractmethod
-    def plan(self, start: Mapping[str, int]) -> Mapping[str, int]:
-        """Return the end of the next batch, as ``BatchReader.plan`` does."""
 
     @abstractmethod
     def parts(self, ranges: Sequence[Range]) -> list[tuple[str, Range]]:

@@ -31,7 +31,7 @@ class Driving(Triggered):
     """A running task's query over the batches of a source."""
 
     def __init__(
-        self, name: str, reader: BatchReader | PartReader, positions: Mapping[str, int], take: Take, *, interval_ms: int
+        self, name: str, reader: BatchReader, positions: Mapping[str, int], take: Take, *, interval_ms: int
     ) -> None:
         """Store the arguments; ``start`` starts.
 

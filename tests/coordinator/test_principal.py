@@ -1,4 +1,4 @@
-"""A member belongs to the principal that joined, too: whoever else knows its process id changes nothing (PD-15)."""
+"""A member belongs to the principal that joined, too: another principal with its process id changes nothing (PD-15)."""
 
 from __future__ import annotations
 

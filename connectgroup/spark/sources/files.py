@@ -25,7 +25,7 @@ from .dialect import EVOLVE_BYTES, codec_of
 from .file_settings import FileSettings
 from .identity import Identity
 from .listing import divided, list_inodes
-from .mapped import mapped
+from .mapped import MappedBatches
 from .planner import Planner
 
 if TYPE_CHECKING:
@@ -230,7 +230,7 @@ class FileSource(Source):
         return source, source.positions(plain["positions"])
 
 
-class FileBatches(BatchReader, PartReader):
+class FileBatches(MappedBatches):
     """Batches that are planned in this process and read by Spark's workers."""
 
     def __init__(self, source: FileSource, positions: Mapping[str, int]) -> None:
@@ -242,9 +242,6 @@ class FileBatches(BatchReader, PartReader):
 
     def plan(self, start: Mapping[str, int]) -> Mapping[str, int]:
         return self._planner.advance({name: int(at) for name, at in start.items()})
-
-    def read(self, session: SparkSession, ranges: Sequence[Range]) -> DataFrame:
-        return mapped(session, [part for _, part in self.parts(ranges)], self.read_part, self.columns)
 
     def parts(self, ranges: Sequence[Range]) -> list[tuple[str, Range]]:
         return [

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ...dataplane.columns import Columns, to_ddl
 from ...dataplane.ownership import Position, Range, metadata_of
+from ...dataplane.source import PartReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,3 +44,10 @@ def mapped(
                 yield from read(Range(slice=each["slice"], start=each["start"], end=end))
 
     return session.createDataFrame(table).mapInArrow(rows, to_ddl(columns))
+
+
+class MappedBatches(PartReader):
+    """Batches whose parts Spark's workers read, for a DataFrame or for a sink."""
+
+    def read(self, session: SparkSession, ranges: Sequence[Range]) -> DataFrame:
+        return mapped(session, [part for _, part in self.parts(ranges)], self.read_part, self.columns)

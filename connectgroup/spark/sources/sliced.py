@@ -24,7 +24,7 @@ from ...dataplane.columns import to_ddl
 from ...dataplane.ownership import Range
 from ...dataplane.settings import PluginSettings
 from ...dataplane.source import BatchReader, PartReader, Source
-from .mapped import mapped
+from .mapped import MappedBatches
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -86,7 +86,7 @@ class SlicedSource(Source):
         return SlicedBatches(self, positions)
 
 
-class SlicedBatches(BatchReader, PartReader):
+class SlicedBatches(MappedBatches):
     """Batches that are planned in this process and read by Spark's workers."""
 
     def __init__(self, source: SlicedSource, positions: Mapping[str, int]) -> None:
@@ -100,9 +100,6 @@ class SlicedBatches(BatchReader, PartReader):
             # In the thread of the batches, and an instance of its own: another thread measures the lag.
             self._planner, _ = decode(self._plan)
         return self._planner.plan(start)
-
-    def read(self, session: SparkSession, ranges: Sequence[Range]) -> DataFrame:
-        return mapped(session, ranges, self.read_part, self.columns)
 
     def parts(self, ranges: Sequence[Range]) -> list[tuple[str, Range]]:
         return [(each.slice, each) for each in ranges]
