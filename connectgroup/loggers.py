@@ -87,7 +87,7 @@ def set_by_operator(name: str, level: str) -> None:
 
 
 def _loggers() -> dict[str, logging.Logger]:
-    known = dict(logging.root.manager.loggerDict)
+    known = logging.root.manager.loggerDict.copy()  # threads of tasks create loggers
     return {name: logger for name, logger in known.items() if isinstance(logger, logging.Logger)}
 
 

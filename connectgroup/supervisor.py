@@ -234,7 +234,7 @@ class Supervisor:
         May be called from any thread.
         """
         rates: dict[str, float] = {}
-        for worker in tuple(self.workers.values()) if group_id == self.group else ():
+        for worker in self.workers.copy().values() if group_id == self.group else ():
             for connector, rate in worker.rows_per_s.items():
                 rates[connector] = rates.get(connector, 0.0) + rate
         return rates

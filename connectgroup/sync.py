@@ -151,7 +151,7 @@ class Group:
     @property
     def workers(self) -> tuple[str, ...]:
         """The names of the running workers."""
-        return tuple(self._group.workers)
+        return tuple(self._group.workers.copy())
 
     def add_worker(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
@@ -56,6 +57,12 @@ def start_thread(loop: asyncio.AbstractEventLoop, name: str, target: Callable[[]
         start(name, target)
     else:
         threading.Thread(target=target, name=name, daemon=True).start()
+
+
+def clock_of(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
+    """The clock of an event loop in seconds, as a function that any thread may call: uvloop's own is for its thread
+    only, and is the same clock as ``time.monotonic``."""
+    return time.monotonic if type(loop).__module__.startswith("uvloop") else loop.time
 
 
 def outcome(function: Callable[[], Any]) -> tuple[Any, BaseException | None]:

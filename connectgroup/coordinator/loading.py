@@ -84,8 +84,9 @@ class Groups:
         self._log, self._registry, self._spawn = log, registry, spawn
 
     def group_ids(self) -> list[str]:
-        """All groups that exist or are refused, sorted."""
-        return sorted({*(name for name, group in self.loaded.items() if group.state.exists), *self.refused})
+        """All groups that exist or are refused, sorted. May be called from any thread."""
+        loaded, refused = self.loaded.copy(), self.refused.copy()
+        return sorted({name for name, group in loaded.items() if group.state.exists} | refused.keys())
 
     def error(self, group_id: str) -> GroupError | None:
         """Why requests for a group are rejected now, or ``None``."""

@@ -16,6 +16,7 @@ from ..protocol.records.connect import RebalanceRecord
 from ..telemetry.metric_table import Scope
 from ..telemetry.metrics import Source, Value, register, unregister
 from ..telemetry.window import Window
+from ..threads import clock_of
 from .command import Command
 from .loading import Groups
 from .parking import Parking
@@ -108,7 +109,7 @@ class CoordinatorMetrics(Source):
 
     def begin(self) -> None:
         """The coordinator starts to serve. Call this on the event loop."""
-        self._clock = asyncio.get_running_loop().time
+        self._clock = clock_of(asyncio.get_running_loop())
         register(self)
 
     def end(self) -> None:
@@ -167,7 +168,7 @@ class CoordinatorMetrics(Source):
     def parts(self) -> Iterable[Source]:
         """The coordinator, its groups and their connectors."""
         parts: list[Source] = [self]
-        for group_id, group in sorted(self._groups.loaded.items()):
+        for group_id, group in sorted(self._groups.loaded.copy().items()):
             if not group.state.exists:
                 continue
             numbers = group.group_type.measure(group.state)

@@ -170,7 +170,10 @@ class GroupType(Protocol):
         """Whether to describe a copy of the group in a thread. The values in its dictionaries must never change."""
 
     def measure(self, group: Any) -> GroupNumbers:
-        """The state of a group that exists, as numbers. Called in a thread while the group may change."""
+        """The state of a group that exists, as numbers.
+
+        Called in a thread while the group may change: of each collection, read a ``copy()`` (``telemetry.metrics``).
+        """
 
     def error_response(self, request: Any, error: GroupError) -> Response:
         """The response of the request's own type that carries the error."""

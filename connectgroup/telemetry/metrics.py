@@ -3,6 +3,11 @@
 A ``Source`` counts in plain attributes, whether or not they are exported: that costs nanoseconds. Exporters read. The
 instruments are observable ones, created once per meter provider: unless the embedding program configures an
 OpenTelemetry SDK, nothing ever calls them. ``metric_table.METRICS`` lists all metrics.
+
+Exporters read in threads of their own while the event loop changes what they read. So a thread reads single attributes,
+and of a collection only a ``copy()``: for a built-in ``dict``, ``set``, ``list`` or ``deque`` that is one step, within
+which no other thread runs. A loop over the collection is not, nor is ``list(d.items())`` or ``sorted(d)``: creating a
+tuple may start a garbage collection, whose callbacks are Python code.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from ..telemetry.metric_table import Scope
 from ..telemetry.metrics import Source, forget, register
 from ..telemetry.rebalances import Rebalances
 from ..telemetry.window import Window
+from ..threads import clock_of
 
 _NO_REBALANCE: Final = (Compute, Restart, Drain)
 """Actions that do not change what the worker runs."""
@@ -52,7 +53,7 @@ class WorkerMetrics(Source):
 
     def begin(self) -> None:
         """The worker starts to join. Call this on the event loop."""
-        self._clock = asyncio.get_running_loop().time
+        self._clock = clock_of(asyncio.get_running_loop())
         self._rebalancing_since = self._joining_since = self._clock()
         register(self)
 
@@ -122,7 +123,7 @@ class WorkerMetrics(Source):
     def values(self) -> Mapping[str, float | None]:
         """See ``Source.values``."""
         now_s, completed_s = self._clock(), self._rebalances.completed_s
-        runs, units = self._computations, list(self._member.owned)
+        runs, units = self._computations, self._member.owned.copy()
         return {
             **self._rebalances.values(now_s),
             "completed-rebalances-total": self._rebalances.completed.count,

@@ -11,6 +11,7 @@ from pathlib import Path
 from ..connector import Batch, Lag, Task, TaskContext
 from ..errors import one_line
 from ..member.actions import Grant
+from ..threads import clock_of
 from .offload import Call, Inbox
 from .unit_metrics import UnitMetrics
 from .waiting import WakeUp
@@ -78,11 +79,12 @@ class TaskEvents:
         self.is_active = False
         self._run, self._inbox, self._on_rows = run, inbox, on_rows
         self._loop = asyncio.get_running_loop()
-        self.active_at_s = self._loop.time()
+        self._clock = clock_of(self._loop)
+        self.active_at_s = self._clock()
 
     def begin(self) -> None:
         """The start of the task has returned."""
-        self.active_at_s = self._loop.time()
+        self.active_at_s = self._clock()
 
     def context(self, member_id: str, scratch: Path, on_batch: Callable[[Batch], None]) -> TaskContext:
         """Return the context of the task."""
@@ -125,7 +127,7 @@ class TaskEvents:
         self._on_rows(0)
 
     def _note_activity(self) -> None:
-        self.active_at_s = self._loop.time()
+        self.active_at_s = self._clock()
         if not self.is_active:
             self.is_active = True
             self._inbox.put(self._loop, self._run.wake_up.notify)

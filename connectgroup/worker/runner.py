@@ -13,9 +13,11 @@ import asyncio
 import contextlib
 import logging
 import math
+import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -31,7 +33,7 @@ from ..protocol.messages.heartbeat import TaskStatus
 from ..protocol.messages.progress import TaskProgress
 from ..protocol.records.connect import UnitState
 from ..protocol.units import Unit, Units
-from ..threads import deliver, off_loop
+from ..threads import clock_of, deliver, off_loop
 from .batch_spans import BatchSpans
 from .offload import SLICE, Call, CallPool, Inbox, Withdrawn, slices
 from .publish import check_task_configs
@@ -140,8 +142,9 @@ class TaskRunner:
         self.give_up: Callable[[Unit], None] = lambda unit: None
         self._measured: dict[Unit, None] = {}
         self.rows = 0
+        self._rows_lock = threading.Lock()
         self.metrics = RunnerMetrics(
-            settings.group_id, member_id, lambda: [run.metrics for run in list(self._runs.values())]
+            settings.group_id, member_id, lambda: [run.metrics for run in self._runs.copy().values()]
         )
 
     @property
@@ -152,7 +155,7 @@ class TaskRunner:
     def take_progress(self, limit: int) -> list[TaskProgress]:
         """Return the numbers of at most ``limit`` tasks: those that have changed since they were last returned."""
         taken: list[TaskProgress] = []
-        for unit in list(self._measured)[:limit]:
+        for unit in list(islice(self._measured.copy(), limit)):
             del self._measured[unit]
             if (run := self._runs.get(unit)) is not None:
                 taken.append(run.metrics.progress(run.grant.owner_epoch))
@@ -174,7 +177,7 @@ class TaskRunner:
 
     def _begin(self, grant: Grant) -> None:
         cls, starts = grant.connector_config.get("connector.class", ""), self.metrics.starts_of(grant.unit)
-        run = Run(grant, UnitMetrics(grant.unit, cls, starts, asyncio.get_running_loop().time))
+        run = Run(grant, UnitMetrics(grant.unit, cls, starts, clock_of(asyncio.get_running_loop())))
         # A hanging stop of an earlier grant is stale; the stop of this grant must not wait for it.
         self._ending.pop(grant.unit, None)
         self._runs[grant.unit] = run
@@ -337,7 +340,8 @@ class TaskRunner:
             nonlocal scratch
             connector = self._create(run, cls)
             scratch = new_directory(self._settings.scratch, f"{unit}-{epoch}")
-            on_batch = BatchSpans(run.metrics.on_batch, grant, self._settings.group_id, self._member_id, loop.time)
+            clock = clock_of(loop)
+            on_batch = BatchSpans(run.metrics.on_batch, grant, self._settings.group_id, self._member_id, clock)
             context = events.context(self._member_id, scratch, on_batch)
             task: Task | None = None
             run.fenced = connector.fenced
@@ -408,7 +412,8 @@ class TaskRunner:
 
     def _on_rows(self, unit: Unit, rows: int) -> None:
         """Rows have become durable, or (0) other numbers of a task have changed; called from any thread."""
-        self.rows += rows
+        with self._rows_lock:
+            self.rows += rows
         self._measured[unit] = None
 
     def _say(

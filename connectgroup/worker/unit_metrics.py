@@ -153,6 +153,8 @@ def _or_unknown(number: int | None) -> int:
     return UNKNOWN if number is None else number
 
 
+_first_use = threading.Lock()
+
 _NO_FLOW: Final = Flow()
 """That of a task without records: a worker may run 100,000 idle ones."""
 
@@ -224,7 +226,9 @@ class UnitMetrics:
 
     def _own_flow(self) -> Flow:
         if self._flow is _NO_FLOW:
-            self._flow = Flow()
+            with _first_use:  # the thread that commits and the one that measures may be the first together
+                if self._flow is _NO_FLOW:
+                    self._flow = Flow()
         return self._flow
 
     # ---- values

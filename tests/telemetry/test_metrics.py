@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
@@ -16,6 +20,7 @@ from connectgroup.assignors.balanced import BalancedAssignor
 from connectgroup.connector import Batch, Config, Connector, Task, TaskContext
 from connectgroup.embedding import worker_group as embedded_group
 from connectgroup.errors import Fenced
+from connectgroup.rest.metrics import exposition
 from connectgroup.telemetry import metrics
 from connectgroup.telemetry.metric_table import METRICS
 from connectgroup.telemetry.spans import GROUP, MEMBER
@@ -359,3 +364,66 @@ def collected(reader: InMemoryMetricReader) -> dict[str, dict[str, float]]:
             assert point.attributes.get(GROUP, "test") == "test"
             found.setdefault(metric.name, {})[str(point.attributes.get(MEMBER, ""))] = getattr(point, "value", 0.0)
     return found
+
+
+@contextmanager
+def threads_that_read(stopped: threading.Event) -> Iterator[list[BaseException]]:
+    """Threads that read all metrics, as exporters do, and change places with the event loop as often as possible."""
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader], shutdown_on_exit=False)
+    metrics.export_to(provider)
+    failures: list[BaseException] = []
+
+    def read(what: Callable[[], object]) -> None:
+        while not stopped.is_set() and not failures:
+            try:
+                what()
+            except BaseException as error:
+                failures.append(error)
+
+    def change_places(phase: str, info: object) -> None:
+        time.sleep(0)
+
+    # The SDK logs the error of a callback and goes on, so its collection is not enough.
+    reads = metrics.snapshot, partial(exposition, ""), partial(metrics.values_of, "task"), reader.get_metrics_data
+    threads = [threading.Thread(target=read, args=[each], daemon=True) for each in reads]
+    interval, thresholds = sys.getswitchinterval(), gc.get_threshold()
+    sys.setswitchinterval(1e-6)
+    gc.set_threshold(5, *thresholds[1:])
+    gc.callbacks.append(change_places)
+    try:
+        for thread in threads:
+            thread.start()
+        yield failures
+    finally:
+        stopped.set()
+        for thread in threads:
+            thread.join()
+        gc.callbacks.remove(change_places)
+        gc.set_threshold(*thresholds)
+        sys.setswitchinterval(interval)
+        provider.shutdown()
+
+
+async def test_threads_read_metrics_while_everything_changes(caplog: pytest.LogCaptureFixture) -> None:
+    """Groups, members, connectors, tasks and workers come and go meanwhile; no reading fails."""
+    idle = {"connector.class": "idle", "tasks.max": "3"}
+    async with embedded_group("test", connectors={"numbers": idle}) as group:
+        await group.wait_stable()
+        with threads_that_read(threading.Event()) as failures:
+            for number in range(8):
+                name, other = f"more-{number}", f"other-{number}"
+                for each in range(20):
+                    await group.admin.put_connector(f"{other}-{each}", "c", idle)
+                await group.admin.put_connector("test", name, idle)
+                await group.add_worker(name)
+                await group.wait_stable()
+                await group.admin.delete_connector("test", name)
+                await group.stop_worker(name)
+                for each in range(20):
+                    await group.admin.delete_connector(f"{other}-{each}", "c")
+                    await group.admin.delete_group(f"{other}-{each}")
+                if failures:
+                    break
+    assert failures == []
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []

@@ -15,11 +15,12 @@ def measure(group: Group) -> GroupNumbers:
 
     May run in a thread while another one applies records: each collection is copied before it is read.
     """
-    held = frozenset(group.holders.copy())
-    runnable = list(group.runnable.copy())
-    last, computation = group.latest_rebalance, group.computation
+    held = group.holders.copy().keys()
+    runnable = group.runnable.copy().keys()
+    rebalances, computation = group.rebalances.copy(), group.computation
+    last = rebalances[next(reversed(rebalances))] if rebalances else None
     unassigned = Counter(unit.connector for unit in runnable if not unit.is_connector and unit not in held)
-    waiting = {unit for record in list(group.delays.values()) for unit in each_unit(record.units)}
+    waiting = {unit for record in group.delays.copy().values() for unit in each_unit(record.units)}
     return GroupNumbers(
         members=len(group.members),
         epoch=group.epoch,
@@ -35,6 +36,6 @@ def measure(group: Group) -> GroupNumbers:
                 paused=len(record.tasks) if record.target_state == TargetState.PAUSED else 0,
                 unassigned=unassigned[name],
             )
-            for name, record in list(group.connectors.items())
+            for name, record in group.connectors.copy().items()
         },
     )
