@@ -13,7 +13,7 @@ import asyncio
 import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from ..assign.members import TopicSpec
 from ..config.base import parse_address
@@ -49,6 +49,18 @@ class Topics:
 
     there: tuple[TopicSpec, ...]
     missing: dict[str, int]
+
+
+class TopicSeen(NamedTuple):
+    """A topic as the cluster's metadata had it at one time.
+
+    Attributes:
+        topic_id: a topic that is deleted and created again gets another one.
+        partitions: how many it had.
+    """
+
+    topic_id: str
+    partitions: int
 
 
 class _NoBroker(TransportError):
@@ -116,6 +128,24 @@ class GroupClient:
         """
         topics, _ = await self._metadata(None)
         return frozenset(topic.name for topic in topics if topic.name and not topic.is_internal)
+
+    async def seen(self, names: Collection[str] | None) -> dict[str, TopicSeen]:
+        """Return ids and partition counts of topics that exist, by name.
+
+        Args:
+            names: null for all topics of the cluster.
+
+        Raises:
+            TransportError: no broker responded.
+        """
+        topics, _ = await self._metadata(
+            None if names is None else tuple(TopicName(name=each) for each in sorted(names))
+        )
+        return {
+            topic.name: TopicSeen(topic.topic_id, len(topic.partitions))
+            for topic in topics
+            if topic.name and topic.error_code == Code.NONE
+        }
 
     async def topic_names(self, topic_ids: Collection[str]) -> dict[str, str]:
         """Return the names of topics by their ids; those that do not exist are omitted.

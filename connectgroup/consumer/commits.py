@@ -18,6 +18,11 @@ from .settings import ConsumerSettings
 
 logger = logging.getLogger(__name__)
 
+ID_TIMEOUT_S = 2.0
+"""How long a commit waits for the ids of its topics: it is not held up by brokers that do not respond."""
+ID_AGE_S = 1.0
+"""The ids of topics are not asked for again within this time."""
+
 
 class Commits:
     """The commits of one consumer; one at a time."""
@@ -45,6 +50,10 @@ class Commits:
     def schedule(self) -> None:
         """The next automatic commit is due in one interval from now."""
         self._due = time.monotonic() + (self._settings.auto_commit_interval_ms or 0) / 1000
+
+    def hasten(self) -> None:
+        """An automatic commit is due now, if there are any."""
+        self._due = 0.0
 
     def due_at(self) -> float:
         """When an automatic commit is due, by ``time.monotonic``."""
@@ -78,10 +87,19 @@ class Commits:
     async def before_revocation(self, owned: Partitions) -> None:
         """Commit if automatic commits are enabled; a failure is logged, and the records are read again."""
         if self._settings.auto_commit_interval_ms is not None:
-            await self._commit_or_log(owned)
+            await self._commit_or_log(owned, id_age_s=0.0)
 
-    async def _commit_or_log(self, owned: Partitions) -> None:
+    async def _commit_or_log(self, owned: Partitions, id_age_s: float = ID_AGE_S) -> None:
         try:
-            await self.commit(self._reading.uncommitted(), owned)
+            # An offset in a topic that was deleted would count in the topic of the same name.
+            async with asyncio.timeout(ID_TIMEOUT_S):
+                if await self._reading.find_recreated(since_s=id_age_s):
+                    self._membership.changed.set()
+        except (ConnectGroupError, TimeoutError) as error:
+            logger.debug("group %s: ids of topics: %s", self._settings.group, error)
+        try:
+            positions = self._reading.uncommitted()
+            kept = {each: at for each, at in positions.items() if each.topic not in self._reading.recreated}
+            await self.commit(kept, owned)
         except ConnectGroupError as error:
             logger.warning("group %s: %s", self._settings.group, error)

@@ -80,7 +80,9 @@ class EpochWork(GroupWork):
         self._unresolved = None
         if topic_ids - self._names.keys():
             try:
-                self._names |= await membership.names_of(topic_ids - self._names.keys())
+                named = await membership.names_of(topic_ids - self._names.keys())
+                ownership.note_recreated(set(named.values()) & set(self._names.values()))
+                self._names = {each: name for each, name in self._names.items() if name not in named.values()} | named
             except TransportError as error:
                 logger.debug("group %s: names of topics: %s", self._settings.group, error)
         if topic_ids - self._names.keys():

@@ -8,7 +8,9 @@ dropped after that read has ended.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
@@ -27,6 +29,9 @@ T = TypeVar("T")
 
 ANSWER_TIMEOUT_S = 5.0
 """How long one offset query may delay the reading of other partitions."""
+
+CLOSE_TIMEOUT_S = 2.0
+"""How long ``close`` waits for a call of librdkafka that is in progress: a broker may not respond."""
 
 REFUSALS = (
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -57,6 +62,10 @@ class Fetched(NamedTuple):
 class Fetcher:
     """Reads its assigned partitions.
 
+    Attributes:
+        ends: the offset that follows the last record of partitions that were read to their end: above the offset after
+            that record if markers of transactions follow it. Set when the end is reached, removed by the reader.
+
     Raises:
         ConfigError: confluent-kafka is not installed, or rejects one of ``settings.fetch``.
     """
@@ -67,18 +76,26 @@ class Fetcher:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"fetching for {settings.group}")
         self._consumer = make_consumer(settings)
         self._calls = 0  # in progress or queued, in the thread
+        self._counts: Counter[str] = (
+            Counter()
+        )  # a topic's partitions that librdkafka knows of, at least; set in the thread
+        self.ends: dict[TopicPartition, int] = {}
 
-    async def start_position(self, partition: TopicPartition) -> int | None:
+    async def start_position(self, partition: TopicPartition, *, is_new: bool = False) -> int | None:
         """Return the start offset of a partition without a committed offset; null if it is not available at present.
+
+        Args:
+            is_new: the partition was created after the consumer had subscribed to its topic. All its records were
+                written since, so it is read from its beginning, also with ``latest``.
 
         Raises:
             FetchError: ``auto_offset_reset`` is error, or the principal is not authorized to read the partition.
         """
-        if self._reset == "error":
+        if self._reset == "error" and not is_new:
             raise FetchError(f"{partition}: the group has no offset and auto_offset_reset is error")
 
         ends = await self._ends(partition)
-        return None if ends is None else ends[self._reset == "latest"]
+        return None if ends is None else ends[self._reset == "latest" and not is_new]
 
     async def end(self, partition: TopicPartition) -> int | None:
         """Return the end offset of a partition: that of the next record to be written. Null if it is not available.
@@ -96,8 +113,8 @@ class Fetcher:
             except KafkaException as error:
                 if error.args[0].code() in REFUSALS:
                     raise
-                # The group may know of a new partition before librdkafka does; this query makes librdkafka refresh.
                 self._problems.met(f"{partition}", f"{partition}: {_text(error.args[0])}; trying again")
+                self._refresh(partition.topic)
                 return None
             self._problems.solved(f"{partition}")
             return low, high
@@ -106,9 +123,26 @@ class Fetcher:
 
     async def take(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Add these partitions, at these offsets."""
-        if offsets:
-            listed = [_theirs(partition, offset) for partition, offset in sorted(offsets.items())]
-            await self._call("taking partitions", lambda: self._consumer.incremental_assign(listed))
+        if not offsets:
+            return
+        listed = [_theirs(partition, offset) for partition, offset in sorted(offsets.items())]
+
+        def assign() -> None:
+            for topic, last in {each.topic: each.partition for each in sorted(offsets)}.items():
+                if 0 < self._counts[topic] <= last:
+                    self._refresh(topic)
+                self._counts[topic] = max(self._counts[topic], last + 1)
+            self._consumer.incremental_assign(listed)
+
+        await self._call("taking partitions", assign)
+
+    def _refresh(self, topic: str) -> None:
+        """Have librdkafka query a topic now, in this consumer's thread.
+
+        The group may know of a new partition before librdkafka does, which looks for new ones only every 5 minutes.
+        """
+        with contextlib.suppress(KafkaException):  # reading reports a problem that lasts
+            self._consumer.list_topics(topic, timeout=ANSWER_TIMEOUT_S)
 
     async def drop(self, partitions: Partitions) -> None:
         """Remove these partitions; returns after a read in progress has ended."""
@@ -144,12 +178,37 @@ class Fetcher:
             messages += self._consumer.consume(limit, 0)
         except KafkaException as error:
             failure = _fetch_error("reading", error)
-        records, rejected = _without_errors(messages, self._problems)
+        records, rejected = self._without_errors(messages)
         return Fetched(runs_of(records), rejected or failure)
 
+    def _without_errors(self, messages: list[Message]) -> tuple[list[Message], FetchError | None]:
+        """Return the messages that are records, and the first error from which librdkafka does not recover by itself.
+
+        The other errors are logged once.
+        """
+        if not any(map(Message.error, messages)):
+            return messages, None
+        records, rejected = list[Message](), None
+        for message in messages:
+            if (error := message.error()) is None:
+                records.append(message)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                self.ends[TopicPartition(message.topic() or "", message.partition() or 0)] = message.offset() or 0
+            else:
+                rejected = rejected or self._rejection(message, error)
+        return records, rejected
+
+    def _rejection(self, message: Message, error: KafkaError) -> FetchError | None:
+        """Return an error from which librdkafka does not recover by itself; log any other once."""
+        where = f"{message.topic()}-{message.partition()}" if message.topic() else "the cluster"
+        if error.code() in REFUSALS or error.fatal():
+            return FetchError(f"{where}: {_text(error)}")
+        self._problems.met(f"reading {where}", f"{where}: {_text(error)}")
+        return None
+
     async def close(self) -> None:
-        """Disconnect from the cluster."""
-        await self._call("closing", self._consumer.close)
+        """Disconnect from the cluster; a call that is still in progress ends, and the thread with it, on its own."""
+        await asyncio.wait({self._submit(self._consumer.close)}, timeout=CLOSE_TIMEOUT_S)
         self._thread.shutdown(wait=False)
 
     async def _call(self, what: str, call: Callable[[], T]) -> T:
@@ -193,6 +252,7 @@ def make_consumer(settings: ConsumerSettings) -> Consumer:
         "client.id": settings.client_id,
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
+        "enable.partition.eof": True,
         "auto.offset.reset": settings.auto_offset_reset,
         "client.rack": settings.rack or "",
         "log_level": 3,
@@ -210,31 +270,6 @@ def make_consumer(settings: ConsumerSettings) -> Consumer:
 
 def _theirs(partition: TopicPartition, offset: int | None = None) -> Any:
     return Theirs(*partition) if offset is None else Theirs(*partition, offset)
-
-
-def _without_errors(messages: list[Message], problems: Problems) -> tuple[list[Message], FetchError | None]:
-    """Return the messages that are records, and the first error from which librdkafka does not recover by itself.
-
-    The other errors are logged once.
-    """
-    if not any(map(Message.error, messages)):
-        return messages, None
-    records, rejected = list[Message](), None
-    for message in messages:
-        if (error := message.error()) is None:
-            records.append(message)
-        else:
-            rejected = rejected or _rejection(message, error, problems)
-    return records, rejected
-
-
-def _rejection(message: Message, error: KafkaError, problems: Problems) -> FetchError | None:
-    """Return an error from which librdkafka does not recover by itself; log any other once."""
-    where = f"{message.topic()}-{message.partition()}" if message.topic() else "the cluster"
-    if error.code() in REFUSALS or error.fatal():
-        return FetchError(f"{where}: {_text(error)}")
-    problems.met(f"reading {where}", f"{where}: {_text(error)}")
-    return None
 
 
 def _text(error: KafkaError) -> str:

@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
@@ -24,9 +26,9 @@ from typing import Literal
 
 from ..assign.api import PartitionAssignor
 from ..config.base import checked
-from ..errors import ConfigError
+from ..errors import ConfigError, ConnectGroupError, TransportError
 from ..protocol.units import Partitions, TopicPartition
-from .commits import Commits
+from .commits import ID_AGE_S, Commits
 from .errors import CommitRefused
 from .listener import ConsumerRebalanceListener
 from .offsets import Position, committed
@@ -38,6 +40,12 @@ from .settings import ConsumerSettings
 
 logger = logging.getLogger(__name__)
 RETRY_S = 0.1
+WATCH_IDS_S = 5.0
+"""How often the ids of the topics that are read are compared with the cluster's."""
+CLOSE_TIMEOUT_S = 30.0
+"""The default of ``close``, as in Kafka's consumer."""
+CANCELLED_CLOSE_S = 1.0
+"""How long ``close`` goes on to commit and to leave once it is cancelled."""
 YIELD_S = 0.05
 """How long an ``async for`` returns fetched records before other tasks, such as heartbeats, get their turn."""
 
@@ -140,6 +148,8 @@ class GroupConsumer:
         self._group_work: asyncio.Task[None] | None = None
         self._polling = False
         self._closed = False
+        self._closing: asyncio.Task[None] | None = None
+        self._close_limit: asyncio.Timeout | None = None
 
     # ------------------------------------------------------------------------------------------ records
 
@@ -351,41 +361,89 @@ class GroupConsumer:
             self._reading.return_unprocessed()
         await self.close()
 
-    async def close(self, *, leave: bool | None = None) -> None:
+    async def close(
+        self, *, leave: bool | None = None, commit: bool | None = None, timeout_s: float = CLOSE_TIMEOUT_S
+    ) -> None:
         """Commit, revoke all partitions, and leave the group.
+
+        The commit is an automatic one: there is none with ``auto_commit_interval_ms=None``.
 
         Args:
             leave: whether to send LeaveGroup; by default a static member does not, so that its partitions are kept for
                 it.
+            commit: whether the records that ``poll`` returned last count as processed. By default they do, unless
+                ``close`` is called while an exception is handled, a cancellation included: in ``finally``, in
+                ``except``, or at the end of an ``async with`` block. With false, nothing is committed at all.
+            timeout_s: for the commit, the callbacks and LeaveGroup together; then everything is closed without them,
+                and the coordinator removes the member when its session ends. A cancelled ``close`` takes a second more
+                at most.
 
         Raises:
+            ConfigError: ``timeout_s`` is not a number of seconds.
             PluginError: a callback raised; everything is closed all the same.
         """
-        if self._closed:
-            return
-        self._closed = True
-        membership = self._membership
-        leave = self._settings.instance is None if leave is None else leave
+        if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not 0 <= timeout_s < math.inf:
+            raise ConfigError("timeout_s", timeout_s, "a number of seconds of 0 or more")
+        if self._closing is None:
+            if commit is None and sys.exception() is not None:
+                self._reading.return_unprocessed()
+            self._closed = True
+            leave = self._settings.instance is None if leave is None else leave
+            limit = asyncio.timeout(timeout_s)
+            self._closing = asyncio.create_task(self._close(limit, leave, commits=commit is not False), name="close")
+            self._close_limit = limit
         try:
-            if self._group_work is not None:
-                await asyncio.wait({self._group_work})
-                if (error := self._group_work.exception()) is not None:
-                    logger.warning("group %s: %s", self._settings.group, error)
-            if membership.lease_is_over():
-                membership.lose("no response from the coordinator for session_timeout_ms", forget_id=False)
-            if membership.in_group:
-                await self._ownership.revoke(self._ownership.owned)
-            else:
-                await self._ownership.lose(self._ownership.owned)
-            await self._work.cancel()  # not earlier: a commit may have to wait for the new generation
-            await membership.end("the consumer is closed", leave=leave)
+            await asyncio.shield(self._closing)
+        except asyncio.CancelledError:
+            await self._hurry()
+            raise
+
+    async def _hurry(self) -> None:
+        """``close`` was cancelled: end it soon."""
+        assert self._closing is not None
+        assert self._close_limit is not None
+        if not self._closing.done():
+            await asyncio.sleep(0)  # the task must have entered the timeout
+            soon = asyncio.get_running_loop().time() + CANCELLED_CLOSE_S
+            if self._close_limit.when() is not None and not self._close_limit.expired():
+                self._close_limit.reschedule(min(soon, self._close_limit.when() or soon))
+            await asyncio.wait({self._closing})
+
+    async def _close(self, limit: asyncio.Timeout, leave: bool, *, commits: bool) -> None:
+        try:
+            async with limit:
+                await self._leave_group(leave, commits=commits)
+        except TimeoutError:
+            logger.warning(
+                "group %s: closed without leaving the group: the coordinator or a callback did not respond in time",
+                self._settings.group,
+            )
         finally:
-            for task in (tasks := [*self._background, *self._commits.tasks]):
+            tasks = [*self._background, *self._commits.tasks]
+            if self._group_work is not None:
+                tasks.append(self._group_work)
+            for task in tasks:
                 task.cancel()
+            await self._work.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await self._reading.close()
             await self._client.close()
         self._raise_callback_error()
+
+    async def _leave_group(self, leave: bool, *, commits: bool) -> None:
+        membership = self._membership
+        if self._group_work is not None:
+            await asyncio.wait({self._group_work})
+            if (error := self._group_work.exception()) is not None:
+                logger.warning("group %s: %s", self._settings.group, error)
+        if membership.lease_is_over():
+            membership.lose("no response from the coordinator for session_timeout_ms", forget_id=False)
+        if membership.in_group:
+            await self._ownership.revoke(self._ownership.owned, commits=commits)
+        else:
+            await self._ownership.lose(self._ownership.owned)
+        await self._work.cancel()  # not earlier: a commit may have to wait for the new generation
+        await membership.end("the consumer is closed", leave=leave)
 
     def _start(self) -> None:
         if not self._background:
@@ -393,7 +451,18 @@ class GroupConsumer:
             self._background = [
                 asyncio.create_task(self._membership.beat(), name="heartbeats"),
                 asyncio.create_task(self._membership.watch_topics(), name="topics"),
+                asyncio.create_task(self._watch_ids(), name="ids of topics"),
             ]
+
+    async def _watch_ids(self) -> None:
+        """Look for topics that were created again, also while nothing is committed."""
+        while True:
+            await asyncio.sleep(min(self._settings.metadata_max_age_ms / 1000, WATCH_IDS_S))
+            try:
+                if await self._reading.find_recreated(since_s=ID_AGE_S):
+                    self._membership.changed.set()
+            except ConnectGroupError as error:
+                logger.debug("group %s: ids of topics: %s", self._settings.group, error)
 
     # ------------------------------------------------------------------------------------------ group work
 
@@ -428,6 +497,11 @@ class GroupConsumer:
 
     async def _do_group_work(self) -> None:
         membership = self._membership
+        if self._settings.auto_offset_reset != "earliest":
+            try:
+                await self._reading.note_topics()
+            except TransportError as error:
+                logger.debug("group %s: topics: %s", self._settings.group, error)
         has_work = True
         while has_work:
             if membership.lease_is_over():

@@ -41,9 +41,15 @@ class Ownership:
         return self.owned == self._reading.positions.keys()
 
     async def begin_reading(self) -> None:
-        """Start reading the owned partitions that are not read yet."""
-        if new := self.owned - self._reading.positions.keys():
-            await self._reading.begin(new)
+        """Start reading the owned partitions that are not read yet, and again those whose topic was created again."""
+        if self._reading.recreated:
+            await self._reading.read_again()
+        if (new := self.owned - self._reading.positions.keys()) and await self._reading.begin(new):
+            self._commits.hasten()
+
+    def note_recreated(self, topics: set[str]) -> None:
+        """These topics were deleted and created again; ``begin_reading`` reads them from their beginning."""
+        self._reading.recreated |= topics
 
     async def hold(self, partitions: Partitions) -> None:
         """Own exactly these partitions from now on; the listener is notified of the new ones."""
@@ -51,12 +57,13 @@ class Ownership:
         self.owned = partitions
         await self._notify("on_assigned", added)
 
-    async def revoke(self, partitions: Partitions) -> None:
+    async def revoke(self, partitions: Partitions, *, commits: bool = True) -> None:
         """Stop reading, commit, call the listener, and only then release the partitions."""
         if not partitions:
             return
         await self._reading.stop(partitions)
-        await self._commits.before_revocation(self.owned)
+        if commits:
+            await self._commits.before_revocation(self.owned)
         await self._notify("on_revoked" if self._membership.in_group else "on_lost", partitions)
         self._release(partitions)
 

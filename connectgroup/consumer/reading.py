@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Collection, Sequence
 from typing import Any
 
 from ..errors import ConnectGroupError, TransportError
 from ..protocol.units import Partitions, TopicPartition
-from .client import GroupClient
+from .client import GroupClient, TopicSeen
 from .errors import with_extra
 from .fetching import Fetched, Fetcher
 from .offsets import Position, committed
@@ -44,6 +45,8 @@ class Reading:
         paused: partitions of which no records are returned.
         committed: last known committed positions of them.
         callback_error: an error from reading, to be raised by the next ``poll``.
+        recreated: topics that were deleted and created again while they were read. ``find_recreated`` adds to it,
+            ``read_again`` empties it.
     """
 
     def __init__(self, settings: ConsumerSettings, client: GroupClient) -> None:
@@ -58,6 +61,10 @@ class Reading:
         self._last: Sequence[Run] = ()
         self.paused: set[TopicPartition] = set()
         self._fetched: set[TopicPartition] = set()  # partitions that librdkafka reads
+        self.recreated: set[str] = set()
+        self._subscribed: dict[str, TopicSeen] | None = None  # the topics when ``note_topics`` was first called
+        self._ids: dict[str, str] = {}  # of the topics that are read, by name
+        self._looked_at = 0.0  # when ``find_recreated`` last asked, by ``time.monotonic``
         self._single: Message | None = None  # returned last, by ``next_record``
         self._is_counted = True  # whether the position of ``_single`` is in ``_positions``
 
@@ -71,24 +78,87 @@ class Reading:
 
     # ------------------------------------------------------------------------------------------ partitions
 
-    async def begin(self, partitions: Partitions) -> None:
+    async def note_topics(self) -> None:
+        """Note which partitions the subscribed topics have before the group is joined; only the first call does so.
+
+        Raises:
+            TransportError: no broker responded.
+        """
+        if self._subscribed is None:
+            self._subscribed = await self._client.seen(
+                self._settings.topics if self._settings.pattern is None else None
+            )
+
+    async def begin(self, partitions: Partitions) -> bool:
         """Start reading partitions at their committed positions; those without an available position are skipped.
+
+        Returns:
+            Whether a partition without a committed position has begun at its end. Its position should be committed
+            soon: a later owner that begins at the end as well would skip the records written until then.
 
         Raises:
             BrokerError, FetchError: the request is rejected.
         """
         try:
+            seen = await self._client.seen({each.topic for each in partitions})
             found = await committed(self._client, self._settings.group, partitions)
         except TransportError as error:
             logger.debug("group %s: %s; trying again", self._settings.group, error)
-            return
+            return False
+        # Committed offsets, by whatever member, may still be those of the topic before.
+        again = {topic for topic, each in seen.items() if self._ids.get(topic, each.topic_id) != each.topic_id}
+        found = {partition: at for partition, at in found.items() if partition.topic not in again}
         self.committed |= found
+        begun_at_end = False
         for partition in sorted(partitions - found.keys()):
-            offset = await self._fetcher.start_position(partition)
+            is_new = partition.topic in again or self._is_new(partition, seen.get(partition.topic))
+            offset = await self._fetcher.start_position(partition, is_new=is_new)
             if offset is not None:
                 found[partition] = Position(offset)
+                begun_at_end |= self._settings.auto_offset_reset == "latest"
+        self._ids.update(
+            {partition.topic: seen[partition.topic].topic_id for partition in found if partition.topic in seen}
+        )
         self.positions.update(found)
         await self._resume(found.keys())
+        return begun_at_end
+
+    def _is_new(self, partition: TopicPartition, topic: TopicSeen | None) -> bool:
+        """Whether a partition was created after the consumer subscribed."""
+        if self._subscribed is None or topic is None:
+            return False
+        before = self._subscribed.get(partition.topic)
+        return before is None or before.topic_id != topic.topic_id or partition.partition >= before.partitions
+
+    async def find_recreated(self, *, since_s: float = 0.0) -> bool:
+        """Compare the ids of the topics that are read with the cluster's; return whether some were created again.
+
+        Args:
+            since_s: nothing is asked if the last look is not older.
+
+        Raises:
+            TransportError: no broker responded.
+        """
+        if self._ids and time.monotonic() - self._looked_at >= since_s:
+            self._looked_at = time.monotonic()
+            seen = await self._client.seen(self._ids.keys())
+            self.recreated |= {
+                topic for topic, each in seen.items() if self._ids.get(topic, each.topic_id) != each.topic_id
+            }
+        return bool(self.recreated)
+
+    async def read_again(self) -> None:
+        """Discard the positions in topics that were created again: ``begin`` then starts at their beginning."""
+        topics, self.recreated = frozenset(self.recreated), set()
+        partitions = frozenset(each for each in self.positions if each.topic in topics)
+        if partitions:
+            logger.warning(
+                "group %s: %s: deleted and created again; reading from the beginning of the new topic",
+                self._settings.group,
+                ", ".join(sorted(topics)),
+            )
+            await self.stop(partitions)
+            self._discard(partitions)
 
     async def stop(self, partitions: Partitions) -> None:
         """Stop reading, and drop fetched records; positions are kept so that they can be committed."""
@@ -97,6 +167,9 @@ class Reading:
         if self._fetch is not None:
             await asyncio.wait({self._fetch})
             self._take_fetched()
+        self._pass_ends()
+        for partition in partitions:
+            self._fetcher.ends.pop(partition, None)
         if self._buffer and self._taken:
             # A record in the first run that was returned already is returned no more.
             first = self._buffer[0]
@@ -124,6 +197,7 @@ class Reading:
 
     async def lag(self, partitions: Partitions) -> dict[TopicPartition, int]:
         """The records between the position of each partition and its end; one whose end is not available is omitted."""
+        self._pass_ends()
         ends = {partition: await self._fetcher.end(partition) for partition in sorted(partitions)}
         return {
             partition: max(0, end - self.positions[partition].offset)
@@ -138,8 +212,13 @@ class Reading:
         self._fetched |= offsets.keys()
 
     def forget(self, partitions: Partitions) -> None:
-        """Discard the positions of these partitions."""
+        """Discard the positions of these partitions, which this consumer does not own any more."""
         self.paused -= partitions
+        self._discard(partitions)
+        read = {partition.topic for partition in self.positions}
+        self._ids = {topic: topic_id for topic, topic_id in self._ids.items() if topic in read}
+
+    def _discard(self, partitions: Partitions) -> None:
         for partition in partitions:
             self.positions.pop(partition, None)
             self.committed.pop(partition, None)
@@ -205,18 +284,39 @@ class Reading:
         """Mark the records returned last as processed."""
         _ = self.positions
         self._last, self._single = (), None
+        self._pass_ends()
 
     def return_unprocessed(self) -> None:
-        """The records returned last were not processed: reset their positions, so that they do not count as read."""
+        """The records returned last were not processed: reset their positions, so that they do not count as read.
+
+        Those that the program has committed itself, one by one, were processed.
+        """
         positions, single = self.positions, self._single
-        if single is not None and _place(single) in positions:
-            positions[_place(single)] = Position(_offset(single))
-        for partition, messages in reversed(self._last):
+        unprocessed = [(partition, messages[0]) for partition, messages in reversed(self._last)]
+        if single is not None:
+            unprocessed.append((_place(single), single))
+        for partition, message in unprocessed:
             if partition in positions:
-                positions[partition] = Position(_offset(messages[0]))
+                first, known = Position(_offset(message)), self.committed.get(partition)
+                positions[partition] = known if known is not None and known.offset >= first.offset else first
+                self._fetcher.ends.pop(partition, None)
+        self._last, self._single = (), None
+
+    def _pass_ends(self) -> None:
+        """Move positions over markers of transactions, which follow the last record of a partition that is read."""
+        if not self._fetcher.ends:
+            return
+        arrived = {run.partition for run in self._buffer} | {run.partition for run in self._last}
+        if self._single is not None:
+            arrived.add(_place(self._single))
+        for partition in self._fetcher.ends.keys() - arrived:
+            end, at = self._fetcher.ends.pop(partition), self.positions.get(partition)
+            if at is not None and at.offset < end:
+                self.positions[partition] = Position(end, at.leader_epoch)
 
     def uncommitted(self) -> dict[TopicPartition, Position]:
         """The positions that differ from the committed ones."""
+        self._pass_ends()
         return {each: at for each, at in self.positions.items() if self.committed.get(each) != at}
 
     def take_more(self) -> None:

@@ -56,6 +56,9 @@ class ConsumerSettings(Settings):
     @model_validator(mode="after")
     def _fits_together(self) -> ConsumerSettings:
         addresses(self.bootstrap)
+        if not self.group.strip():
+            # librdkafka strips a name, and without one an assertion of its Python binding ends the process.
+            raise ConfigError("group", self.group, "a name with at least one character that is not white space")
         if not self.topics and self.pattern is None:
             raise ConfigError("topics", "()", "at least 1, or a pattern")
         if self.pattern is not None and (allowed := violation(self.pattern)):

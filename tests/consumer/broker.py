@@ -222,6 +222,16 @@ class Broker:
             self._process = None
             wait("the broker to be gone", self._is_gone)
 
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """SIGSTOP until the end of the block: connections stay open, and nothing is answered."""
+        assert self._process is not None
+        os.killpg(self._process.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.killpg(self._process.pid, signal.SIGCONT)
+
     def _is_gone(self) -> bool:
         host, _, port = self.bootstrap.partition(":")
         with socket.socket() as asking:

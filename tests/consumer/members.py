@@ -20,7 +20,7 @@ from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic  # type: ignore[attr-defined]
 
 from tests.integration.processes import PATIENCE_S, wait
@@ -378,6 +378,20 @@ class BrokerGroup:
         """Create a topic without records."""
         admin = self.admin()  # it must live until its response arrives
         admin.create_topics([NewTopic(name, partitions, 1)])[name].result(PATIENCE_S)
+
+    def create_again(self, records: int) -> None:
+        """Create the topic that was just deleted, and write records to it."""
+        admin = self.admin()
+
+        def created() -> bool:
+            try:
+                admin.create_topics([NewTopic(self.name, self.partitions, 1)])[self.name].result(PATIENCE_S)
+            except KafkaException:  # the deletion is not complete
+                return False
+            return True
+
+        wait(f"topic {self.name} to be created again", created, self.output)
+        self.write(records)
 
     def admin(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self.broker.bootstrap})

@@ -27,6 +27,8 @@ from .inside import PATIENCE_S, RecordingListener, eventually, member, places, p
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from .broker import Broker
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "group_consumer.py"
 
 
@@ -287,3 +289,178 @@ async def test_leader_assigns_new_partitions_and_new_topics(new_group: NewGroup)
             await eventually(lambda: len(consumer.assignment) == 5)
             group.add_topic(late, 2)
             await eventually(lambda: len(consumer.assignment) == 7)
+
+
+# --------------------------------------------------------------------------------------------------
+# Topics that grow, or are deleted and created again
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+async def test_added_partitions_are_read_from_their_beginning(new_group: NewGroup, protocol: str) -> None:
+    """With ``latest`` too: every record of a partition that was created after the subscription is a new one."""
+    with new_group("grows", partitions=1) as group:
+        settings = {"auto_offset_reset": "latest", "group_protocol": protocol, "metadata_max_age_ms": 500}
+        if protocol == "consumer":
+            settings["assignors"] = None
+        async with member(group, **settings) as consumer:
+            await poll_until(lambda: consumer.position(TopicPartition(group.name, 0)) is not None, consumer)
+            group.add_partitions(3)
+            group.write(30)
+            records = await read(consumer, 30)
+            assert sorted(places(records)) == sorted(group.everything())
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize("commits", ["automatic", "none"])
+async def test_topic_that_is_created_again_is_read_from_its_beginning(
+    new_group: NewGroup, protocol: str, commits: str
+) -> None:
+    with new_group("again", partitions=1) as group:
+        group.write(40)
+        settings = {
+            "group_protocol": protocol,
+            "assignors": None,
+            "auto_commit_interval_ms": 300 if commits == "automatic" else None,
+            "metadata_max_age_ms": 500,
+        }
+        async with member(group, **settings) as consumer:
+            await read(consumer, 40)
+            await consumer.poll(0.5)
+            admin = group.admin()
+            admin.delete_topics([group.name])[group.name].result(PATIENCE_S)
+            await asyncio.to_thread(group.create_again, 60)
+            seen: set[tuple[int, int]] = set()
+            async with asyncio.timeout(PATIENCE_S):
+                while seen != {(0, offset) for offset in range(60)}:
+                    seen |= set(places(await consumer.poll(0.2)))
+
+
+async def test_lag_is_zero_at_the_end_of_a_transactional_topic(new_group: NewGroup) -> None:
+    from confluent_kafka import Producer
+
+    with new_group("transactional", partitions=1) as group:
+        producer = Producer({"bootstrap.servers": group.broker.bootstrap, "transactional.id": group.name})
+        producer.init_transactions()
+        for number in range(3):
+            producer.begin_transaction()
+            producer.produce(group.name, str(number).encode())
+            producer.commit_transaction()
+        partition = TopicPartition(group.name, 0)
+        async with member(group) as consumer:
+            await read(consumer, 3)
+            await poll_until(lambda: consumer.position(partition) == 6, consumer)
+            assert await consumer.lag() == {partition: 0}
+            await consumer.seek(partition, 0)
+            assert await consumer.lag() == {partition: 6}
+            assert [record.value for record in await read(consumer, 3)] == [b"0", b"1", b"2"]
+            await poll_until(lambda: consumer.position(partition) == 6, consumer)
+        async with member(group) as consumer:
+            assert await consumer.committed([partition]) == {partition: 6}
+
+
+# --------------------------------------------------------------------------------------------------
+# Closing
+
+
+@pytest.mark.parametrize("how", ["finally", "except", "block", "cancelled", "iteration"])
+async def test_records_that_were_not_processed_are_not_committed_on_close(new_group: NewGroup, how: str) -> None:
+    with new_group("half", partitions=1) as group:
+        group.write(10)
+        partition = TopicPartition(group.name, 0)
+
+        async def work(consumer: GroupConsumer) -> None:
+            if how == "iteration":
+                async for record in consumer:
+                    if record.offset == 5:
+                        raise RuntimeError("processing failed")
+            records = await read(consumer, 10)
+            assert len(records) == 10
+            if how == "cancelled":
+                await asyncio.sleep(PATIENCE_S)
+            raise RuntimeError("processing failed")
+
+        async def run() -> None:
+            consumer = member(group)
+            if how == "block":
+                async with consumer:
+                    await work(consumer)
+            elif how == "except":
+                try:
+                    await work(consumer)
+                except RuntimeError:
+                    await consumer.close()
+                    raise
+            else:
+                try:
+                    await work(consumer)
+                finally:
+                    await consumer.close()
+
+        running_one = asyncio.create_task(run())
+        if how == "cancelled":
+            await asyncio.sleep(5)
+            running_one.cancel()
+        with pytest.raises(asyncio.CancelledError if how == "cancelled" else RuntimeError):
+            await running_one
+        async with member(group) as consumer:
+            committed = await consumer.committed([partition])
+            assert committed.get(partition, 0) <= (5 if how == "iteration" else 0)
+            assert committed.get(partition, 0) + len(await read(consumer, 10 - committed.get(partition, 0))) == 10
+
+
+async def test_offsets_that_the_program_committed_itself_stay_when_it_fails(new_group: NewGroup) -> None:
+    with new_group("own commits", partitions=1) as group:
+        group.write(10)
+        partition = TopicPartition(group.name, 0)
+
+        async def fail() -> None:
+            async with member(group) as consumer:
+                records = await read(consumer, 10)
+                await consumer.commit({partition: records[5].offset})
+                raise RuntimeError("the sixth record cannot be processed")
+
+        with pytest.raises(RuntimeError, match="the sixth"):
+            await fail()
+        async with member(group) as consumer:
+            assert await consumer.committed([partition]) == {partition: 5}
+
+
+@pytest.mark.parametrize(("commit", "expected"), [(None, 10), (True, 10), (False, None)])
+async def test_close_commits_what_it_is_told_to(new_group: NewGroup, commit: bool | None, expected: int | None) -> None:
+    with new_group("told", partitions=1) as group:
+        group.write(10)
+        partition = TopicPartition(group.name, 0)
+        consumer = member(group)
+        await read(consumer, 10)
+        if commit:
+            try:
+                raise RuntimeError("an error that the program handles")
+            except RuntimeError:
+                await consumer.close(commit=True)
+        else:
+            await consumer.close(commit=commit)
+        async with member(group) as other:
+            assert (await other.committed([partition])).get(partition) == expected
+
+
+@pytest.mark.parametrize("how", ["timeout", "cancelled"])
+async def test_close_ends_while_the_broker_hangs(
+    broker: Broker, new_group: NewGroup, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    with new_group("hung", partitions=1) as group:
+        group.write(10)
+        consumer = member(group, session_timeout_ms=60_000)
+        await read(consumer, 10)
+        with broker.paused():
+            async with asyncio.timeout(PATIENCE_S):
+                if how == "timeout":
+                    await consumer.close(timeout_s=0.5)
+                else:
+                    closing = asyncio.create_task(consumer.close(timeout_s=3600))
+                    await asyncio.sleep(0.2)
+                    closing.cancel()
+                    with pytest.raises(asyncio.CancelledError):
+                        await closing
+        assert "closed without leaving the group" in caplog.text
+        with pytest.raises(RuntimeError, match="closed"):
+            await consumer.poll(0)

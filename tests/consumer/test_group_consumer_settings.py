@@ -41,6 +41,13 @@ class Nothing(PartitionAssignor):
         ({"bootstrap": "localhost"}, "bootstrap: got 'localhost'; allowed: host:port, port 1 to 65535"),
         ({"bootstrap": ","}, "bootstrap: got ','; allowed: host:port, several with commas"),
         ({"group": ""}, "group: got ''; allowed: a non-empty text"),
+        *(
+            (
+                {"group": blank},
+                f"group: got {shown}; allowed: a name with at least one character that is not white space",
+            )
+            for blank, shown in ((" ", "' '"), ("\t\n", "'\\t\\n'"))
+        ),
         ({"topics": []}, "topics: got '()'; allowed: at least 1, or a pattern"),
         ({"topics": "orders"}, "topics: got 'orders'; allowed: a list"),
         (
