@@ -89,8 +89,7 @@ def _called(name: str, config: Mapping[str, str], permissions: Permissions, meth
     found: dict[str, str] = {}
     with masked_errors(cls, config, found):
         resolved = permissions.secrets.resolve(config, found)
-        check_paths(cls, resolved, permissions.paths)
-        return method(cls(name, own_settings(resolved)))
+        return method(cls(name, own_settings(check_paths(cls, resolved, permissions.paths))))
 
 
 def offsets_as_json(offsets: Sequence[PartitionOffset]) -> dict[str, Any]:

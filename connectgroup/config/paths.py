@@ -8,7 +8,7 @@ when a client writes the configuration.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..connector import Connector, LocalPath
@@ -18,32 +18,34 @@ AllowedPaths = Sequence[Path] | None
 """Files, and directories with all that is below them; null: any path."""
 
 
-def check_paths(cls: type[Connector], config: Mapping[str, str], allowed: AllowedPaths) -> None:
+def check_paths(cls: type[Connector], config: Mapping[str, str], allowed: AllowedPaths) -> dict[str, str]:
     """Reject a configuration that names a path outside the list. Reads links: call it off the loop.
+
+    ``..`` and symbolic links are resolved, in the list too. A hidden file below a listed directory is outside: a list
+    with a home directory does not allow a shell's start-up file.
+
+    Returns:
+        The configuration with the real paths that were compared, for the code that opens the files. It follows no link
+        any more (``dataplane.real_paths``), so a link that is made after this check leads nowhere.
 
     Raises:
         ConfigError: the first such setting, its value, and the list.
     """
-    for error in path_errors(cls, config, allowed):
-        raise error
-
-
-def path_errors(cls: type[Connector], config: Mapping[str, str], allowed: AllowedPaths) -> Iterator[ConfigError]:
-    """One error for each setting that names a path outside the list.
-
-    ``..`` and symbolic links are resolved, in the list too. A hidden file below a listed directory is outside: a list
-    with a home directory does not allow a shell's start-up file.
-    """
-    if allowed is None:
-        return
-    roots = [Path(os.path.realpath(each)) for each in allowed]
+    roots = None if allowed is None else [Path(os.path.realpath(each)) for each in allowed]
+    found = dict(config)
     for setting in path_settings(cls, config):
         value = config.get(setting, "")
-        # The class itself rejects a value with a NUL, which is no path.
-        if value and "\0" not in value and not _is_below(Path(os.path.realpath(value)), roots):
-            listed = ", ".join(map(str, allowed)) or "none"
+        # The class itself rejects a value with a NUL, which is no path, and a relative one.
+        if not value or "\0" in value:
+            continue
+        real = os.path.realpath(value)
+        if roots is not None and not _is_below(Path(real), roots):
+            listed = ", ".join(map(str, allowed or ())) or "none"
             what = f"a path at or below one of --allowed-path ({listed}), not hidden"
-            yield ConfigError(setting, value, what, is_path=True)
+            raise ConfigError(setting, value, what, is_path=True)
+        if os.path.isabs(value):
+            found[setting] = real
+    return found
 
 
 def path_settings(cls: type[Connector], config: Mapping[str, str]) -> list[str]:

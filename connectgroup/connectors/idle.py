@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import BaseModel, Field
 
 from ..connector import Config, Connector, LocalPath, Task, TaskContext
+from ..dataplane.real_paths import open_to_append
 from ..dataplane.settings import PluginSettings
 from ..errors import ConfigError
 
@@ -67,7 +69,7 @@ class IdleTask(Task):
         context = self._context
         line = f"{time.time_ns()} {what} {context.member_id} {context.unit} {context.owner_epoch}\n"
         # A single write of less than a page with O_APPEND: lines of several processes do not interleave.
-        file = os.open(self._connector.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        file = open_to_append(Path(os.path.abspath(self._connector.log)))
         try:
             os.write(file, line.encode())
         finally:

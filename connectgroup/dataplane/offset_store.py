@@ -14,6 +14,7 @@ from typing import Any, Final
 from .errors import SinkError
 from .fences import ADD_METADATA, TABLES, Transaction, advance, alter_positions, claim_task, is_committed
 from .ownership import Owner, Position, Range
+from .real_paths import create_file, file_at, has_open
 
 BUSY_TIMEOUT_S: Final = 5.0
 """Seconds to wait for another writer of the same file before the batch fails."""
@@ -38,8 +39,13 @@ class OffsetStore:
     by one thread at a time.
     """
 
-    def __init__(self, path: Path, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
+    def __init__(self, path: Path, *, busy_timeout_s: float = BUSY_TIMEOUT_S, is_real: bool = False) -> None:
         """Open the file; create it and its tables if they are missing. The path ``:memory:`` is a database in memory.
+
+        Args:
+            path: the file.
+            busy_timeout_s: how long to wait for another writer, in seconds.
+            is_real: whether the path is a real path (``real_paths``): no link is followed.
 
         Raises:
             SinkError: the file cannot be opened, or is not a database.
@@ -50,10 +56,13 @@ class OffsetStore:
         # SQLite would create the file with mode 0644 at most; the modes of a sink's files follow the umask.
         if str(path) != ":memory:":
             with suppress(OSError):  # the file exists, or cannot be created, which SQLite reports
-                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+                if is_real:
+                    create_file(path).close()
+                else:
+                    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
         with self._told():
-            self._connection = sqlite3.connect(
-                path, timeout=busy_timeout_s, isolation_level=None, check_same_thread=False
+            self._connection = connect_to(
+                path, str(path), is_real=is_real, timeout=busy_timeout_s, isolation_level=None, check_same_thread=False
             )
             self._prepare()
 
@@ -180,15 +189,15 @@ class FilePositions:
         path: the file.
     """
 
-    def __init__(self, path: Path, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
-        """Store the arguments."""
-        self.path, self._busy_timeout_s = path, busy_timeout_s
+    def __init__(self, path: Path, *, busy_timeout_s: float = BUSY_TIMEOUT_S, is_real: bool = False) -> None:
+        """Store the arguments: those of ``OffsetStore``."""
+        self.path, self._busy_timeout_s, self._is_real = path, busy_timeout_s, is_real
 
     def positions(self, connector: str) -> dict[str, int]:
         """Return the positions of all slices; none if there is no file yet."""
         if not self.path.is_file():
             return {}
-        with closing(OffsetStore(self.path, busy_timeout_s=self._busy_timeout_s)) as store:
+        with closing(self._opened()) as store:
             return store.positions(connector)
 
     def check_access(self) -> None:
@@ -201,7 +210,8 @@ class FilePositions:
         if not self.path.exists():
             return
         try:
-            with closing(sqlite3.connect(f"{self.path.as_uri()}?mode=ro", uri=True, timeout=5)) as connection:
+            uri = f"{self.path.as_uri()}?mode=ro"
+            with closing(connect_to(self.path, uri, is_real=self._is_real, uri=True, timeout=5)) as connection:
                 connection.execute("SELECT name FROM sqlite_schema LIMIT 1").fetchall()
         except sqlite3.Error as error:
             raise SinkError(f"{self.path}: {_told_as(error, 5)}") from error
@@ -210,11 +220,41 @@ class FilePositions:
 
     def alter(self, connector: str, fencing_token: int, positions: Mapping[str, int | None] | None) -> None:
         """Change the positions; create the file, so that a connector may get its offsets before it runs."""
-        with closing(OffsetStore(self.path, busy_timeout_s=self._busy_timeout_s)) as store:
+        with closing(self._opened()) as store:
             store.alter(connector, fencing_token, positions)
 
     def close(self) -> None:
         """Do nothing: each method opens and closes the file."""
+
+    def _opened(self) -> OffsetStore:
+        return OffsetStore(self.path, busy_timeout_s=self._busy_timeout_s, is_real=self._is_real)
+
+
+def connect_to(path: Path, database: str, *, is_real: bool = True, **options: Any) -> sqlite3.Connection:
+    """Connect to an SQLite file; with a real path, only to the file that is there now, not through a link.
+
+    Args:
+        path: the file; ``:memory:`` is none.
+        database: the path, or a URI of it.
+        is_real: whether the path is a real path (``real_paths``).
+        options: those of ``sqlite3.connect``.
+
+    Raises:
+        sqlite3.Error: the file cannot be opened, or is reached through a link.
+    """
+    if not is_real or str(path) == ":memory:":
+        connection: sqlite3.Connection = sqlite3.connect(database, **options)
+        return connection
+    try:
+        before = file_at(path)
+        connection = sqlite3.connect(database, **options)
+        # SQLite resolves links before it opens a file, so the file may be another one than the one looked at.
+        if has_open(before) and file_at(path) == before:
+            return connection
+    except OSError as error:
+        raise sqlite3.OperationalError(f"unable to open ({error.strerror})") from error
+    connection.close()
+    raise sqlite3.OperationalError("unable to open: the file was replaced")
 
 
 def require_writable_directory(path: Path) -> None:
@@ -236,7 +276,7 @@ def _told_as(error: sqlite3.Error, busy_timeout_s: float) -> str:
     if "full" in said:
         return "the database or its disk is full; allowed: free space; the task continues from its last offset"
     if "unable to open" in said:
-        return "cannot be opened; allowed: a file in a directory that exists and can be written"
+        return "cannot be opened; allowed: a file, no link, in a directory that exists and can be written"
     if "not a database" in said:
         return "not an SQLite database; allowed: a new file or one that SQLite made"
     if "readonly" in said:

@@ -318,14 +318,15 @@ class TaskRunner:
         return cls(run.grant.unit.connector, own_settings(self._usable(run, cls, run.grant.connector_config)))
 
     def _usable(self, run: Run, cls: type[Connector], config: Config) -> dict[str, str]:
-        """Return a configuration with its secrets. Blocks.
+        """Return a configuration with its secrets and, for a task, with real paths. Blocks.
 
         Raises:
             ConfigError: it refers to a secret, or names a file, that this worker does not allow.
         """
         resolved = self._settings.secrets.resolve(config, run.secrets)
-        check_paths(cls, resolved, self._settings.allowed_paths)
-        return resolved
+        real = check_paths(cls, resolved, self._settings.allowed_paths)
+        # What a connector opens, it opens for its tasks; the configurations that it publishes have the paths as given.
+        return resolved if run.grant.unit.is_connector else real
 
     async def _run_task(self, run: Run, cls: type[Connector]) -> None:
         """Run a task: start it, wait until it fails or must stop, stop it."""

@@ -63,7 +63,7 @@ def test_parts_of_a_range_are_whole_lines_and_together_the_range(tmp_path: Path,
     data = b"".join(b"x" * chance.choice([0, 1, 10, 90, 300]) + b"\n" for _ in range(40))
     (tmp_path / "a").write_bytes(data)
     start = data.index(b"\n") + 1
-    parts = divided(tmp_path / "a", start, len(data), 100)
+    parts = divided(tmp_path, "a", start, len(data), 100)
     assert [at for at, _ in parts] == [start, *(end for _, end in parts[:-1])]
     assert parts[-1][1] == len(data)
     assert all(data[end - 1 : end] == b"\n" for _, end in parts)

@@ -22,6 +22,7 @@ from typing import Final
 from ...dataplane.fences import Transaction
 from ...dataplane.offset_store import OffsetStore
 from ...dataplane.ownership import Owner
+from ...dataplane.real_paths import remove_file
 
 REPLACED_TABLE: Final = (
     "CREATE TABLE IF NOT EXISTS connectgroup_replaced (file TEXT PRIMARY KEY, connector TEXT NOT NULL,"
@@ -144,5 +145,5 @@ def delete_replaced(store: OffsetStore, directory: Path, owner: Owner, retention
     )
     for (name,) in found:
         if Path(name).name == name:  # others can write the manifest: a path would lead out of the directory
-            (directory / name).unlink(missing_ok=True)
+            remove_file(directory / name)
         store.execute("DELETE FROM connectgroup_replaced WHERE file = ?", name)

@@ -57,7 +57,7 @@ class ConsoleSink(Sink):
             SinkError: the file cannot be opened.
         """
         self._settings = settings
-        self._store = OffsetStore(Path(settings.offsets or ":memory:"))
+        self._store = OffsetStore(Path(settings.offsets or ":memory:"), is_real=True)
 
     @classmethod
     def create(cls, settings: ConsoleSettings, columns: Columns) -> ConsoleSink:
@@ -65,7 +65,7 @@ class ConsoleSink(Sink):
 
     @classmethod
     def open_positions(cls, settings: ConsoleSettings) -> FilePositions | None:
-        return FilePositions(Path(settings.offsets)) if settings.offsets else None
+        return FilePositions(Path(settings.offsets), is_real=True) if settings.offsets else None
 
     @classmethod
     def check_access(cls, settings: ConsoleSettings) -> None:

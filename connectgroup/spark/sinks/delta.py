@@ -17,6 +17,7 @@ from ...connector import LocalPath
 from ...dataplane.columns import SQLITE_TYPES, Column, Columns, to_arrow
 from ...dataplane.errors import SinkError
 from ...dataplane.ownership import Owner, Range
+from ...dataplane.real_paths import make_directory
 from ...dataplane.settings import PluginSettings, require_absolute
 from ...dataplane.sink import Sink
 from ...dataplane.transform import listed
@@ -121,7 +122,7 @@ class DeltaSink(Sink):
         path = self._offsets.path
         fields = [pa.field(column.name, kind) for column in self._columns if (kind := _arrow_type(column)) is not None]
         try:
-            path.mkdir(exist_ok=True)
+            make_directory(path)
             DeltaTable.create(str(path), pa.schema(fields), mode="ignore", partition_by=list(partitions))
         except Exception as error:
             # Another task has created it meanwhile.

@@ -29,8 +29,9 @@ from urllib.parse import quote, unquote
 from ...dataplane.errors import SinkError
 from ...dataplane.offset_store import FilePositions, OffsetStore, require_writable_directory
 from ...dataplane.ownership import Owner, Range
+from ...dataplane.real_paths import create_file, make_directory, open_below, open_to_append, opened_directory
 from ...errors import ConfigError
-from .new_files import sync
+from .new_files import sync, sync_directory
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
@@ -84,6 +85,7 @@ class DeltaOffsets:
         """
         from deltalake import DeltaTable
 
+        self._check_directory()
         try:
             if self._opened is None:
                 self._opened = DeltaTable(str(self.path))
@@ -93,6 +95,20 @@ class DeltaOffsets:
             self._opened = None
             raise SinkError(f"{self.path}: {reason(error)}; allowed: a Delta table") from error
         return self._opened
+
+    def _check_directory(self) -> None:
+        """Check that the table is not reached through a link: delta-rs opens its files by their names.
+
+        Raises:
+            SinkError: it is.
+        """
+        try:
+            with opened_directory(self.path / "_delta_log"):
+                pass
+        except FileNotFoundError:
+            pass  # There is no table, which delta-rs reports.
+        except OSError as error:
+            raise SinkError(f"{self.path}: cannot be used ({error.strerror}); allowed: a directory, no link") from error
 
     def claim(self, owner: Owner, is_mine: Callable[[str], bool]) -> dict[str, int]:
         """See ``fences.claim_task``. The fences are raised by a commit without rows."""
@@ -127,7 +143,7 @@ class DeltaOffsets:
                 return {}
             path = self._state(connector, version)
             if path.exists():
-                return FilePositions(path).positions(connector)
+                return FilePositions(path, is_real=True).positions(connector)
             # Either the state is lost, or commits have replaced it many times since its number was read.
             if self._version(connector) == version:
                 raise self._lost(path)
@@ -187,8 +203,9 @@ class DeltaOffsets:
         """
         path = self._state(connector, 0).with_name("lock")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            file = path.open("ab")
+            make_directory(path.parent.parent)
+            make_directory(path.parent)
+            file = os.fdopen(open_to_append(path), "ab")
         except OSError as error:
             raise _unwritable(path.parent, error) from error
         with file:
@@ -212,7 +229,7 @@ class DeltaOffsets:
         assert table is not None, "_version has opened it"
         new, path = self._copy(connector, version)
         try:
-            with closing(OffsetStore(path)) as store:
+            with closing(OffsetStore(path, is_real=True)) as store:
                 result = change(store)
         except Exception:
             _delete(path)
@@ -222,9 +239,10 @@ class DeltaOffsets:
             return result
         if Path(f"{path}-wal").exists():
             raise SinkError(f"{path}: SQLite did not complete the file; allowed: a disk in working order")
-        sync(path.parent)
+        sync_directory(path.parent)
         transaction = Transaction(_app_id(connector), new)
         before = table.version()
+        self._check_directory()
         try:
             write(table, CommitProperties(app_transactions=[transaction]))
         except Exception as error:
@@ -248,15 +266,17 @@ class DeltaOffsets:
                     )
                 data = b""
             else:
-                data = self._state(connector, version).read_bytes()
+                current = self._state(connector, version)
+                with open_below(current.parent, current.name) as opened:
+                    data = opened.read()
             while True:
                 new = _number(version or 0) + 1 << _RANDOM_BITS | random.getrandbits(_RANDOM_BITS)
                 path = self._state(connector, new)
-                with suppress(FileExistsError), path.open("xb") as file:
+                with suppress(FileExistsError), create_file(path) as file:
                     file.write(data)
                     return new, path
         except FileNotFoundError as error:
-            raise self._lost(Path(error.filename)) from error
+            raise self._lost(directory / Path(error.filename).name) from error
         except OSError as error:
             raise _unwritable(directory, error) from error
 

@@ -26,6 +26,7 @@ from ...dataplane.errors import Fenced, SinkError
 from ...dataplane.fences import Transaction
 from ...dataplane.offset_store import BUSY_TIMEOUT_S, FilePositions, OffsetStore, require_writable_directory
 from ...dataplane.ownership import Owner, Range
+from ...dataplane.real_paths import make_directory, remove_file
 from ...dataplane.settings import PluginSettings, require_absolute
 from ...dataplane.sink import Part, PartSink, PartWriter
 from ...errors import ConfigError
@@ -127,7 +128,7 @@ class ManifestSink(PartSink):
         self._batches_to_skip = 0
         self._opened = uuid.uuid4().hex[:16]
         _make_directory(directory)
-        self._store = OffsetStore(directory / MANIFEST, busy_timeout_s=busy_timeout_s)
+        self._store = OffsetStore(directory / MANIFEST, busy_timeout_s=busy_timeout_s, is_real=True)
         try:
             if not self._store.execute("SELECT 1 FROM sqlite_schema WHERE name = 'connectgroup_manifest'"):
                 self._store.execute(_MANIFEST_TABLE)
@@ -144,7 +145,9 @@ class ManifestSink(PartSink):
 
     @classmethod
     def open_positions(cls, settings: FileSinkSettings) -> FilePositions:
-        return _ManifestPositions(Path(settings.path) / MANIFEST, busy_timeout_s=settings.busy_timeout_ms / 1000)
+        return _ManifestPositions(
+            Path(settings.path) / MANIFEST, busy_timeout_s=settings.busy_timeout_ms / 1000, is_real=True
+        )
 
     @classmethod
     def check_access(cls, settings: FileSinkSettings) -> None:
@@ -165,10 +168,10 @@ class ManifestSink(PartSink):
             listed = {each.slice: [each.start, each.end] for each in ranges}
             is_new = self._list(owner, ranges, [(path.name, rows.num_rows, size, listed)])
         except OSError as error:
-            path.unlink(missing_ok=True)
+            remove_file(path)
             raise SinkError(f"{path}: {disk_says(error)}") from error
         if not is_new:
-            path.unlink(missing_ok=True)
+            remove_file(path)
         return is_new
 
     def part_writer(self, owner: Owner) -> PartWriter | None:
@@ -188,14 +191,14 @@ class ManifestSink(PartSink):
         is_new = self._list(owner, ranges, listed, partial(show, self._directory, [part.name for part in parts]))
         if not is_new:
             for part in parts:
-                hidden_name(self._directory / part.name).unlink(missing_ok=True)
+                remove_file(hidden_name(self._directory / part.name))
         return is_new
 
     def discard_parts(self, owner: Owner) -> None:
         begin = f".{_begin(owner)}{self._opened}"
         for path in self._directory.iterdir():
             if path.name.startswith(begin):
-                path.unlink(missing_ok=True)
+                remove_file(path)
 
     def _list(
         self,
@@ -243,7 +246,7 @@ class ManifestSink(PartSink):
         try:
             size = write_synced(path, partial(self.join, [self._directory / name for name in run.files]))
         except BaseException:
-            path.unlink(missing_ok=True)
+            remove_file(path)
             raise
         # After an error here the file stays: the change may have been committed nevertheless.
         replace(self._store, owner, run, path.name, size)
@@ -271,7 +274,7 @@ class ManifestSink(PartSink):
         # List the files first, then read the manifest: a file committed in between counts as committed.
         for path in candidates:
             if not self._store.execute(_KNOWN_FILE, path.name, path.name):
-                path.unlink(missing_ok=True)
+                remove_file(path)
 
     def __getstate__(self) -> dict[str, Any]:
         # Spark's workers write files; only the task lists them.
@@ -294,7 +297,7 @@ class _ManifestPositions(FilePositions):
 
 def _make_directory(directory: Path) -> None:
     try:
-        directory.mkdir(exist_ok=True)
+        make_directory(directory)
     except OSError as error:
         raise SinkError(f"{directory}: {disk_says(error)}") from error
 

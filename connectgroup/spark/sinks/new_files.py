@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 
 from ...dataplane.errors import SinkError
 from ...dataplane.ownership import Range
+from ...dataplane.real_paths import create_file, opened_directory, remove_file
 from ...dataplane.sink import Part
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class PartFiles:
             try:
                 size = write_synced(hidden, partial(self.encode, rows), lists=False)
             except BaseException as error:
-                hidden.unlink(missing_ok=True)
+                remove_file(hidden)
                 if isinstance(error, OSError):
                     raise SinkError(f"{path}: {disk_says(error)}") from error
                 raise
@@ -74,10 +75,11 @@ def show(directory: Path, names: list[str]) -> None:
         SinkError: the directory cannot be written.
     """
     try:
-        for name in names:
-            hidden_name(directory / name).rename(directory / name)
+        with opened_directory(directory) as opened:
+            for name in names:
+                os.rename(f".{name}", name, src_dir_fd=opened, dst_dir_fd=opened)
         if names:
-            sync(directory)
+            sync_directory(directory)
     except OSError as error:
         raise SinkError(f"{directory}: {disk_says(error)}") from error
 
@@ -88,19 +90,25 @@ def write_synced(path: Path, write: Callable[[BinaryIO], None], *, lists: bool =
     Args:
         lists: whether its name is durable, too.
     """
-    with path.open("xb") as file:
+    with create_file(path) as file:
         write(file)
         file.flush()
         os.fsync(file.fileno())
         size = file.tell()
     if lists:
-        sync(path.parent)
+        sync_directory(path.parent)
     return size
 
 
 def disk_says(error: OSError) -> str:
     """Return the end of an error message for a file that cannot be written."""
     return f"cannot be written ({error.strerror}); allowed: a directory with free space that this worker may write"
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names of the files of a directory durable, given its real path."""
+    with opened_directory(path, lists=True) as descriptor:
+        os.fsync(descriptor)
 
 
 def sync(path: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
+from ...dataplane.real_paths import open_below
 from .manifest import MANIFEST as MANIFEST, FileSinkSettings, ManifestSink, read_committed as read_committed
 
 if TYPE_CHECKING:
@@ -37,17 +38,19 @@ class ParquetSink(ManifestSink):
     def head(self, path: Path) -> bytes | None:
         import pyarrow.parquet
 
-        return bytes(pyarrow.parquet.read_schema(path).serialize())
+        with open_below(path.parent, path.name) as file:
+            return bytes(pyarrow.parquet.read_schema(file).serialize())
 
     def join(self, paths: Sequence[Path], file: BinaryIO) -> None:
         import pyarrow as pa
         import pyarrow.parquet
 
-        schema = pyarrow.parquet.read_schema(paths[0])
+        with open_below(paths[0].parent, paths[0].name) as first:
+            schema = pyarrow.parquet.read_schema(first)
         with pyarrow.parquet.ParquetWriter(file, schema, compression="zstd", compression_level=1) as writer:
             group: list[pa.RecordBatch] = []
             for path in paths:
-                with pyarrow.parquet.ParquetFile(path) as source:
+                with open_below(path.parent, path.name) as opened, pyarrow.parquet.ParquetFile(opened) as source:
                     for rows in source.iter_batches(_batch_rows(source.metadata)):
                         group.append(rows)
                         if sum(each.nbytes for each in group) >= _GROUP_BYTES:

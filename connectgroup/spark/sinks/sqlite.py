@@ -66,7 +66,7 @@ class SqliteSink(DeadLetterSink):
         self._settings = settings
         self._dead_letters = ""
         self._columns = settings.written(columns)
-        self._store = OffsetStore(path, busy_timeout_s=busy_timeout_s)
+        self._store = OffsetStore(path, busy_timeout_s=busy_timeout_s, is_real=True)
         try:
             self._make_table()
         except BaseException:
@@ -79,7 +79,7 @@ class SqliteSink(DeadLetterSink):
 
     @classmethod
     def open_positions(cls, settings: SqliteSettings) -> FilePositions:
-        return FilePositions(Path(settings.path), busy_timeout_s=settings.busy_timeout_ms / 1000)
+        return FilePositions(Path(settings.path), busy_timeout_s=settings.busy_timeout_ms / 1000, is_real=True)
 
     @classmethod
     def check_access(cls, settings: SqliteSettings) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
+from ...dataplane.real_paths import open_below
 from ..sources.dialect import Dialect
 from .manifest import FileSinkSettings, ManifestSink
 from .tables import plain_values
@@ -47,7 +48,7 @@ class JsonlSink(ManifestSink):
 
     def join(self, paths: Sequence[Path], file: BinaryIO) -> None:
         for path in paths:
-            with path.open("rb") as part:
+            with open_below(path.parent, path.name) as part:
                 shutil.copyfileobj(part, file, _COPY_BYTES)
 
 
@@ -69,14 +70,14 @@ class CsvSink(ManifestSink):
     def head(self, path: Path) -> bytes | None:
         from ..sources.parts import head_of
 
-        with path.open("rb") as file:
+        with open_below(path.parent, path.name) as file:
             return head_of(file.fileno(), _WRITTEN)
 
     def join(self, paths: Sequence[Path], file: BinaryIO) -> None:
         header = self.head(paths[0]) or b""
         file.write(header)
         for path in paths:
-            with path.open("rb") as part:
+            with open_below(path.parent, path.name) as part:
                 part.seek(len(header))
                 shutil.copyfileobj(part, file, _COPY_BYTES)
 

@@ -124,10 +124,11 @@ class Catalog:
         if self._their_index is None:
             theirs = {name: at for name, at in self._others().items() if not self._owns(name)}
             self._their_index = Index(identities_in(theirs).items())
-        for _, identity in self._their_index.find(self._root / file, found):
+        for _, identity in self._their_index.find(self._root, file, found):
             former = self._root / identity.file
             try:
-                is_copy = former.stat().st_ino != found.st_ino and identity.is_in(former, former.stat())
+                status = former.stat()
+                is_copy = status.st_ino != found.st_ino and identity.is_in(self._root, identity.file, status)
             except OSError:
                 is_copy = False
             if not is_copy:
@@ -158,7 +159,7 @@ class Catalog:
                 identity is None
                 or status is None
                 or identity.is_unchanged(status)
-                or identity.is_in(self._root / file, status)
+                or identity.is_in(self._root, file, status)
             ):
                 other = self._identities.get(found.get(file, ""))
                 # Two slices of one name, and what was read of the one is the beginning of the other.
@@ -174,7 +175,7 @@ class Catalog:
             # The inode first: several lost slices may have begun with the same bytes.
             matches = [
                 (identity.inode != status.st_ino, name)
-                for name, identity in index.find(self._root / file, status)
+                for name, identity in index.find(self._root, file, status)
                 if name in self._lost
             ]
             if matches:

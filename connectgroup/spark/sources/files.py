@@ -178,7 +178,7 @@ class FileSource(Source):
         metadata = metadata_of(wanted.end)
         identity = Identity.from_metadata(metadata)
         is_file = identity.has_content_of if identity is not None else lambda descriptor: True
-        parts = divided(self.root / file, wanted.start, wanted.end, PART_BYTES, is_file)
+        parts = divided(self.root, file, wanted.start, wanted.end, PART_BYTES, is_file)
         return [Range(slice=file, start=start, end=Position(end, metadata)) for start, end in parts]
 
     def planner(self, positions: Mapping[str, int]) -> Planner:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from ...dataplane.ownership import metadata_of
+from ...dataplane.real_paths import open_below
 
 HEAD_BYTES: Final = 1024
 TAIL_BYTES: Final = 4096
@@ -78,12 +79,12 @@ class Identity:
         """Whether a file has the inode, the size and the time of change that it had when all of it was read."""
         return (found.st_size, found.st_mtime_ns, found.st_ino) == (self.read, self.mtime_ns, self.inode)
 
-    def is_in(self, path: Path, found: os.stat_result) -> bool:
-        """Whether the file at a path still begins with what was read. A file that cannot be opened is assumed to."""
+    def is_in(self, root: Path, name: str, found: os.stat_result) -> bool:
+        """Whether a file still begins with what was read. One that cannot be opened is assumed to."""
         if found.st_size < self.read:
             return False
         try:
-            with path.open("rb") as file:
+            with open_below(root, name) as file:
                 return self.has_content_of(file.fileno())
         except OSError:
             return True  # The planner reports the error when it opens the file.
@@ -110,10 +111,10 @@ class Index:
             self._by_head.setdefault((min(identity.read, HEAD_BYTES), identity.head), {})[name] = identity
         self._lengths = sorted({length for length, _ in self._by_head}, reverse=True)
 
-    def find(self, path: Path, found: os.stat_result) -> Iterator[tuple[str, Identity]]:
-        """Yield the slices that the file at a path may be, longest first; none if it cannot be opened."""
+    def find(self, root: Path, file_name: str, found: os.stat_result) -> Iterator[tuple[str, Identity]]:
+        """Yield the slices that a file below a directory may be, longest first; none if it cannot be opened."""
         try:
-            with path.open("rb") as file:
+            with open_below(root, file_name) as file:
                 head = os.pread(file.fileno(), HEAD_BYTES, 0)
                 for length in self._lengths:
                     if length > len(head):

@@ -10,6 +10,7 @@ from typing import Final
 
 from ...dataplane.errors import SourceError
 from ...dataplane.ownership import Range
+from ...dataplane.real_paths import directory_in, open_below, opened_directory
 
 UNFINISHED: Final = (".tmp", ".part")
 _BLOCK_BYTES: Final = 64 * 1024
@@ -34,40 +35,47 @@ def list_inodes(root: Path, pattern: str, problems: dict[str, str]) -> dict[str,
         what = "not a directory" if root.exists() else "does not exist"
         raise SourceError(f"{root}: {what}; allowed: source.path names a directory that can be read")
     found, has_path = {}, "/" in pattern
-    for name, entry in _files_below(str(root), "", problems):
-        if pattern and not fnmatchcase(name if has_path else entry.name, pattern):
-            continue
-        if entry.is_symlink() and (target := _outside(root, name)):
-            problems[name] = f"{root / name}: links to {target}; allowed: links to files below {root}"
-        else:
-            found[name] = entry.inode()
+    try:
+        with opened_directory(root, lists=True) as directory:
+            for name, entry in _files_below(directory, "", root, problems):
+                if pattern and not fnmatchcase(name if has_path else entry.name, pattern):
+                    continue
+                if entry.is_symlink() and (target := _outside(root, name)):
+                    problems[name] = f"{root / name}: links to {target}; allowed: links to files below {root}"
+                else:
+                    found[name] = entry.inode()
+    except OSError as error:
+        raise unreadable(root, error) from error
     return found
 
 
 def _outside(root: Path, name: str) -> Path | None:
     """Return the target of a link if it is outside of the directory."""
     target = Path(os.path.realpath(root / name))
-    return None if Path(os.path.realpath(root)) in target.parents else target
+    return None if root in target.parents else target
 
 
-def _files_below(directory: str, prefix: str, problems: dict[str, str]) -> Iterator[tuple[str, os.DirEntry[str]]]:
+def _files_below(
+    directory: int, prefix: str, root: Path, problems: dict[str, str]
+) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Yield the files below an open directory; an entry is valid until the next one."""
     # Text, not paths: a directory may have 20,000 files, and is listed at each trigger.
-    try:
-        with os.scandir(directory) as entries:
-            for entry in entries:
-                if entry.name.startswith((".", "_")):
-                    continue
-                if entry.is_dir():
-                    if not entry.is_symlink():
-                        yield from _files_below(entry.path, f"{prefix}{entry.name}/", problems)
-                elif not entry.name.endswith(UNFINISHED):
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.name.startswith((".", "_")):
+                continue
+            if not entry.is_dir():
+                if not entry.name.endswith(UNFINISHED):
                     yield prefix + entry.name, entry
-    except OSError as error:
-        if not prefix:
-            raise unreadable(Path(directory), error) from error
-        if isinstance(error, FileNotFoundError):
-            return  # Deleted since its parent was listed.
-        problems[prefix.rstrip("/")] = str(unreadable(Path(directory), error))
+            elif not entry.is_symlink():
+                name = prefix + entry.name
+                try:
+                    with directory_in(directory, entry.name) as inner:
+                        yield from _files_below(inner, f"{name}/", root, problems)
+                except FileNotFoundError:
+                    continue  # Deleted since its parent was listed.
+                except OSError as error:
+                    problems[name] = str(unreadable(root / name, error))
 
 
 def last_line_end(descriptor: int, start: int, stop: int) -> int:
@@ -83,7 +91,12 @@ def last_line_end(descriptor: int, start: int, stop: int) -> int:
 
 
 def divided(
-    path: Path, start: int, end: int, most_bytes: int, is_file: Callable[[int], bool] = lambda descriptor: True
+    root: Path,
+    name: str,
+    start: int,
+    end: int,
+    most_bytes: int,
+    is_file: Callable[[int], bool] = lambda descriptor: True,
 ) -> list[tuple[int, int]]:
     """Divide the bytes ``[start, end)`` of a file, which are whole lines, into ranges of whole lines.
 
@@ -95,7 +108,7 @@ def divided(
         return [(start, end)]
     found, at = list[tuple[int, int]](), start
     try:
-        with path.open("rb") as file:
+        with open_below(root, name) as file:
             is_known = is_file(file.fileno())
             while is_known and end - at > most_bytes:
                 stop = last_line_end(file.fileno(), at, at + most_bytes)
@@ -116,7 +129,7 @@ def read_bytes(root: Path, wanted: Range) -> bytes:
     """
     path = root / wanted.slice
     try:
-        with path.open("rb") as file:
+        with open_below(root, wanted.slice) as file:
             return read_bytes_of(file.fileno(), path, wanted.start, wanted.end)
     except OSError as error:
         raise unreadable(path, error) from error

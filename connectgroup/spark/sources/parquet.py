@@ -17,6 +17,7 @@ from ...connector import Lag, LocalPath
 from ...dataplane.columns import Column, Columns, check_names, from_ddl, to_arrow
 from ...dataplane.errors import SourceError
 from ...dataplane.ownership import Range
+from ...dataplane.real_paths import open_below
 from ...dataplane.settings import PluginSettings, require_absolute
 from .catalog import is_slice_of
 from .listing import list_inodes
@@ -129,7 +130,7 @@ class ParquetSource(SlicedSource):
         import pyarrow as pa
 
         schema, first = to_arrow(self.columns), 0
-        file = _opened(self._root / wanted.slice)
+        file = _opened(self._root, wanted.slice)
         for group in range(file.num_row_groups):
             count = file.metadata.row_group(group).num_rows
             start, stop = max(wanted.start - first, 0), min(wanted.end - first, count)
@@ -147,7 +148,7 @@ class ParquetSource(SlicedSource):
     def _count(self, name: str) -> int:
         size = (self._root / name).stat().st_size
         if self._rows.get(name, (0, -1))[1] != size:
-            self._rows[name] = int(_opened(self._root / name).metadata.num_rows), size
+            self._rows[name] = int(_opened(self._root, name).metadata.num_rows), size
         return self._rows[name][0]
 
 
@@ -156,27 +157,29 @@ def _files(root: Path, problems: dict[str, str]) -> list[str]:
     return sorted(name for name in list_inodes(root, "", problems) if name.endswith(".parquet"))
 
 
-def _opened(path: Path) -> pyarrow.parquet.ParquetFile:
+def _opened(root: Path, name: str) -> pyarrow.parquet.ParquetFile:
     import pyarrow as pa
     import pyarrow.parquet
 
     try:
-        return pyarrow.parquet.ParquetFile(path)
+        with open_below(root, name) as file:
+            # Arrow opens the open file again, not the name: another process may have replaced it by a link.
+            return pyarrow.parquet.ParquetFile(pa.OSFile(f"/dev/fd/{file.fileno()}"))
     except (pa.ArrowException, OSError) as error:
-        raise SourceError(f"{path}: cannot be read; allowed: a complete Parquet file") from error
+        raise SourceError(f"{root / name}: cannot be read; allowed: a complete Parquet file") from error
 
 
 def _columns_of_first(root: Path, names: Sequence[str]) -> Columns:
     """Return the columns of the first file that can be read; raises the error of the last one if none can."""
     for name in names[:-1]:
         with suppress(SourceError):
-            return _columns(root / name)
-    return _columns(root / names[-1])
+            return _columns(root, name)
+    return _columns(root, names[-1])
 
 
-def _columns(path: Path) -> Columns:
-    columns = []
-    for field in _opened(path).schema_arrow:
+def _columns(root: Path, name: str) -> Columns:
+    columns, path = [], root / name
+    for field in _opened(root, name).schema_arrow:
         kind = "TIMESTAMP" if str(field.type).startswith("timestamp") else _TYPES.get(str(field.type))
         if kind is None:
             raise SourceError(

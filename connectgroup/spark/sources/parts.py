@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 from ...dataplane.columns import Columns
 from ...dataplane.errors import BadLine, SourceError
 from ...dataplane.ownership import Range, metadata_of
+from ...dataplane.real_paths import open_below
 from ...errors import ConfigError
 from ...protocol.units import printable
 from .csv_header import BYTE_ORDER_MARK, check_header, columns_of, header_end, names_in
@@ -269,7 +270,7 @@ def next_fields(root: Path, positions: Mapping[str, int], pattern: str = "") -> 
     for name in sorted(inodes):
         known, codec = by_inode.get(inodes[name], identities.get(name)), codec_of(name)
         try:
-            with (root / name).open("rb") as file:
+            with open_below(root, name) as file:
                 # An inode is used again, and a file may be rewritten in place: such a file is read from its start.
                 start = known.read if known is not None and known.has_content_of(file.fileno()) else 0
                 if os.fstat(file.fileno()).st_size <= start:
@@ -310,7 +311,7 @@ def _heads(root: Path, dialect: Dialect, pattern: str) -> Iterator[tuple[Path, b
     for name in sorted(list_inodes(root, pattern, {})):  # The planner reports links that lead out of it.
         path, codec = root / name, codec_of(name)
         try:
-            with path.open("rb") as file:
+            with open_below(root, name) as file:
                 if codec:
                     data = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), codec).read(_SAMPLE_BYTES)
                 else:
@@ -330,28 +331,33 @@ def _opened(root: Path, wanted: Range) -> Iterator[tuple[Path, BinaryIO]]:
         SourceError: the file cannot be opened, or has been replaced.
     """
     identity = Identity.from_metadata(metadata_of(wanted.end))
-    path, found = root / wanted.slice, None
-    if identity is None or _is_same(path, identity):
-        found = path
-    else:
-        inodes = list_inodes(root, "", {})
-        same = (root / name for name, inode in inodes.items() if inode == identity.inode)
-        found = next((other for other in same if _is_same(other, identity)), None)
-    if found is None:
+    path = root / wanted.slice
+    file = _open_if_same(root, wanted.slice, identity)
+    if file is None and identity is not None:
+        for name, inode in list_inodes(root, "", {}).items():
+            if inode == identity.inode and (file := _open_if_same(root, name, identity)) is not None:
+                path = root / name
+                break
+    if file is None:
         raise SourceError(f"{path}: was replaced while it was read; allowed: the task starts again")
-    try:
-        file = found.open("rb")
-    except OSError as error:
-        raise unreadable(path, error) from error
     with file:
-        yield found, file
+        yield path, file
 
 
-def _is_same(path: Path, identity: Identity) -> bool:
+def _open_if_same(root: Path, name: str, identity: Identity | None) -> BinaryIO | None:
+    """Open a file if it is the one that was planned; what is read later is what was compared."""
     try:
-        with path.open("rb") as file:
-            return identity.has_content_of(file.fileno())
-    except FileNotFoundError:
-        return False
+        file = open_below(root, name)
+        try:
+            if identity is None or identity.has_content_of(file.fileno()):
+                return file
+        except BaseException:
+            file.close()
+            raise
+        file.close()
+    except FileNotFoundError as error:
+        if identity is None:
+            raise unreadable(root / name, error) from error
     except OSError as error:
-        raise unreadable(path, error) from error
+        raise unreadable(root / name, error) from error
+    return None

@@ -17,6 +17,7 @@ from typing import Final, Literal
 from ...connector import Lag
 from ...dataplane.errors import SourceError
 from ...dataplane.ownership import Position
+from ...dataplane.real_paths import open_below
 from .catalog import Catalog, is_slice_of
 from .dialect import codec_of, last_record_end
 from .identity import Identity
@@ -182,7 +183,9 @@ class Planner:
             position = start.get(slice_, 0)
             if found.st_size == position or (position == 0 and catalog.belongs_to_another(name)):
                 return None
-            with path.open("rb") as file:
+            with open_below(self.root, name) as file:
+                if not os.path.samestat(os.fstat(file.fileno()), found):
+                    return None  # Replaced since it was looked at: the next batch looks again.
                 end = self._end(file.fileno(), name, position, left)
                 if end == position:
                     return None
@@ -231,7 +234,7 @@ class Planner:
             return False
         start = max(position, found.st_size - _CHUNK_BYTES)
         try:
-            with (self.root / name).open("rb") as file:
+            with open_below(self.root, name) as file:
                 return b"\n" not in os.pread(file.fileno(), found.st_size - start, start)
         except OSError:
             return False
@@ -244,7 +247,7 @@ class Planner:
         if self._incomplete.get(name) == version:
             return False
         try:
-            with (self.root / name).open("rb") as file:
+            with open_below(self.root, name) as file:
                 file.seek(position)
                 stream = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), codec_of(name))
                 while stream.read(_CHUNK_BYTES):

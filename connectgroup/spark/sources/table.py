@@ -20,6 +20,7 @@ from pydantic import Field
 from ...connector import Lag, LocalPath
 from ...dataplane.columns import Column, Columns, check_names, from_ddl, sql_name, to_arrow
 from ...dataplane.errors import SourceError
+from ...dataplane.offset_store import connect_to
 from ...dataplane.ownership import Range
 from ...dataplane.settings import PluginSettings, require_absolute
 from ...errors import ConfigError
@@ -216,7 +217,7 @@ class SqliteTableSource(TableSource):
 def _opened(path: str) -> Iterator[sqlite3.Connection]:
     """A connection that only reads; errors of SQLite become ``SourceError``."""
     try:
-        with closing(sqlite3.connect(f"{Path(path).as_uri()}?mode=ro", uri=True, timeout=5)) as connection:
+        with closing(connect_to(Path(path), f"{Path(path).as_uri()}?mode=ro", uri=True, timeout=5)) as connection:
             yield connection
     except sqlite3.Error as error:
         raise SourceError(f"{path}: SQLite says {str(error)!r}; allowed: a database with this table") from error
