@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 EPOCH_BITS: Final = 0xFFFF_FFFF
 """The part of a fencing token that is the owner epoch."""
@@ -63,6 +63,11 @@ class Position(int):
 def metadata_of(position: int) -> str:
     """Return the metadata of a position; empty for a plain ``int``."""
     return position.metadata if isinstance(position, Position) else ""
+
+
+def encoded(positions: Mapping[str, int]) -> dict[str, Any]:
+    """Return positions as JSON: slice to position, or to position and metadata. ``Source.positions`` decodes them."""
+    return {name: [int(at), metadata_of(at)] if metadata_of(at) else int(at) for name, at in positions.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,11 +44,7 @@ def running_server() -> Iterator[str]:
         Unavailable: PostgreSQL is not installed, or cannot create its data directory.
     """
     binaries = programs()
-    # The server refuses to run as root.
-    user = None
-    if os.geteuid() == 0:
-        names = {entry.pw_name for entry in pwd.getpwall()}
-        user = "postgres" if "postgres" in names else "nobody"
+    user = _user()
     with tempfile.TemporaryDirectory(prefix="connectgroup-postgres-") as scratch:
         data = Path(scratch, "data")
         data.mkdir(mode=0o700)
@@ -79,30 +75,60 @@ def running_server() -> Iterator[str]:
             raise Unavailable(f"initdb failed: {made.stderr.strip()[-300:]}")
         access = data / "pg_hba.conf"
         access.write_text(f"host all {WITH_PASSWORD} 127.0.0.1/32 scram-sha-256\n{access.read_text()}")
-        (port,) = free_ports(1)
-        server = [binaries / "postgres", "-D", data, "-p", str(port), "-h", "127.0.0.1", "-k", "", "-c", "fsync=off"]
-        with (
-            Path(scratch, "log").open("wb") as log,
-            subprocess.Popen(
-                [*WITH_ITS_STARTER, *map(str, server)],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                user=user,
-                cwd="/",
-                start_new_session=True,
-            ) as process,
-        ):
-            url = f"postgresql://test@127.0.0.1:{port}/postgres"
-            try:
-                wait(lambda: _answers(url) or process.poll() is not None)
-                if process.poll() is not None:
-                    raise Unavailable(f"postgres ended: {Path(scratch, 'log').read_text(errors='replace')[-500:]}")
-                yield url
-            finally:
-                assert process.stdin is not None
-                process.stdin.close()
-                process.wait()
+        with _served(binaries, Path(scratch), user) as url:
+            yield url
+
+
+@contextlib.contextmanager
+def running_standby(url: str) -> Iterator[str]:
+    """A hot standby of a server until the end of the block; yields its connection string."""
+    binaries = programs()
+    user = _user()
+    with tempfile.TemporaryDirectory(prefix="connectgroup-postgres-") as scratch:
+        os.chmod(scratch, 0o755)
+        data = Path(scratch, "data")
+        data.mkdir(mode=0o700)
+        if user is not None:
+            os.chown(data, pwd.getpwnam(user).pw_uid, pwd.getpwnam(user).pw_gid)
+        backup = [str(binaries / "pg_basebackup"), "-d", url, "-D", str(data), "-R", "-c", "fast", "--no-sync"]
+        subprocess.run(backup, user=user, cwd="/", check=True, capture_output=True, timeout=120)
+        with _served(binaries, Path(scratch), user) as standby:
+            yield standby
+
+
+def _user() -> str | None:
+    """Return the user of the server: it refuses to run as root."""
+    if os.geteuid() != 0:
+        return None
+    return "postgres" if "postgres" in {entry.pw_name for entry in pwd.getpwall()} else "nobody"
+
+
+@contextlib.contextmanager
+def _served(binaries: Path, scratch: Path, user: str | None) -> Iterator[str]:
+    (port,) = free_ports(1)
+    server = [binaries / "postgres", "-D", scratch / "data", "-p", str(port), "-h", "127.0.0.1", "-k", ""]
+    with (
+        (scratch / "log").open("wb") as log,
+        subprocess.Popen(
+            [*WITH_ITS_STARTER, *map(str, server), "-c", "fsync=off"],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            user=user,
+            cwd="/",
+            start_new_session=True,
+        ) as process,
+    ):
+        url = f"postgresql://test@127.0.0.1:{port}/postgres"
+        try:
+            wait(lambda: _answers(url) or process.poll() is not None)
+            if process.poll() is not None:
+                raise Unavailable(f"postgres ended: {(scratch / 'log').read_text(errors='replace')[-500:]}")
+            yield url
+        finally:
+            assert process.stdin is not None
+            process.stdin.close()
+            process.wait()
 
 
 def _answers(url: str) -> bool:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, InputPartition
 
 from ...dataplane.columns import to_ddl
-from ...dataplane.ownership import Position, Range, metadata_of, ranges_between
-from .files import DATA_SOURCE, FileSource, encoded
+from ...dataplane.ownership import Position, Range, encoded, metadata_of, ranges_between
+from .files import DATA_SOURCE, FileSource
 from .planner import Planner
 from .reader import Reader
 

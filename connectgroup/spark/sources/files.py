@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ...connector import Lag
 from ...dataplane.columns import Column, Columns, from_ddl, to_ddl
 from ...dataplane.committed import CommittedPositions
 from ...dataplane.dead_letters import ERROR_COLUMN
-from ...dataplane.ownership import Position, Range, metadata_of
+from ...dataplane.ownership import Position, Range, encoded, metadata_of
 from ...dataplane.source import BatchReader, PartReader, Source
 from ...errors import NO_VALUE, ConfigError
 from .catalog import is_slice_of
@@ -263,11 +263,6 @@ class ReadFile:
 
         source, _ = FileSource.from_json(self.source)
         return read_part(source.root, wanted, source.columns, source.settings.dialect, tolerant=source.is_tolerant)
-
-
-def encoded(positions: Mapping[str, int]) -> dict[str, Any]:
-    """Return positions as JSON: slice to bytes, or to bytes and metadata."""
-    return {name: [int(at), metadata_of(at)] if metadata_of(at) else int(at) for name, at in positions.items()}
 
 
 def merged(columns: Columns, *others: Columns) -> Columns:

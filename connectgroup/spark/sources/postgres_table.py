@@ -3,14 +3,19 @@
 Transactions commit in another order than they take their keys. A key counts as read only when no transaction that may
 still insert a smaller key is running: the source notes the highest key, then the transactions that hold a lock for
 writing the table; once all of these have ended, every row up to the noted key is visible (CREATE INDEX CONCURRENTLY
-waits in the same way). This holds for keys that the table's default or identity column generates while it inserts, not
-for keys that a program has reserved earlier.
+waits in the same way). A view, a partitioned table and a parent show the rows of other tables: their writers count,
+and those of their parents, which lock a partition after they have taken a key. This holds for keys that a default or
+an identity column generates while it inserts, not for keys that a program has reserved earlier (``settle_ms``).
+
+Not a horizon of transaction ids (``pg_snapshot_xmin``): a transaction gets its id after the key, in between triggers
+run; and a long transaction on another table, also of another database, would hold the source up.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import Field, SecretStr
@@ -19,7 +24,10 @@ from ...dataplane.columns import Column, Columns, check_names, sql_name, to_arro
 from ...dataplane.errors import SinkError, SourceError
 from ...dataplane.ownership import Range
 from ...dataplane.postgres_store import connect, run, told_as, where
+from ...protocol.units import printable
+from .lines import with_error
 from .table import MAX_COUNTED, TableSettings, TableSource
+from .table_keys import Seen
 
 if TYPE_CHECKING:
     import psycopg
@@ -39,6 +47,34 @@ _TYPES: Final = {
 """Types by name in PostgreSQL; all others are read as text, numbers of type numeric too."""
 
 
+_CHUNK_BYTES: Final = 16 << 20
+"""Rows that are parsed at once; a row may be longer."""
+_READ: Final = (
+    "WITH RECURSIVE read(id) AS (SELECT to_regclass(?)::oid UNION SELECT other.id FROM read CROSS JOIN LATERAL ("
+    " SELECT inhrelid AS id FROM pg_inherits WHERE inhparent = read.id"
+    " UNION ALL SELECT inhparent FROM pg_inherits WHERE inhrelid = read.id"
+    " UNION ALL SELECT d.refobjid FROM pg_rewrite r JOIN pg_depend d ON d.classid = 'pg_rewrite'::regclass"
+    " AND d.objid = r.oid AND d.refclassid = 'pg_class'::regclass WHERE r.ev_class = read.id) AS other)"
+)
+"""Begins a query with the table, those whose rows it shows, and their parents; its parameter is the table."""
+_SEQUENCES: Final = (
+    "SELECT seqrelid, seqcache FROM pg_sequence WHERE seqrelid IN ("
+    "SELECT CASE d.classid WHEN 'pg_class'::regclass THEN d.objid ELSE used.refobjid END"
+    " FROM read JOIN pg_attribute a ON a.attrelid = read.id JOIN pg_depend d"
+    " ON d.refclassid = 'pg_class'::regclass AND d.refobjid = a.attrelid AND d.refobjsubid = a.attnum"
+    " LEFT JOIN pg_depend used ON d.classid = 'pg_attrdef'::regclass AND used.classid = d.classid"
+    " AND used.objid = d.objid AND used.refclassid = 'pg_class'::regclass WHERE a.attname = ?)"
+)
+"""The sequences of a column, after ``_READ``: its own ones, and those of its default; its parameter is the column."""
+_FUNCTIONS: Final = (
+    "SELECT 1 FROM read JOIN pg_rewrite r ON r.ev_class = read.id JOIN pg_depend d"
+    " ON d.classid = 'pg_rewrite'::regclass AND d.objid = r.oid AND d.refclassid = 'pg_proc'::regclass"
+)
+"""Whether one of them is a view with a function that is not part of PostgreSQL, after ``_READ``."""
+_MISFITS: Final = (ValueError, TypeError, NotImplementedError)
+"""Errors of a value that is not of its column's type; those of Arrow are among them."""
+
+
 class PostgresTableSettings(TableSettings):
     """Settings of the source ``postgres``, each with the prefix ``source.``."""
 
@@ -50,7 +86,14 @@ class PostgresTableSettings(TableSettings):
 
 
 class PostgresTableSource(TableSource):
-    """The rows of a table of PostgreSQL, by a growing integer column. Timestamps without a time zone count as UTC."""
+    """The rows of a table of PostgreSQL, by a growing integer column, in the order of the keys: a row that is committed
+    late, because its transaction was open for long, delays the rows behind it. A table, its partitions and children, or
+    a view of these; not a hot standby, whose writers are on another server, nor a materialized view. A sequence with
+    CACHE above 1, a foreign table and a table that a subscription fills need `source.settle.ms`. Numbers of type
+    numeric, arrays and all other types that the table of types lacks are STRING. Timestamps without a time zone count
+    as UTC; years are 1 to 9999. With `errors.tolerance=all`, a row that does not fit its columns, such as one with the
+    date infinity, is a dead letter.
+    """
 
     Settings = PostgresTableSettings
     settings: PostgresTableSettings
@@ -58,41 +101,72 @@ class PostgresTableSource(TableSource):
     def __init__(self, settings: PostgresTableSettings, columns: Columns, *, task: int, tasks: int) -> None:
         super().__init__(settings, columns, task=task, tasks=tasks)
         self._connection: psycopg.Connection | None = None
-        self._safe: int | None = None
-        self._candidate: tuple[int, frozenset[str]] | None = None
+        self._sequences: tuple[int, Sequence[int]] = 0, ()
 
     @classmethod
     def create(cls, settings: PostgresTableSettings, *, task: int, tasks: int) -> PostgresTableSource:
         with _connected(settings) as connection:
             found = _run(
                 connection,
-                "SELECT a.attname, t.typname FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid"
+                "SELECT a.attname, coalesce(base.typname, t.typname) FROM pg_attribute a"
+                " JOIN pg_type t ON t.oid = a.atttypid LEFT JOIN pg_type base ON base.oid = t.typbasetype"
                 " WHERE a.attrelid = to_regclass(?) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
                 _table(settings),
             )
             if not found:
                 place = where(connection)
                 raise SourceError(f"{place}: table {settings.table} does not exist; allowed: a table or view")
-        columns = [Column(name, _TYPES.get(kind, "STRING")) for name, kind in found]
-        return cls(settings, check_names(columns, field="source.table"), task=task, tasks=tasks)
+            columns = [Column(name, _TYPES.get(kind, "STRING")) for name, kind in found]
+            source = cls(settings, check_names(columns, field="source.table"), task=task, tasks=tasks)
+            source._check_order(connection)
+        return source
 
     @property
     def description(self) -> str:
         return f"table {_table(self.settings)} of PostgreSQL by {self.settings.incrementing_column}"
 
-    def highest_key(self) -> int | None:
-        connection = self._kept()
-        if self._candidate is None:
-            key = sql_name(self.settings.incrementing_column)
-            ((highest,),) = _run(connection, f"SELECT max({key}) FROM {_table(self.settings)}")
-            if highest is not None and highest != self._safe:
-                self._candidate = highest, self._writers(connection)
-        if self._candidate is not None:
-            highest, writers = self._candidate
-            # The writers may have ended since; those that began later take larger keys.
-            if not writers or not writers & self._writers(connection):
-                self._safe, self._candidate = highest, None
-        return self._safe
+    def look(self) -> Seen:
+        connection, key, table = self._kept(), sql_name(self.settings.incrementing_column), _table(self.settings)
+        query = (
+            f"SELECT (SELECT min({key}) FROM {table}), (SELECT max({key}) FROM {table}),"
+            f" EXISTS(SELECT 1 FROM {table} WHERE {key} IS NULL), to_regclass(?)::oid,"
+            " coalesce(pg_relation_filenode(to_regclass(?)), 0), pg_is_in_recovery()"
+        )
+        ((lowest, highest, has_null, oid, filenode, is_standby),) = _run(connection, query, table, table)
+        if is_standby:
+            raise self._standby(connection)
+        return Seen(
+            lowest=lowest,
+            highest=highest,
+            has_null=has_null,
+            next_key=self._next_key(connection, oid),
+            table=str(oid),
+            storage=str(filenode),
+        )
+
+    def _next_key(self, connection: psycopg.Connection, oid: int) -> int | None:
+        """Return a key such that the sequences of the column give no smaller one; None if there is none to be read."""
+        if self._sequences[0] != oid:
+            rows = _run(
+                connection,
+                f"{_READ} {_SEQUENCES} AND seqincrement > 0 AND has_sequence_privilege(seqrelid, 'SELECT, USAGE')",
+                _table(self.settings),
+                self.settings.incrementing_column,
+            )
+            self._sequences = oid, [sequence for sequence, _ in rows]
+        if not self._sequences[1]:
+            return None
+        # Before its first key, a sequence has no last value.
+        values = "coalesce(pg_sequence_last_value(seqrelid) + seqincrement, seqstart)"
+        query = f"SELECT max({values}) FROM pg_sequence WHERE seqrelid = ANY(?::oid[])"
+        ((found,),) = _run(connection, query, self._sequences[1])
+        return None if found is None else int(found)
+
+    def digest(self, key: int) -> str | None:
+        names, column = ", ".join(sql_name(each.name) for each in self.columns), self.settings.incrementing_column
+        query = f"SELECT md5(ROW({names})::text) FROM {_table(self.settings)} WHERE {sql_name(column)} = ? LIMIT 1"
+        found = _run(self._kept(), query, key)
+        return str(found[0][0]) if found else None
 
     def last_key(self, number: int, start: int, limit: int) -> int | None:
         query = self.last_key_query(sql_name(self.settings.incrementing_column), _table(self.settings))
@@ -120,20 +194,103 @@ class PostgresTableSource(TableSource):
             connection.cursor() as cursor,
             cursor.copy(query) as stream,
         ):
-            text = b"".join(bytes(block) for block in stream)
-        if text:
-            yield from _parsed(text, self.columns)
+            # The server sends each row in a message of its own.
+            rows, size = list[bytes](), 0
+            for block in stream:
+                rows.append(bytes(block))
+                size += len(rows[-1])
+                if size >= _CHUNK_BYTES:
+                    yield from self._parsed(rows)
+                    rows, size = [], 0
+            if rows:
+                yield from self._parsed(rows)
 
-    def _writers(self, connection: psycopg.Connection) -> frozenset[str]:
-        """Return the transactions that may insert into the table."""
+    def writers(self) -> frozenset[str]:
         rows = _run(
-            connection,
-            "SELECT DISTINCT virtualtransaction FROM pg_locks WHERE relation = to_regclass(?)"
-            " AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND mode IN"
-            " ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')",
+            self._kept(),
+            f"{_READ} SELECT DISTINCT virtualtransaction FROM pg_locks"
+            " WHERE database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND mode IN"
+            " ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')"
+            # A view with a function shows the rows of tables that the catalog does not name: each may be one.
+            f" AND (relation IN (SELECT id FROM read) OR relation >= 16384 AND EXISTS({_FUNCTIONS}))",
             _table(self.settings),
         )
         return frozenset(str(name) for (name,) in rows)
+
+    def _check_order(self, connection: psycopg.Connection) -> None:
+        """Raise an error if rows appear in an order that the writers' locks do not show."""
+        ((is_standby,),) = _run(connection, "SELECT pg_is_in_recovery()")
+        if is_standby:
+            raise self._standby(connection)
+        kinds = _run(
+            connection,
+            f"{_READ} SELECT relname, relkind::text, EXISTS(SELECT 1 FROM pg_subscription_rel WHERE srrelid = c.oid)"
+            " FROM pg_class c WHERE oid IN (SELECT id FROM read) ORDER BY relname",
+            _table(self.settings),
+        )
+        table, column = _table(self.settings), self.settings.incrementing_column
+        why = [f"{name} is filled by a subscription, in another server's order" for name, _, is_sub in kinds if is_sub]
+        why += [f"{name} is a foreign table, with writers on another server" for name, kind, _ in kinds if kind == "f"]
+        cached = _run(connection, f"{_READ} {_SEQUENCES} AND seqcache > 1", table, column)
+        why += [f"its sequence has CACHE {cache}: a session inserts keys that it took earlier" for _, cache in cached]
+        if why and not self.settings.settle_ms:
+            raise SourceError(
+                f"{where(connection)}: {table}: {why[0]}; allowed: source.settle.ms, above the time from taking a key"
+                " to its commit"
+            )
+        views = [name for name, kind, _ in kinds if kind == "m"]
+        if views:
+            raise SourceError(
+                f"{where(connection)}: {table}: {views[0]} is a materialized view: a refresh may add rows with keys"
+                " that were read already; allowed: its tables, or a view"
+            )
+
+    def _standby(self, connection: psycopg.Connection) -> SourceError:
+        return SourceError(
+            f"{where(connection)}: is a hot standby: it does not show the open transactions of its primary, which may"
+            " commit smaller keys later; allowed: the primary"
+        )
+
+    def _parsed(self, rows: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
+        """Yield rows in the CSV of COPY; bad ones after the others."""
+        try:
+            batch = _parse(rows, self.columns)
+        except _MISFITS:
+            good, bad = self._divided(rows)
+            if good:
+                yield with_error(_parse(good, self.columns))
+            yield from bad
+        else:
+            yield with_error(batch) if self.is_tolerant else batch
+
+    def _divided(self, rows: Sequence[bytes]) -> tuple[list[bytes], list[pa.RecordBatch]]:
+        """Return the rows that fit the columns, and the errors of the others, by halving."""
+        try:
+            _parse(rows, self.columns)
+        except _MISFITS:
+            pass
+        else:
+            return list(rows), []
+        if len(rows) > 1:
+            half = len(rows) // 2
+            parts = self._divided(rows[:half]), self._divided(rows[half:])
+            return [row for good, _ in parts for row in good], [batch for _, bad in parts for batch in bad]
+        as_text = [replace(column, type="STRING") for column in self.columns]
+        (record,) = _parse(rows, tuple(as_text)).to_pylist()
+        reason = "the row does not fit its columns"
+        for column in self.columns:
+            value = record[column.name]
+            try:
+                # An empty line is no row, so a null stays one with a second field.
+                _parse([_quoted(value) + b',"x"\n'], (column, Column("connectgroup other", "STRING")))
+            except _MISFITS:
+                years = "; years 1 to 9999" if column.type in ("DATE", "TIMESTAMP") else ""
+                reason = (
+                    f"{printable(column.name)} is {printable(value)!r}; allowed: {column.type} or null{years}; or a"
+                    " view that casts it to text as source.table"
+                )
+                break
+        return [], [self.bad_row(record[self.settings.incrementing_column], reason, record)]
 
     def _kept(self) -> psycopg.Connection:
         if self._connection is None or self._connection.closed:
@@ -157,17 +314,27 @@ def _table(settings: PostgresTableSettings) -> str:
     return ".".join(sql_name(name) for name in (settings.schema_, settings.table) if name)
 
 
-def _parsed(text: bytes, columns: Columns) -> Iterator[pa.RecordBatch]:
-    """Parse the CSV of COPY: every value has quotes, null is an empty field without."""
+def _quoted(value: str | None) -> bytes:
+    return b"" if value is None else b'"' + value.replace('"', '""').encode() + b'"'
+
+
+def _parse(rows: Sequence[bytes], columns: Columns) -> pa.RecordBatch:
+    """Parse the CSV of COPY: every value has quotes, null is an empty field without.
+
+    Raises:
+        Exception: one of ``_MISFITS``: a value is not of its column's type.
+    """
     import pyarrow as pa
+    import pyarrow.compute as pc
     import pyarrow.csv
 
-    schema = to_arrow(columns)
+    schema, text = to_arrow(columns), b"".join(rows)
     # A time without zone is read as it is and then called UTC.
     table = pyarrow.csv.read_csv(
         io.BytesIO(text),
-        read_options=pyarrow.csv.ReadOptions(column_names=schema.names, use_threads=False),
-        parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True),
+        # One block: at the boundary of two, Arrow loses the line feed of a line end inside quotes.
+        read_options=pyarrow.csv.ReadOptions(column_names=schema.names, use_threads=False, block_size=len(text) + 1),
+        parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
         convert_options=pyarrow.csv.ConvertOptions(
             column_types={f.name: pa.string() if pa.types.is_timestamp(f.type) else f.type for f in schema},
             null_values=[""],
@@ -179,8 +346,9 @@ def _parsed(text: bytes, columns: Columns) -> Iterator[pa.RecordBatch]:
     )
     for at, field in enumerate(schema):
         if pa.types.is_timestamp(field.type):
-            import pyarrow.compute as pc
-
             times = pc.replace_substring_regex(table.column(at), r"\+00$", "").cast(pa.timestamp("us"))
             table = table.set_column(at, field.name, pc.assume_timezone(times, "UTC"))
-    yield from table.cast(schema).combine_chunks().to_batches()
+    if table.num_rows != len(rows):
+        raise SourceError(f"{len(rows)} rows of COPY are {table.num_rows}; allowed: a message for each row")
+    (batch,) = table.cast(schema).combine_chunks().to_batches()
+    return batch

@@ -15,13 +15,16 @@ import importlib
 import json
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import asdict, dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from pydantic import SecretStr
 
-from ...dataplane.columns import to_ddl
-from ...dataplane.ownership import Range
+from ...dataplane.columns import Column, Columns, to_ddl
+from ...dataplane.committed import CommittedPositions
+from ...dataplane.dead_letters import ERROR_COLUMN
+from ...dataplane.ownership import Range, encoded
 from ...dataplane.settings import PluginSettings
 from ...dataplane.source import BatchReader, PartReader, Source
 from .mapped import MappedBatches
@@ -43,12 +46,29 @@ class SlicedSource(Source):
     Attributes:
         settings: the settings the source was created with.
         task, tasks: the task's number and the number of tasks.
+        claimed: the position of each slice when the task started; set by ``decode``, before the first call of ``plan``.
+        committed: where the positions of all tasks are; set by ``sharing``; null: this task is the only one.
+        is_tolerant: whether a bad row has an error (``tolerant``); only sources that define ``tolerant`` set it.
     """
 
     reads_remotely = True
     settings: PluginSettings
     task: int
     tasks: int
+    claimed: Mapping[str, int] = MappingProxyType({})
+    committed: CommittedPositions | None = None
+    is_tolerant: bool = False
+
+    @classmethod
+    def reopened(cls, settings: Any, columns: Columns, *, task: int, tasks: int) -> SlicedSource:
+        """Return the source that ``create`` returned in the task's process, in one of Spark's processes.
+
+        Args:
+            columns: those of that source. What it reads may have got others since; a task has the same ones to its end.
+        """
+        source = cls.create(settings, task=task, tasks=tasks)
+        assert isinstance(source, SlicedSource)
+        return source
 
     @abstractmethod
     def plan(self, start: Mapping[str, int]) -> dict[str, int]:
@@ -68,13 +88,22 @@ class SlicedSource(Source):
             SourceError: the source cannot be read.
         """
 
+    @property
+    def read_columns(self) -> Columns:
+        """The columns that ``read`` yields: those of the rows and, if bad rows are tolerated, their error."""
+        return (*self.columns, Column(ERROR_COLUMN, "STRING")) if self.is_tolerant else self.columns
+
+    def sharing(self, committed: CommittedPositions) -> Self:
+        self.committed = committed if self.tasks > 1 else None
+        return self
+
     def stream(self, session: SparkSession, positions: Mapping[str, int]) -> DataFrame:
         from .sliced_reader import SlicesDataSource
 
         session.dataSource.register(SlicesDataSource)
         return (
             session.readStream.format(DATA_SOURCE)
-            .schema(to_ddl(self.columns))
+            .schema(to_ddl(self.read_columns))
             .option(PLAN, encode(self, positions))
             .load()
         )
@@ -91,7 +120,7 @@ class SlicedBatches(MappedBatches):
 
     def __init__(self, source: SlicedSource, positions: Mapping[str, int]) -> None:
         """Store the source as text."""
-        self.columns, self._plan = source.columns, encode(source, positions)
+        self.columns, self._plan = source.read_columns, encode(source, positions)
         self.read_part = ReadSlice(self._plan)
         self._planner: SlicedSource | None = None
 
@@ -125,7 +154,10 @@ def encode(source: SlicedSource, positions: Mapping[str, int]) -> str:
             "settings": source.settings.model_dump(by_alias=True, exclude_unset=True),
             "task": source.task,
             "tasks": source.tasks,
-            "positions": dict(positions),
+            "columns": [asdict(column) for column in source.columns],
+            "committed": None if source.committed is None else asdict(source.committed),
+            "is_tolerant": source.is_tolerant,
+            "positions": encoded(positions),
         },
         default=_plain,
     )
@@ -136,9 +168,14 @@ def decode(text: str) -> tuple[SlicedSource, dict[str, int]]:
     plan = json.loads(text)
     module, name = plan["class"]
     cls: Any = getattr(importlib.import_module(module), name)
-    source = cls.create(cls.Settings.model_validate(plan["settings"]), task=plan["task"], tasks=plan["tasks"])
-    assert isinstance(source, SlicedSource)
-    return source, plan["positions"]
+    columns = tuple(Column(**column) for column in plan["columns"])
+    settings = cls.Settings.model_validate(plan["settings"])
+    source = cls.reopened(settings, columns, task=plan["task"], tasks=plan["tasks"])
+    committed = plan["committed"]
+    source.committed = None if committed is None else CommittedPositions(**committed)
+    source.is_tolerant = plan["is_tolerant"]
+    source.claimed = source.positions(plan["positions"])
+    return source, dict(source.claimed)
 
 
 def _plain(value: object) -> object:

@@ -1,16 +1,18 @@
 """The sources ``sqlite`` and ``postgres``: the rows of a table, in the order of an incrementing integer column.
 
 A slice is a part of the key space (the keys that are *k* modulo ``slices``). Its position is the next key to read: all
-rows with smaller keys have been read. Rows are expected to be inserted with growing keys and not to change.
-``postgres_table`` has the part that is special to PostgreSQL.
+rows with smaller keys have been read. Rows are expected to be inserted with growing keys and not to change;
+``table_keys`` decides which keys may be read. ``postgres_table`` has the part that is special to PostgreSQL.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 import sqlite3
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
@@ -19,16 +21,19 @@ from pydantic import Field
 
 from ...connector import Lag, LocalPath
 from ...dataplane.columns import Column, Columns, check_names, from_ddl, sql_name, to_arrow
+from ...dataplane.dead_letters import error_text
 from ...dataplane.errors import SourceError
 from ...dataplane.offset_store import connect_to
 from ...dataplane.ownership import Range
 from ...dataplane.settings import PluginSettings, require_absolute
 from ...errors import ConfigError
+from ...protocol.units import printable
+from .lines import with_error
 from .sliced import SlicedSource
+from .table_keys import Keys, Seen
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
 
 MAX_COUNTED: Final = 100_000
 """A query for the lag counts at most this many rows; with more, the lag is not known."""
@@ -39,12 +44,23 @@ class TableSettings(PluginSettings):
 
     table: Annotated[str, Field(min_length=1, description="the name of a table or view")]
     incrementing_column: Annotated[
-        str, Field(min_length=1, description="an integer column, unique and growing, with an index")
+        str, Field(min_length=1, description="an integer column, unique and growing from 0, with an index")
     ]
     slices: Annotated[
         int, Field(ge=1, le=1000, description="1 to 1000: parts of the key space; a task reads whole")
     ] = 1
     max_rows_per_batch: Annotated[int, Field(ge=1, le=10_000_000, description="1 to 10000000")] = 100_000
+    settle_ms: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=604_800_000,
+            description="0 to 604800000: the settle window: a key is read this long after the source has first seen it"
+            " or a greater one. For writers that insert a row some time after they have got its key: a sequence with"
+            " CACHE above 1, keys that a program reserves with nextval or chooses itself, a table that a subscription"
+            " fills. Longer than from getting a key to the commit; a row that is later still is not read",
+        ),
+    ] = 0
 
 
 class TableSource(SlicedSource):
@@ -63,8 +79,22 @@ class TableSource(SlicedSource):
         integers = [column.name for column in columns if column.type in ("SMALLINT", "INT", "BIGINT")]
         if settings.incrementing_column not in integers:
             raise ConfigError(
-                "source.incrementing.column", settings.incrementing_column, f"an integer column: {', '.join(integers)}"
+                "source.incrementing.column",
+                settings.incrementing_column,
+                f"an integer column: {', '.join(integers)}"
+                if integers
+                else f"an integer column; {printable(settings.table)} has none, only "
+                + printable(", ".join(f"{column.name} {column.type}" for column in columns)),
             )
+        self._keys: Keys | None = None
+
+    @classmethod
+    def reopened(cls, settings: Any, columns: Columns, *, task: int, tasks: int) -> TableSource:
+        return cls(settings, columns, task=task, tasks=tasks)
+
+    def tolerant(self) -> TableSource:
+        self.is_tolerant = True
+        return self
 
     def owns(self, slice_name: str) -> bool:
         match = re.fullmatch(self.slice_form[0], slice_name)
@@ -73,19 +103,38 @@ class TableSource(SlicedSource):
     def plan(self, start: Mapping[str, int]) -> dict[str, int]:
         end = dict(start)
         numbers = range(self.task, self.settings.slices, self.tasks)
-        limit = self.highest_key() if numbers else None
+        if not numbers:
+            return end
+        if self._keys is None:
+            self._keys = Keys(self)
+        seen, keys = self.look(), self._keys
+        keys.check_keys(seen)
+        keys.check_table(seen, start)
+        limit = keys.safe_key(seen.highest)
         if limit is None:
             return end
         for number in numbers:
             name = f"keys {number} of {self.settings.slices}"
             last = self.last_key(number, start.get(name, 0), limit)
             if last is not None:
-                end[name] = last + 1
+                end[name] = keys.reached(name, last, seen)
         return end
 
     @abstractmethod
-    def highest_key(self) -> int | None:
-        """Return a key such that no row with this key or a smaller one will be inserted any more; None without one."""
+    def look(self) -> Seen:
+        """Return what the table shows of its keys now.
+
+        Raises:
+            SourceError: the table cannot be read, or its rows do not appear in an order that the source can follow.
+        """
+
+    def writers(self) -> Collection[str]:
+        """Return the transactions that may insert a row with a smaller key than one that is visible already."""
+        return ()
+
+    @abstractmethod
+    def digest(self, key: int) -> str | None:
+        """Return a digest of the row with a key; None without one."""
 
     @abstractmethod
     def last_key(self, number: int, start: int, limit: int) -> int | None:
@@ -113,6 +162,25 @@ class TableSource(SlicedSource):
         condition = f"{key} >= ? AND {key} <= ? AND {key} % ? = ?"
         return f"SELECT max(k) FROM (SELECT {key} AS k FROM {table} WHERE {condition} ORDER BY {key} LIMIT ?) AS batch"
 
+    def place_of(self, key: object) -> str:
+        """Return the place of a row, for errors."""
+        return f"{self.description}, row {self.settings.incrementing_column} {key}"
+
+    def bad_row(self, key: object, reason: str, record: Mapping[str, Any]) -> pa.RecordBatch:
+        """Return the row for one that does not fit the columns: nulls, and the error.
+
+        Raises:
+            SourceError: bad rows are not tolerated.
+        """
+        import pyarrow as pa
+
+        if not self.is_tolerant:
+            raise SourceError(f"{self.place_of(key)}: {reason}")
+        text = error_text(
+            place=self.place_of(key), reason=reason, record=json.dumps(record, default=str, ensure_ascii=False)
+        )
+        return with_error(pa.RecordBatch.from_pylist([{}], schema=to_arrow(self.columns)), text)
+
 
 class SqliteTableSettings(TableSettings):
     """Settings of the source ``sqlite``, each with the prefix ``source.``."""
@@ -135,7 +203,11 @@ class SqliteTableSettings(TableSettings):
 
 
 class SqliteTableSource(TableSource):
-    """The rows of a table in an SQLite file. Writers of SQLite are serialized, so keys appear in their order."""
+    """The rows of a table in an SQLite file. Writers of SQLite are serialized, so keys that SQLite chooses appear in
+    their order. Without AUTOINCREMENT, SQLite gives the greatest key again after its row was deleted: that is an error
+    if the row was read. A column that is declared as something else than an integer, boolean or floating-point number
+    is STRING: its values as text. With `errors.tolerance=all`, a row that does not fit its columns is a dead letter.
+    """
 
     Settings = SqliteTableSettings
     settings: SqliteTableSettings
@@ -146,9 +218,16 @@ class SqliteTableSource(TableSource):
             return cls(settings, from_ddl(settings.schema_), task=task, tasks=tasks)
         with _opened(settings.path) as connection:
             found = connection.execute(f"PRAGMA table_info({sql_name(settings.table)})").fetchall()
-        if not found:
-            raise SourceError(f"{settings.path}: table {settings.table} does not exist; allowed: a table or view")
-        columns = [Column(str(row[1]), _type_of(str(row[2]))) for row in found]
+            if not found:
+                raise SourceError(f"{settings.path}: table {settings.table} does not exist; allowed: a table or view")
+            columns = [Column(str(row[1]), _type_of(str(row[2]))) for row in found]
+            for at, column in enumerate(columns):
+                # An expression of a view has no declared type.
+                if column.name == settings.incrementing_column and column.type == "STRING":
+                    name, table = sql_name(column.name), sql_name(settings.table)
+                    kinds = connection.execute(f"SELECT typeof(min({name})), typeof(max({name})) FROM {table}")
+                    if kinds.fetchone() == ("integer", "integer"):
+                        columns[at] = Column(column.name, "BIGINT")
         return cls(settings, check_names(columns, field="source.table"), task=task, tasks=tasks)
 
     @classmethod
@@ -160,9 +239,53 @@ class SqliteTableSource(TableSource):
     def description(self) -> str:
         return f"table {self.settings.table} of {self.settings.path} by {self.settings.incrementing_column}"
 
-    def highest_key(self) -> int | None:
+    def look(self) -> Seen:
         key, table = sql_name(self.settings.incrementing_column), sql_name(self.settings.table)
-        return self._one(f"SELECT max({key}) FROM {table}", ())
+        with _opened(self.settings.path) as connection:
+            query = (
+                f"SELECT (SELECT min({key}) FROM {table}), (SELECT max({key}) FROM {table}),"
+                f" EXISTS(SELECT 1 FROM {table} WHERE {key} IS NULL)"
+            )
+            lowest, highest, has_null = connection.execute(query).fetchone()
+            for value in (lowest, highest):
+                if not isinstance(value, int | None):
+                    raise SourceError(f"{self.place_of(repr(value))}: is no integer; allowed: integers")
+            (version,) = connection.execute("PRAGMA schema_version").fetchone()
+            next_key = self._next_key(connection, highest)
+        inode = Path(self.settings.path).stat().st_ino
+        return Seen(
+            lowest=lowest,
+            highest=highest,
+            has_null=bool(has_null),
+            next_key=next_key,
+            table="",
+            storage=f"{inode}.{version}",
+        )
+
+    def _next_key(self, connection: sqlite3.Connection, highest: int | None) -> int | None:
+        """Return a key such that SQLite chooses no smaller one for a new row; None if it chooses none."""
+        keys = [row for row in connection.execute(f"PRAGMA table_info({sql_name(self.settings.table)})") if row[5]]
+        if [(row[1], str(row[2]).upper()) for row in keys] != [(self.settings.incrementing_column, "INTEGER")]:
+            return None
+        found = connection.execute(
+            "SELECT name, sql FROM sqlite_master WHERE type = 'table' AND lower(name) = lower(?)",
+            (self.settings.table,),
+        ).fetchone()
+        if found is None or re.search(r"WITHOUT\s+ROWID[\s;]*$", found[1] or "", re.IGNORECASE):
+            return None
+        last = highest or 0
+        if re.search(r"\bAUTOINCREMENT\b", found[1] or "", re.IGNORECASE):
+            given = connection.execute("SELECT max(seq) FROM sqlite_sequence WHERE name = ?", (found[0],)).fetchone()
+            last = max(last, given[0] or 0)
+        return last + 1
+
+    def digest(self, key: int) -> str | None:
+        names = ", ".join(sql_name(column.name) for column in self.columns)
+        column, table = sql_name(self.settings.incrementing_column), sql_name(self.settings.table)
+        with _opened(self.settings.path) as connection:
+            connection.text_factory = bytes
+            row = connection.execute(f"SELECT {names} FROM {table} WHERE {column} = ?", (key,)).fetchone()
+        return None if row is None else hashlib.blake2b(repr(row).encode(), digest_size=12).hexdigest()
 
     def last_key(self, number: int, start: int, limit: int) -> int | None:
         query = self.last_key_query(sql_name(self.settings.incrementing_column), sql_name(self.settings.table))
@@ -178,34 +301,53 @@ class SqliteTableSource(TableSource):
         number = int(wanted.slice.split()[1])
         key = sql_name(self.settings.incrementing_column)
         names = ", ".join(sql_name(column.name) for column in self.columns)
+        query = (
+            f"SELECT {names} FROM {sql_name(self.settings.table)} WHERE {key} >= ? AND {key} < ? AND {key} % ? = ?"
+            f" ORDER BY {key}"
+        )
+        bounds = (int(wanted.start), int(wanted.end), self.settings.slices, number)
         with _opened(self.settings.path) as connection:
-            rows = connection.execute(
-                f"SELECT {names} FROM {sql_name(self.settings.table)} WHERE {key} >= ? AND {key} < ? AND {key} % ? = ?"
-                f" ORDER BY {key}",
-                (wanted.start, wanted.end, self.settings.slices, number),
-            ).fetchall()
+            try:
+                rows = connection.execute(query, bounds).fetchall()
+            except sqlite3.OperationalError as error:
+                if "decode" not in str(error):
+                    raise
+                connection.text_factory = _text_or_bytes
+                rows = connection.execute(query, bounds).fetchall()
         values: Sequence[Sequence[Any]] = list(zip(*rows, strict=True)) or [[] for _ in self.columns]
         schema = to_arrow(self.columns)
-        arrays = [
-            self._array(column, list(items), field.type)
-            for column, items, field in zip(self.columns, values, schema, strict=True)
-        ]
-        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+        try:
+            arrays = [_array(column, items) for column, items in zip(self.columns, values, strict=True)]
+        except _MISFITS:
+            yield from self._rows_and_errors(rows)
+            return
+        batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+        yield with_error(batch) if self.is_tolerant else batch
 
-    def _array(self, column: Column, values: list[Any], kind: pa.DataType) -> pa.Array:
+    def _rows_and_errors(self, rows: Sequence[Sequence[Any]]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that fit the columns, then the errors of the others."""
         import pyarrow as pa
 
-        try:
-            if column.type in ("DATE", "TIMESTAMP"):
-                return pa.array(values, pa.string()).cast(kind)
-            if column.type == "BOOLEAN":
-                return pa.array(values, pa.int64()).cast(kind)
-            return pa.array(values, kind)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            raise SourceError(
-                f"{self.settings.path}: table {self.settings.table}: a value of column {column.name} is not"
-                f" {column.type} ({error}); allowed: values of the declared type, or another type in source.schema"
-            ) from error
+        good, bad = [], []
+        key = [column.name for column in self.columns].index(self.settings.incrementing_column)
+        for row in rows:
+            for column, value in zip(self.columns, row, strict=True):
+                try:
+                    _array(column, [value])
+                except _MISFITS:
+                    reason = (
+                        f"{printable(column.name)} is {printable(repr(value), limit=100)}; allowed: {column.type} or"
+                        " null, or another type in source.schema"
+                    )
+                    record = {other.name: item for other, item in zip(self.columns, row, strict=True)}
+                    bad.append(self.bad_row(row[key], reason, record))
+                    break
+            else:
+                good.append(row)
+        values: Sequence[Sequence[Any]] = list(zip(*good, strict=True)) or [[] for _ in self.columns]
+        arrays = [_array(column, items) for column, items in zip(self.columns, values, strict=True)]
+        yield with_error(pa.RecordBatch.from_arrays(arrays, schema=to_arrow(self.columns)))
+        yield from bad
 
     def _one(self, query: str, values: tuple[int, ...]) -> int | None:
         with _opened(self.settings.path) as connection:
@@ -221,6 +363,39 @@ def _opened(path: str) -> Iterator[sqlite3.Connection]:
             yield connection
     except sqlite3.Error as error:
         raise SourceError(f"{path}: SQLite says {str(error)!r}; allowed: a database with this table") from error
+
+
+_MISFITS: Final = (sqlite3.DataError, ArithmeticError, TypeError, ValueError)
+"""Errors of ``_array``; those of Arrow are a ``ValueError`` or a ``TypeError``."""
+
+
+def _array(column: Column, values: Sequence[Any]) -> pa.Array:
+    """Return values of SQLite as an array of the column's type, each exactly."""
+    import pyarrow as pa
+
+    kind = to_arrow((column,)).field(0).type
+    if column.type in ("DATE", "TIMESTAMP"):
+        return pa.array(values, pa.string()).cast(kind)
+    if column.type == "BOOLEAN":
+        if not {0, 1, None}.issuperset(values):
+            raise ValueError("no boolean")
+        return pa.array(values, pa.int64()).cast(kind)
+    if column.type != "STRING":
+        return pa.array(values, kind)
+    if not {str, type(None)}.issuperset(map(type, values)):
+        # The shortest text that is the same number again; SQLite's own has 15 digits.
+        values = [repr(value) if isinstance(value, int | float) else value for value in values]
+        if bytes in map(type, values):
+            raise TypeError("bytes")
+    return pa.array(values, kind)
+
+
+def _text_or_bytes(data: bytes) -> str | bytes:
+    """Return a text of SQLite; bytes that are not UTF-8 stay bytes, which no column takes."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data
 
 
 def _type_of(declared: str) -> str:

@@ -1,0 +1,198 @@
+"""Which keys of a table may be read now, and whether new rows have keys that were read already.
+
+Rows are expected to be inserted with growing keys. A row that would never be read is an error, as far as the table
+shows it: negative and null keys, keys that begin again, a table that was made anew. The metadata of a position have
+what the table was when the position was reached (``Mark``).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections import deque
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Final
+
+from ...dataplane.errors import SourceError
+from ...dataplane.ownership import Position, metadata_of
+from ...dataplane.source import MAX_POSITION
+
+if TYPE_CHECKING:
+    from .table import TableSource
+
+logger = logging.getLogger(__name__)
+
+_MAX_CANDIDATES: Final = 32
+"""Highest keys that are noted at once: the settle window ends for one of them after the other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What a table shows of its keys at one moment.
+
+    Attributes:
+        lowest, highest: the keys; null: the table has no rows, or only null keys.
+        has_null: whether a row has no key.
+        next_key: a key such that the database gives no smaller one to a new row; null: not known.
+        table: differs if the table was dropped and created again; empty: not known.
+        storage: differs if all rows may have been replaced at once; also for other reasons.
+    """
+
+    lowest: int | None
+    highest: int | None
+    has_null: bool
+    next_key: int | None
+    table: str
+    storage: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """What a table was when a position was reached, to tell whether it is the same table later.
+
+    Attributes:
+        table, storage: as in ``Seen``.
+        next_key: as in ``Seen``, at most the position; null: not known.
+        columns: the names of the columns of the digest.
+        row: digest of the last row that was read.
+    """
+
+    table: str
+    storage: str
+    next_key: int | None
+    columns: str
+    row: str
+
+    @classmethod
+    def from_metadata(cls, text: str) -> Mark | None:
+        """Decode the metadata of a position; None if it has no mark."""
+        try:
+            return cls(**json.loads(text)["mark"]) if text else None
+        except (ValueError, KeyError, TypeError):
+            return None
+
+    def metadata(self) -> str:
+        """Return the mark as metadata of a position."""
+        return json.dumps({"mark": asdict(self)}, separators=(",", ":"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A highest key, when it was seen, and the transactions that may have been about to insert a smaller one."""
+
+    key: int
+    seen_s: float
+    writers: Collection[str]
+
+
+class Keys:
+    """The keys of one table, as the planner of a task sees them."""
+
+    def __init__(self, source: TableSource) -> None:
+        """Store the source; its claimed positions have the marks of an earlier task."""
+        self._source = source
+        marks = ((name, at, Mark.from_metadata(metadata_of(at))) for name, at in source.claimed.items())
+        self._marks = {name: (int(at), mark) for name, at, mark in marks if mark is not None}
+        self._safe: int | None = None
+        self._candidates: deque[_Candidate] = deque()
+        self._last_seen: Seen | None = None
+        self._same_storage = ""
+        self._has_warned = False
+
+    def check_keys(self, seen: Seen) -> None:
+        """Raise an error if a row has a key that is never read."""
+        column = self._source.settings.incrementing_column
+        remedy = "a view without this row as source.table"
+        if seen.has_null:
+            raise SourceError(
+                f"{self._source.description}: a row has no {column}; allowed: a key in each row, or {remedy}"
+            )
+        for key in (seen.lowest, seen.highest):
+            if key is not None and not 0 <= key < MAX_POSITION:
+                allowed = f"keys from 0 to {MAX_POSITION - 1}, or {remedy}"
+                raise SourceError(f"{self._source.place_of(key)}: is not read; allowed: {allowed}")
+
+    def check_table(self, seen: Seen, start: Mapping[str, int]) -> None:
+        """Raise an error if new rows have keys below the position, because the keys begin again."""
+        before, self._last_seen = self._last_seen, seen
+        # The slice that is ahead. A position that an operator has altered has no mark.
+        position, mark = max(
+            ((at, mark) for name, (at, mark) in self._marks.items() if start.get(name) == at),
+            default=(0, None),
+            key=lambda found: found[0],
+        )
+        if mark is None:
+            return
+        highest, what = seen.highest, ""
+        is_below = highest is not None and highest < position - 1
+        if seen.table and mark.table and seen.table != mark.table:
+            what = "was dropped and created again"
+        elif seen.next_key is not None and mark.next_key is not None and seen.next_key < mark.next_key:
+            what = f"gives the key {seen.next_key} next: its keys begin again"
+        elif seen.storage not in (mark.storage, self._same_storage):
+            if (is_below and seen.next_key is None) or self._is_another_row(position - 1, mark):
+                what = "was emptied and filled again"
+            elif highest is not None:
+                self._same_storage = seen.storage
+        elif highest is not None and is_below and before is not None and (before.highest or -1) < highest:
+            what = f"has a new row with the key {highest}"
+        if what:
+            raise SourceError(
+                f"{self._source.description}: {what}, rows below the key {position} were read; allowed: keys that only"
+                " grow; reset the offsets to read the table from its start, or alter them to go on with a key"
+            )
+        if is_below and not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "%s: its highest key is %s, rows below the key %d were read: a new row with a smaller key is not read",
+                self._source.description,
+                highest,
+                position,
+            )
+
+    def _is_another_row(self, key: int, mark: Mark) -> bool:
+        if mark.columns != self._column_names:
+            return False
+        digest = self._source.digest(key)
+        return digest is not None and digest != mark.row
+
+    @property
+    def _column_names(self) -> str:
+        return ", ".join(column.name for column in self._source.columns)
+
+    def reached(self, name: str, last: int, seen: Seen) -> Position:
+        """Return the position after the last key of a batch, and remember its mark."""
+        mark = Mark(
+            table=seen.table,
+            storage=seen.storage,
+            next_key=None if seen.next_key is None else min(seen.next_key, last + 1),
+            columns=self._column_names,
+            row=self._source.digest(last) or "",
+        )
+        self._marks[name] = last + 1, mark
+        return Position(last + 1, mark.metadata())
+
+    def safe_key(self, highest: int | None) -> int | None:
+        """Return a key such that no row with this key or a smaller one is expected any more; None without one.
+
+        A highest key is noted with the writers of that moment. It is safe when all of these have ended and the settle
+        window is over: those that began later take larger keys.
+        """
+        now_s, settle_s = time.monotonic(), self._source.settings.settle_ms / 1000
+        noted = self._candidates
+        last = noted[-1] if noted else None
+        if highest is not None and highest != (last.key if last else self._safe):
+            is_due = last is None or now_s - last.seen_s >= settle_s / _MAX_CANDIDATES
+            if is_due and len(noted) < (_MAX_CANDIDATES if settle_s else 1):
+                noted.append(_Candidate(highest, now_s, self._source.writers()))
+        running: Collection[str] | None = None
+        while noted and now_s - noted[0].seen_s >= settle_s:
+            if noted[0].writers:
+                # They may have ended since.
+                running = self._source.writers() if running is None else running
+                if not set(noted[0].writers).isdisjoint(running):
+                    break
+            self._safe = noted.popleft().key
+        return self._safe

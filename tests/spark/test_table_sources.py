@@ -1,0 +1,521 @@
+"""The sources of tables: open transactions, keys that begin again, values of every type. No Spark."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings as hypothesis_settings, strategies as st
+
+from connectgroup.connectors.pipeline import PipelineConnector
+from connectgroup.dataplane.errors import SourceError
+from connectgroup.dataplane.ownership import encoded, ranges_between
+from connectgroup.errors import ConfigError
+from connectgroup.spark.sources.postgres_table import PostgresTableSettings, PostgresTableSource
+from connectgroup.spark.sources.sliced import decode, encode
+from connectgroup.spark.sources.table import SqliteTableSettings, SqliteTableSource, TableSource
+from tests.volume import ci_only, volume
+
+from .postgres_server import running_standby
+
+
+class Reader:
+    """One task that reads a table; ``at`` are its committed positions."""
+
+    def __init__(self, source: TableSource, at: dict[str, int] | None = None) -> None:
+        self.at = at or {}
+        self.source = decode(encode(source, self.at))[0]
+
+    def read(self) -> list[dict[str, Any]]:
+        """Read and commit one batch."""
+        end = self.source.plan({name: int(at) for name, at in self.at.items()})
+        rows = [
+            row
+            for part in ranges_between(self.at, end)
+            for batch in self.source.read(part)
+            for row in batch.to_pylist()
+        ]
+        # As the offsets of a sink: JSON.
+        self.at = self.source.positions(json.loads(json.dumps(encoded({**self.at, **end}))))
+        return rows
+
+    def keys(self) -> list[int]:
+        return [row["id"] for row in self.read()]
+
+
+def table(url: str, name: str = "t", *, column: str = "id", **more: Any) -> PostgresTableSource:
+    found = {"url": url, "table": name, "incrementing.column": column} | {
+        key.replace("_", "."): value for key, value in more.items()
+    }
+    return PostgresTableSource.create(PostgresTableSettings.model_validate(found), task=0, tasks=1)
+
+
+def sqlite(path: Path, name: str = "t", *, column: str = "id", **more: Any) -> SqliteTableSource:
+    found = {"path": str(path), "table": name, "incrementing.column": column} | {
+        key.replace("_", "."): value for key, value in more.items()
+    }
+    return SqliteTableSource.create(SqliteTableSettings.model_validate(found), task=0, tasks=1)
+
+
+def run(url: str, *statements: str) -> None:
+    import psycopg
+
+    with psycopg.connect(url, autocommit=True) as connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+def change(path: Path, *statements: str) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        for statement in statements:
+            connection.execute(statement)
+        connection.commit()
+
+
+PLACES = {
+    "a view": (("CREATE VIEW v AS SELECT * FROM t",), "v", "t"),
+    "a view of a view with a condition": (
+        ("CREATE VIEW u AS SELECT * FROM t", "CREATE VIEW v AS SELECT id, v FROM u WHERE id > 0"),
+        "v",
+        "t",
+    ),
+    "a view with a function": (
+        (
+            "CREATE FUNCTION f() RETURNS SETOF t LANGUAGE sql STABLE AS 'SELECT * FROM t'",
+            "CREATE VIEW v AS SELECT * FROM f()",
+        ),
+        "v",
+        "t",
+    ),
+    "a child by inheritance": (("CREATE TABLE c () INHERITS (t)",), "t", "c"),
+    "a grandchild": (("CREATE TABLE c () INHERITS (t)", "CREATE TABLE d () INHERITS (c)"), "t", "d"),
+    "a view of a parent": (("CREATE TABLE c () INHERITS (t)", "CREATE VIEW v AS SELECT * FROM t"), "v", "c"),
+    "the table": ((), "t", "t"),
+}
+
+
+@pytest.mark.parametrize("place", [*PLACES, "a partition", "a partition by itself"])
+@pytest.mark.parametrize("ending", ["COMMIT", "ROLLBACK", "PREPARE TRANSACTION 'p'"])
+def test_rows_of_an_open_transaction_are_waited_for(database: str, place: str, ending: str) -> None:
+    import psycopg
+
+    if "partition" in place:
+        run(
+            database,
+            "CREATE TABLE t (id BIGSERIAL, v TEXT) PARTITION BY RANGE (id)",
+            "CREATE TABLE c PARTITION OF t FOR VALUES FROM (0) TO (100)",
+        )
+        read, write = ("c", "t") if place == "a partition by itself" else ("t", "c")
+    else:
+        made, read, write = PLACES[place]
+        run(database, "CREATE TABLE t (id BIGSERIAL, v TEXT)", *made)
+    run(database, "CREATE TABLE elsewhere (x INT)")
+    with psycopg.connect(database) as slow, psycopg.connect(database, autocommit=True) as quick:
+        insert = f"INSERT INTO {write} (id, v) VALUES (nextval('t_id_seq'), 'x')"
+        slow.execute(insert)
+        quick.execute(insert)
+        reader = Reader(table(database, read))
+        assert reader.keys() == [], "row 1 is not visible yet"
+        if ending.startswith("PREPARE"):
+            with contextlib.suppress(psycopg.errors.ObjectNotInPrerequisiteState):
+                slow.execute(ending)
+                assert reader.keys() == []
+                quick.execute("COMMIT PREPARED 'p'")
+        else:
+            slow.execute(ending)
+        slow.rollback()
+        found = reader.keys() + reader.keys()
+        assert found == ([2] if ending == "ROLLBACK" or (found == [2] and ending.startswith("PREPARE")) else [1, 2])
+
+
+def test_long_transaction_on_another_table_delays_nothing(database: str) -> None:
+    import psycopg
+
+    run(database, "CREATE TABLE t (id BIGSERIAL, v TEXT)", "CREATE TABLE other (x INT)", "CREATE VIEW v AS TABLE t")
+    with psycopg.connect(database) as slow:
+        slow.execute("INSERT INTO other VALUES (1)")
+        run(database, "INSERT INTO t (v) VALUES ('x')")
+        assert Reader(table(database)).keys() == [1]
+        assert Reader(table(database, "v")).keys() == [1]
+
+
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [
+        (
+            ("CREATE SEQUENCE s CACHE 20", "CREATE TABLE t (id BIGINT DEFAULT nextval('s'), v TEXT)"),
+            "its sequence has CACHE 20: a session inserts keys that it took earlier; allowed: source.settle.ms",
+        ),
+        (
+            ("CREATE TABLE t (id BIGINT GENERATED ALWAYS AS IDENTITY (CACHE 5), v TEXT)",),
+            "its sequence has CACHE 5",
+        ),
+        (
+            (
+                "CREATE TABLE u (id BIGINT GENERATED ALWAYS AS IDENTITY (CACHE 5), v TEXT)",
+                "CREATE VIEW t AS TABLE u",
+            ),
+            "its sequence has CACHE 5",
+        ),
+        (
+            ("CREATE TABLE u (id BIGINT, v TEXT)", "CREATE MATERIALIZED VIEW t AS TABLE u"),
+            "t is a materialized view: a refresh may add rows with keys that were read already; allowed: its tables",
+        ),
+    ],
+)
+def test_table_whose_keys_do_not_appear_in_order_is_refused_with_the_reason(
+    database: str, made: Sequence[str], reason: str
+) -> None:
+    run(database, *made)
+    with pytest.raises(SourceError) as caught:
+        table(database)
+    assert reason in str(caught.value)
+    assert "\n" not in str(caught.value)
+    if "settle" in str(caught.value):
+        table(database, settle_ms=1)
+
+
+@pytest.mark.parametrize("kind", ["postgres", "sqlite"])
+def test_settle_window_waits_for_keys_that_were_reserved(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """A program takes a key, and inserts its row after one with a greater key was committed."""
+    if kind == "postgres":
+        url = request.getfixturevalue("database")
+        run(url, "CREATE TABLE t (id BIGINT, v TEXT)", "INSERT INTO t VALUES (2, 'b')")
+        reader = Reader(table(url, settle_ms=500))
+    else:
+        change(tmp_path / "d", "CREATE TABLE t (id INT, v TEXT)", "INSERT INTO t VALUES (2, 'b')")
+        reader = Reader(sqlite(tmp_path / "d", settle_ms=500))
+    began = time.monotonic()
+    found = reader.keys()
+    if kind == "postgres":
+        run(url, "INSERT INTO t VALUES (1, 'a')")
+    else:
+        change(tmp_path / "d", "INSERT INTO t VALUES (1, 'a')")
+    while not found:
+        assert time.monotonic() < began + 60
+        time.sleep(0.02)
+        found = reader.keys()
+    assert found == [1, 2]
+
+
+def test_settle_window_reads_on_while_rows_keep_coming(tmp_path: Path) -> None:
+    change(tmp_path / "d", "CREATE TABLE t (id INTEGER PRIMARY KEY)")
+    reader = Reader(sqlite(tmp_path / "d", settle_ms=100))
+    found: list[int] = []
+    began, key = time.monotonic(), 0
+    while not found:
+        assert time.monotonic() < began + 60
+        key += 1
+        change(tmp_path / "d", f"INSERT INTO t VALUES ({key})")
+        found += reader.keys()
+    assert found == list(range(1, found[-1] + 1))
+    assert found[-1] < key
+
+
+AGAIN = {
+    "emptied, its sequence restarted": ("TRUNCATE t RESTART IDENTITY", 50),
+    "dropped and created again": ("DROP TABLE t; CREATE TABLE t (id BIGSERIAL PRIMARY KEY, v TEXT)", 50),
+    "created again, with more rows": ("DROP TABLE t; CREATE TABLE t (id BIGSERIAL PRIMARY KEY, v TEXT)", 150),
+    "emptied, with more rows": ("TRUNCATE t RESTART IDENTITY", 150),
+    "sequence set back": ("DELETE FROM t; ALTER SEQUENCE t_id_seq RESTART", 50),
+}
+
+
+@pytest.mark.parametrize("how", AGAIN)
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("in_view", [False, True])
+def test_keys_that_begin_again_in_postgres_are_an_error(database: str, how: str, restarts: bool, in_view: bool) -> None:
+    def fill(rows: int, text: str) -> str:
+        return f"INSERT INTO t (v) SELECT '{text}' FROM generate_series(1, {rows})"
+
+    if in_view and how.startswith(("created", "emptied, with")):
+        pytest.skip("a view does not show the identity of its tables")
+    statement, rows = AGAIN[how]
+    run(database, "CREATE TABLE t (id BIGSERIAL PRIMARY KEY, v TEXT)", "CREATE VIEW v AS TABLE t", fill(100, "old"))
+    if in_view:
+        statement = statement.replace("DROP TABLE t", "DROP TABLE t CASCADE")
+    else:
+        run(database, "DROP VIEW v")
+    reader = Reader(table(database, "v" if in_view else "t"))
+    assert len(reader.read()) == 100
+    run(database, *statement.split("; "), fill(rows, "new"))
+    if in_view and "CASCADE" in statement:
+        run(database, "CREATE VIEW v AS TABLE t")
+    if restarts:
+        reader = Reader(table(database, "v" if in_view else "t"), reader.at)
+    with pytest.raises(SourceError, match=r"table .* by id: .*, rows below the key 101 were read; allowed: keys that"):
+        reader.read()
+    begin = Reader(table(database, "v" if in_view else "t"))
+    assert len(begin.read()) == rows, "the offsets were reset"
+    on = Reader(table(database, "v" if in_view else "t"), {"keys 0 of 1": 40})
+    assert len(on.read()) == rows - 39, "the offset was altered"
+
+
+def test_table_that_is_only_reorganized_or_loses_rows_is_read_on(database: str) -> None:
+    fill = "INSERT INTO t (v) SELECT 'x' FROM generate_series(1, 10)"
+    run(database, "CREATE TABLE t (id BIGSERIAL PRIMARY KEY, v TEXT)", fill)
+    reader = Reader(table(database))
+    assert len(reader.read()) == 10
+    for statement in (
+        "VACUUM FULL t",
+        "DELETE FROM t WHERE id = 10",
+        "VACUUM FULL t",
+        "ALTER TABLE t ADD COLUMN w INT DEFAULT 5",
+        "DELETE FROM t",
+        "TRUNCATE t",
+    ):
+        run(database, statement)
+        assert reader.keys() == []
+        reader = Reader(table(database), reader.at)
+        assert reader.keys() == []
+        run(database, "INSERT INTO t (v) VALUES ('y')")
+        assert len(reader.keys()) == 1
+
+
+SQLITE_AGAIN = {
+    "the greatest key is given again": ("DELETE FROM t WHERE id > 90", 5),
+    "emptied": ("DELETE FROM t", 50),
+    "dropped and created again": ("DROP TABLE t; CREATE TABLE t (id INTEGER PRIMARY KEY, v TEXT)", 50),
+    "created again, with more rows": ("DROP TABLE t; CREATE TABLE t (id INTEGER PRIMARY KEY, v TEXT)", 150),
+}
+
+
+@pytest.mark.parametrize("how", SQLITE_AGAIN)
+@pytest.mark.parametrize("restarts", [False, True])
+def test_keys_that_begin_again_in_sqlite_are_an_error(tmp_path: Path, how: str, restarts: bool) -> None:
+    path = tmp_path / "d"
+
+    def fill(rows: int, text: str) -> Iterator[str]:
+        return iter([f"INSERT INTO t (v) VALUES ('{text} {n}')" for n in range(rows)])
+
+    statement, rows = SQLITE_AGAIN[how]
+    change(path, "CREATE TABLE t (id INTEGER PRIMARY KEY, v TEXT)", *fill(100, "old"))
+    reader = Reader(sqlite(path))
+    assert len(reader.read()) == 100
+    change(path, *statement.split("; "), *fill(rows, "new"))
+    if restarts:
+        reader = Reader(sqlite(path), reader.at)
+    with pytest.raises(SourceError, match=r"by id: .*, rows below the key 101 were read; allowed: keys that only grow"):
+        reader.read()
+
+
+def test_sqlite_table_with_autoincrement_may_lose_its_last_rows(tmp_path: Path) -> None:
+    path = tmp_path / "d"
+    change(path, "CREATE TABLE t (id INTEGER PRIMARY KEY AUTOINCREMENT, v TEXT)", "INSERT INTO t (v) VALUES ('x')")
+    reader = Reader(sqlite(path))
+    assert reader.keys() == [1]
+    change(path, "DELETE FROM t")
+    assert reader.keys() == []
+    change(path, "VACUUM", "INSERT INTO t (v) VALUES ('y')")
+    assert reader.keys() == [2]
+    change(path, "DELETE FROM t", "DELETE FROM sqlite_sequence", "INSERT INTO t (v) VALUES ('z')")
+    with pytest.raises(SourceError, match="gives the key 2 next: its keys begin again"):
+        reader.read()
+
+
+def test_new_row_below_the_position_of_keys_that_a_program_chooses_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "d"
+    change(path, "CREATE TABLE t (id INT, v TEXT)", "INSERT INTO t VALUES (100, 'x')")
+    reader = Reader(sqlite(path))
+    assert reader.keys() == [100]
+    change(path, "DELETE FROM t")
+    assert reader.keys() == []
+    change(path, "INSERT INTO t VALUES (5, 'y')")
+    with pytest.raises(SourceError, match="has a new row with the key 5, rows below the key 101 were read"):
+        reader.read()
+
+
+@pytest.mark.parametrize("key", ["-1", "NULL", "9223372036854775807"])
+@pytest.mark.parametrize("kind", ["postgres", "sqlite"])
+def test_key_that_is_never_read_is_an_error(
+    kind: str, key: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    statements = ["CREATE TABLE t (id BIGINT, v TEXT)", "INSERT INTO t VALUES (1, 'a')"]
+    if kind == "postgres":
+        url = request.getfixturevalue("database")
+        run(url, *statements)
+        reader = Reader(table(url))
+    else:
+        change(tmp_path / "d", *statements)
+        reader = Reader(sqlite(tmp_path / "d"))
+    assert reader.keys() == [1]
+    insert = f"INSERT INTO t VALUES ({key}, 'b')"
+    if kind == "postgres":
+        run(url, insert)
+    else:
+        change(tmp_path / "d", insert)
+    what = (
+        "a row has no id; allowed: a key in each row" if key == "NULL" else f"row id {key}: is not read; allowed: keys"
+    )
+    with pytest.raises(SourceError, match=what):
+        reader.read()
+
+
+TEXTS = {
+    "line ends at each distance": "repeat(E'x\\r\\n', 47 + i % 7)",
+    "carriage returns": "repeat(E'\\r', i % 3) || 'x' || repeat(E'\\n\\r', i % 5)",
+    "quotes and commas": "repeat('\"', i % 4) || ',' || repeat('\"', i % 3)",
+}
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_texts_of_postgres_are_unchanged_at_every_block_boundary(database: str, text: str) -> None:
+    import psycopg
+
+    run(database, f"CREATE TABLE t AS SELECT i::bigint AS id, {TEXTS[text]} AS v FROM generate_series(1, 30000) AS i")
+    with psycopg.connect(database) as connection:
+        expected = connection.execute("SELECT v FROM t ORDER BY id").fetchall()
+    rows = Reader(table(database)).read()
+    assert [(row["v"],) for row in rows] == expected
+
+
+def test_texts_of_postgres_may_be_larger_than_a_block(database: str) -> None:
+    run(
+        database,
+        "CREATE TABLE t AS SELECT i::bigint AS id, repeat('x', CASE i % 3 WHEN 1 THEN 3000000 ELSE 3 END) AS v"
+        " FROM generate_series(1, 12) AS i",
+    )
+    rows = Reader(table(database)).read()
+    assert [len(row["v"]) for row in rows] == [3, 3_000_000, 3] * 0 + [
+        3_000_000 if i % 3 == 1 else 3 for i in range(1, 13)
+    ]
+
+
+BAD = {
+    "infinity": ("TIMESTAMPTZ", "at is 'infinity'; allowed: TIMESTAMP or null; years 1 to 9999"),
+    "-infinity": ("DATE", "at is '-infinity'; allowed: DATE"),
+    "0044-03-15 BC": ("DATE", "at is '0044-03-15 BC'; allowed: DATE"),
+    "20231-01-01": ("TIMESTAMP", "at is '20231-01-01 00:00:00'; allowed: TIMESTAMP"),
+    "20231-02-03": ("DATE", "at is '20231-02-03'; allowed: DATE"),
+}
+
+
+@pytest.mark.parametrize("value", BAD)
+@pytest.mark.parametrize("tolerant", [False, True])
+def test_value_that_no_type_holds_names_row_and_column(database: str, value: str, tolerant: bool) -> None:
+    kind, message = BAD[value]
+    run(database, f"CREATE TABLE t (id INT, at {kind})", "INSERT INTO t VALUES (1, '2024-01-01'), (3, NULL)")
+    run(database, f"INSERT INTO t VALUES (2, '{value}')")
+    source: TableSource = table(database)
+    if not tolerant:
+        with pytest.raises(SourceError, match=r"table \"t\" of PostgreSQL by id, row id 2: " + message):
+            Reader(source).read()
+        return
+    rows = Reader(source.tolerant()).read()
+    assert [row["id"] for row in rows] == [1, 3, None]
+    error = json.loads(rows[-1]["connectgroup_error"])
+    assert error["place"].endswith("row id 2")
+    assert message in error["reason"]
+    assert json.loads(error["record"])["id"] == "2"
+
+
+def test_values_of_postgres_are_those_of_its_own_client(database: str) -> None:
+    """A difference by design: what no column type holds exactly is the text that PostgreSQL prints."""
+    import psycopg
+
+    columns: dict[str, tuple[str, list[Any]]] = {
+        "b": ("BOOL", [True, False, None]),
+        "h": ("INT2", [-(2**15), 2**15 - 1, None]),
+        "l": ("INT8", [-(2**63), 2**63 - 1, None]),
+        "d": ("FLOAT8", [0.1, -1e308, float("inf")]),
+        "f": ("FLOAT4", [0.5, -2.0, None]),
+        "s": ("TEXT", ["", ' a"b,\r\n\\N', None]),
+        "c": ("CHAR(3)", ["a  ", "\u00e9  ", None]),
+        "n": ("NUMERIC", ["12345678901234567890.12", "19.90", None]),
+        "a": ("INT[]", ["{1,2}", "{}", None]),
+        "j": ("JSONB", ['{"x": 1.50}', "null", None]),
+        "y": ("BYTEA", ["\\x00ff", "\\x", None]),
+        "u": ("UUID", ["11111111-1111-1111-1111-111111111111", None, None]),
+        "i": ("INTERVAL", ["1 day 02:03:04", None, None]),
+    }
+    run(database, f"CREATE TABLE t (id INT, {', '.join(f'{name} {kind}' for name, (kind, _) in columns.items())})")
+    with psycopg.connect(database, autocommit=True) as connection:
+        marks = ", ".join(["%s"] * (len(columns) + 1))
+        for at in range(3):
+            values = [found[at] for _, found in columns.values()]
+            connection.execute(f"INSERT INTO t VALUES ({marks})", [at, *values])
+    rows = Reader(table(database)).read()
+    assert rows == [{"id": at, **{name: found[at] for name, (_, found) in columns.items()}} for at in range(3)]
+
+
+VALUES = st.one_of(
+    st.none(),
+    st.integers(-(2**63), 2**63 - 1),
+    st.floats(allow_nan=False),
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=20),
+)
+
+
+@hypothesis_settings(max_examples=volume(40, 300), deadline=None)
+@given(values=st.lists(VALUES, min_size=1, max_size=8))
+def test_values_of_sqlite_are_those_of_its_own_client(
+    values: list[int | float | str | None], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """As Django and Rails declare columns; a difference by design: a number in such a column is its shortest text."""
+    path = tmp_path_factory.mktemp("db") / "d"
+    change(path, "CREATE TABLE t (id INTEGER PRIMARY KEY, v, w decimal(10, 2), x NUMERIC, y varchar(10))")
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        insert = "INSERT INTO t (v, w, x, y) VALUES (?, ?, ?, ?)"
+        connection.executemany(insert, [(value,) * 4 for value in values])
+        connection.commit()
+        stored = connection.execute("SELECT v, w, x, y FROM t ORDER BY id").fetchall()
+    rows = Reader(sqlite(path)).read()
+    for row, kept in zip(rows, stored, strict=True):
+        for text, value in zip([row[name] for name in "vwxy"], kept, strict=True):
+            assert (text if isinstance(value, str | None) else type(value)(text)) == value
+
+
+@pytest.mark.parametrize("tolerant", [False, True])
+def test_value_of_sqlite_that_is_not_of_its_column_names_row_and_column(tmp_path: Path, tolerant: bool) -> None:
+    path = tmp_path / "d"
+    change(path, "CREATE TABLE t (id INTEGER PRIMARY KEY, n INT, s TEXT, b BLOB)")
+    change(path, "INSERT INTO t VALUES (1, 5, 'x', NULL), (2, 'five', 'x', NULL), (4, 6, CAST(x'ff' AS TEXT), NULL)")
+    change(path, "INSERT INTO t VALUES (3, 7, 'x', x'00')")
+    source: TableSource = sqlite(path)
+    if not tolerant:
+        with pytest.raises(SourceError, match="row id 2: n is 'five'; allowed: BIGINT or null"):
+            Reader(source).read()
+        return
+    rows = Reader(source.tolerant()).read()
+    assert [row["id"] for row in rows] == [1, None, None, None]
+    places = [json.loads(row["connectgroup_error"])["place"][-8:] for row in rows[1:]]
+    assert places == ["row id 2", "row id 3", "row id 4"]
+
+
+def test_view_of_sqlite_with_expressions_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "d"
+    change(path, "CREATE TABLE t (id INTEGER PRIMARY KEY, p DECIMAL)", "INSERT INTO t VALUES (1, 19.9), (2, 7)")
+    change(path, "CREATE VIEW v AS SELECT id + 0 AS id, p * 2 AS twice, 'x' || id AS name FROM t")
+    rows = Reader(sqlite(path, "v")).read()
+    assert rows == [{"id": 1, "twice": "39.8", "name": "x1"}, {"id": 2, "twice": "14", "name": "x2"}]
+
+
+def test_table_without_an_integer_column_says_so(tmp_path: Path) -> None:
+    change(tmp_path / "d", "CREATE TABLE t (a TEXT, b REAL)")
+    with pytest.raises(ConfigError, match=r"allowed: an integer column; t has none, only a STRING, b DOUBLE"):
+        sqlite(tmp_path / "d", column="a")
+
+
+@pytest.mark.parametrize("value", ["-1", "x", "604800001"])
+def test_wrong_settle_window_is_refused_when_the_connector_is_put(value: str) -> None:
+    base = {"source": "postgres", "source.table": "t", "source.incrementing.column": "a", "source.settle.ms": value}
+    with pytest.raises(ConfigError, match=r"source\.settle\.ms: got .*; allowed: 0 to 604800000"):
+        PipelineConnector("c", base | {"sink": "parquet", "sink.path": "/out"})
+
+
+@ci_only("a copy of the server takes 3 s; the other tests show that sources are refused with a reason")
+def test_hot_standby_is_refused_with_the_reason(postgres: str) -> None:
+    run(postgres, "CREATE TABLE IF NOT EXISTS on_standby (id BIGSERIAL, v TEXT)")
+    with (
+        running_standby(postgres) as url,
+        pytest.raises(SourceError, match=r"is a hot standby: .*; allowed: the primary"),
+    ):
+        table(url, "on_standby")
