@@ -13,14 +13,14 @@ import time
 from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ...dataplane.errors import SourceError
 from ...dataplane.ownership import Position, metadata_of
 from ...dataplane.source import MAX_POSITION
 
 if TYPE_CHECKING:
-    from .table import TableSource
+    from ...dataplane.columns import Columns
 
 logger = logging.getLogger(__name__)
 
@@ -87,10 +87,31 @@ class _Candidate:
     writers: Collection[str]
 
 
+class Table(Protocol):
+    """What is needed of the source."""
+
+    settings: Any
+    columns: Columns
+    claimed: Mapping[str, int]
+
+    @property
+    def description(self) -> str:
+        """As in ``Source``."""
+
+    def place_of(self, key: object) -> str:
+        """Return the place of a row, for errors."""
+
+    def writers(self) -> Collection[str]:
+        """Return the transactions that may insert a row with a smaller key than one that is visible already."""
+
+    def digest(self, key: int) -> str | None:
+        """Return a digest of the row with a key; None without one."""
+
+
 class Keys:
     """The keys of one table, as the planner of a task sees them."""
 
-    def __init__(self, source: TableSource) -> None:
+    def __init__(self, source: Table) -> None:
         """Store the source; its claimed positions have the marks of an earlier task."""
         self._source = source
         marks = ((name, at, Mark.from_metadata(metadata_of(at))) for name, at in source.claimed.items())
