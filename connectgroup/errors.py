@@ -256,6 +256,18 @@ class OffsetMetadataTooLarge(GroupError):
     code = 12
 
 
+class UnknownTopicOrPartition(GroupError):
+    """The cluster has no such topic, or the topic no such partition."""
+
+    code = 3
+
+
+class UnknownTopicId(GroupError):
+    """The cluster has no topic with this id."""
+
+    code = 100
+
+
 class InvalidRegularExpression(GroupError):
     """A regular expression is not in RE2 syntax."""
 

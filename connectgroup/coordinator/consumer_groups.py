@@ -12,12 +12,15 @@ from ..assign.api import PartitionAssignor
 from ..assign.convert import consumers_for_install, partition_group_from_prepare
 from ..assign.sandbox import run_assignor
 from ..errors import PluginError
+from ..group.classic.group_type import ClassicGroupType
 from ..group.classic.settings import ClassicSettings
 from ..group.consumer.group_type import ConsumerGroupType
 from ..group.consumer.settings import ConsumerServerAssignment, ConsumerServerAssignor, ConsumerSettings
-from ..group.consumer.subscription import TopicsChanged
+from ..group.kernel.effects import TopicsChanged
 from ..plugins import load_partition_assignor
 from ..protocol.messages.consumer import ConsumerPrepareResponse
+from ..protocol.messages.offsets import OffsetCommitRequest
+from ..protocol.units import NO_TOPIC_ID
 from ..topics import regex
 from ..topics.base import Topics, TopicSource
 from ..wire import embedded
@@ -27,6 +30,9 @@ logger = logging.getLogger(__name__)
 
 MAX_ABSENT = 1_000
 """Results of reads that are kept for groups that have not asked for them again."""
+
+READ_WAIT_S = 2.0
+"""Seconds that a request about offsets waits for a read of the topics; without the broker, the last read counts."""
 
 SERVER_ASSIGNORS = {"uniform": "uniform", "range": "server-range"}
 """Kafka's server-side assignors, and the names of their entry points."""
@@ -54,10 +60,11 @@ def built_in_assignors() -> dict[str, ConsumerServerAssignor]:
 
 
 class ConsumerGroups:
-    """The consumer groups of a coordinator.
+    """The consumer groups of a coordinator, and the topics that groups of all types commit offsets of.
 
     Attributes:
         group_type: their rules.
+        classic_type: the rules of classic groups.
     """
 
     def __init__(
@@ -81,6 +88,9 @@ class ConsumerGroups:
         self._to_look_for: set[frozenset[str]] = set()
         self._absent: set[frozenset[str]] = set()
         self._reading: asyncio.Task[None] | None = None
+        self._next_read: asyncio.Task[None] | None = None
+        self._read_lock = asyncio.Lock()
+        self.classic_type = ClassicGroupType(classic or ClassicSettings(), new_id=lambda: str(uuid.uuid4()))
         self.group_type = ConsumerGroupType(
             replace(settings, regex_violation=regex.violation),
             new_id=lambda: str(uuid.uuid4()),
@@ -97,9 +107,10 @@ class ConsumerGroups:
         """
 
         def on_change(topics: Topics) -> None:
-            self.group_type.topics = topics
+            self.group_type.topics = self.classic_type.topics = topics
             for group_id, group in shard.groups.loaded.items():
-                if group.group_type is self.group_type:
+                is_consumer = group.group_type is self.group_type
+                if is_consumer or (group.group_type is self.classic_type and group.state.offsets.changes(topics)):
                     shard.intake.submit_input(group_id, TopicsChanged(group_id=group_id))
 
         if self._topics is not None:
@@ -108,11 +119,50 @@ class ConsumerGroups:
 
     async def close(self) -> None:
         """Stop watching the topics."""
-        if self._reading is not None:
-            self._reading.cancel()
-            await asyncio.wait([self._reading])
+        for reading in (self._reading, self._next_read):
+            if reading is not None:
+                reading.cancel()
+                await asyncio.wait([reading])
         if self._topics is not None:
             await self._topics.close()
+
+    async def look_again(self, request: OffsetCommitRequest | None = None) -> None:
+        """Read the topics before a request about committed offsets is decided; requests share a read.
+
+        An offset must not be fetched from a topic that was deleted and created again, nor rejected because its topic
+        is new.
+
+        Args:
+            request: a commit; the topics are read only if it names a topic or partition that is not known.
+        """
+        if self._topics is None or (request is not None and self._knows(request)):
+            return
+        if self._next_read is None:
+            self._next_read = asyncio.get_running_loop().create_task(self._read())
+        # The read may serve other requests, and is not cancelled with this one.
+        await asyncio.wait([self._next_read], timeout=READ_WAIT_S)
+
+    def _knows(self, request: OffsetCommitRequest) -> bool:
+        topics = self.classic_type.topics or {}
+        ids = {topic.topic_id for topic in topics.values()}
+        for topic in request.topics:
+            known = topics.get(topic.name)
+            if topic.topic_id != NO_TOPIC_ID:
+                if topic.topic_id not in ids:
+                    return False
+            elif known is None or any(each.partition_index >= known.num_partitions for each in topic.partitions):
+                return False
+        return True
+
+    async def _read(self) -> None:
+        assert self._topics is not None
+        async with self._read_lock:
+            # From here on, a request needs another read: this one may pass what the request is about.
+            self._next_read = None
+            try:
+                await self._topics.refresh()
+            except Exception as error:
+                logger.debug("the topics cannot be read: %s", error)
 
     def _confirm_absent(self, names: frozenset[str]) -> bool:
         """Whether a read looked for these topics since they were asked for; otherwise one begins. It counts once."""

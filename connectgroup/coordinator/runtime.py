@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -12,7 +11,6 @@ from typing import Any, ClassVar, Final
 
 from ..checks import check_methods, check_object
 from ..errors import ConfigError, ConnectorNotFound, GroupError, InvalidRequest, UnreleasedInstanceId
-from ..group.classic.group_type import ClassicGroupType
 from ..group.classic.settings import ClassicSettings
 from ..group.connect.group_type import ConnectGroupType
 from ..group.connect.settings import GroupSettings
@@ -37,7 +35,7 @@ from ..protocol.messages.listing import (
     ListGroupsRequest,
 )
 from ..protocol.messages.logger_levels import SetLoggerLevelRequest, SetLoggerLevelResponse
-from ..protocol.messages.offsets import OffsetFetchRequest, OffsetFetchResponse
+from ..protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest, OffsetFetchResponse
 from ..protocol.messages.topics import ResetTopicsRequest, ResetTopicsResponse
 from ..protocol.records.connect import GROUP_TYPE, MemberRecord
 from ..protocol.units import printable
@@ -87,9 +85,9 @@ class Coordinator:
             log: ``start`` opens it and takes ownership for this process.
             settings: for all groups. If they name an assignor without containing it, its entry point is loaded.
             wall_clock_ms: the clock for timestamps in records; timers use the event loop's clock.
-            classic_settings: for all groups of type ``classic``; the defaults if null.
-            consumers: consumer groups and the topics of their cluster; if null, consumers of the new protocol cannot
-                join.
+            classic_settings: for all groups of type ``classic``, without ``consumers``; the defaults if null.
+            consumers: consumer groups, with the settings of classic groups and the topics of their cluster; if null,
+                consumers of the new protocol cannot join.
             group_types: the types of groups to serve besides ``connect``, ``classic`` and ``consumer``.
 
         Raises:
@@ -104,9 +102,8 @@ class Coordinator:
         self._logger_levels = LoggerLevels(wall_clock_ms)
         self._completed = CompletedResponses()
         connect = ConnectGroupType(with_own_assignor(settings), classic_worker)
-        classic = ClassicGroupType(classic_settings or ClassicSettings(), new_id=lambda: str(uuid.uuid4()))
-        self._consumers = consumers or ConsumerGroups()
-        self._registry = Registry([connect, classic, self._consumers.group_type, *group_types])
+        self._consumers = consumers or ConsumerGroups(classic=classic_settings)
+        self._registry = Registry([connect, self._consumers.classic_type, self._consumers.group_type, *group_types])
         self.shard = self.shard_class(
             log,
             self._registry,
@@ -170,6 +167,7 @@ class Coordinator:
         elif isinstance(request, DeleteRequest):
             response = await self._delete(request, client)
         elif isinstance(request, OffsetFetchRequest) and request.groups:
+            await self._consumers.look_again()
             response = await self._fetch_offsets(request, client)
         elif isinstance(request, ListGroupsRequest):
             response = listed([await self._describe(SUMMARY, each) for each in self._named(SUMMARY)], request)
@@ -181,6 +179,10 @@ class Coordinator:
         elif isinstance(request, ConsumerDescribeRequest):
             response = await self._describe_consumers(request, client)
         else:
+            if isinstance(request, OffsetCommitRequest):
+                await self._consumers.look_again(request)
+            elif isinstance(request, OffsetFetchRequest):
+                await self._consumers.look_again()
             response = await self._submit(request, client)
             if isinstance(request, JoinGroupRequest) and response.error_code == UnreleasedInstanceId.code:
                 self._look_for_process(request)

@@ -79,8 +79,9 @@ class CoordinatorServer(GroupServer):
         coordinator = Coordinator(
             log,
             config.group_settings(server_assignors([config.assignor])),
-            classic_settings=ClassicSettings(max_members=config.max_members),
-            consumers=ConsumerGroups(topics, config.consumer_settings()),
+            consumers=ConsumerGroups(
+                topics, config.consumer_settings(), classic=ClassicSettings(max_members=config.max_members)
+            ),
         )
         tls = None
         if config.tls_cert is not None and config.tls_key is not None:

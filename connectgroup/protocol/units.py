@@ -26,6 +26,10 @@ STATIC_LEAVE_EPOCH: Final = -2
 """Member epoch of a static member that leaves temporarily; its epoch until it returns (added to Kafka later)."""
 
 
+NO_TOPIC_ID: Final = "0" * 32
+"""The topic id of a topic that is not known, or that is named instead. Topic ids are 32 hexadecimal digits."""
+
+
 class Unit(NamedTuple):
     """A connector (``task == CONNECTOR``) or one of its tasks (0, 1, ...).
 

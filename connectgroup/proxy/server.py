@@ -105,7 +105,6 @@ class ProxyServer(GroupServer):
         coordinator = Coordinator(
             log_from_url(config.log_url),
             config.group_settings(server_assignors([config.assignor])),
-            classic_settings=config.classic_settings(),
             consumers=ConsumerGroups(
                 topics or BrokerTopics(str(config.topics_from)),
                 config.consumer_settings(),

@@ -19,7 +19,7 @@ from ..errors import ConfigError, NotAuthenticated, NotSent, TransportError, Wir
 from ..protocol.messages.api import Request, Response
 from ..protocol.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
 from ..protocol.units import printable
-from ..wire.apis import API_VERSIONS, APIS, HEARTBEAT, SASL_HANDSHAKE, decode_response, encode_request
+from ..wire.apis import API_VERSIONS, APIS, HEARTBEAT, MAX_SENT, SASL_HANDSHAKE, decode_response, encode_request
 from ..wire.forwarded import PRODUCE
 from ..wire.framing import FrameReader, frame
 from .access import Access
@@ -224,7 +224,7 @@ class _Link(asyncio.Protocol):
         for key, api in APIS.items():
             both = [version for version in api.versions if version in theirs.get(key, ())]
             if both:
-                self._versions[key] = max(both)
+                self._versions[key] = min(max(both), MAX_SENT.get(key, max(both)))
         if HEARTBEAT not in self._versions:
             api = APIS[HEARTBEAT]
             raise TransportError(

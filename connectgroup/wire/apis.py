@@ -76,6 +76,9 @@ DELETE_GROUPS: Final = key_of("DeleteGroups")
 RESTART_MEMBER: Final = key_of("ConnectGroupRestartMember")
 
 
+MAX_SENT: Final = {OFFSET_COMMIT: 9, OFFSET_FETCH: 9}
+"""The highest versions that this package's clients send: later ones name topics by their ids, not by their names."""
+
 MAX_CLIENT_ID: Final = 249
 """Limit in bytes on the client id in a request header, as for every other identifier."""
 

@@ -218,8 +218,8 @@ class _Writer:
             prefix = primitives.uvarint(field.tag) + primitives.uvarint(size)
             self.put(2, f"tags += {prefix!r} + {pack}({self._number(field)})", field)
         else:
-            self._encode_value(2, field, "p", "v")
-            self.put(2, "value = p + v", field)
+            parts = self._encode_value(2, field, "p", "v")
+            self.put(2, f"value = {' + '.join(parts)}", field)
             self.put(2, f"tags += {primitives.uvarint(field.tag)!r} + uvarint(len(value)) + value", field)
 
     def _encode_value(self, indent: int, field: Field, prefix: str, value: str) -> list[str]:

@@ -146,7 +146,8 @@ def _api(entry: Entry) -> BrokerApi:
 
 def _shared(key: int) -> BrokerApi:
     api = apis.APIS[key]
-    versions = range(max(api.versions.start, _SENT_FROM.get(api.name, 0)), api.versions.stop)
+    stop = min(api.versions.stop, apis.MAX_SENT.get(key, api.versions[-1]) + 1)
+    versions = range(max(api.versions.start, _SENT_FROM.get(api.name, 0)), stop)
     return BrokerApi(
         key=key,
         name=api.name,

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..protocol.units import NO_TOPIC_ID
+
 NO_OPERATIONS = -(1 << 31)
 """The value of authorized operations that were not requested."""
-
-NO_TOPIC_ID = "0" * 32
-"""The topic id of a topic that is requested by its name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

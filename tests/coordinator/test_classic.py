@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from connectgroup.coordinator.runtime import Coordinator
-from connectgroup.errors import IllegalGeneration, RebalanceInProgress, UnknownMemberId
+from connectgroup.errors import GroupIdNotFound, IllegalGeneration, RebalanceInProgress, UnknownMemberId
 from connectgroup.group.classic.settings import ClassicSettings
 from connectgroup.group.connect.settings import GroupSettings
 from connectgroup.log.base import Log
@@ -202,7 +203,9 @@ FETCH_8 = OffsetFetchRequest(groups=(GroupToFetch(group_id="g", topics=None), Gr
 async def test_commit_is_fenced_by_the_generation() -> None:
     """OC-06, OC-07: an operator may commit while the group has no members, also to a group that does not exist yet."""
     async with serving() as coordinator:
-        assert await code_of(coordinator, commit("a", 1, 5)) == IllegalGeneration.code
+        assert await code_of(coordinator, commit("a", 1, 5)) == GroupIdNotFound.code
+        before_9 = replace(commit("a", 1, 5), lacks_member_epochs=True)
+        assert await code_of(coordinator, before_9) == IllegalGeneration.code
         assert await code_of(coordinator, commit("", -1, 3)) == 0
         joined = await send(coordinator, join())
         joined = await send(coordinator, join(joined.member_id)) if joined.error_code else joined

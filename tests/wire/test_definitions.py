@@ -133,8 +133,8 @@ def test_messages_records_and_definitions_match() -> None:
 
 def test_private_apis_have_their_numbers_and_versions() -> None:
     assert {key: (api.name, api.versions) for key, api in wire.APIS.items()} == {
-        8: ("OffsetCommit", range(2, 10)),
-        9: ("OffsetFetch", range(1, 10)),
+        8: ("OffsetCommit", range(2, 11)),
+        9: ("OffsetFetch", range(1, 11)),
         10: ("FindCoordinator", range(7)),
         11: ("JoinGroup", range(10)),
         12: ("Heartbeat", range(5)),

@@ -36,6 +36,7 @@ from connectgroup.protocol.messages.offsets import (
     TopicCommit,
 )
 from connectgroup.wire import primitives
+from connectgroup.wire.apis import MAX_SENT
 from connectgroup.wire.definition import Struct, bind, load
 from connectgroup.wire.primitives import MAX_LENGTH, Fault, uvarint
 
@@ -46,7 +47,8 @@ FRAME = 8 << 20
 
 
 def sent(request: Request, *, client_id: str | None = None) -> bytes:
-    version = next(api.versions[-1] for api in wire.APIS.values() if api.request_class is type(request))
+    key, version = next((k, a.versions[-1]) for k, a in wire.APIS.items() if a.request_class is type(request))
+    version = MAX_SENT.get(key, version)
     return wire.encode_request(request, version=version, correlation_id=7, client_id=client_id)
 
 

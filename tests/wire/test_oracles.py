@@ -67,6 +67,8 @@ def in_kafka_words(
             value = list(value)
         elif field.choices is not None:
             value = int(value)
+        if is_tagged and field.wire_type == "uuid" and value == field.default:
+            continue  # kafka-python would write it
         words[StructField.underscore_name(entry["name"])] = value
     return words
 

@@ -34,10 +34,11 @@ from ...protocol.records.base import Key, Kind, Tombstone
 from ...protocol.records.classic import ClassicState
 from ...protocol.records.connect import Record
 from ...protocol.units import printable
-from ..kernel.effects import Compute
+from ..kernel.effects import Compute, Repeat, TopicsChanged
 from ..kernel.outcome import Outcome
 from ..kernel.timers import SetTimer, Timer, TimerKey, TimerKind
 from ..offsets.rules import refused_commit, refused_fetch
+from ..offsets.state import Topics
 from ..registry import NO_CLIENT, Client, GroupNumbers, Input, RequestTraits, Retired
 from .join import join
 from .offsets import commit, fetch
@@ -52,7 +53,12 @@ REBALANCING = (ClassicState.PREPARING_REBALANCE, ClassicState.COMPLETING_REBALAN
 
 
 class ClassicGroupType:
-    """Groups whose members assign: the ``registry.GroupType`` of type ``classic``."""
+    """Groups whose members assign: the ``registry.GroupType`` of type ``classic``.
+
+    Attributes:
+        topics: all topics of the cluster by name, as the topic source last read them; ``None``: they are not known, so
+            an offset of any topic can be committed. The coordinator sets it.
+    """
 
     name = GROUP_TYPE
     request_types: tuple[type, ...] = (
@@ -73,6 +79,7 @@ class ClassicGroupType:
             new_id: returns a part of a member id that no other call returns, also in another process.
         """
         self.settings, self._new_id = settings, new_id
+        self.topics: Topics = None
 
     def new(self, group_id: str) -> ClassicGroup:
         return ClassicGroup(group_id)
@@ -99,7 +106,7 @@ class ClassicGroupType:
                 return RequestTraits(group_id=request.group_id)
 
     def step(self, group: ClassicGroup, what: Input, now_ms: int, client: Client) -> Outcome[Response | None]:
-        step = Step(group, self.settings, now_ms)
+        step = Step(group, self.settings, now_ms, self.topics)
         match what:
             case JoinGroupRequest():
                 return join(step, what, client, self._new_id)
@@ -113,6 +120,9 @@ class ClassicGroupType:
                 return self._offsets(step, what)
             case DeleteRequest():
                 return step.outcome(_delete(step))
+            case TopicsChanged():
+                for record in group.offsets.changes(self.topics):
+                    step.write(record)
             case TimerKey(kind=TimerKind.SESSION):
                 _expire_session(step, what.member_id)
             case TimerKey(kind=TimerKind.REBALANCE) if is_current(step, what.belongs_to):
@@ -129,7 +139,10 @@ class ClassicGroupType:
         group.apply(record)
 
     def on_load(self, group: ClassicGroup, now_ms: int) -> Outcome[None]:
-        """Sessions restart. A rebalance continues: its members send their requests again."""
+        """Sessions restart. A rebalance continues: its members send their requests again.
+
+        Topics may have been deleted since the group was last in memory.
+        """
         timers: list[Timer] = [
             SetTimer(session_key(group, member.member_id), member.session_timeout_ms)
             for member in group.members.values()
@@ -138,7 +151,8 @@ class ClassicGroupType:
             timers.append(SetTimer(rebalance_key(group), group.rebalance_timeout_ms))
         if group.state is ClassicState.STABLE:
             group.synced.update(group.members)
-        return Outcome(response=None, timers=tuple(timers))
+        changed = Repeat(group_id=group.group_id, what=TopicsChanged(group_id=group.group_id))
+        return Outcome(response=None, timers=tuple(timers), effects=(changed,) if group.offsets else ())
 
     def describe(self, group: ClassicGroup, request: DescribeRequest, now_ms: int) -> DescribedGroup:
         """Describe a group.
@@ -195,7 +209,7 @@ class ClassicGroupType:
         code = _code(request, error)
         match request:
             case OffsetCommitRequest():
-                return refused_commit(request, error)
+                return refused_commit(request, error, self.topics)
             case OffsetFetchRequest():
                 return refused_fetch(request, error)
             case DeleteRequest(group_ids=(group_id,)):

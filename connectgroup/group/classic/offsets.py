@@ -5,7 +5,7 @@ Source: Kafka's ``ClassicGroup.validateOffsetCommit`` and ``validateOffsetFetch`
 
 from __future__ import annotations
 
-from ...errors import FencedInstanceId, IllegalGeneration, RebalanceInProgress, UnknownMemberId
+from ...errors import FencedInstanceId, GroupIdNotFound, IllegalGeneration, RebalanceInProgress, UnknownMemberId
 from ...protocol.messages.api import Response
 from ...protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
 from ...protocol.records.classic import ClassicState
@@ -20,8 +20,11 @@ def commit(step: Step, request: OffsetCommitRequest) -> Outcome[Response | None]
     """Commit offsets. A sender without a generation may commit if the group has no members; it creates the group.
 
     Raises:
-        UnknownMemberId, FencedInstanceId, IllegalGeneration, RebalanceInProgress: nothing is committed.
+        GroupIdNotFound, IllegalGeneration, RebalanceInProgress, UnknownMemberId, FencedInstanceId: nothing is
+            committed.
     """
+    if (unknown := rules.commits_nothing(request, step.topics)) is not None:
+        return step.outcome(unknown)
     group, generation = step.group, request.generation_id_or_member_epoch
     if generation < 0 and not group.members:
         step.create()
@@ -32,7 +35,7 @@ def commit(step: Step, request: OffsetCommitRequest) -> Outcome[Response | None]
         if group.state is ClassicState.COMPLETING_REBALANCE:
             raise RebalanceInProgress("the leader has not assigned yet")
         step.arm_session(request.member_id)
-    response, records = rules.commit(request, lambda topic, partition: 0, step.now_ms)
+    response, records = rules.commit(request, lambda topic, partition: 0, step.now_ms, step.topics)
     for record in records:
         step.write(record)
     return step.outcome(response)
@@ -41,7 +44,8 @@ def commit(step: Step, request: OffsetCommitRequest) -> Outcome[Response | None]
 def _check_member(step: Step, request: OffsetCommitRequest) -> None:
     group, member_id = step.group, request.member_id
     if not group.exists:
-        raise IllegalGeneration(f"GroupId: got {printable(group.group_id)!r}; there is no such group")
+        error = IllegalGeneration if request.lacks_member_epochs else GroupIdNotFound
+        raise error(f"GroupId: got {printable(group.group_id)!r}; there is no such group")
     code = member_error(group, member_id, request.group_instance_id)
     if code == FencedInstanceId.code:
         raise FencedInstanceId(f"GroupInstanceId: {printable(request.group_instance_id)!r} is in use")
@@ -51,4 +55,4 @@ def _check_member(step: Step, request: OffsetCommitRequest) -> None:
 
 def fetch(step: Step, request: OffsetFetchRequest) -> Outcome[Response | None]:
     """Fetch offsets: of any sender."""
-    return step.outcome(rules.fetch(step.group.offsets, request))
+    return step.outcome(rules.fetch(step.group.offsets, request, step.topics))

@@ -12,6 +12,7 @@ from ...protocol.records.classic import ClassicMemberRecord, ClassicState
 from ...protocol.records.connect import GroupRecord, Record
 from ..kernel.outcome import Outcome
 from ..kernel.timers import CancelTimer, SetTimer, Timer, TimerKey, TimerKind
+from ..offsets.state import Topics
 from .settings import ClassicSettings
 from .state import ClassicGroup
 
@@ -24,12 +25,14 @@ class Step:
 
     Attributes:
         now_ms: the coordinator's wall clock.
+        topics: all topics of the cluster; ``None``: they are not known.
         replies: responses to parked requests, by member id.
     """
 
     group: ClassicGroup
     settings: ClassicSettings
     now_ms: int
+    topics: Topics = None
     records: list[Record] = field(default_factory=list)
     timers: list[Timer] = field(default_factory=list)
     replies: dict[str, Response] = field(default_factory=dict)

@@ -44,7 +44,7 @@ from ..classic.settings import ClassicSettings
 from ..classic.step import GROUP_TYPE as CLASSIC
 from ..kernel import deadlines
 from ..kernel.computation import under_way
-from ..kernel.effects import Compute, Computed, Match, Matched, Repeat
+from ..kernel.effects import Compute, Computed, Match, Matched, Repeat, TopicsChanged
 from ..kernel.outcome import Outcome
 from ..kernel.timers import Timer, TimerKey, TimerKind
 from ..kernel.unchanged import Key as UnchangedKey, keep, kept
@@ -63,7 +63,7 @@ from .install import install, install_computed, prepare
 from .leave import leave, rebalance_timed_out, session_timed_out
 from .settings import COMPUTE_WAIT_MS, ConsumerServerAssignment, ConsumerSettings
 from .state import Awaited, ConsumerGroup
-from .subscription import TopicsChanged, refresh, resolve
+from .subscription import refresh, resolve
 
 
 def match_no_topic(pattern: str, names: tuple[str, ...]) -> frozenset[str]:
@@ -275,9 +275,9 @@ class ConsumerGroupType:
             case ConsumerInstallRequest():
                 return install(draft, what, settings)
             case OffsetCommitRequest():
-                return offsets.commit(draft.group, what, draft.now_ms)
+                return offsets.commit(draft.group, what, draft.now_ms, self.topics)
             case OffsetFetchRequest():
-                return offsets.fetch(draft.group, what)
+                return offsets.fetch(draft.group, what, self.topics)
             case DeleteRequest():
                 return delete(draft)
             case Computed():
@@ -299,8 +299,13 @@ class ConsumerGroupType:
         return heartbeat(draft, request, self.settings, client)
 
     def _topics_changed(self, draft: Draft) -> Outcome[Any]:
-        """The topics of the cluster have changed: store the subscribed ones, resolve regular expressions again."""
+        """The topics of the cluster have changed: store the subscribed ones, resolve regular expressions again.
+
+        The offsets of deleted topics are removed.
+        """
         refresh(draft)
+        for record in draft.group.offsets.changes(self.topics):
+            draft.write(record)
         timers = ensure_computation(draft, self.settings)
         regexes = sorted({member.subscribed_topic_regex for member in draft.members()} - {""})
         effects = [Match(group_id=draft.group.group_id, group_type=CONSUMER, pattern=regex) for regex in regexes]
@@ -381,7 +386,7 @@ class ConsumerGroupType:
             case ConsumerInstallRequest():
                 return ConsumerInstallResponse(error_code=code, error_message=message)
             case OffsetCommitRequest():
-                return refused_commit(request, error)
+                return refused_commit(request, error, self.topics)
             case OffsetFetchRequest():
                 return refused_fetch(request, error)
             case DeleteRequest(group_ids=(group_id,)):

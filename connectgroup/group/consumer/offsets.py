@@ -5,7 +5,7 @@ Source: KIP-848, "OffsetCommit API" and "OffsetFetch API"; KIP-1251; Kafka's ``C
 
 from __future__ import annotations
 
-from ...errors import IllegalGeneration, StaleMemberEpoch, UnknownMemberId
+from ...errors import IllegalGeneration, StaleMemberEpoch, UnknownMemberId, UnsupportedVersion
 from ...protocol.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -15,11 +15,17 @@ from ...protocol.messages.offsets import (
 from ...protocol.units import TopicPartition, printable
 from ..kernel.outcome import Outcome
 from ..offsets import rules
+from ..offsets.state import Topics
 from .state import ConsumerGroup
 
 
-def commit(group: ConsumerGroup, request: OffsetCommitRequest, now_ms: int) -> Outcome[OffsetCommitResponse]:
+def commit(
+    group: ConsumerGroup, request: OffsetCommitRequest, now_ms: int, topics: Topics
+) -> Outcome[OffsetCommitResponse]:
     """Commit offsets.
+
+    A sender without a member epoch may commit if the group has no members: an operator, or a consumer that assigns
+    partitions to itself, whatever member id it sends.
 
     A member at an earlier epoch than its own may commit the partitions that were assigned to it at that epoch or
     before, and that it has not revoked: it has not seen its new epoch yet (KIP-1251).
@@ -28,14 +34,19 @@ def commit(group: ConsumerGroup, request: OffsetCommitRequest, now_ms: int) -> O
         UnknownMemberId: the sender is not a member, and the group has members.
         IllegalGeneration: the generation of a member that uses the classic protocol is later than its epoch.
         StaleMemberEpoch: the member epoch is later than that of the member.
+        UnsupportedVersion: the request's version is too old for a member of the consumer protocol.
     """
+    if (unknown := rules.commits_nothing(request, topics)) is not None:
+        return Outcome(response=unknown)
     epoch = request.generation_id_or_member_epoch
-    if epoch < 0 and not request.member_id and not group.members:
-        response, records = rules.commit(request, lambda topic, partition: 0, now_ms)
+    if epoch < 0 and not group.members:
+        response, records = rules.commit(request, lambda topic, partition: 0, now_ms, topics)
         return Outcome(response=response, records=records)
     _check_member(group, request.member_id)
     current = group.current(request.member_id)
     is_classic = group.members[request.member_id].uses_classic_protocol
+    if request.lacks_member_epochs and not is_classic:
+        raise UnsupportedVersion(f"{printable(request.member_id)} must commit with OffsetCommit v9 or later")
     if epoch > current.epoch:
         error = IllegalGeneration if is_classic else StaleMemberEpoch
         raise error(f"{printable(request.member_id)} sent epoch {epoch}, the group has it at {current.epoch}")
@@ -50,11 +61,11 @@ def commit(group: ConsumerGroup, request: OffsetCommitRequest, now_ms: int) -> O
             return 0
         return IllegalGeneration.code if is_classic else StaleMemberEpoch.code
 
-    response, records = rules.commit(request, check, now_ms)
+    response, records = rules.commit(request, check, now_ms, topics)
     return Outcome(response=response, records=records)
 
 
-def fetch(group: ConsumerGroup, request: OffsetFetchRequest) -> Outcome[OffsetFetchResponse]:
+def fetch(group: ConsumerGroup, request: OffsetFetchRequest, topics: Topics) -> Outcome[OffsetFetchResponse]:
     """Fetch offsets; a sender that names itself as a member must be one, at its current epoch.
 
     Raises:
@@ -69,7 +80,7 @@ def fetch(group: ConsumerGroup, request: OffsetFetchRequest) -> Outcome[OffsetFe
                 raise StaleMemberEpoch(
                     f"{printable(member_id)} sent epoch {asked.member_epoch}, the group has it at {current.epoch}"
                 )
-    return Outcome(response=rules.fetch(group.offsets, request))
+    return Outcome(response=rules.fetch(group.offsets, request, topics))
 
 
 def _check_member(group: ConsumerGroup, member_id: str) -> None:

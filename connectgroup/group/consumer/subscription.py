@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ...protocol.records.base import Kind
 from ...protocol.records.consumer import (
     CONSUMER,
@@ -15,13 +13,6 @@ from ...protocol.records.consumer import (
 from ..kernel.computation import under_way
 from ..kernel.effects import Effect, Match, Matched
 from .draft import Draft
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicsChanged:
-    """An input of a group: the topics of the cluster may have changed (case study "Partition Added")."""
-
-    group_id: str
 
 
 def refresh(draft: Draft) -> None:

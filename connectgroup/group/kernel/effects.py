@@ -85,6 +85,13 @@ class Matched:
     topics: frozenset[str] = frozenset()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicsChanged:
+    """An input of a group: the topics of the cluster may have changed (KIP-848, case study "Partition Added")."""
+
+    group_id: str
+
+
 class PatternMatcher(Protocol):
     """A group type whose groups return ``Match``."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from ...errors import GroupError, InvalidRequest, OffsetMetadataTooLarge
+from ...errors import GroupError, OffsetMetadataTooLarge, UnknownTopicId, UnknownTopicOrPartition
 from ...protocol.messages.offsets import (
     FetchedGroup,
     FetchedPartition,
@@ -23,64 +23,95 @@ from ...protocol.messages.offsets import (
     TopicToFetch,
 )
 from ...protocol.records.offsets import OffsetRecord
-from .state import Offsets
+from ...protocol.units import NO_TOPIC_ID
+from .state import Offsets, Topics, exists, is_of
 
-MAX_METADATA_BYTES: Final = 4_096
-"""Limit on the metadata committed with an offset (Kafka's ``offset.metadata.max.bytes``)."""
+MAX_METADATA: Final = 4_096
+"""Limit on the metadata committed with an offset, in UTF-16 code units (Kafka's ``offset.metadata.max.bytes``)."""
 
 Check = Callable[[str, int], int]
 """Why the offset of a topic and partition may not be committed by the sender: an error code, or 0."""
 
 
 def commit(
-    request: OffsetCommitRequest, check: Check, now_ms: int
+    request: OffsetCommitRequest, check: Check, now_ms: int, topics: Topics = None
 ) -> tuple[OffsetCommitResponse, tuple[OffsetRecord, ...]]:
-    """Commit the offsets of a sender that is known to the group; each partition is decided by itself."""
+    """Commit the offsets of a sender that is known to the group; each partition is decided by itself.
+
+    As in Kafka, an offset below 0 can be committed; clients take it for none.
+
+    Args:
+        request: the request.
+        check: why the sender may not commit the offset of a partition.
+        now_ms: the coordinator's wall clock.
+        topics: the topics of the cluster.
+    """
     records: list[OffsetRecord] = []
-    topics = []
+    committed = []
+    names = _names(topics, any(topic.topic_id != NO_TOPIC_ID for topic in request.topics))
     for topic in request.topics:
+        name = names.get(topic.topic_id, "") if topic.topic_id != NO_TOPIC_ID else topic.name
         partitions = []
         for each in topic.partitions:
-            code = check(topic.name, each.partition_index) or _violation(each)
+            code = _unknown(topics, name, each.partition_index) or check(name, each.partition_index) or _violation(each)
             if not code:
+                known = topics.get(name) if topics is not None else None
                 records.append(
                     OffsetRecord(
                         group_id=request.group_id,
-                        topic=topic.name,
+                        topic=name,
                         partition=each.partition_index,
                         offset=each.committed_offset,
                         leader_epoch=each.committed_leader_epoch,
                         metadata=each.committed_metadata or "",
                         at_ms=now_ms,
+                        topic_id=known.topic_id if known is not None else NO_TOPIC_ID,
                     )
                 )
             partitions.append(PartitionCommitted(partition_index=each.partition_index, error_code=code))
-        topics.append(TopicCommitted(name=topic.name, partitions=tuple(partitions)))
-    return OffsetCommitResponse(topics=tuple(topics)), tuple(records)
+        committed.append(TopicCommitted(name=topic.name, topic_id=topic.topic_id, partitions=tuple(partitions)))
+    return OffsetCommitResponse(topics=tuple(committed)), tuple(records)
+
+
+def _names(topics: Topics, by_id: bool) -> dict[str, str]:
+    """The topics of the cluster by id, if a request names topics by their ids."""
+    return {each.topic_id: name for name, each in (topics or {}).items()} if by_id else {}
+
+
+def _unknown(topics: Topics, name: str, partition: int) -> int:
+    if not name:
+        return UnknownTopicId.code
+    return 0 if exists(topics, name, partition) else UnknownTopicOrPartition.code
 
 
 def _violation(commit: PartitionCommit) -> int:
-    if commit.committed_offset < 0 or commit.partition_index < 0:
-        return InvalidRequest.code
     metadata = commit.committed_metadata or ""
-    return OffsetMetadataTooLarge.code if len(metadata.encode()) > MAX_METADATA_BYTES else 0
+    return OffsetMetadataTooLarge.code if len(metadata.encode("utf-16-le")) > 2 * MAX_METADATA else 0
 
 
-def refused_commit(request: OffsetCommitRequest, error: GroupError) -> OffsetCommitResponse:
-    """The response that rejects the commit of every partition."""
-    return commit(request, lambda topic, partition: error.code, 0)[0]
+def refused_commit(request: OffsetCommitRequest, error: GroupError, topics: Topics = None) -> OffsetCommitResponse:
+    """The response that rejects the commit of every partition; one that does not exist has its own error (Kafka)."""
+    return commit(request, lambda topic, partition: error.code, 0, topics)[0]
 
 
-def fetch(offsets: Offsets, request: OffsetFetchRequest) -> OffsetFetchResponse:
-    """The committed offsets of one group; -1 for a partition without one."""
-    return answer(request, _fetched(offsets, _topics_of(request)), 0)
+def commits_nothing(request: OffsetCommitRequest, topics: Topics) -> OffsetCommitResponse | None:
+    """The response to a commit that names no partition that exists, whatever its group; ``None``: it names one."""
+    response, records = commit(request, lambda topic, partition: 0, 0, topics)
+    codes = (each.error_code for topic in response.topics for each in topic.partitions)
+    return None if records or OffsetMetadataTooLarge.code in codes else response
+
+
+def fetch(offsets: Offsets, request: OffsetFetchRequest, topics: Topics = None) -> OffsetFetchResponse:
+    """The committed offsets of one group; -1 for a partition without one, and for one of a former topic of the name."""
+    return answer(request, _fetched(offsets, request, topics), 0)
 
 
 def refused_fetch(request: OffsetFetchRequest, error: GroupError) -> OffsetFetchResponse:
     """The response that rejects a request. Version 1 has no error of the group: each partition carries it."""
+    # From version 8 on, the error of the group is the only one.
     topics = tuple(
         FetchedTopic(name=topic.name, partitions=tuple(_nothing(each, error.code) for each in topic.partition_indexes))
-        for topic in _topics_of(request) or ()
+        for topic in (not request.groups and request.topics) or ()
     )
     return answer(request, topics, error.code)
 
@@ -93,25 +124,40 @@ def answer(request: OffsetFetchRequest, topics: tuple[FetchedTopic, ...], error_
     return OffsetFetchResponse(groups=(group,))
 
 
-def _topics_of(request: OffsetFetchRequest) -> tuple[TopicToFetch, ...] | None:
-    return request.groups[0].topics if request.groups else request.topics
+def _fetched(offsets: Offsets, request: OffsetFetchRequest, topics: Topics) -> tuple[FetchedTopic, ...]:
+    asked = request.groups[0].topics if request.groups else request.topics
+    if asked is None:
+        asked = _all(offsets, request, topics)
+    names = _names(topics, request.by_topic_id)
+    fetched = []
+    for topic in asked:
+        name = names.get(topic.topic_id, "") if request.by_topic_id else topic.name
+        code = 0 if name or not request.by_topic_id else UnknownTopicId.code
+        partitions = tuple(_shown(offsets.get(name, each), each, topics, code) for each in topic.partition_indexes)
+        fetched.append(FetchedTopic(name=name, topic_id=topic.topic_id, partitions=partitions))
+    return tuple(fetched)
 
 
-def _fetched(offsets: Offsets, topics: tuple[TopicToFetch, ...] | None) -> tuple[FetchedTopic, ...]:
-    if topics is None:
-        topics = tuple(TopicToFetch(name=name, partition_indexes=each) for name, each in offsets.topics().items())
-    return tuple(
-        FetchedTopic(
-            name=topic.name,
-            partitions=tuple(_shown(offsets.get(topic.name, each), each) for each in topic.partition_indexes),
-        )
-        for topic in topics
-    )
+def _all(offsets: Offsets, request: OffsetFetchRequest, topics: Topics) -> tuple[TopicToFetch, ...]:
+    """What a request for all committed offsets asks for."""
+    found = []
+    for name, partitions in offsets.topics().items():
+        known = (topics or {}).get(name)
+        there = tuple(each for each in partitions if _is_there(offsets, name, each, topics))
+        if there and (known is not None or not request.by_topic_id):
+            topic_id = known.topic_id if known is not None else NO_TOPIC_ID
+            found.append(TopicToFetch(name=name, topic_id=topic_id, partition_indexes=there))
+    return tuple(found)
 
 
-def _shown(record: OffsetRecord | None, partition: int) -> FetchedPartition:
-    if record is None:
-        return _nothing(partition, 0)
+def _is_there(offsets: Offsets, name: str, partition: int, topics: Topics) -> bool:
+    record = offsets.get(name, partition)
+    return record is not None and is_of(topics, record)
+
+
+def _shown(record: OffsetRecord | None, partition: int, topics: Topics, code: int) -> FetchedPartition:
+    if code or record is None or not is_of(topics, record):
+        return _nothing(partition, code)
     return FetchedPartition(
         partition_index=partition,
         committed_offset=record.offset,

@@ -2,9 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 from ...protocol.records.base import Kind, Tombstone
 from ...protocol.records.connect import Record
+from ...protocol.records.consumer import TopicMetadata
 from ...protocol.records.offsets import OffsetRecord
+from ...protocol.units import NO_TOPIC_ID
+
+Topics = Mapping[str, TopicMetadata] | None
+"""All topics of the cluster by name; ``None``: they are not known, so a topic is its name."""
+
+
+def exists(topics: Topics, topic: str, partition: int) -> bool:
+    """Whether the cluster has a partition, as far as its topics are known."""
+    if topics is None:
+        return True
+    known = topics.get(topic)
+    return known is not None and 0 <= partition < known.num_partitions
+
+
+def is_of(topics: Topics, record: OffsetRecord) -> bool:
+    """Whether an offset was committed to the topic that has the name now, not to a former one.
+
+    A record without a topic id was written before the topics were known: it belongs to the topic of that name.
+    """
+    if topics is None:
+        return True
+    known = topics.get(record.topic)
+    if known is None or record.topic_id not in (NO_TOPIC_ID, known.topic_id):
+        return False
+    return record.partition < known.num_partitions
 
 
 class Offsets:
@@ -45,6 +74,20 @@ class Offsets:
         """The records of all offsets, sorted by topic and partition."""
         return tuple(
             self._committed[topic][partition] for topic, partitions in self.topics().items() for partition in partitions
+        )
+
+    def changes(self, topics: Topics) -> tuple[Record, ...]:
+        """The records that make the offsets agree with the topics of the cluster.
+
+        The offsets of a topic that was deleted, or deleted and created again, are removed. An offset without a topic id
+        gets that of the topic: from then on it belongs to this topic only.
+        """
+        if topics is None:
+            return ()
+        return tuple(
+            replace(record, topic_id=topics[record.topic].topic_id) if is_of(topics, record) else Tombstone(record.key)
+            for record in self.records()
+            if record.topic_id == NO_TOPIC_ID or not is_of(topics, record)
         )
 
     def tombstones(self) -> tuple[Tombstone, ...]:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..units import NO_TOPIC_ID
+
 NO_GENERATION = -1
 
 
@@ -28,9 +30,15 @@ class PartitionCommit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicCommit:
-    """The committed positions in one topic."""
+    """The committed positions in one topic.
 
-    name: str
+    Attributes:
+        name: the topic, up to version 9.
+        topic_id: the topic, from version 10 on.
+    """
+
+    name: str = ""
+    topic_id: str = NO_TOPIC_ID
     partitions: tuple[PartitionCommit, ...]
 
 
@@ -42,6 +50,8 @@ class OffsetCommitRequest:
         generation_id_or_member_epoch: the generation in a classic group, the member epoch in a consumer group; -1 if
             the sender is not a member.
         retention_time_ms: ignored; a field of old versions.
+        lacks_member_epochs: whether the version is too old for members of the protocol of KIP-848, and for the error
+            GROUP_ID_NOT_FOUND. Not on the wire: the decoder sets it.
     """
 
     group_id: str
@@ -49,6 +59,7 @@ class OffsetCommitRequest:
     member_id: str
     group_instance_id: str | None = None
     retention_time_ms: int = -1
+    lacks_member_epochs: bool = False
     topics: tuple[TopicCommit, ...] = ()
 
 
@@ -62,9 +73,10 @@ class PartitionCommitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicCommitted:
-    """The results for one topic."""
+    """The results for one topic, which is named as in the request."""
 
-    name: str
+    name: str = ""
+    topic_id: str = NO_TOPIC_ID
     partitions: tuple[PartitionCommitted, ...]
 
 
@@ -78,9 +90,15 @@ class OffsetCommitResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicToFetch:
-    """The requested partitions of one topic."""
+    """The requested partitions of one topic.
 
-    name: str
+    Attributes:
+        name: the topic, up to version 9.
+        topic_id: the topic, from version 10 on.
+    """
+
+    name: str = ""
+    topic_id: str = NO_TOPIC_ID
     partition_indexes: tuple[int, ...]
 
 
@@ -111,12 +129,14 @@ class OffsetFetchRequest:
         topics: its topics, up to version 7; null requests all committed offsets.
         groups: the groups, from version 8 on.
         require_stable: respond with error 88 while a transaction is about to commit offsets (KIP-447).
+        by_topic_id: whether the version names topics by their ids. Not on the wire: the decoder sets it.
     """
 
     group_id: str = ""
     topics: tuple[TopicToFetch, ...] | None = ()
     groups: tuple[GroupToFetch, ...] = ()
     require_stable: bool = False
+    by_topic_id: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,9 +152,10 @@ class FetchedPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedTopic:
-    """The committed positions in one topic."""
+    """The committed positions in one topic, which is named as in the request."""
 
-    name: str
+    name: str = ""
+    topic_id: str = NO_TOPIC_ID
     partitions: tuple[FetchedPartition, ...]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..units import NO_TOPIC_ID
 from .base import Key, Kind
 
 
@@ -21,6 +22,8 @@ class OffsetRecord:
         leader_epoch: the leader epoch of the record before it, -1 unknown.
         metadata: the member's own.
         at_ms: the coordinator's wall clock.
+        topic_id: *(tagged)* the topic: one that is created again under the name is another topic. Zero if the
+            coordinator did not know the topics of the cluster, and in records of earlier versions.
     """
 
     group_id: str
@@ -30,6 +33,7 @@ class OffsetRecord:
     leader_epoch: int = -1
     metadata: str = ""
     at_ms: int = 0
+    topic_id: str = NO_TOPIC_ID
 
     @property
     def key(self) -> Key:

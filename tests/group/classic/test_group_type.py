@@ -165,7 +165,7 @@ def committed(group: Driver) -> int:
 def test_commit_is_fenced_by_member_and_generation() -> None:
     """OC-06: as in a consumer group, with ILLEGAL_GENERATION."""
     group = Driver()
-    assert commit(group, "x", 1) == 22, "no such group"
+    assert commit(group, "x", 1) == 69, "no such group"
     (first,) = group.stable("a")
     assert commit(group, "x", 1) == 25
     assert commit(group, first, 0) == 22

@@ -8,8 +8,7 @@ from typing import Any
 from connectgroup.group.consumer.group_type import ConsumerGroupType
 from connectgroup.group.consumer.settings import ConsumerServerAssignment, ConsumerSettings
 from connectgroup.group.consumer.state import ConsumerGroup, replay
-from connectgroup.group.consumer.subscription import TopicsChanged
-from connectgroup.group.kernel.effects import Compute, Computed, Match, Matched, Repeat
+from connectgroup.group.kernel.effects import Compute, Computed, Match, Matched, Repeat, TopicsChanged
 from connectgroup.group.kernel.outcome import Outcome
 from connectgroup.group.kernel.timers import CancelTimer, SetTimer, TimerKey, TimerKind
 from connectgroup.group.registry import Client

@@ -99,6 +99,7 @@ def test_commit_of_a_sender_that_is_not_a_member() -> None:
         group.plan = {}
         group.send(beat(member_id, -1))
     assert codes(group, commit("x", 4, 0)) == [UNKNOWN]
+    assert codes(group, commit("x", -1, 0)) == [0]
     assert codes(group, commit("", -1, 0, 1)) == [0, 0]
     assert offsets(group, fetch()) == {0: 7, 1: 7}
 
@@ -128,7 +129,7 @@ def test_invalid_commits_are_rejected_each_by_itself() -> None:
     group = Driver(foo=2)
     group.ask(join("a"), {"a": {"foo": (0, 1)}})
     partitions = (
-        PartitionCommit(partition_index=0, committed_offset=-1, committed_metadata=None),
+        PartitionCommit(partition_index=2, committed_offset=5, committed_metadata=None),
         PartitionCommit(partition_index=1, committed_offset=5, committed_metadata="x" * 4_097),
         PartitionCommit(partition_index=1, committed_offset=5, committed_metadata="x" * 4_096),
     )
@@ -138,7 +139,7 @@ def test_invalid_commits_are_rejected_each_by_itself() -> None:
         member_id="a",
         topics=(TopicCommit(name="foo", partitions=partitions),),
     )
-    assert codes(group, request) == [42, 12, 0]
+    assert codes(group, request) == [3, 12, 0]
     assert offsets(group, fetch()) == {1: 5}
 
 

@@ -13,7 +13,6 @@ from connectgroup.errors import (
     FencedInstanceId,
     GroupIdNotFound,
     GroupMaxSizeReached,
-    IllegalGeneration,
     InconsistentGroupProtocol,
     InvalidGroupId,
     InvalidSessionTimeout,
@@ -280,7 +279,7 @@ class ClassicModel(ClassicState):
         """The error of every partition, or 0. Without members anybody commits (OC-06, OC-07)."""
         who, generation = request.member_id, request.generation_id_or_member_epoch
         if not self.exists and generation >= 0:
-            return IllegalGeneration.code
+            return GroupIdNotFound.code
         if generation >= 0 or self.members:
             if code := self.generation_error(request):
                 return code

@@ -79,7 +79,7 @@ class ClassicForm:
     protocol_type: str
     assignor: str = ""
     members: dict[str, ClassicMember] = field(default_factory=dict)
-    offsets: dict[Named, int] = field(default_factory=dict)
+    offsets: dict[Named, tuple[int, str]] = field(default_factory=dict)
 
 
 class MixedModel(ConsumerModel):

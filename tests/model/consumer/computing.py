@@ -20,7 +20,7 @@ from connectgroup.errors import (
 from connectgroup.protocol.messages.assignment import PrepareRequest
 from connectgroup.protocol.messages.common import units_of
 from connectgroup.protocol.messages.consumer import ConsumerInstallRequest
-from connectgroup.protocol.units import Unit
+from connectgroup.protocol.units import NO_TOPIC_ID, Unit
 
 from ..computing import Computing
 from ..words import COORDINATOR, Expected, Limits, Member, MemberTarget, NotAllowed, Proposal, Timer, preferred
@@ -34,7 +34,7 @@ class ConsumerComputing(Computing):
         cluster: all topics of the cluster by name.
         topics: the subscribed ones that exist.
         regexes: the topics that match each regular expression; one that is not resolved is absent.
-        offsets: the committed offset of each topic name and partition.
+        offsets: the committed offset of each topic name and partition, and the id of the topic it belongs to.
         has_timer: whether the timer of a computation was armed before this input.
     """
 
@@ -43,7 +43,7 @@ class ConsumerComputing(Computing):
         self.cluster: Mapping[str, Topic] = {}
         self.topics: dict[str, Topic] = {}
         self.regexes: dict[str, frozenset[str]] = {}
-        self.offsets: dict[tuple[str, int], int] = {}
+        self.offsets: dict[tuple[str, int], tuple[int, str]] = {}
         self.installed_request: ConsumerInstallRequest | None = None
         self.has_timer = False
         self._bumped = False
@@ -91,8 +91,16 @@ class ConsumerComputing(Computing):
     def change_topics(self, cluster: Mapping[str, Topic]) -> None:
         """The topics of the cluster have changed (case study "Partition Added")."""
         self.cluster = cluster
+        self.offsets = {
+            place: (offset, cluster[place[0]][0]) for place, (offset, _) in self.offsets.items() if self.is_valid(place)
+        }
         self.refresh()
         self.follow_up()
+
+    def is_valid(self, place: tuple[str, int]) -> bool:
+        """Whether a committed offset belongs to the topic that has the name now."""
+        topic_id, count = self.cluster.get(place[0], ("", 0))
+        return place[1] < count and self.offsets[place][1] in (NO_TOPIC_ID, topic_id)
 
     def matched(self, regex: str, names: frozenset[str]) -> None:
         """A regular expression is resolved; the target assignment depends on the existing topics that match.

@@ -15,8 +15,7 @@ from connectgroup.errors import PluginError
 from connectgroup.group.consumer.group_type import ConsumerGroupType
 from connectgroup.group.consumer.settings import ConsumerServerAssignment, ConsumerSettings
 from connectgroup.group.consumer.state import ConsumerGroup
-from connectgroup.group.consumer.subscription import TopicsChanged
-from connectgroup.group.kernel.effects import Compute, Computed, Effect, Match, Matched, Repeat
+from connectgroup.group.kernel.effects import Compute, Computed, Effect, Match, Matched, Repeat, TopicsChanged
 from connectgroup.group.kernel.timers import TimerKey, TimerKind
 from connectgroup.protocol.messages.consumer import (
     ConsumerDescribeRequest,

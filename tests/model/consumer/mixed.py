@@ -17,7 +17,7 @@ from connectgroup.errors import WireError
 from connectgroup.group.classic.group_type import ClassicGroupType
 from connectgroup.group.consumer.group_type import ConsumerGroupType
 from connectgroup.group.consumer.settings import ConsumerSettings, MigrationPolicy
-from connectgroup.group.consumer.subscription import TopicsChanged
+from connectgroup.group.kernel.effects import TopicsChanged
 from connectgroup.group.kernel.timers import TimerKind
 from connectgroup.protocol.messages.classic import (
     GroupHeartbeatRequest,

@@ -39,7 +39,7 @@ from ..classic.replay import ClassicReplay
 from ..product import Difference, State, states_differ, unequal
 from ..words import Expected
 from .classic import ClassicForm, ClassicMember, MixedModel
-from .product import limits_of, model_of, offsets_of, state_of, topics_of
+from .product import limits_of, model_of, offsets_with_ids, state_of, topics_of
 from .replay import Replay
 from .words import Reply
 
@@ -264,7 +264,7 @@ def form_of(group: ClassicGroup) -> ClassicForm:
             )
             for who, member in group.members.items()
         },
-        offsets=offsets_of(group.offsets),
+        offsets=offsets_with_ids(group.offsets),
     )
 
 

@@ -26,6 +26,7 @@ from connectgroup.errors import (
     PolicyViolation,
     StaleMemberEpoch,
     UnknownMemberId,
+    UnknownTopicOrPartition,
     UnreleasedInstanceId,
     UnsupportedAssignor,
 )
@@ -261,12 +262,13 @@ class ConsumerModel(ConsumerComputing):
     def commit(self, request: OffsetCommitRequest) -> Reply:
         """Offsets are fenced by the member epoch (OC-01 to OC-07)."""
         epoch, member = request.generation_id_or_member_epoch, self.members.get(request.member_id)
-        admin = epoch < 0 and not request.member_id and not self.members
+        admin = epoch < 0 and not self.members
         codes = {}
         for topic in request.topics:
             for each in topic.partitions:
                 place = topic.name, each.partition_index
                 unit = Unit(self.topics.get(topic.name, ("", 0))[0], each.partition_index)
+                topic_id, count = self.cluster.get(topic.name, ("", 0))
                 if admin:
                     codes[place] = 0
                 elif member is None:
@@ -275,18 +277,21 @@ class ConsumerModel(ConsumerComputing):
                     earlier = epoch < member.epoch and 0 <= member.held.get(unit, -1) <= epoch  # KIP-1251
                     stale = IllegalGeneration if member.classic else StaleMemberEpoch
                     codes[place] = 0 if epoch == member.epoch or earlier else stale.code
+                if each.partition_index >= count:
+                    codes[place] = UnknownTopicOrPartition.code
                 if not codes[place]:
-                    self.offsets[place] = each.committed_offset
+                    self.offsets[place] = each.committed_offset, topic_id
         return Reply(codes=codes)
 
     def fetch(self, asked: GroupToFetch) -> Reply:
         """A sender that names itself as a member must be one, at its current epoch."""
         member = self.members.get(asked.member_id or "")
+        offsets = {place: offset for place, (offset, _) in self.offsets.items() if self.is_valid(place)}
         if asked.member_id is None and asked.member_epoch < 0:
-            return Reply(codes=self.offsets)
+            return Reply(codes=offsets)
         if member is None:
             return Reply(code=UnknownMemberId.code)
-        return Reply(codes=self.offsets) if asked.member_epoch == member.epoch else Reply(code=StaleMemberEpoch.code)
+        return Reply(codes=offsets) if asked.member_epoch == member.epoch else Reply(code=StaleMemberEpoch.code)
 
     def delete(self) -> Reply:
         """Delete an empty group."""

@@ -74,7 +74,7 @@ def model_of(group: ConsumerGroup, limits: Limits, cluster: Mapping[str, Topic])
     }
     model.topics = topics_of(group.topics)
     model.regexes = dict(group.regexes)
-    model.offsets = offsets_of(group.offsets)
+    model.offsets = offsets_with_ids(group.offsets)
     computation = group.computation
     # A failed server-side attempt belongs to its epoch; another computation continues when the epoch advances.
     if computation is not None and group.members and group.target_epoch < computation.epoch <= group.epoch:
@@ -91,6 +91,11 @@ def offsets_of(offsets: Offsets) -> dict[tuple[str, int], int]:
             record = offsets.get(topic, number)
             found[topic, number] = record.offset if record else -1
     return found
+
+
+def offsets_with_ids(offsets: Offsets) -> dict[tuple[str, int], tuple[int, str]]:
+    """As ``offsets_of``, with the id of the topic that each belongs to."""
+    return {(record.topic, record.partition): (record.offset, record.topic_id) for record in offsets.records()}
 
 
 def _computation(stored: ComputationRecord) -> Computation:

@@ -12,9 +12,8 @@ from typing import Any
 from connectgroup.errors import GroupIdNotFound
 from connectgroup.group.consumer.group_type import ConsumerGroupType
 from connectgroup.group.consumer.state import ConsumerGroup, replay
-from connectgroup.group.consumer.subscription import TopicsChanged
 from connectgroup.group.kernel import deadlines
-from connectgroup.group.kernel.effects import Computed, Effect, Matched
+from connectgroup.group.kernel.effects import Computed, Effect, Matched, TopicsChanged
 from connectgroup.group.kernel.outcome import Outcome
 from connectgroup.group.kernel.timers import TimerKey, TimerKind
 from connectgroup.group.registry import Client

@@ -82,7 +82,6 @@ class MixedCluster(BaseCluster):
             log,
             self.settings,
             wall_clock_ms=self.wall_clock_ms,
-            classic_settings=self._classic,
             consumers=ConsumerGroups(source, self._consumer_settings, classic=self._classic),
         )
 
