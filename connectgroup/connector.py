@@ -77,7 +77,13 @@ class LocalPath:
 
     For the models of ``Connector.settings_models``, and the ``Settings`` of a source or sink. Workers allow only the
     paths of their list (``worker.allowed.paths``). A class that opens files must mark all settings that name them.
+
+    Attributes:
+        within: for a setting whose text names files among other things, such as a connection string: returns the
+            absolute paths in a text, each under its name there. Null: the whole text is the path.
     """
+
+    within: Callable[[str], Mapping[str, str]] | None = None
 
 
 def _ignore(_: object) -> None:

@@ -33,29 +33,45 @@ def check_paths(cls: type[Connector], config: Mapping[str, str], allowed: Allowe
     """
     roots = None if allowed is None else [Path(os.path.realpath(each)) for each in allowed]
     found = dict(config)
-    for setting in path_settings(cls, config):
+    for setting, mark in _marked(cls, config).items():
         value = config.get(setting, "")
         # The class itself rejects a value with a NUL, which is no path, and a relative one.
         if not value or "\0" in value:
             continue
-        real = os.path.realpath(value)
-        if roots is not None and not _is_below(Path(real), roots):
-            listed = ", ".join(map(str, allowed or ())) or "none"
-            what = f"a path at or below one of --allowed-path ({listed}), not hidden"
-            raise ConfigError(setting, value, what, is_path=True)
+        if mark.within is not None:
+            for name, path in mark.within(value).items():
+                if "\0" not in path:
+                    _check(f"{setting}: {name}", path, roots, allowed)
+            continue
+        real = _check(setting, value, roots, allowed)
         if os.path.isabs(value):
             found[setting] = real
     return found
 
 
+def _check(setting: str, path: str, roots: Sequence[Path] | None, allowed: AllowedPaths) -> str:
+    """Return the real path."""
+    real = os.path.realpath(path)
+    if roots is not None and not _is_below(Path(real), roots):
+        listed = ", ".join(map(str, allowed or ())) or "none"
+        what = f"a path at or below one of --allowed-path ({listed}), not hidden"
+        raise ConfigError(setting, path, what, is_path=True)
+    return real
+
+
 def path_settings(cls: type[Connector], config: Mapping[str, str]) -> list[str]:
-    """The settings of a connector class that name a local path (``LocalPath``)."""
-    return [
-        prefix + (field.alias or name)
+    """The settings of a connector class that are local paths (``LocalPath``)."""
+    return [setting for setting, mark in _marked(cls, config).items() if mark.within is None]
+
+
+def _marked(cls: type[Connector], config: Mapping[str, str]) -> dict[str, LocalPath]:
+    return {
+        prefix + (field.alias or name): mark
         for prefix, model in cls.settings_models(config).items()
         for name, field in model.model_fields.items()
-        if any(isinstance(mark, LocalPath) for mark in field.metadata)
-    ]
+        for mark in field.metadata
+        if isinstance(mark, LocalPath)
+    }
 
 
 def require_absolute_paths(field: str, paths: Sequence[Path]) -> None:

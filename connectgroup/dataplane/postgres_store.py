@@ -8,18 +8,37 @@ A worker that is suspended inside a transaction would hold its locks for ever: t
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import ConfigError
+from .client_settings import check_setting
 from .errors import SinkError, SourceError
 from .fences import ADD_METADATA, TABLES, Transaction, advance, alter_positions, claim_task, is_committed
 from .ownership import Owner, Position, Range
 
 if TYPE_CHECKING:
     import psycopg
+
+FILES: Final = frozenset({"sslcert", "sslcrl", "sslcrldir", "sslkey", "sslrootcert"})
+"""Options of a connection string that name a file, which must be in ``worker.allowed.paths``."""
+
+OPTIONS: Final = FILES | {
+    "application_name", "channel_binding", "client_encoding", "connect_timeout", "dbname", "fallback_application_name",
+    "host", "keepalives", "keepalives_count", "keepalives_idle", "keepalives_interval", "load_balance_hosts",
+    "max_protocol_version", "min_protocol_version", "password", "port", "require_auth", "ssl_max_protocol_version",
+    "ssl_min_protocol_version", "sslcertmode", "sslcompression", "sslmode", "sslnegotiation", "sslpassword", "sslsni",
+    "target_session_attrs", "tcp_user_timeout", "user",
+}  # fmt: skip
+"""Options of a connection string. Not: those that read a file of passwords or services (``passfile``), take a password
+of that file for another address (``hostaddr``), hand out the worker's Kerberos tickets, send requests to other servers
+(``oauth_issuer``), write a file (``sslkeylogfile``), or that the store sets itself (``options``)."""
+
+_ADDRESSES: Final = ("PGHOST", "PGHOSTADDR", "PGSERVICE")
+_WHAT: Final = "options of libpq for addresses, logins, TLS and time limits that docs/operations.md lists"
 
 BUSY_TIMEOUT_S: Final = 10.0
 """Seconds to wait for a lock, and for a client that is silent inside a transaction."""
@@ -159,11 +178,68 @@ def connect(url: str, *, schema: str = "", password: str | None = None) -> psyco
         **({"password": password} if password is not None else {}),
     }
     try:
-        if "sslkeylogfile" in psycopg.conninfo.conninfo_to_dict(url):
-            raise ConfigError("url", "sslkeylogfile=", "a connection string without an option that writes a file")
+        found = parse_url("url", url)
+        if not found.get("host") and not any(os.environ.get(name) for name in _ADDRESSES):
+            # libpq's default is a socket, whose server may take the user of this process for a login.
+            raise ConfigError(
+                "url", "no host", f"a host, or one of {', '.join(_ADDRESSES)} in the worker's environment"
+            )
+        if found.get("host") and password is None and "password" not in found:
+            # PGPASSWORD is for the server of PGHOST, not for every server that a connector names. The file of passwords
+            # has a server on each line, and is used.
+            arguments["password"] = ""
         return psycopg.connect(url, autocommit=True, **arguments)
     except (psycopg.Error, OSError) as error:
         raise SinkError(f"PostgreSQL: {_one_line(error)}; allowed: a server that accepts this connection") from error
+
+
+def parse_url(field: str, url: str) -> dict[str, str]:
+    """Return the options of a connection string of libpq.
+
+    Args:
+        field: the setting of the connector.
+        url: the connection string; a part of it may be a reference to a secret.
+
+    Raises:
+        ConfigError: it has an option that is not allowed, or a file that is no absolute path.
+    """
+    try:
+        from psycopg import Error, conninfo
+    except ImportError:
+        return {}  # No connection is opened without the driver.
+    try:
+        found = {name: str(value) for name, value in conninfo.conninfo_to_dict(url).items()}
+    except Error as error:
+        if "${" in url:
+            return {}  # Checked again with the secret.
+        raise ConfigError(field, "a text", "a connection string of libpq, postgresql://USER@HOST:PORT/DB") from error
+    for name in found:
+        check_setting(field, "postgres", name, OPTIONS, _WHAT)
+    for name, path in _paths_of(found):
+        if not os.path.isabs(path):
+            raise ConfigError(f"{field}: {name}", path, "an absolute path", is_path=True)
+    return found
+
+
+def files_in_url(url: str) -> dict[str, str]:
+    """Return the files that a connection string names: those of TLS, and directories of sockets.
+
+    A socket is a file, too: a server on this machine may take the user of the worker's process for its login.
+    """
+    with suppress(ConfigError):
+        return dict(_paths_of(parse_url("url", url)))
+    return {}
+
+
+def _paths_of(options: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    for name, value in options.items():
+        if (name in FILES or name in ("passfile", "servicefile", "sslkeylogfile")) and value not in ("", "system"):
+            yield name, value
+    for number, host in enumerate(options.get("host", "").split(",")):
+        if host.startswith("@"):
+            yield "host", f"/@/{host[1:]}"  # An abstract socket is in no directory.
+        elif "/" in host:
+            yield f"host {number + 1}" if number else "host", host
 
 
 def where(connection: psycopg.Connection) -> str:

@@ -9,7 +9,6 @@ import pytest
 
 from connectgroup.dataplane.errors import SourceError
 from connectgroup.dataplane.ownership import Position
-from connectgroup.errors import ConfigError
 from connectgroup.spark.sources.any_spark import AnySparkSource, SparkSourceSettings
 
 
@@ -34,9 +33,3 @@ def test_metadata_from_a_sink_never_lead_out_of_the_checkpoint(tmp_path: Path, l
     with pytest.raises(SourceError, match="offset 1 has no log of Spark; allowed: offsets of this source, or a reset"):
         source.restore(checkpoint, {"stream": Position(1, json.dumps(logs))})
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
-
-
-@pytest.mark.parametrize("name", ["kafka.sasl.jaas.config", "kafka.key.serializer.class"])
-def test_options_of_the_format_kafka_load_no_code(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"source\.options: got .*; allowed: settings that load no code"):
-        SparkSourceSettings(format="kafka", options=json.dumps({name: "x"}))

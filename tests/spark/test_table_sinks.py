@@ -210,5 +210,5 @@ def test_connection_string_has_no_option_that_writes_a_file(tmp_path: Path) -> N
     """libpq would append to it as the worker's user, whatever ``--allowed-path`` is."""
     from connectgroup.dataplane.postgres_store import connect
 
-    with pytest.raises(ConfigError, match=r"url: got 'sslkeylogfile='"):
+    with pytest.raises(ConfigError, match=r"url: got 'sslkeylogfile'"):
         connect(f"postgresql://h/d?sslkeylogfile={tmp_path / 'file'}")

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import Field
 
+from ...connector import LocalPath
 from ...dataplane.columns import Columns
 from ...dataplane.dead_letters import DeadLetter, DeadLetterSink
 from ...dataplane.errors import DataPlaneError, Fenced, OffsetConflict, SinkError
 from ...dataplane.ownership import Owner, Range
 from ...errors import NO_VALUE, ConfigError
 from ..converters import ConverterSettings, Form, encoder, headers_of, text_of
-from ..kafka_client import admin, client_settings
+from ..kafka_client import admin, client_files, client_settings
 from .kafka_offsets import OffsetsTopic, reason, slice_records, told_as_sink_error
 from .kafka_positions import TIMEOUT_S, KafkaPositions, transactional_id, transactional_producer
 
@@ -49,7 +50,9 @@ class KafkaSinkSettings(ConverterSettings):
         int, Field(ge=1000, le=900_000, description="1000 to 900000; a suspended worker delays readers by as much")
     ] = 15_000
     client: Annotated[
-        str, Field(description="settings of the Kafka client as a JSON object, such as compression.type")
+        str,
+        LocalPath(within=client_files),
+        Field(description="settings of the Kafka client as a JSON object, such as compression.type"),
     ] = ""
 
     def model_post_init(self, _: Any) -> None:

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import Field, SecretStr
 
+from ...connector import LocalPath
 from ...dataplane.columns import Column, Columns, sql_name
 from ...dataplane.dead_letters import DeadLetter, DeadLetterSink, values_of
 from ...dataplane.errors import SinkError
 from ...dataplane.ownership import Owner, Range
-from ...dataplane.postgres_store import PostgresStore, PostgresTransaction, connect, run, where
+from ...dataplane.postgres_store import PostgresStore, PostgresTransaction, connect, files_in_url, parse_url, run, where
 from ...errors import ConfigError
 from .tables import (
     TableSettings,
@@ -54,7 +55,9 @@ class PostgresSettings(TableSettings):
     """Settings of the sink ``postgres``, each with the prefix ``sink.``."""
 
     url: Annotated[
-        str, Field(description="a connection string of libpq, such as postgresql://user@host:5432/database")
+        str,
+        LocalPath(within=files_in_url),
+        Field(description="a connection string of libpq, such as postgresql://user@host:5432/database"),
     ] = ""
     password: Annotated[SecretStr | None, Field(description="the password, if not in libpq's password file")] = None
     schema_: Annotated[
@@ -62,14 +65,15 @@ class PostgresSettings(TableSettings):
     ] = ""
 
     def model_post_init(self, context: Any) -> None:
-        """Check the names.
+        """Check the names and the connection string.
 
         Raises:
-            ConfigError: the name of the table or of the schema is not allowed.
+            ConfigError: the name of the table or of the schema, or an option of the string, is not allowed.
         """
         super().model_post_init(context)
         if self.schema_ and not re.fullmatch(r"[A-Za-z_]\w{0,62}", self.schema_, re.ASCII):
             raise ConfigError("sink.schema", self.schema_, _SCHEMA_NAMES)
+        parse_url("sink.url", self.url)
 
 
 class PostgresSink(DeadLetterSink):

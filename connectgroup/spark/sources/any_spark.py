@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import Field
 
+from ...connector import LocalPath
+from ...dataplane.client_settings import ALLOWED_SETTINGS, is_allowed
 from ...dataplane.columns import Column, Columns, check_names
 from ...dataplane.errors import SourceError
 from ...dataplane.ownership import Position, metadata_of
@@ -29,7 +31,7 @@ from ...dataplane.settings import PluginSettings
 from ...dataplane.source import Source
 from ...dataplane.transform import listed
 from ...errors import ConfigError
-from ..kafka_client import check_client_setting
+from ..kafka_client import check_client_setting, is_file_setting
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -41,6 +43,44 @@ _SLICE: Final = "stream"
 _LOG_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _MAX_METADATA_BYTES: Final = 64 * 1024
 """Upper bound on what is committed of the logs with each batch. The log of a source of files exceeds it soon."""
+_FILE_OPTIONS: Final = frozenset({
+    "path", "maxFilesPerTrigger", "maxBytesPerTrigger", "latestFirst", "maxFileAge", "fileNameOnly", "pathGlobFilter",
+    "recursiveFileLookup", "modifiedBefore", "modifiedAfter", "ignoreCorruptFiles", "ignoreMissingFiles",
+    "mergeSchema", "encoding", "charset", "lineSep", "locale", "mode", "columnNameOfCorruptRecord", "dateFormat",
+    "timestampFormat", "timestampNTZFormat", "enableDateTimeParsingFallback", "timeZone", "multiLine", "samplingRatio",
+    "prefersDecimal", "preferDate", "inferSchema",
+})  # fmt: skip
+"""Not: ``cleanSource`` with ``sourceArchiveDir``, which delete and move files; ``rowValidationXSDPath`` of ``xml``."""
+_SPARK_OPTIONS: Final[Mapping[str, frozenset[str]]] = {
+    "rate": frozenset({"rowsPerSecond", "rampUpTime", "numPartitions"}),
+    "rate-micro-batch": frozenset({"rowsPerBatch", "numPartitions", "startTimestamp", "advanceMillisPerBatch"}),
+    "socket": frozenset({"host", "port", "includeTimestamp", "numPartitions"}),
+    "kafka": frozenset({
+        "assign", "subscribe", "subscribePattern", "startingTimestamp", "startingOffsetsByTimestamp",
+        "startingOffsetsByTimestampStrategy", "startingOffsets", "failOnDataLoss", "kafkaConsumer.pollTimeoutMs",
+        "fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "maxOffsetsPerTrigger", "minOffsetsPerTrigger",
+        "maxTriggerDelay", "minPartitions", "maxRecordsPerPartition", "groupIdPrefix", "includeHeaders",
+    }),
+    "text": _FILE_OPTIONS | {"wholetext"},
+    "csv": _FILE_OPTIONS | {
+        "sep", "delimiter", "quote", "escape", "comment", "header", "enforceSchema", "ignoreLeadingWhiteSpace",
+        "ignoreTrailingWhiteSpace", "nullValue", "nanValue", "positiveInf", "negativeInf", "maxColumns",
+        "maxCharsPerColumn", "unescapedQuoteHandling", "charToEscapeQuoteEscaping", "emptyValue",
+    },
+    "json": _FILE_OPTIONS | {
+        "primitivesAsString", "allowComments", "allowUnquotedFieldNames", "allowSingleQuotes",
+        "allowNumericLeadingZeros", "allowBackslashEscapingAnyCharacter", "allowUnquotedControlChars",
+        "allowNonNumericNumbers", "dropFieldIfAllNull",
+    },
+    "xml": _FILE_OPTIONS | {
+        "rowTag", "excludeAttribute", "nullValue", "attributePrefix", "valueTag", "ignoreSurroundingSpaces",
+        "ignoreNamespace", "wildcardColName",
+    },
+    "parquet": _FILE_OPTIONS | {"datetimeRebaseMode", "int96RebaseMode"},
+    "orc": _FILE_OPTIONS,
+    "binaryfile": _FILE_OPTIONS,
+}  # fmt: skip
+"""The options of Spark's own formats, by the name of the format in lower case."""
 _OPTIONS: Final = 'options of the format as a JSON object of texts, such as {"rowsPerSecond": "10"}'
 _EACH: Final = (
     ". rate has rowsPerSecond (1), rampUpTime (0s), numPartitions; rate-micro-batch has rowsPerBatch, numPartitions,"
@@ -55,7 +95,7 @@ class SparkSourceSettings(PluginSettings):
         str,
         Field(min_length=1, description=f"{', '.join(_FORMATS)}, or a format in a worker's {FORMATS_VARIABLE}"),
     ]
-    options: Annotated[str, Field(description=_OPTIONS + _EACH)] = ""
+    options: Annotated[str, LocalPath(within=lambda text: _files_in(text)), Field(description=_OPTIONS + _EACH)] = ""
 
     def model_post_init(self, _: Any) -> None:
         """Check the options.
@@ -74,8 +114,8 @@ class SparkSourceSettings(PluginSettings):
             raise ConfigError("source.options", "a text", _OPTIONS) from error
         if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
             raise ConfigError("source.options", "a text", _OPTIONS)
-        for name in found if self.format == "kafka" else ():
-            check_client_setting("source.options", name.removeprefix("kafka."))
+        for name, value in found.items():
+            _check_option(self.format, name.lower(), name, value)
         return found
 
 
@@ -162,6 +202,48 @@ class AnySparkSource(Source):
 
     def _load(self, session: SparkSession) -> DataFrame:
         return session.readStream.format(self._settings.format).options(**self._settings.parsed_options).load()
+
+
+def _check_option(form: str, key: str, name: str, value: str) -> None:
+    """Check an option of a format of Spark. Those of a format that another package brings are the operator's choice.
+
+    Raises:
+        ConfigError: the option, or its value, is not allowed.
+    """
+    known = _SPARK_OPTIONS.get(form.lower())
+    if known is None or is_allowed("spark", f"{form}.{name}"):
+        return
+    if form.lower() == "kafka" and key.startswith("kafka."):
+        if key not in ("kafka.bootstrap.servers", "kafka.group.id"):
+            check_client_setting("source.options", name.removeprefix("kafka."), value)
+        return
+    if key not in {each.lower() for each in known}:
+        allowed = f"{', '.join(sorted(known))}, and what the worker's {ALLOWED_SETTINGS} adds (spark.{form}.OPTION)"
+        raise ConfigError("source.options", name, allowed)
+    if key == "path" and (not _plain_path(value).startswith("/") or re.search(r"[][{}*?\\]", value)):
+        allowed = "an absolute path of this machine without wildcards, or of a directory"
+        raise ConfigError("source.options: path", value, allowed, is_path=True)
+
+
+def _plain_path(value: str) -> str:
+    return re.sub(r"^file:(//(?=/))?", "", value)
+
+
+def _files_in(text: str) -> dict[str, str]:
+    """Return the files that options of a format name: Spark's are named ``path`` and those of a Kafka client."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    files: dict[str, str] = {}
+    for name, value in found.items() if isinstance(found, dict) else ():
+        if not isinstance(value, str):
+            continue
+        if name.lower() == "path" and _plain_path(value).startswith("/"):
+            files[name] = _plain_path(value)
+        elif name.lower().startswith("kafka.") and is_file_setting(name[6:], value):
+            files[name] = value
+    return files
 
 
 def _logs_of(metadata: str) -> dict[str, str] | None:

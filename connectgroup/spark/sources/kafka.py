@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from ...connector import Lag
+from ...connector import Lag, LocalPath
 from ...dataplane.columns import Column, Columns, check_names, from_ddl
 from ...dataplane.errors import SourceError
 from ...dataplane.ownership import Range, ranges_between
@@ -24,7 +24,7 @@ from ...dataplane.source import BatchReader, Source, field_of, position_of
 from ...dataplane.transform import listed
 from ...errors import NO_VALUE, ConfigError
 from ..converters import HEADERS_TYPE, ConverterSettings
-from ..kafka_client import admin, client_settings, kept_admin
+from ..kafka_client import admin, client_files, client_settings, kept_admin
 from .kafka_records import rows_of
 
 if TYPE_CHECKING:
@@ -63,7 +63,9 @@ class KafkaSourceSettings(ConverterSettings):
     ] = "read_committed"
     max_rows_per_batch: Annotated[int, Field(ge=1, le=10_000_000, description="1 to 10000000")] = 100_000
     client: Annotated[
-        str, Field(description="settings of the Kafka client as a JSON object, such as security.protocol")
+        str,
+        LocalPath(within=client_files),
+        Field(description="settings of the Kafka client as a JSON object, such as security.protocol"),
     ] = ""
 
     @property

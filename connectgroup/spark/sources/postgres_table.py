@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import Field, SecretStr
 
+from ...connector import LocalPath
 from ...dataplane.columns import Column, Columns, check_names, sql_name, to_arrow
 from ...dataplane.errors import SinkError, SourceError
 from ...dataplane.ownership import Range
-from ...dataplane.postgres_store import connect, run, told_as, where
+from ...dataplane.postgres_store import connect, files_in_url, parse_url, run, told_as, where
 from ...protocol.units import printable
 from .lines import with_error
 from .table import MAX_COUNTED, TableSettings, TableSource
@@ -79,10 +80,20 @@ class PostgresTableSettings(TableSettings):
     """Settings of the source ``postgres``, each with the prefix ``source.``."""
 
     url: Annotated[
-        str, Field(description="a connection string of libpq, such as postgresql://user@host:5432/database")
+        str,
+        LocalPath(within=files_in_url),
+        Field(description="a connection string of libpq, such as postgresql://user@host:5432/database"),
     ] = ""
     password: Annotated[SecretStr | None, Field(description="the password, if not in libpq's password file")] = None
     schema_: Annotated[str, Field(alias="schema", description="a schema; the search path by default")] = ""
+
+    def model_post_init(self, _: Any) -> None:
+        """Check the connection string.
+
+        Raises:
+            ConfigError: it has an option that is not allowed.
+        """
+        parse_url("source.url", self.url)
 
 
 class PostgresTableSource(TableSource):
