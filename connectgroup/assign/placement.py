@@ -171,7 +171,9 @@ def check_settings(connector: str, config: Mapping[str, str]) -> None:
     """
     for key in config:
         # Some classes ignore unknown settings, and tasks.max has a default.
-        similar = key != "tasks.max" and difflib.get_close_matches(key, ("tasks.max",), cutoff=0.85)
+        # Not for long names, of which there may be many: it takes time with their length.
+        is_short = key != "tasks.max" and len(key) < 2 * len("tasks.max")
+        similar = is_short and difflib.get_close_matches(key, ("tasks.max",), cutoff=0.85)
         if similar or key in _NOT_TASKS_MAX:
             raise ConfigError(key, UNKNOWN_SETTING, "tasks.max (did you mean that?)")
     if config.get("name", connector) != connector:

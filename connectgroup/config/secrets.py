@@ -23,6 +23,8 @@ from ..protocol.units import printable
 from .connector_file import parse_properties
 
 MAX_FILE_BYTES: Final = 1 << 20
+MAX_REFERENCES: Final = 100
+"""Different references in one configuration: each reads a file."""
 FORMS: Final = "${env:NAME}, ${file:/path:key}, ${dir:/path:file}"
 
 _REFERENCE: Final = re.compile(r"\$\{(?P<provider>[A-Za-z][\w-]*):(?P<place>[^{}]*)\}")
@@ -58,7 +60,8 @@ class Secrets:
                 learn which other secrets there are.
         """
         check_references(config)
-        return {key: self._resolved(key, value, found) for key, value in config.items()}
+        known: dict[str, str] = {}
+        return {key: self._resolved(key, value, found, known) for key, value in config.items()}
 
     def check_allowed(self, config: Mapping[str, str]) -> None:
         """Reject references that these lists do not allow. Reads links, and no secret: call it off the loop.
@@ -68,7 +71,7 @@ class Secrets:
         """
         check_references(config)
         for key, value in config.items():
-            for match in _REFERENCE.finditer(value):
+            for match in {match[0]: match for match in _REFERENCE.finditer(value)}.values():
                 self._allowed(key, match)
 
     def options(self) -> list[str]:
@@ -76,12 +79,23 @@ class Secrets:
         env = [word for name in self.env for word in ("--secret-env", name)]
         return [*env, *(word for path in self.paths for word in ("--secret-path", str(path)))]
 
-    def _resolved(self, key: str, value: str, found: MutableMapping[str, str]) -> str:
+    def _resolved(self, key: str, value: str, found: MutableMapping[str, str], known: dict[str, str]) -> str:
+        """Replace the references of one setting; ``known`` has the secret of each one that was read before."""
+
+        size = 0
+
         def replace(match: re.Match[str]) -> str:
-            secret = self._read(key, match)
-            if secret not in found.values():
-                found[f"secret {len(found)}"] = secret
-            return secret
+            nonlocal size
+            if match[0] not in known:
+                if len(known) >= MAX_REFERENCES:
+                    raise ConfigError(key, match[0], f"at most {MAX_REFERENCES} different references")
+                known[match[0]] = secret = self._read(key, match)
+                if secret not in found.values():
+                    found[f"secret {len(found)}"] = secret
+            size += len(known[match[0]])
+            if size > MAX_FILE_BYTES:
+                raise ConfigError(key, match[0], f"references to at most {MAX_FILE_BYTES} characters in one setting")
+            return known[match[0]]
 
         return _REFERENCE.sub(replace, value)
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 TRANSFORMS: Final = "transforms."
 PREDICATES: Final = "predicates."
+MAX_NAMES: Final = 100
+"""Transforms of one connector, and predicates: each is looked for among all settings, and Spark plans each."""
 PluginT = TypeVar("PluginT", bound=Transform | Predicate)
 
 
@@ -121,9 +123,10 @@ def _predicate_class(name: str, setting: str) -> type[Predicate]:
 
 def _names(config: Config, setting: str) -> tuple[str, ...]:
     names = listed(config.get(setting, ""))
-    for name in names:
-        if names.count(name) > 1 or not re.fullmatch(r"[\w-]+", name):
-            raise ConfigError(setting, config[setting], "names of letters, digits, _ and -, each once, by commas")
+    if len(names) > MAX_NAMES:
+        raise ConfigError(setting, f"{len(names)} names", f"at most {MAX_NAMES}")
+    if len(set(names)) < len(names) or not all(re.fullmatch(r"[\w-]+", name) for name in names):
+        raise ConfigError(setting, config[setting], "names of letters, digits, _ and -, each once, by commas")
     return names
 
 

@@ -29,8 +29,6 @@ SQLITE_TYPES: Final = {
 _OTHER_SQLITE_TYPES: Final = {"BINARY": "BLOB", "TINYINT": "INTEGER"}
 _ALIASES: Final = {"INTEGER": "INT", "LONG": "BIGINT", "SHORT": "SMALLINT", "REAL": "FLOAT", "VARCHAR": "STRING"}
 _COLUMN: Final = re.compile(r"\s*(?:`(?P<quoted>(?:[^`]|``)+)`|(?P<plain>[A-Za-z_]\w*))(?:\s*:\s*|\s+)(?P<type>\w+)\s*")
-_COMMA: Final = re.compile(r",(?=(?:[^`]*`[^`]*`)*[^`]*$)")
-"""A comma outside backticks: an even number of them follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +59,7 @@ def from_ddl(ddl: str, *, field: str = "source.schema") -> Columns:
             compared without case).
     """
     columns = []
-    for part in _COMMA.split(ddl):
+    for part in _parts(ddl):
         match = _COLUMN.fullmatch(part)
         if match is None:
             raise ConfigError(field, part.strip() or ddl, "columns as NAME TYPE, separated by commas")
@@ -71,6 +69,19 @@ def from_ddl(ddl: str, *, field: str = "source.schema") -> Columns:
             raise ConfigError(field, part.strip(), f"types {', '.join(SQLITE_TYPES)}")
         columns.append(Column((match["quoted"] or "").replace("``", "`") or match["plain"], kind))
     return check_names(columns, field=field)
+
+
+def _parts(ddl: str) -> list[str]:
+    """Split at the commas outside backticks, in one pass: the text may be long."""
+    parts: list[list[str]] = [[]]
+    for number, text in enumerate(ddl.split("`")):
+        if number % 2:
+            parts[-1] += ("`", text, "`")
+        else:
+            first, *others = text.split(",")
+            parts[-1].append(first)
+            parts += ([other] for other in others)
+    return ["".join(part) for part in parts]
 
 
 def check_names(columns: list[Column], *, field: str) -> Columns:

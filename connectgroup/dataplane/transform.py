@@ -88,9 +88,11 @@ class Transform(ABC):
         Raises:
             ConfigError: the first name that is not a column of the frame.
         """
+        columns = frame.columns  # Spark is asked once
+        known = frozenset(columns)
         for name in names:
-            if name not in frame.columns:
-                raise ConfigError(f"{self.place.prefix}{setting}", name, f"columns {', '.join(frame.columns)}")
+            if name not in known:
+                raise ConfigError(f"{self.place.prefix}{setting}", name, f"columns {', '.join(columns)}")
 
 
 class RowTransform(Transform):

@@ -73,6 +73,7 @@ class BrokerRelay(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._unsent: list[bytes] = []
+        self._unsent_bytes = 0
         self._pending: deque[_Pending] = deque()
         self._frames = FrameReader(MAX_RESPONSE_BYTES)
         self._paused = self._closed = self._choked = False
@@ -82,7 +83,7 @@ class BrokerRelay(asyncio.Protocol):
     @property
     def is_writable(self) -> bool:
         """False while the broker does not read what was forwarded, or much is to be sent once it is connected."""
-        return not self._choked and sum(map(len, self._unsent)) <= MAX_UNSENT_BYTES
+        return not self._choked and self._unsent_bytes <= MAX_UNSENT_BYTES
 
     def forward(self, data: bytes, defer: Callable[[], Respond]) -> bool:
         header = read_header(data)
@@ -116,6 +117,7 @@ class BrokerRelay(asyncio.Protocol):
             self._transport.write(frame(data))
             return
         self._unsent.append(frame(data))
+        self._unsent_bytes += len(data)
         if self._connecting is None:
             self._connecting = self._proxy.spawn(self._connect())
 
@@ -159,7 +161,7 @@ class BrokerRelay(asyncio.Protocol):
         transport.set_write_buffer_limits(high=MAX_UNSENT_BYTES)
         if self._paused:
             transport.pause_reading()
-        unsent, self._unsent = self._unsent, []
+        unsent, self._unsent, self._unsent_bytes = self._unsent, [], 0
         transport.writelines(unsent)
         self._on_writable()
 
@@ -210,7 +212,7 @@ class BrokerRelay(asyncio.Protocol):
         """The pending requests get no response: their client's connection is closed, and the client tries again."""
         self._proxy.broker.on_lost(why)
         pending, self._pending = self._pending, deque()
-        self._unsent.clear()
+        self._unsent, self._unsent_bytes = [], 0
         for each in pending:
             each.respond(None)
         if not self._closed:

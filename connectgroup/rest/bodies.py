@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from itertools import accumulate
 from typing import Any, Final
 
 from starlette.requests import ClientDisconnect, Request
@@ -16,16 +17,21 @@ from starlette.requests import ClientDisconnect, Request
 from ..checks import json_kind, setting_text
 from ..masking import HIDDEN, NOT_MASKED
 from ..protocol.units import printable
+from ..threads import off_loop
 from .errors import RestError
 
 MAX_BODY_BYTES: Final = 1 << 20
+SMALL_BYTES: Final = 64 << 10
+"""A body of this size is parsed in a millisecond."""
 MAX_DEPTH: Final = 64
 MAX_SETTINGS: Final = 1_000
 """Settings of one connector; the same limit as on the wire."""
 BODY_TIMEOUT_S: Final = 30.0
 
-_STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
-_BRACKETS: Final = re.compile(rb"[\[{\]}]")
+_STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)', re.DOTALL)
+"""A string, or the rest of a text whose last string does not end: without that, each quote in it would be tried."""
+_NOT_BRACKETS: Final = bytes({*range(256)} - {*b"[{]}"})
+_STEP: Final = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 
 
 async def read_body(request: Request) -> bytes:
@@ -61,7 +67,9 @@ async def read_object(request: Request) -> dict[str, Any]:
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type != "application/json":
         raise RestError(415, f"Content-Type: got {printable(content_type)!r}; allowed: application/json")
-    value = parse_json(await read_body(request))
+    body = await read_body(request)
+    # In a thread if that takes long: heartbeats are served by the same event loop.
+    value = parse_json(body) if len(body) <= SMALL_BYTES else await off_loop("parse a body", parse_json, body)
     if not isinstance(value, dict):
         raise RestError(400, f"body: got {json_kind(value)}; allowed: a JSON object")
     return value
@@ -75,10 +83,8 @@ def parse_json(body: bytes) -> Any:
     """
     if not body.strip():
         raise RestError(400, "body: got nothing; allowed: a JSON object")
-    depth = deepest = 0
-    for bracket in _BRACKETS.findall(_STRING.sub(b"", body)):
-        depth += 1 if bracket in b"[{" else -1
-        deepest = max(deepest, depth)
+    brackets = _STRING.sub(b"", body).translate(None, _NOT_BRACKETS)
+    deepest = max(accumulate(map(_STEP.__getitem__, brackets)), default=0)
     if deepest > MAX_DEPTH:
         raise RestError(400, f"body: got {deepest} levels of nesting; allowed: at most {MAX_DEPTH}")
     try:

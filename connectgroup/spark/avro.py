@@ -56,7 +56,7 @@ def columns_of(schema: str, setting: str) -> Columns:
     """
     try:
         found = json.loads(schema) if schema else None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(setting, printable(schema, limit=100), _ALLOWED) from error
     if not isinstance(found, dict) or found.get("type") != "record" or not isinstance(found.get("fields"), list):
         raise ConfigError(setting, printable(schema, limit=100) if schema else NO_VALUE, _ALLOWED)
@@ -75,7 +75,8 @@ def _type_of(found: object) -> str | None:
     """Return the column type of a field; null if there is none."""
     if isinstance(found, list):
         others = [each for each in found if each != "null"]
-        return _type_of(others[0]) if len(others) == 1 else None
+        # A union has no unions in it.
+        return _type_of(others[0]) if len(others) == 1 and not isinstance(others[0], list) else None
     if isinstance(found, str):
         return _TYPES.get(found)
     if not isinstance(found, dict):
@@ -118,7 +119,7 @@ class Codec:
             ) from error
         try:
             self._parse()
-        except (SchemaParseException, UnknownType, KeyError, ValueError) as error:
+        except (SchemaParseException, UnknownType, KeyError, ValueError, RecursionError) as error:
             raise ConfigError(setting, printable(str(error), limit=200), _ALLOWED) from error
         return self
 

@@ -27,11 +27,27 @@ def root_cause(error: BaseException) -> BaseException:
     if found:
         # The last match in a Python trace is the raised exception; the same text may be quoted several times.
         return _BY_NAME[found[-1]["name"]](found[-1]["message"].strip())
-    raised = [match["message"].strip() for match in _RAISED.finditer(text)]
+    raised = _raised(text)
     causes = raised or [match["message"].strip() for match in _CAUSED_BY.finditer(text)]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     summary = causes[-1] if causes else lines[0] if lines else type(error).__name__
     return SparkError(f"Spark query failed: {printable(summary, limit=300)}")
+
+
+def _raised(text: str) -> list[str]:
+    """The message of each Python traceback in a text: the line after its indented lines. One pass: texts are long."""
+    found: list[str] = []
+    indented: int | None = None  # lines of the traceback so far; none outside of one
+    for line in text.split("\n"):
+        if indented is not None and line[:1] in (" ", "\t"):
+            indented += 1
+            continue
+        if indented and line[:1].strip():
+            found.append(line.strip())
+            indented = None
+        else:
+            indented = 0 if line.endswith(_TRACEBACK) else None
+    return found
 
 
 class SparkError(DataPlaneError):
@@ -46,5 +62,5 @@ _BY_NAME: dict[str, type[DataPlaneError]] = {
 _OURS = re.compile(r"connectgroup\.(?:spark\.|dataplane\.)?errors\.(?P<name>\w+): (?P<message>[^\n]*)")
 
 
-_RAISED = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t][^\n]*\n)+(?P<message>\S[^\n]*)")
+_TRACEBACK = "Traceback (most recent call last):"
 _CAUSED_BY = re.compile(r"^Caused by: (?P<message>[^\n]*)", re.MULTILINE)

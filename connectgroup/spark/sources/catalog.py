@@ -15,7 +15,6 @@ from typing import Final
 
 from .identity import Identity, Index, identities_in, stats_of
 
-_GENERATION: Final = re.compile(r"(#\d+)+$")
 _DIGIT: Final = re.compile(r"[0-9]")
 _CIRCLE: Final = 1 << 64
 _GOLDEN: Final = 0x9E37_79B9_7F4A_7C15
@@ -30,7 +29,7 @@ def is_slice_of(name: str, task: int, tasks: int) -> bool:
     the golden angle, and each task gets nearly as many as any other. By a digest of the whole name they would be as
     uneven as dice, and by the number modulo the tasks all on one task if only each tenth number exists.
     """
-    base = _GENERATION.sub("", name)
+    base = _without_generations(name)
     text = _DIGIT.sub("0", base).encode("utf-8", "surrogateescape")
     point = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest())
     turn = 1
@@ -38,6 +37,18 @@ def is_slice_of(name: str, task: int, tasks: int) -> bool:
         turn = turn * _GOLDEN % _CIRCLE
         point += int(digit) * turn
     return point % _CIRCLE * tasks // _CIRCLE == task
+
+
+def _without_generations(name: str) -> str:
+    """A name without ``#2`` at its end, and without all of them in ``a#2#2``. From the end: a name may be long."""
+    end = len(name)
+    while True:
+        at = end
+        while at and name[at - 1].isdecimal():
+            at -= 1
+        if at == end or not at or name[at - 1] != "#":
+            return name[:end]
+        end = at - 1
 
 
 class Catalog:

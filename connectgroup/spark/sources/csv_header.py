@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -10,18 +11,22 @@ from typing import Final
 from ...dataplane.columns import Column, Columns, check_names
 from ...dataplane.errors import BadLine, SourceError
 from ...protocol.units import printable
-from .dialect import Dialect, last_record_end
+from .dialect import Dialect
 
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 
 def header_end(data: bytes, dialect: Dialect) -> int:
     """Return the offset of the first row of a file that begins with ``data``; 0 if the header is not complete."""
-    end = data.find(b"\n") + 1
     quote = dialect.separator
-    while quote and end and not last_record_end(data[:end], quote):
-        end = data.find(b"\n", end) + 1
-    return end
+    if quote is None:
+        return data.find(b"\n") + 1
+    at, is_open = 0, False
+    while (end := data.find(quote, at)) >= 0:
+        if not is_open and (found := data.find(b"\n", at, end)) >= 0:
+            return found + 1
+        at, is_open = end + len(quote), not is_open
+    return 0 if is_open else data.find(b"\n", at) + 1
 
 
 def names_in(path: Path, header: bytes, dialect: Dialect) -> list[str]:
@@ -61,7 +66,8 @@ def check_header(path: Path, names: Sequence[str], columns: Columns, dialect: Di
         return
     if not set(names) & set(wanted):
         raise _bad(path, f"header {printable(','.join(names))!r}", f"at least one of {printable(', '.join(wanted))}")
-    twice = [name for name in wanted if list(names).count(name) > 1]
+    counts = Counter(names)
+    twice = [name for name in wanted if counts[name] > 1]
     if twice:
         raise _bad(path, f"column {printable(twice[0])!r} stands twice", "each column once")
 

@@ -95,20 +95,24 @@ class LineParser:
 
         A line that is invalid is a row of nulls with its error (``dead_letters.error_text``).
         """
-        at = 0
-        while at < len(data):
+        # Halves of halves, down to the invalid lines: to begin again behind each of them would take quadratic time if
+        # all are invalid.
+        left = [records_of(data, self.dialect.separator)]
+        while left:
+            lines = left.pop()
+            part = b"".join(lines)
             try:
-                yield with_error(self._parse(data[at:]))
-                return
+                rows = with_error(self._parse(part))
             except _FAULTS:
-                offset, why = self._first_fault(data[at:])
-            if offset:
-                yield with_error(self._parse(data[at : at + offset]))
-            at += offset
-            line = records_of(data[at:], self.dialect.separator)[0]
-            text = line.decode(self.dialect.encoding, errors="backslashreplace").rstrip("\r\n")
-            yield self.error(str(place.after(data[:at])), why, text)
-            at += len(line)
+                if len(lines) > 1:
+                    middle = len(lines) // 2
+                    left += (lines[middle:], lines[:middle])
+                    continue
+                _, why = self._first_fault(part)
+                text = part.decode(self.dialect.encoding, errors="backslashreplace").rstrip("\r\n")
+                rows = self.error(str(place), why, text)
+            yield rows
+            place = place.after(part)
 
     def error(self, place: str, reason: str, record: str) -> pa.RecordBatch:
         """Return the row for a record that cannot be read: nulls, and the error."""

@@ -116,7 +116,8 @@ class MaskField(RowTransform):
     def select(self, frame: DataFrame) -> Mapping[str, Column]:
         names = listed(self.settings.fields_)
         self.require(frame, "fields", names)
-        return unchanged(frame) | {name: self._mask(name, frame.schema[name].dataType) for name in names}
+        types = {field.name: field.dataType for field in frame.schema.fields}
+        return unchanged(frame) | {name: self._mask(name, types[name]) for name in dict.fromkeys(names)}
 
     def _mask(self, name: str, kind: T.DataType) -> Column:
         from pyspark.sql import functions as F, types as T

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from ...dataplane.settings import PluginSettings
-from ...dataplane.transform import Predicate, Transform
+from ...dataplane.transform import Place, Predicate, Transform
 from ...errors import ConfigError
 from .expressions import checked, query
+from .routing import ALLOWED, check_pattern, is_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -70,7 +71,9 @@ class Sql(Transform):
 class TopicNameMatchesSettings(PluginSettings):
     """Settings of ``TopicNameMatches``."""
 
-    pattern: Annotated[str, Field(min_length=1, description="a regular expression for the whole topic name")]
+    pattern: Annotated[
+        str, Field(min_length=1, description=f"a regular expression for the whole topic name: {ALLOWED}")
+    ]
 
 
 class TopicNameMatches(Predicate):
@@ -79,10 +82,17 @@ class TopicNameMatches(Predicate):
     Settings = TopicNameMatchesSettings
     requires = ("topic",)
 
+    def __init__(self, settings: TopicNameMatchesSettings, place: Place) -> None:
+        super().__init__(settings, place)
+        check_pattern(f"{place.prefix}pattern", settings.pattern)
+
     def condition(self, frame: DataFrame) -> Column:
         if "topic" not in frame.columns:
             raise ConfigError(f"{self.place.prefix}type", "TopicNameMatches", "a source with a column topic")
-        return frame["topic"].rlike(f"^(?:{self.settings.pattern})$")
+        from pyspark.sql import functions as F
+
+        # CASE, unlike AND, never evaluates the expression for a longer text.
+        return F.when(~is_topic(frame), False).otherwise(frame["topic"].rlike(f"^(?:{self.settings.pattern})$"))
 
 
 class RecordIsTombstoneSettings(PluginSettings):
