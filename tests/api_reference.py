@@ -16,16 +16,16 @@ from typing import Any, Final, get_type_hints
 from pydantic import BaseModel
 
 import connectgroup
-from connectgroup import testing
+from connectgroup import consumer, testing
 from connectgroup.testing import plugins, worker_group
 
 _HEAD: Final = """\
 # API
 
-Every name can be imported from `connectgroup`, those of the last section from `connectgroup.testing`. The guides
-([embedding](embedding.md), [assignors](assignors.md), [connectors](writing-connectors.md), [testing](testing.md)) show
-them in use. Names that are not here may change without notice. This page is generated:
-`python -m tests.api_reference > docs/api.md`.
+Every name can be imported from `connectgroup`, except where a section names another package. The guides
+([embedding](embedding.md), [assignors](assignors.md), [connectors](writing-connectors.md),
+[consumer groups](consumer-groups.md), [testing](testing.md)) show them in use. Names that are not here may change
+without notice. This page is generated: `python -m tests.api_reference > docs/api.md`.
 """
 
 _SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -35,6 +35,7 @@ _SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "Assignors": ("assign", "plugins"),
     "Connectors, sources, sinks, transforms": ("connector", "dataplane"),
     "Explanations, plans, replay": ("analysis",),
+    "Members of Kafka's consumer groups: `connectgroup.consumer`": ("consumer",),
     "Errors": ("errors",),
     "For tests: `connectgroup.testing`": ("testing",),
 }
@@ -57,6 +58,7 @@ def reference() -> str:
     """Return the reference in Markdown."""
     names = {f"connectgroup.{name}": getattr(connectgroup, name) for name in connectgroup.__all__}
     names |= {f"connectgroup.testing.{name}": getattr(testing, name) for name in testing.__all__}
+    names |= {f"connectgroup.consumer.{name}": getattr(consumer, name) for name in consumer.__all__}
     lines = [_HEAD]
     for title, packages in _SECTIONS.items():
         lines += [f"## {title}", ""]
@@ -70,7 +72,8 @@ def _package(name: str) -> str:
     """The first package or module below ``connectgroup`` that has the name."""
     short = name.rpartition(".")[2]
     home = next((module for module, names in connectgroup._HOME.items() if short in names), short)
-    return "testing" if name.startswith("connectgroup.testing.") else home.partition(".")[0]
+    _, package, *of_package = name.split(".")
+    return package if of_package else home.partition(".")[0]
 
 
 def _entry(name: str, value: Any) -> Iterator[str]:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import connectgroup
-from connectgroup import testing
+from connectgroup import consumer, testing
 
 from .api_reference import reference
 
@@ -19,8 +19,7 @@ def test_page_is_up_to_date() -> None:
 
 def test_every_public_name_is_listed_once() -> None:
     listed = re.findall(r"^### (\w+)$", reference(), re.MULTILINE)
-    both = set(connectgroup.__all__) & set(testing.__all__)
-    assert sorted(listed) == sorted([*connectgroup.__all__, *testing.__all__]), both
+    assert sorted(listed) == sorted([*connectgroup.__all__, *testing.__all__, *consumer.__all__])
 
 
 def test_text_is_the_same_in_every_process() -> None:

@@ -318,10 +318,13 @@ class PartitionAssignor(Assignor[PartitionGroup, PartitionAssignment, PartitionM
     rebalance_protocols: ClassVar[tuple[RebalanceProtocol, ...]] = (RebalanceProtocol.EAGER,)
 
     def metadata(self, subscribed: frozenset[str]) -> Metadata:
-        """Return this member's data for the assignor; called each time before the member joins.
+        """Return this member's data for the assignor; called before the member joins and once per heartbeat interval.
+
+        The method must be cheap, and its result must be equal while nothing has changed: a change of version, reason
+        or bytes causes a rebalance.
 
         Args:
-            subscribed: the topics that the member subscribes to.
+            subscribed: the topics that the member subscribes to; those that match its pattern, if it has one.
 
         Source: KIP-429, ``subscriptionUserData(Set<String> topics)``.
         """

@@ -5,13 +5,14 @@ that was away too long sends stale data: if two members claim one partition, the
 claim is ignored. Two claims in one generation cannot both be true. ``validate_subscription`` finds them; no member
 keeps such a partition, and an assignor must not assign it before both members have revoked it. An undisputed claim
 counts in any generation, including unknown (-1): old clients do not send theirs.
+
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from ..protocol.units import TopicPartition
+from ..protocol.units import TopicPartition, printable
 from .members import PartitionMember, TopicSpec
 
 
@@ -66,3 +67,28 @@ def require_topics(members: Iterable[PartitionMember], topics: Iterable[TopicSpe
             raise ValueError(
                 f"{member.member_id} is subscribed to {topic!r}; allowed: {', '.join(sorted(known)) or 'no topic'}"
             )
+
+
+def require_no_overlap(members: Iterable[PartitionMember]) -> None:
+    """For an assignor that does not support overlapping owners.
+
+    Raises:
+        ValueError: the overlaps, on one line.
+    """
+    if overlaps := validate_subscription(members):
+        raise ValueError(format_overlaps(overlaps))
+
+
+def format_overlaps(overlaps: Mapping[TopicPartition, tuple[str, ...]], *, limit: int = 8) -> str:
+    """``t-1 is owned by c1 and c2; t-2 is owned by ...``, truncated after ``limit``; empty if nothing overlaps."""
+    lines = [f"{partition} is owned by {names_listed(owners)}" for partition, owners in overlaps.items()]
+    more = f"; and {len(lines) - limit} more" if len(lines) > limit else ""
+    return "; ".join(lines[:limit]) + more
+
+
+def names_listed(members: tuple[str, ...]) -> str:
+    """``c1, c2 and 3 more``, escaped for output."""
+    names = [printable(member_id) for member_id in members[:3]]
+    if len(members) > 3:
+        names.append(f"{len(members) - 3} more")
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..assign.api import PartitionAssignor
+from ..assign.convert import assignor_info
 from ..assign.members import TopicSpec
 from ..errors import ConnectGroupError, PluginError, TransportError
 from ..protocol.messages.classic import (
@@ -30,6 +31,7 @@ from ..protocol.messages.classic import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from ..protocol.messages.common import AssignorInfo
 from ..protocol.messages.embedded import Assignment
 from ..topics.regex import matching
 from ..wire.embedded import decode_assignment
@@ -82,6 +84,7 @@ class ClassicMembership(Membership):
         self.subscribed = frozenset(settings.topics)
         self._watched: tuple[frozenset[str], tuple[TopicSpec, ...]] | None = None
         self._missed = False
+        self._sent_metadata: tuple[AssignorInfo, ...] | None = None  # of the last JoinGroup; null: rejoining anyway
 
     @property
     def is_rebalancing(self) -> bool:
@@ -141,6 +144,7 @@ class ClassicMembership(Membership):
             reason = ""
             while True:
                 reason, self.rejoin = self.rejoin or reason, ""
+                self._sent_metadata = self._metadata()
                 joined = await self._join_group(offers(), reason)
                 if joined is None:
                     return None
@@ -186,6 +190,7 @@ class ClassicMembership(Membership):
                     self.member_id, self.generation = response.member_id, response.generation_id
                     self.in_group, self.lost_because = True, ""
                     self._heard_at = time.monotonic()
+                    self._note_assignor(response.protocol_name or "", [each.name for each in self._assignors])
                     return response
                 case Code.MEMBER_ID_REQUIRED:
                     self.member_id = response.member_id
@@ -274,6 +279,7 @@ class ClassicMembership(Membership):
             if self.has_stopped_polling():
                 await self.leave(f"no poll for more than max_poll_interval_ms ({settings.max_poll_interval_ms})")
                 continue
+            self._look_at_metadata()
             try:
                 await self._beat()
             except ConnectGroupError as error:
@@ -304,6 +310,23 @@ class ClassicMembership(Membership):
                     self.request_rejoin("the group is rebalancing")
             case code:
                 self.refused(code, "Heartbeat")
+
+    def _look_at_metadata(self) -> None:
+        """Rejoin if the metadata or the reason of an assignor has changed since the member joined."""
+        try:
+            now = self._metadata()
+        except PluginError as error:
+            self._client.problems.met("metadata", f"{error}; the group keeps the metadata sent before")
+            return
+        if self._sent_metadata is not None and now != self._sent_metadata:
+            self._sent_metadata = None
+            self.request_rejoin("the metadata of an assignor has changed")
+
+    def _metadata(self) -> tuple[AssignorInfo, ...]:
+        return tuple([assignor_info(assignor, self.subscribed) for assignor in self._assignors])
+
+    def enforce_rebalance(self, reason: str) -> None:
+        self.request_rejoin(reason)
 
     async def resolve(self) -> None:
         """Look up the topics that match the pattern, if there is one.

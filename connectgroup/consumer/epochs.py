@@ -16,7 +16,7 @@ import logging
 import time
 import uuid
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..assign.api import PartitionAssignor
@@ -36,6 +36,7 @@ from ..protocol.messages.consumer import (
 )
 from ..protocol.units import JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH, Partitions, printable
 from ..threads import off_loop
+from ..topics.regex import matching
 from .choice import assignor_named
 from .client import BROKERS, GroupClient
 from .errors import BrokerError, Code, error_name
@@ -52,6 +53,11 @@ JOIN_AGAIN = frozenset({Code.UNKNOWN_MEMBER_ID, Code.FENCED_MEMBER_EPOCH})
 """A join rejected with one of these is retried: the coordinator does not have the member's former epoch any more."""
 
 ASSIGNOR_FAILED = 1
+UNNAMED_S = 5.0
+"""How long a member waits for an assignment by one of its assignors before it reports that there is none: during a
+rebalance, an assignment has no assignor yet."""
+MAX_REASON = 127
+"""A reason is an int8; 0 is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +93,12 @@ class EpochMembership(Membership):
         self.computed_epoch = -1
         self._owned: Partitions = frozenset()
         self._reported: Partitions | None = None  # null: the next heartbeat has all fields
+        self._offers: tuple[AssignorInfo, ...] | None = (
+            None  # the client-side assignors in the last heartbeat with them
+        )
+        self._matched: frozenset[str] | None = None  # topics that match the pattern; null: not known yet
+        self._unnamed_at: float | None = None  # when an assignment that none of our assignors computed was received
+        self._requested = 0  # the reason of the last ``enforce_rebalance``
         self._is_applying = False  # an assignment was taken, and not reported yet
         self._acknowledges = False  # the next heartbeat has the owned partitions, even if they are unchanged
         self._interval_s = 0.0
@@ -222,8 +234,9 @@ class EpochMembership(Membership):
                 member_epoch=epoch,
                 instance_id=settings.instance,
                 owned=by_topic(owned) if acknowledges or owned != self._reported else None,
+                client_assignors=await self._changed_offers(),
             )
-        offered = await self._offered()
+        offered = self._offers = await self._offered()
         return ConsumerHeartbeatRequest(
             group_id=settings.group,
             member_id=self.member_id,
@@ -250,8 +263,47 @@ class EpochMembership(Membership):
                 f"the broker has server-side assignors only: {chosen} assigns, not {printable(names)}",
             )
             return None
-        subscribed = frozenset(self.settings.topics)
-        return tuple([assignor_info(assignor, subscribed) for assignor in self._assignors])
+        subscribed = await self._subscribed()
+        offered = [assignor_info(assignor, subscribed) for assignor in self._assignors]
+        return tuple([info if info.reason else replace(info, reason=self._requested) for info in offered])
+
+    async def _changed_offers(self) -> tuple[AssignorInfo, ...] | None:
+        """The client-side assignors if their metadata or reasons have changed since they were sent; null if not.
+
+        The coordinator then has the assignment computed anew.
+
+        Source: KIP-848, "Group Epoch": a member updates its assignors' reason or metadata.
+        """
+        if self._offers is None:
+            return None
+        try:
+            offered = await self._offered()
+        except PluginError as error:
+            self._client.problems.met("metadata", f"{error}; the coordinator keeps the metadata sent before")
+            return None
+        if offered == self._offers:
+            return None
+        self._offers = offered
+        return offered
+
+    async def _subscribed(self) -> frozenset[str]:
+        """The topics that the member subscribes to. Raises TransportError: the pattern cannot be resolved now."""
+        if self.settings.pattern is None:
+            return frozenset(self.settings.topics)
+        if self._matched is None:
+            self._matched = matching(self.settings.pattern, tuple(await self._client.all_topics()))
+        return self._matched
+
+    def enforce_rebalance(self, reason: str) -> None:
+        if self._offers is None:
+            logger.warning(
+                "group %s: enforce_rebalance: nothing is done: the coordinator assigns, and not a member's assignor",
+                self.settings.group,
+            )
+            return
+        logger.info("group %s: rebalance requested: %s", self.settings.group, printable(reason, limit=200))
+        self._requested = self._requested % MAX_REASON + 1
+        self._wake.set()
 
     def _accept(self, response: ConsumerHeartbeatResponse, joins: bool, owned: Partitions, sent_at: float) -> None:
         """Process the response to a heartbeat that the coordinator has accepted."""
@@ -260,12 +312,16 @@ class EpochMembership(Membership):
         if joins:
             self.in_group, self._joining, self.lost_because = True, False, ""
             self.metrics.on_joined(sent_at)
+        if self._offers and (response.assignor_name or sent_at - (self._unnamed_at or sent_at) > UNNAMED_S):
+            self._note_assignor(response.assignor_name, [each.name for each in self._offers])
+            self._unnamed_at = None
         if response.member_epoch != self.generation:
             self.generation = response.member_epoch
             self.changed.set()
         if response.assignment is None:
             return
         assignor = next((each for each in self._assignors if each.name == response.assignor_name), None)
+        self._unnamed_at = None if response.assignor_name else self._unnamed_at or sent_at
         self.assigned = Assigned(
             partitions=frozenset(each_partition(response.assignment.topic_partitions)),
             epoch=response.member_epoch,
@@ -353,11 +409,14 @@ class EpochMembership(Membership):
 
     async def watch_topics(self) -> None:
         while True:
-            if self.settings.topics:
-                try:
+            try:
+                if self.settings.topics:
                     await self._client.topics(self.settings.topics)  # reports the ones that do not exist
-                except ConnectGroupError as error:
-                    logger.debug("group %s: topics: %s", self.settings.group, error)
+                elif self._assignors:
+                    self._matched = None
+                    await self._subscribed()
+            except ConnectGroupError as error:
+                logger.debug("group %s: topics: %s", self.settings.group, error)
             await asyncio.sleep(self.settings.metadata_max_age_ms / 1000)
 
     # ------------------------------------------------------------------------------------------ leave

@@ -321,11 +321,22 @@ class GroupConsumer:
         finally:
             self._polling = False
 
+    def enforce_rebalance(self, reason: str = "requested by the program") -> None:
+        """Have the group compute its assignment anew, for example because an assignor would decide otherwise now.
+
+        It happens in the next calls of ``poll``. An assignor whose ``metadata`` changes needs no call: the member
+        notices at its next heartbeat. In the new protocol this has an effect only with client-side assignors;
+        otherwise a warning is logged.
+
+        Args:
+            reason: for logs, up to 255 characters.
+        """
+        self._membership.enforce_rebalance(reason)
+
     # ------------------------------------------------------------------------------------------ state
 
-    @property
     def assignment(self) -> Partitions:
-        """The partitions that this consumer owns."""
+        """Return the partitions that this consumer owns."""
         return self._ownership.owned
 
     @property

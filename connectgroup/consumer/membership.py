@@ -18,6 +18,7 @@ import logging
 import math
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 from ..errors import ConnectGroupError, FencedInstanceId
 from ..protocol.messages.classic import NO_GENERATION
@@ -75,6 +76,23 @@ class Membership(ABC):
         Returns:
             Whether the commit may be repeated with the present generation.
         """
+
+    @abstractmethod
+    def enforce_rebalance(self, reason: str) -> None:
+        """Have the group compute its assignment anew, although nothing that the coordinator knows of has changed."""
+
+    def _note_assignor(self, used: str, offered: Sequence[str]) -> None:
+        """Report once if the group uses another assignor than this member's first."""
+        if used == offered[0]:
+            self._client.problems.solved("assignor")
+            return
+        name = printable(used) if used else "an assignor of the coordinator"
+        why = (
+            "most of its members prefer it, or not every member offers the other"
+            if used in offered
+            else "not every member offers one of them with overlapping versions, or they failed"
+        )
+        self._client.problems.met("assignor", f"the group uses {name}, not {', '.join(map(printable, offered))}: {why}")
 
     @abstractmethod
     async def leave(self, reason: str) -> None:

@@ -19,17 +19,17 @@ member that has revoked everything owns nothing, whatever its protocol.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from ..assign.api import PartitionAssignment, PartitionAssignor, PartitionGroup, RebalanceProtocol
+from ..assign.cooperative import assigned_too_early, withhold
 from ..assign.members import PartitionMember, TopicSpec
 from ..errors import PluginError
 from ..protocol.messages.embedded import Assignment, Subscription
 from ..protocol.units import Partitions, printable
 from ..wire.embedded import encode_assignment
 from .choice import protocols_of
-from .validation import assigned_too_early
 
 NOTHING: Partitions = frozenset()
 
@@ -177,19 +177,6 @@ def validate_result(
         more = f" (and {len(early) - 1} more)" if len(early) > 1 else ""
         raise PluginError(f"{who} lists COOPERATIVE, but {early[0]}{more}; allowed: to leave it out of this round")
     return result
-
-
-def withhold(members: Sequence[PartitionMember], result: PartitionAssignment) -> PartitionAssignment:
-    """``result`` without the partitions that other members still own; these are added to ``withheld``.
-
-    An assignor that computes a complete final assignment becomes cooperative by returning
-    ``withhold(group.members, result)``.
-    """
-    early = frozenset(each.partition for each in assigned_too_early(members, result))
-    if not early:
-        return result
-    shares = [replace(share, partitions=share.partitions - early) for share in result.members]
-    return replace(result, members=shares, withheld=result.withheld | early)
 
 
 def assignments_to_send(group: PartitionGroup, result: PartitionAssignment) -> dict[str, bytes]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from connectgroup import withhold
 from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionGroup, RebalanceProtocol
 from connectgroup.assign.members import Metadata, PartitionMemberAssignment
-from connectgroup.consumer.rounds import withhold
 from connectgroup.protocol.units import Partitions
 
 EAGER, COOPERATIVE = RebalanceProtocol.EAGER, RebalanceProtocol.COOPERATIVE

@@ -14,6 +14,7 @@ from connectgroup.consumer.client import GroupClient
 from connectgroup.consumer.commits import Commits
 from connectgroup.consumer.offsets import Position
 from connectgroup.consumer.ownership import Ownership
+from connectgroup.consumer.problems import Problems
 from connectgroup.consumer.reading import Reading
 from connectgroup.consumer.settings import ConsumerSettings
 from connectgroup.consumer.work import ClassicWork
@@ -40,6 +41,7 @@ class NextGeneration:
     def __init__(self, generation: int) -> None:
         self.generation = generation
         self.commits: list[OffsetCommitRequest] = []
+        self.problems = Problems("g")
 
     async def send_to_coordinator(self, request: Any, **_: object) -> Any:
         if isinstance(request, JoinGroupRequest):

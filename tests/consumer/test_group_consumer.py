@@ -17,6 +17,8 @@ import pytest
 pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")
 
 from connectgroup.assign.api import PartitionAssignment, PartitionGroup
+from connectgroup.assign.members import Metadata
+from connectgroup.assignors.range import RangeAssignor
 from connectgroup.consumer import CommitRefused, FetchError, GroupConsumer, Record
 from connectgroup.plugins import load_partition_assignor
 from connectgroup.protocol.units import TopicPartition
@@ -43,7 +45,7 @@ async def test_consumer_reads_everything_and_resumes_from_its_commit(new_group: 
         async with member(group, assignors=["range", "cooperative-sticky"], listener=listener) as consumer:
             first = await read(consumer, 150)
             assert (consumer.is_leader, consumer.assignor, consumer.generation) == (True, "range", 1)
-            assert consumer.assignment == {TopicPartition(group.name, number) for number in range(4)}
+            assert consumer.assignment() == {TopicPartition(group.name, number) for number in range(4)}
         assert listener.events == [("assigned", [0, 1, 2, 3], 1), ("revoked", [0, 1, 2, 3], 1)]
         async with member(group) as consumer:
             rest = await read(consumer, 250)
@@ -124,7 +126,7 @@ async def test_consumer_without_a_commit_starts_at_the_configured_offset(new_gro
             with pytest.raises(FetchError, match="-0: the group has no offset and auto_offset_reset is error"):
                 await read(consumer, 1)
         async with member(group, auto_offset_reset="latest") as consumer:
-            await poll_until(lambda: consumer.assignment, consumer)
+            await poll_until(lambda: consumer.assignment(), consumer)
         # Its position was the end offset at that time, and it has committed it: later records are not skipped.
         group.write(1)
         async with member(group, auto_offset_reset="latest") as consumer:
@@ -187,10 +189,10 @@ async def test_offsets_are_committed_before_partitions_are_revoked(new_group: Ne
         async with running(one) as by_one:
             await eventually(lambda: len(by_one) == 600)
             async with running(two) as by_two:
-                await eventually(lambda: len(one.assignment) == len(two.assignment) == 3)
+                await eventually(lambda: len(one.assignment()) == len(two.assignment()) == 3)
                 group.write(600)
                 await eventually(lambda: len(by_one) + len(by_two) >= 1200)
-            await eventually(lambda: len(one.assignment) == 6)
+            await eventually(lambda: len(one.assignment()) == 6)
             group.write(60)
             await eventually(lambda: len(by_one) + len(by_two) >= 1260)
         assert by_two
@@ -203,11 +205,11 @@ async def test_cooperative_members_keep_reading_partitions_that_stay(new_group: 
         listener = RecordingListener()
         one, two = member(group, listener=listener), member(group)
         async with running(one):
-            await eventually(lambda: len(one.assignment) == 4)
+            await eventually(lambda: len(one.assignment()) == 4)
             async with running(two):
-                await eventually(lambda: len(one.assignment) == len(two.assignment) == 2)
-                kept = sorted(each.partition for each in one.assignment)
-            await eventually(lambda: len(one.assignment) == 4)
+                await eventually(lambda: len(one.assignment()) == len(two.assignment()) == 2)
+                kept = sorted(each.partition for each in one.assignment())
+            await eventually(lambda: len(one.assignment()) == 4)
         moved = sorted({0, 1, 2, 3} - set(kept))
         assert [(event, numbers) for event, numbers, _ in listener.events] == [
             ("assigned", [0, 1, 2, 3]),
@@ -242,9 +244,9 @@ async def test_commit_during_a_rebalance_waits_for_its_end(new_group: NewGroup, 
                 go_on.set()
                 await committing
                 if not closes:
-                    await poll_until(lambda: len(one.assignment) == len(two.assignment) == 1, one)
+                    await poll_until(lambda: len(one.assignment()) == len(two.assignment()) == 1, one)
                     await one.close()
-                await eventually(lambda: len(two.assignment) == 2)
+                await eventually(lambda: len(two.assignment()) == 2)
                 group.write(2)
                 await eventually(lambda: len(by_two) >= 2)
         finally:
@@ -267,9 +269,9 @@ async def test_leader_assignor_gets_claims_with_generations(new_group: NewGroup)
     with new_group("claims", partitions=4) as group:
         one, two = member(group, assignors=[RecordingAssignor()], rack="a"), member(group, rack="b")
         async with running(one):
-            await eventually(lambda: one.assignment)
+            await eventually(lambda: one.assignment())
             async with running(two):
-                await eventually(lambda: len(two.assignment) == 2)
+                await eventually(lambda: len(two.assignment()) == 2)
     assert inputs[:3] == [[(0, -1, "a")], [(0, -1, "b"), (4, 1, "a")], [(0, 2, "b"), (2, 2, "a")]]
 
 
@@ -284,11 +286,11 @@ async def test_leader_assigns_new_partitions_and_new_topics(new_group: NewGroup)
             metadata_max_age_ms=200,
         )
         async with running(consumer):
-            await eventually(lambda: len(consumer.assignment) == 3)
+            await eventually(lambda: len(consumer.assignment()) == 3)
             group.add_partitions(4)
-            await eventually(lambda: len(consumer.assignment) == 5)
+            await eventually(lambda: len(consumer.assignment()) == 5)
             group.add_topic(late, 2)
-            await eventually(lambda: len(consumer.assignment) == 7)
+            await eventually(lambda: len(consumer.assignment()) == 7)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -356,6 +358,35 @@ async def test_lag_is_zero_at_the_end_of_a_transactional_topic(new_group: NewGro
             await poll_until(lambda: consumer.position(partition) == 6, consumer)
         async with member(group) as consumer:
             assert await consumer.committed([partition]) == {partition: 6}
+
+
+# --------------------------------------------------------------------------------------------------
+# Rebalances that a member asks for
+
+
+async def test_changed_metadata_and_enforce_rebalance_lead_to_a_rebalance(
+    new_group: NewGroup, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Reports(RangeAssignor):
+        data = b""
+
+        def metadata(self, subscribed: frozenset[str]) -> Metadata:
+            return Metadata(version=self.maximum_version, metadata=self.data)
+
+    assignor = Reports()
+    with new_group("metadata", partitions=1) as group:
+        async with member(group, assignors=[assignor]) as consumer:
+            await poll_until(lambda: consumer.generation == 1, consumer)
+            assignor.data = b"new"
+            await poll_until(lambda: consumer.generation == 2, consumer)
+            consumer.enforce_rebalance("an operator asks")
+            await poll_until(lambda: consumer.generation == 3, consumer)
+            await consumer.poll(1.0)
+            assert consumer.generation == 3
+            other = member(group, assignors=["sticky", assignor])
+            async with running(other):
+                await poll_until(lambda: consumer.generation == 4, consumer)
+                assert "the group uses range, not sticky, range" in caplog.text
 
 
 # --------------------------------------------------------------------------------------------------

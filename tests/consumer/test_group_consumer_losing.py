@@ -100,11 +100,11 @@ async def test_member_that_exceeds_max_poll_interval_leaves_and_rejoins(new_grou
         listener = RecordingListener()
         slow, other = member(group, listener=listener, max_poll_interval_ms=1_000), member(group)
         async with slow:
-            await poll_until(lambda: slow.assignment, slow)
+            await poll_until(lambda: slow.assignment(), slow)
             async with running(other):
-                await eventually(lambda: len(other.assignment) == 2)  # the slow one is not polled
+                await eventually(lambda: len(other.assignment()) == 2)  # the slow one is not polled
                 assert listener.names == ["assigned"]
-                await poll_until(lambda: len(slow.assignment) == 1, slow)
+                await poll_until(lambda: len(slow.assignment()) == 1, slow)
                 assert listener.names == ["assigned", "lost", "assigned"]
 
 
@@ -115,13 +115,13 @@ async def test_static_member_that_restarts_within_its_session_causes_no_rebalanc
         one, two = member(group, instance="one"), member(group, instance="two", listener=listener)
         async with running(two):
             async with running(one):
-                await eventually(lambda: len(one.assignment) == len(two.assignment) == 2)
-                share, generation = one.assignment, one.generation
+                await eventually(lambda: len(one.assignment()) == len(two.assignment()) == 2)
+                share, generation = one.assignment(), one.generation
                 before = list(listener.events)
             one = member(group, instance="one")
             async with running(one):
-                await eventually(lambda: one.assignment)
-                assert (one.assignment, one.generation) == (share, generation)
+                await eventually(lambda: one.assignment())
+                assert (one.assignment(), one.generation) == (share, generation)
             assert listener.events == before
 
 
@@ -129,9 +129,9 @@ async def test_static_member_that_leaves_permanently_is_removed_at_once(new_grou
     with new_group("static leaves", partitions=2) as group:
         one, two = member(group, instance="one", session_timeout_ms=60_000), member(group)
         async with running(two):
-            await poll_until(lambda: len(one.assignment) == len(two.assignment) == 1, one)
+            await poll_until(lambda: len(one.assignment()) == len(two.assignment()) == 1, one)
             await one.close(leave=True)
-            await eventually(lambda: len(two.assignment) == 2)
+            await eventually(lambda: len(two.assignment()) == 2)
 
 
 @pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
@@ -148,12 +148,12 @@ async def test_static_leader_that_restarts_causes_no_reassignment(new_group: New
 
     with new_group("static leader", partitions=4) as group:
         async with member(group, assignors=[Counting()], instance="one") as one:
-            await poll_until(lambda: one.assignment, one)
+            await poll_until(lambda: one.assignment(), one)
         async with member(group, assignors=[Counting()], instance="one", metadata_max_age_ms=200) as one:
-            await poll_until(lambda: one.assignment, one)
-            assert (len(one.assignment), one.is_leader, one.generation, calls) == (4, True, 1, 1)
+            await poll_until(lambda: one.assignment(), one)
+            assert (len(one.assignment()), one.is_leader, one.generation, calls) == (4, True, 1, 1)
             group.add_partitions(5)
-            await poll_until(lambda: len(one.assignment) == 5, one)
+            await poll_until(lambda: len(one.assignment()) == 5, one)
             assert calls == 2
 
 
@@ -161,13 +161,13 @@ async def test_second_member_with_the_same_instance_id_fences_the_first(new_grou
     with new_group("twins", partitions=2) as group:
         listener = RecordingListener()
         async with member(group, instance="one", listener=listener) as first:
-            await poll_until(lambda: first.assignment, first)
+            await poll_until(lambda: first.assignment(), first)
             second = member(group, instance="one")
             async with running(second):
-                await eventually(lambda: second.assignment)
+                await eventually(lambda: second.assignment())
                 with pytest.raises(FencedInstanceId, match="another process has joined as instance 'one'"):
                     await poll_until(lambda: False, first)
-                assert not first.assignment
+                assert not first.assignment()
                 assert listener.names == ["assigned", "lost"]
                 with pytest.raises(FencedInstanceId):
                     await first.poll(0)
@@ -207,7 +207,7 @@ async def test_exception_of_a_callback_is_raised_from_poll(new_group: NewGroup) 
         async with member(group, listener=Breaks()) as consumer:
             text = r"^listener Breaks: on_assigned of .*-0 raised ValueError: no room\\nleft$"
             with pytest.raises(PluginError, match=text):
-                await poll_until(lambda: consumer.assignment, consumer)
+                await poll_until(lambda: consumer.assignment(), consumer)
             assert len(await read(consumer, 3)) == 3
 
 
@@ -268,7 +268,7 @@ async def test_incompatible_members_are_rejected_with_one_line(new_group: NewGro
     with new_group("in common", partitions=1) as group:
         first, other = member(group, assignors=["range"]), member(group, assignors=["roundrobin"])
         async with running(first), other:
-            await eventually(lambda: first.assignment)
+            await eventually(lambda: first.assignment())
             with pytest.raises(BrokerError, match=r"INCONSISTENT_GROUP_PROTOCOL \(23\): .*change assignors"):
                 await poll_until(lambda: False, other)
 

@@ -26,14 +26,14 @@ async def test_rebalances_heartbeats_and_callbacks(new_group: NewGroup) -> None:
     metrics.forget()
     with new_group("measured", partitions=4) as group:
         async with member(group, listener=RecordingListener()) as first:
-            await poll_until(lambda: len(first.assignment) == 4, first)
+            await poll_until(lambda: len(first.assignment()) == 4, first)
             alone = values(group.name, first.member_id)
             assert (alone["rebalance-total"], alone["failed-rebalance-total"]) == (1, 0)
             assert alone["rebalance-latency-max"] >= alone["join-time-max"] > 0
             assert alone["partition-assigned-latency-max"] >= 0
             assert "partition-revoked-latency-max" not in alone
             async with member(group) as second:
-                await poll_until(lambda: len(first.assignment) == len(second.assignment) == 2, first, second)
+                await poll_until(lambda: len(first.assignment()) == len(second.assignment()) == 2, first, second)
                 await eventually(lambda: values(group.name, second.member_id)["heartbeat-total"] > 0)
                 assert values(group.name, first.member_id)["rebalance-total"] >= 2
                 assert values(group.name, first.member_id)["partition-revoked-latency-max"] >= 0

@@ -28,7 +28,7 @@ async def test_consumer_reads_everything_and_resumes_from_its_commit(new_group: 
         async with new_member(group, listener=listener) as consumer:
             first = await read(consumer, 150)
             assert consumer.generation > 0
-            assert consumer.assignment == {TopicPartition(group.name, number) for number in range(4)}
+            assert consumer.assignment() == {TopicPartition(group.name, number) for number in range(4)}
             assert len(consumer.member_id) == 32
         assert listener.names == ["assigned", "revoked"]
         async with new_member(group) as consumer:
@@ -46,11 +46,11 @@ async def test_two_members_share_the_partitions_and_commit_before_revocation(new
         async with first:
             seen = await read(first, 400)
             async with running(second) as of_second:
-                await poll_until(lambda: len(first.assignment) == len(second.assignment) == 2, first)
+                await poll_until(lambda: len(first.assignment()) == len(second.assignment()) == 2, first)
                 group.write(400)
                 seen += await poll_until(lambda: len(of_second) >= 200, first)
                 assert listener.names == ["assigned", "revoked"]
-            await poll_until(lambda: len(first.assignment) == 4, first)
+            await poll_until(lambda: len(first.assignment()) == 4, first)
             seen += await poll_until(lambda: len(seen) + len(of_second) >= 800, first)
         assert sorted(places(seen + of_second)) == sorted(group.everything())
 
@@ -60,24 +60,24 @@ async def test_members_of_both_kinds_share_a_group_with_java(new_group: NewGroup
         java = group.java("java")
         group.wait_until_balanced(java)
         async with new_member(group) as consumer:
-            await poll_until(lambda: len(consumer.assignment) == 2, consumer)
+            await poll_until(lambda: len(consumer.assignment()) == 2, consumer)
             await eventually(lambda: len(java.owned) == 2)
 
 
 async def test_pattern_is_resolved_by_the_broker(new_group: NewGroup) -> None:
     with new_group("new pattern", partitions=2) as group:
         async with new_member(group, topics=[], pattern=f"{group.name}.*") as consumer:
-            await poll_until(lambda: len(consumer.assignment) == 2, consumer)
+            await poll_until(lambda: len(consumer.assignment()) == 2, consumer)
             group.add_topic(f"{group.name}-more", 3)
-            await poll_until(lambda: len(consumer.assignment) == 5, consumer)
+            await poll_until(lambda: len(consumer.assignment()) == 5, consumer)
 
 
 async def test_added_partitions_are_assigned(new_group: NewGroup) -> None:
     with new_group("new grows", partitions=1) as group:
         async with new_member(group) as consumer:
-            await poll_until(lambda: len(consumer.assignment) == 1, consumer)
+            await poll_until(lambda: len(consumer.assignment()) == 1, consumer)
             group.add_partitions(3)
-            await poll_until(lambda: len(consumer.assignment) == 3, consumer)
+            await poll_until(lambda: len(consumer.assignment()) == 3, consumer)
 
 
 async def test_static_member_keeps_its_partitions_while_it_is_away(new_group: NewGroup) -> None:
@@ -86,12 +86,12 @@ async def test_static_member_keeps_its_partitions_while_it_is_away(new_group: Ne
         one, two = new_member(group, instance="one"), new_member(group, instance="two", listener=listener)
         async with running(two):
             async with running(one):
-                await eventually(lambda: len(one.assignment) == len(two.assignment) == 2)
-                share = one.assignment
+                await eventually(lambda: len(one.assignment()) == len(two.assignment()) == 2)
+                share = one.assignment()
                 before = list(listener.events)
             again = new_member(group, instance="one")
             async with running(again):
-                await eventually(lambda: again.assignment == share)
+                await eventually(lambda: again.assignment() == share)
             assert listener.events == before
 
 
@@ -99,10 +99,10 @@ async def test_second_process_with_an_instance_in_use_waits_and_the_first_one_go
     with new_group("new fenced", partitions=1) as group:
         one, two = new_member(group, instance="one"), new_member(group, instance="one")
         async with one, two:
-            await poll_until(lambda: one.assignment, one)
+            await poll_until(lambda: one.assignment(), one)
             assert await two.poll(1.0) == []
-            assert not two.assignment
-            assert len(one.assignment) == 1
+            assert not two.assignment()
+            assert len(one.assignment()) == 1
 
 
 async def test_client_side_assignor_on_a_kafka_broker_is_replaced_and_said_once(
@@ -110,7 +110,7 @@ async def test_client_side_assignor_on_a_kafka_broker_is_replaced_and_said_once(
 ) -> None:
     with new_group("new client", partitions=2) as group, caplog.at_level(logging.WARNING, "connectgroup.consumer"):
         async with new_member(group, assignors=["range"], server_assignor="uniform") as consumer:
-            await poll_until(lambda: len(consumer.assignment) == 2, consumer)
+            await poll_until(lambda: len(consumer.assignment()) == 2, consumer)
         said = [line for line in caplog.messages if "server-side assignors only" in line]
         assert said == [
             f"group {group.name}: the broker has server-side assignors only: uniform assigns, not range",
@@ -132,7 +132,7 @@ async def test_absent_topic_is_said_once(new_group: NewGroup, caplog: pytest.Log
         async with new_member(group, topics=[name], metadata_max_age_ms=50) as consumer:
             assert await consumer.poll(1.0) == []
             group.add_topic(name, 1)
-            await poll_until(lambda: consumer.assignment, consumer)
+            await poll_until(lambda: consumer.assignment(), consumer)
             await poll_until(lambda: any("available after" in line for line in caplog.messages), consumer)
         said = [line for line in caplog.messages if name in line]
         assert said[0] == f"group {group.name}: topic {name}: UNKNOWN_TOPIC_OR_PARTITION (3)"
@@ -187,6 +187,6 @@ async def test_interval_of_zero_commits_in_every_poll(new_group: NewGroup) -> No
 async def test_pattern_of_a_classic_member(new_group: NewGroup) -> None:
     with new_group("classic pattern", partitions=2) as group:
         async with member(group, topics=[], pattern=f"{group.name}.*", metadata_max_age_ms=200) as consumer:
-            await poll_until(lambda: len(consumer.assignment) == 2, consumer)
+            await poll_until(lambda: len(consumer.assignment()) == 2, consumer)
             group.add_topic(f"{group.name}-more", 3)
-            await poll_until(lambda: len(consumer.assignment) == 5, consumer)
+            await poll_until(lambda: len(consumer.assignment()) == 5, consumer)

@@ -53,7 +53,7 @@ async def test_connections_are_renewed_before_the_broker_ends_their_sessions(
     """The broker closes a connection that sends a request after ``connections.max.reauth.ms``, here 3 s (KIP-368)."""
     with new_group("renewed", partitions=1) as group:
         async with member(group, **sasl(broker, "PLAIN")) as consumer:
-            await poll_until(lambda: consumer.assignment, consumer)
+            await poll_until(lambda: consumer.assignment(), consumer)
             generation = consumer.generation
             end = asyncio.get_running_loop().time() + 7
             await poll_until(lambda: asyncio.get_running_loop().time() > end, consumer)

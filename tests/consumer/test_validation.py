@@ -5,19 +5,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from connectgroup.assign import ownership as public
 from connectgroup.assign.api import PartitionAssignment, PartitionGroup
+from connectgroup.assign.cooperative import EarlyAssignment, assigned_too_early
 from connectgroup.assign.members import PartitionMemberAssignment
-from connectgroup.assign.ownership import claimants
+from connectgroup.assign.ownership import claimants, format_overlaps, require_no_overlap, validate_subscription
 from connectgroup.assign.sandbox import run_assignor
 from connectgroup.assignors.range import RangeAssignor
-from connectgroup.consumer.validation import (
-    EarlyAssignment,
-    assigned_too_early,
-    format_overlaps,
-    require_no_overlap,
-    validate_subscription,
-)
 from connectgroup.protocol.units import TopicPartition
 from tests.assignors.partition_inputs import input_groups
 from tests.assignors.partition_tables import input_group, partitions
@@ -34,10 +27,6 @@ def result(**shares: str) -> PartitionAssignment:
     return PartitionAssignment(
         members=[PartitionMemberAssignment(member_id=each, partitions=partitions(its)) for each, its in shares.items()]
     )
-
-
-def test_overlaps_have_one_rule_for_custom_assignors_and_the_leader() -> None:
-    assert validate_subscription is public.validate_subscription
 
 
 def test_overlapping_owners_are_logged_and_raised_on_request() -> None:

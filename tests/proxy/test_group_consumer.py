@@ -16,8 +16,9 @@ import pytest
 pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")
 
 from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionGroup
-from connectgroup.assign.members import PartitionMemberAssignment
+from connectgroup.assign.members import Metadata, PartitionMemberAssignment
 from connectgroup.consumer import GroupConsumer
+from connectgroup.errors import ConnectGroupError
 from tests.certificates import create_certificates
 from tests.consumer.inside import eventually, member, places, poll_until, read, running
 from tests.integration.processes import PATIENCE_S
@@ -64,6 +65,25 @@ class Fails(FirstTakesAll):
         raise ValueError("no\nidea")
 
 
+class Reports(FirstTakesAll):
+    """Keeps what ``metadata`` of the group's only member has told ``assign``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.data = b""
+        self.subscribed: frozenset[str] = frozenset()
+        self.seen: list[tuple[bytes, frozenset[str]]] = []
+
+    def metadata(self, subscribed: frozenset[str]) -> Metadata:
+        self.subscribed = subscribed
+        return Metadata(version=self.maximum_version, metadata=self.data)
+
+    def assign(self, group: PartitionGroup) -> PartitionAssignment:
+        [only] = group.members
+        self.seen.append((only.metadata, self.subscribed))
+        return super().assign(group)
+
+
 def new_member(group: Any, **settings: Any) -> GroupConsumer:
     return member(group, **{"group_protocol": "consumer", "assignors": [FirstTakesAll()], **settings})
 
@@ -79,8 +99,8 @@ async def test_members_compute_the_assignment_with_their_assignor(new_group: New
             assert one.assignor == "first-takes-all"
             async with running(two) as of_two:
                 seen += await poll_until(lambda: all(each.told and each.told[-1][0] == b"2" for each in assignors), one)
-                seen += await poll_until(lambda: {len(one.assignment), len(two.assignment)} == {0, 4}, one)
-            seen += await poll_until(lambda: len(one.assignment) == 4, one)
+                seen += await poll_until(lambda: {len(one.assignment()), len(two.assignment())} == {0, 4}, one)
+            seen += await poll_until(lambda: len(one.assignment()) == 4, one)
             while set(places(seen + of_two)) != group.everything():
                 seen += await one.poll(0.5)
 
@@ -88,7 +108,7 @@ async def test_members_compute_the_assignment_with_their_assignor(new_group: New
 async def test_failing_assignor_does_not_stop_the_group(new_group: NewGroup, caplog: pytest.LogCaptureFixture) -> None:
     with new_group("failing", partitions=4) as group, caplog.at_level(logging.ERROR, "connectgroup.consumer"):
         async with new_member(group, assignors=[Fails()]) as consumer:
-            await poll_until(lambda: len(consumer.assignment) == 4, consumer)  # the coordinator assigns
+            await poll_until(lambda: len(consumer.assignment()) == 4, consumer)  # the coordinator assigns
         assert any("first-takes-all" in line and "no\\nidea" in line for line in caplog.messages)
 
 
@@ -96,7 +116,46 @@ async def test_server_side_assignor_of_the_coordinator(new_group: NewGroup) -> N
     with new_group("server side", partitions=4) as group:
         one, two = (new_member(group, assignors=None, server_assignor="range") for _ in range(2))
         async with running(one), running(two):
-            await eventually(lambda: len(one.assignment) == len(two.assignment) == 2)
+            await eventually(lambda: len(one.assignment()) == len(two.assignment()) == 2)
+
+
+async def test_changed_metadata_and_enforce_rebalance_have_the_assignment_computed_again(new_group: NewGroup) -> None:
+    """KIP-848, "Group Epoch": a member updates its assignors' reason or metadata."""
+    with new_group("metadata", partitions=2) as group:
+        assignor = Reports()
+        pattern = f"{group.name}.*"
+        async with new_member(group, assignors=[assignor], topics=[], pattern=pattern) as consumer:
+            await poll_until(lambda: assignor.seen and assignor.seen[-1] == (b"", frozenset({group.name})), consumer)
+            assignor.data = b"new"
+            await poll_until(lambda: assignor.seen[-1][0] == b"new", consumer)
+            computed = len(assignor.seen)
+            consumer.enforce_rebalance("an operator asks")
+            await poll_until(lambda: len(assignor.seen) == computed + 1, consumer)
+            await consumer.poll(1.0)
+            consumer.enforce_rebalance("an operator asks again")
+            await poll_until(lambda: len(assignor.seen) == computed + 2, consumer)
+            await consumer.poll(1.0)
+            assert len(assignor.seen) == computed + 2, "once for each request"
+
+
+async def test_another_assignor_than_ours_is_logged_with_the_reason(
+    new_group: NewGroup, caplog: pytest.LogCaptureFixture
+) -> None:
+    with new_group("other assignor", partitions=2) as group:
+        one, two = new_member(group), new_member(group, assignors=["range"], auto_offset_reset="latest")
+        async with running(one):
+            await eventually(lambda: one.assignment())
+            async with two:
+                with pytest.raises(ConnectGroupError, match="no assignor is listed by all members"):
+                    await poll_until(lambda: two.assignment(), two)
+        three = new_member(group, assignors=[FirstTakesAll(), "uniform"])
+        four, five = (new_member(group, assignors=["uniform", FirstTakesAll()]) for _ in range(2))
+        async with running(three), running(four), running(five):
+            await eventually(lambda: "the group uses uniform, not first-takes-all, uniform: most of its" in caplog.text)
+        caplog.clear()
+        six, seven = new_member(group), new_member(group, assignors=None)
+        async with running(six), running(seven):
+            await eventually(lambda: "an assignor of the coordinator, not first-takes-all: not every" in caplog.text)
 
 
 @pytest.fixture(scope="module")

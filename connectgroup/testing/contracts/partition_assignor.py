@@ -10,9 +10,9 @@ from typing import ClassVar
 import pytest
 
 from ...assign.api import PartitionAssignment, PartitionAssignor, PartitionGroup, RebalanceProtocol
+from ...assign.cooperative import assigned_too_early
 from ...assign.members import PartitionMember, TopicSpec
 from ...assign.sandbox import run_assignor
-from ...consumer.validation import assigned_too_early
 from ...errors import PluginError
 from ...protocol.units import Partitions, TopicPartition
 from .connect_assignor import AssignorContract, on_group

@@ -1,24 +1,21 @@
-"""Ownership as reported by the members, and partitions that a result assigns before their owner has revoked them.
+"""The rule of the COOPERATIVE protocol: no partition is assigned to a member while another member owns it (KIP-429).
 
-``validate_subscription`` is for assignors, including custom ones; it only reports. The leader applies
-``assigned_too_early`` to every result before it is sent, whichever assignor computed it.
+``withhold`` is for authors of assignors. The leader of a classic group applies ``assigned_too_early`` to every result
+before it is sent, whichever assignor computed it.
 
-Both follow the same rule: of several claims to a partition, those of the latest generation count (KIP-792). An
-undisputed claim counts in any generation: its member does own the partition, and assigning it to another member at
-once would give it two owners.
+Of several claims to a partition, those of the latest generation count (KIP-792). An undisputed claim counts in any
+generation: its member does own the partition, and assigning it to another member at once would give it two owners.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from ..assign.api import PartitionAssignment
-from ..assign.members import PartitionMember
-from ..assign.ownership import claimants, validate_subscription
 from ..protocol.units import TopicPartition, printable
-
-__all__ = ["EarlyAssignment", "assigned_too_early", "format_overlaps", "require_no_overlap", "validate_subscription"]
+from .api import PartitionAssignment
+from .members import PartitionMember
+from .ownership import claimants, names_listed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +32,7 @@ class EarlyAssignment:
     owners: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"{self.partition} is assigned to {printable(self.to)} while owned by {_names(self.owners)}"
+        return f"{self.partition} is assigned to {printable(self.to)} while owned by {names_listed(self.owners)}"
 
 
 def assigned_too_early(
@@ -68,25 +65,14 @@ def assigned_too_early(
     return tuple(sorted(early, key=lambda each: (each.partition, each.to)))
 
 
-def require_no_overlap(members: Iterable[PartitionMember]) -> None:
-    """For an assignor that does not support overlapping owners.
+def withhold(members: Sequence[PartitionMember], result: PartitionAssignment) -> PartitionAssignment:
+    """``result`` without the partitions that other members still own; these are added to ``withheld``.
 
-    Raises:
-        ValueError: the overlaps, on one line.
+    An assignor that computes a complete final assignment becomes cooperative by returning
+    ``withhold(group.members, result)``.
     """
-    if overlaps := validate_subscription(members):
-        raise ValueError(format_overlaps(overlaps))
-
-
-def format_overlaps(overlaps: Mapping[TopicPartition, tuple[str, ...]], *, limit: int = 8) -> str:
-    """``t-1 is owned by c1 and c2; t-2 is owned by ...``, truncated after ``limit``; empty if nothing overlaps."""
-    lines = [f"{partition} is owned by {_names(owners)}" for partition, owners in overlaps.items()]
-    more = f"; and {len(lines) - limit} more" if len(lines) > limit else ""
-    return "; ".join(lines[:limit]) + more
-
-
-def _names(members: tuple[str, ...]) -> str:
-    names = [printable(member_id) for member_id in members[:3]]
-    if len(members) > 3:
-        names.append(f"{len(members) - 3} more")
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    early = frozenset(each.partition for each in assigned_too_early(members, result))
+    if not early:
+        return result
+    shares = [replace(share, partitions=share.partitions - early) for share in result.members]
+    return replace(result, members=shares, withheld=result.withheld | early)
