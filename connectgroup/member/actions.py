@@ -81,6 +81,26 @@ class Lose:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Lapse:
+    """The lease has expired: stop the units that no sink fences, at once; the fenced ones run on.
+
+    Then call ``on_lost`` of the listeners, then ``Member.mark_lapsed``: the worker stays a member, and the coordinator
+    assigns them again. Assignments returned before this one must not start any unit of ``stops`` any more.
+
+    Attributes:
+        units: the units to lose.
+        stops: all units that are not fenced: ``units``, and those whose revocation is not complete.
+        runs_on: the fenced units, which a successor's claim ends.
+    """
+
+    units: Units
+    stops: Units
+    runs_on: Units
+    epoch: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Compute:
     """This member has been chosen to compute the group's target assignment: Prepare, assign, Install."""
 
@@ -104,4 +124,4 @@ class Fail:
     error: GroupError
 
 
-Action = Revoke | Assign | TellAssignor | Lose | Compute | Restart | Drain | Fail
+Action = Revoke | Assign | TellAssignor | Lose | Lapse | Compute | Restart | Drain | Fail

@@ -15,7 +15,10 @@ UNFENCED_MARGIN: Final = 0.5
 
 
 def lease_ms(session_timeout_ms: int, margin: float, *, unfenced: bool) -> int:
-    """How long a worker runs its units without a response: it then stops all of them, before its session expires.
+    """How long a worker runs without a response until its lease expires, before its session does.
+
+    It then stops the units that are not fenced. Fenced ones run on: their sinks reject them once a successor has
+    claimed them.
 
     Args:
         margin: ``MemberSettings.lease_margin``.
@@ -51,9 +54,9 @@ class MemberSettings:
             way.
         server_assignor: the server-side assignor that this worker requests. The coordinator rejects a worker that also
             lists client-side assignors ("ServerAssignor and ClientAssignors cannot be used together").
-        lease_margin: the part of the session timeout that a worker has to stop its units after its lease has expired
-            (``lease_ms``). 0 to 0.5: below 0 the lease would outlast the session, and with a shorter lease it would
-            expire between two heartbeats.
+        lease_margin: the part of the session timeout that is left when the lease of a worker expires (``lease_ms``). 0
+            to 0.5: below 0 the lease would outlast the session, and with a shorter lease it would expire between two
+            heartbeats. At least ``UNFENCED_MARGIN`` while the worker has a unit that is not fenced.
         traits: labels, rack, capacity and host of the worker, for assignors.
         group_protocol: the protocol that the worker uses; a group may have members of both.
 

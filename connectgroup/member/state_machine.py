@@ -5,8 +5,13 @@ a parked one), it abandons that request: its response, if it still arrives, is d
 one. So a request always reports all units that the worker may be running, and a unit assigned in a response in flight
 cannot be mistaken for an acknowledged revocation.
 
-    JOINING --response--> MEMBER --fenced, unknown, lease expired--> LOSING --all stopped--> JOINING
+    JOINING --response--> MEMBER --fenced, unknown--> LOSING --all stopped--> JOINING
        any  --close--> LEAVING --leave sent--> GONE
+
+If the coordinator does not respond, the lease expires: units that no sink fences stop before the group may assign them
+again. Fenced units run on, under the same member epoch, until the coordinator says otherwise: the claim of a successor
+ends their writes, whenever it comes, so to stop them would only cost rows. A worker without a fenced task loses all
+units.
 
 Source: "Response Handling (Only for Connect)"; PD-02, PD-04, PD-10.
 """
@@ -32,7 +37,7 @@ from ..fault_points import fault_point
 from ..protocol.messages.common import AssignorInfo, ConfigEntry, grouped
 from ..protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse, MemberAssignment, TaskStatus
 from ..protocol.units import JOIN_EPOCH, LEAVE_EPOCH, NO_UNITS, STATIC_LEAVE_EPOCH, Unit, Units
-from .actions import Action, Assign, Compute, Drain, Fail, Grant, Lose, Restart, Revoke, TellAssignor
+from .actions import Action, Assign, Compute, Drain, Fail, Grant, Lapse, Lose, Restart, Revoke, TellAssignor
 from .assignment import ConvertedAssignment, convert
 from .settings import MemberSettings, lease_ms, parked_ms
 
@@ -67,6 +72,8 @@ class Member:
             before any unit starts, and shrinks when a stop is complete.
         revoking: units whose stop has been requested and is not complete.
         unfenced: the units of ``owned`` that have not been reported as fenced.
+        lapsed: whether the lease has expired, and no response has arrived since: only fenced units run. Set by
+            ``check_lease``, cleared by the next response and by ``mark_lost``.
         retiring: whether this worker is about to leave: it accepts no new units and does not rejoin.
         process_id: identifies this process; sent with every request (PD-15).
         os_process: names this process to the operating system; sent with every heartbeat (PD-13).
@@ -96,6 +103,7 @@ class Member:
         self.owned: dict[Unit, int] = {}
         self.revoking: Units = NO_UNITS
         self.unfenced: set[Unit] = set()
+        self.lapsed = False
         self.session_timeout_ms = 0
         self.heartbeat_interval_ms = 0
         self.coordinator_epoch = -1
@@ -106,6 +114,9 @@ class Member:
         self._acknowledge = False
         self._flush_requested = False
         self._missed_assignment = False
+        # The group has units assigned to this worker that it does not run since its lease expired, and may withhold
+        # them while others are revoked: every heartbeat reports the owned units until they are granted again.
+        self._lacks_units = False
         self.retiring = False
         self._statuses: dict[Unit, TaskStatus] = {}
         self._told_epoch = JOIN_EPOCH  # of the last target assignment that was delivered to an assignor
@@ -197,7 +208,7 @@ class Member:
         if introduces:
             max_wait_ms = 0 if self._full or more_statuses else self._max_wait_ms()
             request = self.full(replace(heartbeat, max_wait_ms=max_wait_ms))
-        elif self._acknowledge:
+        elif self._acknowledge or self._lacks_units:
             request = replace(heartbeat, owned=grouped(self.owned))
         else:
             request = heartbeat
@@ -299,7 +310,7 @@ class Member:
 
     def _confirm(self, response: HeartbeatResponse, outstanding: _Outstanding) -> None:
         """Renew the lease. It starts when the request was sent, not when the response arrived."""
-        self._confirmed_ms = outstanding.sent_ms
+        self._confirmed_ms, self.lapsed = outstanding.sent_ms, False
         self.session_timeout_ms = response.session_timeout_ms or self.session_timeout_ms
         self.heartbeat_interval_ms = response.heartbeat_interval_ms or self.heartbeat_interval_ms
         for status in outstanding.request.statuses:
@@ -353,6 +364,7 @@ class Member:
         if revoke:
             self.revoking |= revoke
             return [Revoke(units=frozenset(revoke), epoch=self.epoch)]
+        self._lacks_units = self._lacks_units and bool(self.revoking)
         new = assignment.units.difference(self.owned)
         if not new or self.retiring:
             return []
@@ -389,11 +401,24 @@ class Member:
         if self._missed_assignment:
             self._full, self._missed_assignment = True, False
 
+    def mark_lapsed(self, units: Iterable[Unit]) -> None:
+        """These units have stopped because the lease expired: the next heartbeat is a full one, without them.
+
+        The group still has them assigned to this worker, and grants them again. A response under way would name them
+        as units that this worker runs, without their grants: it is dropped.
+        """
+        self.mark_revoked(units)
+        self._outstanding, self._full, self._lacks_units = None, True, True
+
     def lease_ends_ms(self) -> int | None:
-        """When this worker must stop all units unless a response arrives before; ``None`` if there is no lease."""
-        if self._confirmed_ms is None or not self.session_timeout_ms or self.phase is not Phase.MEMBER:
+        """When the lease expires unless a response arrives before; ``None`` if there is none, or it has expired."""
+        if self._confirmed_ms is None or not self.session_timeout_ms or self.phase is not Phase.MEMBER or self.lapsed:
             return None
         return self._confirmed_ms + self._lease_ms()
+
+    def silent_ms(self, now_ms: int) -> int:
+        """How long the coordinator has not responded: since the sending of the last heartbeat that got a response."""
+        return 0 if self._confirmed_ms is None else max(0, now_ms - self._confirmed_ms)
 
     def _lease_ms(self) -> int:
         return lease_ms(self.session_timeout_ms, self.settings.lease_margin, unfenced=bool(self.unfenced))
@@ -403,14 +428,35 @@ class Member:
         return parked_ms(max_wait_ms, self._lease_ms()) if self.session_timeout_ms else max_wait_ms
 
     def check_lease(self, now_ms: int) -> list[Action]:
-        """Stop all units before the group may reassign them (KAFKA-9184). Call it before all other processing."""
+        """Stop what no sink fences before the group may reassign it (KAFKA-9184). Call it before all other processing.
+
+        Returns:
+            ``Lapse``: units that are not fenced stop, the others run on. ``Lose``: no task is fenced, so there is
+            nothing to go on with, and the units start again under later owner epochs. Nothing while the lease has time
+            left, and if all units are fenced.
+        """
         ends_ms = self.lease_ends_ms()
         if ends_ms is None or not self.owned:
             return []
         if now_ms < ends_ms and not fault_point("a lease ends early"):
             return []
-        assert self._confirmed_ms is not None
-        return [self._lose(f"no response from the coordinator for {now_ms - self._confirmed_ms} ms")]
+        why = f"no response from the coordinator for {self.silent_ms(now_ms)} ms"
+        stops = frozenset(self.unfenced)
+        runs_on = frozenset(self.owned) - stops
+        if stops and all(unit.is_connector for unit in runs_on):
+            return [self._lose(why)]
+        self.lapsed = True
+        # The request under way may be answered with an assignment for the time before.
+        self._outstanding, self._full = None, True
+        if not stops:
+            return []
+        units = stops - self.revoking
+        self.revoking |= units
+        return [Lapse(units=units, stops=stops, runs_on=runs_on, epoch=self.epoch, why=why)]
+
+    def give_up(self, why: str) -> list[Action]:
+        """A unit that had to stop with the lease has not: leave it to the group, with all others, and rejoin."""
+        return [self._lose(why)] if self.phase is Phase.MEMBER else []
 
     def _lose(self, why: str) -> Lose:
         if self.phase is not Phase.LEAVING:
@@ -425,8 +471,8 @@ class Member:
         self.revoking = NO_UNITS
         self._statuses.clear()
         self.epoch = self._told_epoch = JOIN_EPOCH
-        self._confirmed_ms = None
-        self._full, self._acknowledge, self._missed_assignment = True, False, False
+        self._confirmed_ms, self.lapsed = None, False
+        self._full, self._acknowledge, self._missed_assignment, self._lacks_units = True, False, False, False
         if self.phase is Phase.LOSING:
             self.phase = Phase.JOINING
 

@@ -272,7 +272,22 @@ _OUR_WORKER: Final = (
     *_table(
         "worker",
         "connectgroup-worker-metrics",
-        ("lost-total", "{loss}", "How often this worker lost all its units: it was fenced, or its lease expired."),
+        (
+            "lost-total",
+            "{loss}",
+            "How often this worker lost all its units: it was fenced, or its lease expired and none was fenced.",
+        ),
+        (
+            "lease-expirations-total",
+            "{expiration}",
+            "How often the lease of this worker has expired while fenced units ran on.",
+        ),
+        ("units-without-lease", "{unit}", "Units that run on since the lease expired; 0 while the worker has a lease."),
+        (
+            "coordinator-silence-ms",
+            "ms",
+            "Time without a response from the coordinator once the lease has expired; 0 while the worker has a lease.",
+        ),
         ("computations-total", "{computation}", "Runs of an assignor on this worker."),
         ("computation-failures-total", "{computation}", "Runs of an assignor that failed, or hung."),
         ("computation-avg-time-ms", "ms", "Average time of recent runs of an assignor."),

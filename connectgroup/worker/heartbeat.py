@@ -1,7 +1,7 @@
 """The heartbeats of a worker: one at a time, which the coordinator parks.
 
 Each heartbeat starts with a check of the lease, so that a worker that resumes from a pause detects an expired lease
-before it sends a request.
+before it sends a request. Heartbeats continue after it: fenced units run on, and the coordinator must hear of them.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Heartbeats:
             except TryAgain as error:
                 failures += 1
                 if should_log(failures):
-                    logger.warning("heartbeat failed (attempt %d): %s", failures, error)
+                    logger.warning("heartbeat failed (attempt %d): %s%s", failures, error, self._without_lease())
                 await self._sleep(backoff_s(failures, times.retry_initial_s, times.retry_max_s))
 
     async def _send_one(self) -> None:
@@ -127,7 +127,10 @@ class Heartbeats:
         converted = await _convert(response)
         # This process may have been paused since the response arrived: if the lease expired, the response is stale.
         self._check_lease()
+        lapsed, away_s = self._member.lapsed, self._member.silent_ms(self.now_ms()) / 1000
         actions = self._member.on_response(request, response, converted)
+        if lapsed and not self._member.lapsed:
+            logger.info("the coordinator responds again after %.1f s; %s", away_s, _counted(self._member))
         # A heartbeat without actions enters no trace: that would cost several percent of its CPU time.
         with continued(response.traceparent) if actions else nullcontext():
             self._perform(actions)
@@ -201,9 +204,20 @@ class Heartbeats:
         return max(0.0, (ends_ms - self.now_ms()) / 1000)
 
     def _check_lease(self) -> None:
-        actions = self._member.check_lease(self.now_ms())
+        lapsed, now_ms = self._member.lapsed, self.now_ms()
+        actions = self._member.check_lease(now_ms)
+        if self._member.lapsed and not lapsed:
+            self._metrics.on_lapse()
+            logger.warning("the lease has expired%s", self._without_lease())
         if actions:
             self._perform(actions)
+
+    def _without_lease(self) -> str:
+        """What runs although the lease has expired, for a log message; empty while there is a lease."""
+        if not self._member.lapsed:
+            return ""
+        away_s = self._member.silent_ms(self.now_ms()) / 1000
+        return f"; the coordinator is away for {away_s:.1f} s; {_counted(self._member)}"
 
     def now_ms(self) -> int:
         """The event loop's clock: it is monotonic, and a simulated event loop simulates it."""
@@ -220,6 +234,12 @@ class Heartbeats:
         self._flush_at = None
         self._member.flush_statuses()
         self.notify()
+
+
+def _counted(member: Member) -> str:
+    stopping = len(member.unfenced)
+    stopped = f"; units that are not fenced and stop: {stopping}" if stopping else ""
+    return f"fenced units that run on: {len(member.owned) - stopping}{stopped}"
 
 
 async def _convert(response: HeartbeatResponse) -> ConvertedAssignment | None:

@@ -35,7 +35,7 @@ class WorkerMetrics(Source):
     def __init__(self, member: Member) -> None:
         """``member``: the worker's state machine; read, never changed."""
         self.labels: Mapping[str, str] = {"group": member.settings.group_id, "worker": member.settings.member_id}
-        self._computation_failures = 0
+        self._computation_failures = self._lapses = 0
         self._member = member
         self._clock: Callable[[], float] = time.monotonic
         self._computations, self._rebalances = Window(), Rebalances()
@@ -87,6 +87,10 @@ class WorkerMetrics(Source):
         self._is_busy = self._is_busy or bool(changes)
         self._settle()
 
+    def on_lapse(self) -> None:
+        """The lease has expired, and fenced units run on."""
+        self._lapses += 1
+
     def on_performed(self, action: Action, seconds: float) -> None:
         """An action has been performed."""
         now_s = self._clock()
@@ -135,6 +139,9 @@ class WorkerMetrics(Source):
             "assigned-connectors": sum(unit.is_connector for unit in units),
             "assigned-tasks": sum(not unit.is_connector for unit in units),
             "lost-total": self._rebalances.lost.count,
+            "lease-expirations-total": self._lapses,
+            "units-without-lease": len(units) if self._member.lapsed else 0,
+            "coordinator-silence-ms": self._member.silent_ms(round(now_s * 1000)) if self._member.lapsed else 0,
             "computations-total": runs.count,
             "computation-failures-total": self._computation_failures,
             "computation-avg-time-ms": runs.average(now_s),

@@ -4,6 +4,8 @@ A loss does not wait in the queue. The performer stops the tasks as soon as the 
 blocks, because another member may soon own them (KAFKA-9184). Actions queued before the loss are discarded. The action
 under way does not proceed past its current step (KAFKA-16375), and the wait for it is bounded, so that a call that
 never returns does not keep the worker out of its group. Only then is ``on_lost`` called: callbacks never overlap.
+
+When the lease expires, the units that are not fenced stop as fast; all else continues.
 """
 
 from __future__ import annotations
@@ -17,11 +19,11 @@ from typing import Any, TypeVar
 
 from ..assign.sandbox import describe, location_of
 from ..errors import GroupError, PluginError, one_line
-from ..member.actions import Assign, Fail, Grant, Lose, Revoke, TellAssignor
+from ..member.actions import Assign, Fail, Grant, Lapse, Lose, Revoke, TellAssignor
 from ..member.state_machine import Member
 from ..protocol.messages.heartbeat import TaskStatus
 from ..protocol.records.connect import UnitState
-from ..protocol.units import Units, show
+from ..protocol.units import Unit, Units, show
 from ..telemetry.spans import GROUP, MEMBER, MEMBER_EPOCH, UNITS, Value, current_traceparent, mark_failed, span
 from .callbacks import Callbacks
 from .metrics import WorkerMetrics
@@ -30,10 +32,17 @@ from .runner import Runner
 
 logger = logging.getLogger(__name__)
 
-Work = Revoke | Assign | TellAssignor | Lose | Fail
+Work = Revoke | Assign | TellAssignor | Lose | Lapse | Fail
 Argument = TypeVar("Argument")
 
-SPANS = {Revoke: "revoke", Assign: "assign", TellAssignor: "on_assignment", Lose: "lose", Fail: "fail"}
+SPANS = {
+    Revoke: "revoke",
+    Assign: "assign",
+    TellAssignor: "on_assignment",
+    Lose: "lose",
+    Lapse: "lapse",
+    Fail: "fail",
+}
 """The name of each action's span."""
 
 FAIL_SHARE = 0.6
@@ -86,12 +95,15 @@ class Performer:
         self._stopping: asyncio.Task[None] | None = None
         self._current: Work | None = None
         self.metrics = WorkerMetrics(member)
-        self._begun: dict[Revoke, asyncio.Task[None]] = {}
+        self._begun: dict[Revoke | Lapse, asyncio.Task[None]] = {}
+        self._withheld: set[Unit] = set()  # units of a ``Lapse`` that is not complete: they do not start
 
     def do(self, action: Work) -> None:
         """Queue an action, as part of the caller's trace.
 
         A loss discards the actions queued before it and stops all units immediately.
+
+        When the lease expires, the units that are not fenced stop immediately, and do not start any more.
 
         A revocation that arrives while another one is under way starts to stop its units immediately (CA-19): the
         coordinator measures its rebalance timeout from now, however long the earlier units take. Its listeners are
@@ -101,19 +113,28 @@ class Performer:
         if isinstance(action, Lose | Fail):
             self._queue.clear()
             self._traceparents.clear()
+            self._withheld.clear()
             self._lost_at, self._limit_s = asyncio.get_running_loop().time(), self._lose_timeout_s
             if isinstance(action, Fail):
                 # Callbacks get an additional quarter, and the leave must also fit into the rebalance timeout.
                 self._limit_s = min(self._limit_s, FAIL_SHARE * self._member.settings.rebalance_timeout_ms / 1000)
             self._losing.set()
             self._stopping = asyncio.create_task(self.stop(frozenset(self._member.owned)), name="stop lost work")
-        elif isinstance(action, Revoke) and all(isinstance(work, Revoke) for work in (self._current, *self._queue)):
-            self._begun[action] = stopping = asyncio.create_task(self.stop(action.units), name="stop revoked units")
-            # ``_revoke`` handles the error; after a loss no code retrieves it.
-            stopping.add_done_callback(lambda done: done.cancelled() or done.exception())
+        elif isinstance(action, Lapse):
+            self._withheld |= action.stops
+            self._begin_stop(action, action.stops)
+        elif isinstance(action, Revoke) and all(
+            isinstance(work, Revoke | Lapse) for work in (self._current, *self._queue)
+        ):
+            self._begin_stop(action, action.units)
         self._queue.append(action)
         self._traceparents.append(current_traceparent())
         self._has_work.set()
+
+    def _begin_stop(self, action: Revoke | Lapse, units: Units) -> None:
+        self._begun[action] = stopping = asyncio.create_task(self.stop(units), name="stop units")
+        # Whoever performs the action handles the error; after a loss no code retrieves it.
+        stopping.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def run(self) -> None:
         """Perform queued actions; return when ``fatal`` is set."""
@@ -170,6 +191,8 @@ class Performer:
                 await self._unless_lost(self._callbacks.on_assignment(self._member.settings, action))
             case Assign():
                 await self._unless_lost(self._assign(action))
+            case Lapse():
+                await self._unless_lost(self._lapse(action))
             case Lose(epoch=epoch, why=why):
                 await self._lose(epoch, why)
             case Fail(error=error):
@@ -231,12 +254,49 @@ class Performer:
                 self._member.mark_revoked(action.units)
                 self._on_change()
 
+    async def _lapse(self, action: Lapse) -> None:
+        """Complete the stop of the units that are not fenced, and let the coordinator assign them again.
+
+        A unit that does not stop stays this worker's: a successor would run beside it. As after a revocation whose stop
+        fails, the group assigns it to another member after the rebalance timeout only (F18).
+        """
+        loop, timeout_s = asyncio.get_running_loop(), self._member.settings.rebalance_timeout_ms / 1000
+        ends_s = loop.time() + timeout_s
+        logger.warning("epoch %d: %s: stopping %s, which no sink fences", action.epoch, action.why, show(action.stops))
+        try:
+            async with asyncio.timeout_at(ends_s):
+                await asyncio.shield(self._begun.pop(action))
+                # Includes units whose start was under way.
+                await self.stop(action.stops)
+        except Exception as error:
+            described = "its stop has not returned" if isinstance(error, TimeoutError) else self.describe_failure(error)
+            mark_failed(type(error).__name__)
+            logger.error(
+                "%s: the stop failed, and no sink fences what is still written: %s", show(action.units), described
+            )
+            loop.call_later(max(0.0, ends_s - loop.time()), self._give_up, action.units, timeout_s)
+            return
+        finally:
+            self._withheld -= action.stops
+        if self._losing.is_set():
+            return
+        await self._callbacks.tell("on_lost", action.units, action.epoch)
+        self._member.mark_lapsed(action.units)
+        self._on_change()
+
+    def _give_up(self, units: Units, timeout_s: float) -> None:
+        left = units & self._member.owned.keys() & self._member.revoking
+        if left and not self._member.retiring:
+            for lose in self._member.give_up(f"{show(left)} did not stop within {timeout_s:g} s"):
+                self.do(lose)
+
     async def _assign(self, action: Assign) -> None:
         grants: tuple[Grant, ...] = action.grants
         units = frozenset(grant.unit for grant in grants)
         logger.info("epoch %d: assigned %s", action.epoch, show(units))
         await self._callbacks.tell("on_assigned", units, action.epoch)
-        if self._losing.is_set() or self.runner is None:
+        grants = tuple(grant for grant in grants if grant.unit not in self._withheld) if self._withheld else grants
+        if self._losing.is_set() or self.runner is None or not grants:
             return
         try:
             with span("start", self._traced(action)):
@@ -262,6 +322,18 @@ class Performer:
         """Seconds until this fraction of the time limit for a loss has elapsed since the loss was decided."""
         return max(0.0, self._lost_at + share * self._limit_s - asyncio.get_running_loop().time())
 
+    def _log_late(self, units: Units) -> None:
+        """Report the lost units whose stop has not returned: a sink rejects only what its claims fence."""
+        fenced, unfenced = units - self._member.unfenced, units & self._member.unfenced
+        if fenced:
+            logger.error("%s did not stop in time; its sink rejects its writes once a successor runs", show(fenced))
+        if unfenced:
+            logger.error(
+                "%s did not stop in time; no sink fences it, so it may still write beside a successor until its stop "
+                "returns",
+                show(unfenced),
+            )
+
     async def _lose(self, epoch: int, why: str) -> None:
         self.lost += 1
         # Not the units owned when the loss was decided: a revocation that was under way then may have completed, and
@@ -274,7 +346,7 @@ class Performer:
         assert self._stopping is not None
         _, late = await asyncio.wait({self._stopping}, timeout=self._left_s(0.75))
         if late:
-            logger.error("%s did not stop in time; its writes are refused from now on", show(units))
+            self._log_late(units)
         else:
             with contextlib.suppress(TimeoutError):
                 # Includes units that were started while the first stop was under way.

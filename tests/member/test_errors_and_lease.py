@@ -22,7 +22,7 @@ from connectgroup.errors import (
     UnknownServerError,
     UnsupportedAssignor,
 )
-from connectgroup.member.actions import Compute, Fail, Lose
+from connectgroup.member.actions import Assign, Compute, Fail, Lapse, Lose
 from connectgroup.member.state_machine import Phase
 from connectgroup.protocol.messages.common import units_of
 
@@ -132,6 +132,70 @@ def test_lease_leaves_the_configured_margin_if_all_units_are_fenced() -> None:
     assert machine.lease_ends_ms() == 5_000
     machine.mark_revoked(units(2))
     assert machine.lease_ends_ms() == 9_000
+
+
+def test_lease_ends_only_units_that_are_not_fenced() -> None:
+    """PD-10: the worker stays a member at its epoch; the group grants what has stopped again."""
+    machine = joined(0, 1, 2)
+    machine.report(replace(status(0, owner_epoch=5), fenced=True))
+    outstanding = request_of(machine, 0)
+    (lapse,) = machine.check_lease(5_000)
+    assert lapse == Lapse(
+        units=units(1, 2),
+        stops=units(1, 2),
+        runs_on=units(0),
+        epoch=5,
+        why="no response from the coordinator for 5000 ms",
+    )
+    assert (machine.phase, machine.lapsed, machine.epoch) == (Phase.MEMBER, True, 5)
+    assert machine.check_lease(1_000_000) == []
+    assert machine.lease_ends_ms() is None
+    assert machine.on_response(outstanding, accepted(6, units(0, 1, 2, 3))) == [], "it belongs to the time before"
+    assert units_of(request_of(machine).owned) == units(0, 1, 2), "every unit that may run, until its stop is complete"
+    machine.mark_lapsed(units(1, 2))
+    request = request_of(machine)
+    assert (request.member_epoch, units_of(request.owned), request.rebalance_timeout_ms) == (5, units(0), 60_000)
+    (assign,) = respond(machine, accepted(5, units(0, 1, 2)), now_ms=60_000)
+    assert isinstance(assign, Assign)
+    assert {grant.unit for grant in assign.grants} == units(1, 2)
+    assert not machine.lapsed
+    assert machine.lease_ends_ms() == 65_000
+
+
+def test_nothing_stops_with_the_lease_if_all_units_are_fenced() -> None:
+    machine = joined(0, 1)
+    for number in (0, 1):
+        machine.report(replace(status(number, owner_epoch=5), fenced=True))
+    assert machine.check_lease(8_000) == []
+    assert machine.lapsed
+    assert machine.silent_ms(9_000) == 9_000
+    assert respond(machine, rejected(UnknownMemberId.code)) == [Lose(units=units(0, 1), epoch=5, why="no")]
+    machine.mark_lost()
+    assert not machine.lapsed
+
+
+def test_unit_that_is_being_revoked_stops_with_the_lease_and_is_acknowledged_as_revoked() -> None:
+    machine = joined(0, 1, 2)
+    machine.report(replace(status(0, owner_epoch=5), fenced=True))
+    respond(machine, accepted(5, units(0, 1)))
+    (lapse,) = machine.check_lease(5_000)
+    assert isinstance(lapse, Lapse)
+    assert (lapse.units, lapse.stops) == (units(1), units(1, 2))
+
+
+def test_owned_units_are_reported_until_the_units_that_stopped_with_the_lease_are_granted_again() -> None:
+    """S16: the group withholds them while the worker has others to revoke."""
+    machine = joined(0, 1, 2)
+    for number in (0, 2):
+        machine.report(replace(status(number, owner_epoch=5), fenced=True))
+    machine.check_lease(5_000)
+    machine.mark_lapsed(units(1))
+    respond(machine, accepted(5, units(0)), now_ms=6_000)
+    assert units_of(request_of(machine, 7_000).owned) == units(0, 2)
+    machine.mark_revoked(units(2))
+    respond(machine, accepted(6, units(0, 1)), now_ms=8_000)
+    respond(machine, accepted(6), now_ms=9_000)
+    assert request_of(machine, 10_000).owned is None
 
 
 def test_heartbeats_are_parked_for_less_time_while_the_lease_is_shorter() -> None:

@@ -25,6 +25,9 @@ from .sink import Owner, SinkDown
 if TYPE_CHECKING:
     from .cluster import WorkerNode
 
+UNFENCED = "weather"
+"""The connector that does not declare its sink as fenced: its tasks stop when the lease of their worker expires."""
+
 
 class SimulatedConnector(Connector):
     """One task per part of its source; each task has every n-th slice of the source."""
@@ -33,6 +36,11 @@ class SimulatedConnector(Connector):
 
     def task_configs(self, limit: int) -> Sequence[Config]:
         return _configs(min(limit, self.node.cluster.parts_of(self.name)))
+
+    @property
+    def fenced(self) -> bool:
+        """Whether the connector declares its sink as fenced. The sink always is, so that X1 holds for all."""
+        return self.name != UNFENCED
 
     def task(self, config: Config, context: TaskContext) -> Task:
         return SimulatedTask(self.node, config, context)

@@ -108,23 +108,21 @@ async def test_killed_worker_is_replaced_after_the_session_timeout(tmp_path: Pat
         assert 6 < took < 11
 
 
-@pytest.mark.parametrize(("fenced", "lease_s"), [("false", 5), ("true", 8)])
-async def test_lease_covers_the_stop_of_tasks_that_no_sink_fences(tmp_path: Path, fenced: str, lease_s: float) -> None:
+async def test_lease_covers_the_stop_of_tasks_that_no_sink_fences(tmp_path: Path) -> None:
     """PD-10: without a delay the group assigns a lost worker's tasks when its session expires.
 
-    The harness checks that no task runs on two workers. A task that its sink fences needs no room for its stop.
+    The harness checks that no task runs on two workers.
     """
     async with World(tmp_path) as world:
-        await world.add("c", 3, fenced=fenced)
+        await world.add("c", 3)
         a = world.start("a")
         world.start("b")
         await world.settled()
-        if fenced == "false":
-            world.hook["a stop c-0"] = world.hook["a stop c-1"] = world.hook["a stop c-2"] = world.slow(4.9)
+        world.hook["a stop c-0"] = world.hook["a stop c-1"] = world.hook["a stop c-2"] = world.slow(4.9)
         a.cut()
         took = await world.until(lambda: world.count("a stop c-"))
         await world.settled("b", within=12)
-        assert lease_s - 2 < took <= lease_s + 0.1
+        assert 3 < took <= 5.1
 
 
 async def test_slow_stop_does_not_delay_heartbeats(tmp_path: Path) -> None:

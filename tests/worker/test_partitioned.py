@@ -75,6 +75,107 @@ async def test_worker_loses_nothing_while_the_coordinator_is_away_for_a_moment(t
         assert world.count(" stop ") == 0
 
 
+async def test_fenced_tasks_run_on_while_the_coordinator_is_away(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """PD-10: an outage of six sessions. Tasks that no sink fences stop within the lease and come back; others never
+    stop, and their worker is the same member afterwards.
+    """
+    caplog.set_level("INFO")
+    async with World(tmp_path) as world:
+        await world.add("fenced", 4, fenced="true")
+        await world.add("plain", 4)
+        actors = [world.start(name) for name in "ab"]
+        before = await world.settled()
+        epochs = [actor.worker.member.epoch for actor in actors]
+        await world.coordinator.close()
+        for actor in actors:
+            actor.cut()
+        closed = world.now
+        await world.until(lambda: world.count(" stop plain-") == 4, within=5.1)
+        await asyncio.sleep(30)
+        assert world.count(" on_lost ") == 2
+        assert world.count("on_lost fenced") == 0
+        assert "the coordinator is away for" in caplog.text
+        assert sum(len(actor.units) for actor in actors) == 6, "four tasks and two connectors"
+        await asyncio.sleep(closed + 60 - world.now)
+        await world.__aenter__()
+        for actor in actors:
+            actor.heal()
+        assert await world.settled(within=6) == before, "each task on its worker"
+        assert world.count(" stop fenced") == 0
+        assert world.count(" start plain-") == 8
+        assert [actor.worker.member.epoch for actor in actors] == epochs
+        assert [actor.worker.lost for actor in actors] == [0, 0]
+        assert "the coordinator responds again after 60" in caplog.text
+
+
+async def test_worker_that_was_removed_while_it_was_cut_off_stops_when_it_hears_of_it(tmp_path: Path) -> None:
+    """PD-10, X1: its fenced task runs on beside the successor's, unable to write, until the worker is back."""
+    async with World(tmp_path) as world:
+        world.zombies.add("a")
+        await world.add("c", 3, fenced="true")
+        a = world.start("a")
+        await world.settled()
+        world.start("b")
+        await world.settled()
+        a.cut()
+        await world.settled("b", within=25)
+        await asyncio.sleep(60)
+        assert world.count("a stop c-0") == 0
+        assert world.count("b start c-0") == 1
+        a.heal()
+        await world.until(lambda: world.count("a on_lost c, c-0"), within=3)
+        assert world.count("a stop c-0") == 1
+        await world.settled(within=10)
+        assert a.worker.lost == 1
+
+
+async def test_unfenced_task_whose_start_or_stop_is_under_way_does_not_run_on(tmp_path: Path) -> None:
+    """PD-10: an assignment that is queued behind a slow listener starts only what its sink fences; nothing runs twice."""
+    async with World(tmp_path) as world:
+        await world.add("fenced", 2, fenced="true")
+        a = world.start("a")
+        await world.settled()
+        world.hook["a on_assigned plain-0, plain-1"] = world.slow(7)
+        await world.add("plain", 2)
+        await world.until(lambda: world.count("a on_assigned plain-0"))
+        a.cut()
+        await world.until(lambda: world.count("a on_lost plain-0, plain-1"), within=8)
+        assert world.count("a start plain-") == 0
+        assert world.count("a stop fenced") == 0
+        a.heal()
+        await world.settled(within=30)
+        assert world.count("a start plain-") == 2
+
+
+async def test_unfenced_task_that_does_not_stop_with_the_lease_stays_with_its_worker(tmp_path: Path) -> None:
+    """F18, X6: the group assigns it again after the rebalance timeout only, when its worker gives all units up."""
+    async with World(tmp_path) as world:
+        await world.add("fenced", 1, fenced="true")
+        await world.add("plain", 1)
+        a = world.start("a", rebalance_timeout_ms=20_000)
+        await world.settled()
+        gate = world.gate()
+        world.hook["a stop plain-0"] = gate.wait
+        await world.coordinator.close()
+        a.cut()
+        await world.until(lambda: gate.entered, within=6)
+        stopped = world.now
+        await world.__aenter__()
+        a.heal()
+        b = world.start("b")
+        world.zombies.add("b")
+        await asyncio.sleep(stopped + 19 - world.now)
+        assert world.count("b start plain-0") == 0, "it still runs on a"
+        await world.until(lambda: world.count("a on_lost"), within=25)
+        world.hook.clear()
+        gate.open()
+        await world.settled(within=30)
+        assert a.worker.lost == 1
+        assert b.worker.lost == 0
+
+
 async def test_worker_removed_by_the_coordinator_rejoins(tmp_path: Path) -> None:
     """L4, F15: removed while it is alive; its next heartbeat is fenced."""
     async with World(tmp_path) as world:

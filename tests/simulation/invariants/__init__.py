@@ -40,6 +40,7 @@ changed, right after the event.
 | X6 stopped before on_revoked | ``StoppedBeforeOnRevoked`` |
 | X7 one checkpoint | ``tests/spark`` (checkpoints are deleted with the grant) |
 | X8 no row is lost | ``NoRowIsLost`` |
+| PD-10 a lease ends units that are not fenced | ``FencedUnitsRunOn`` |
 | L1 converges | ``GroupConverges``; without faults: ``FaultSchedule.smoke_phase`` |
 | L2 no storm, no spin | ``NoRebalanceStorm``, ``NoBusySpin`` |
 | L3 tasks of dead workers run elsewhere | ``GroupConverges`` (every task runs on its owner), ``RemovedInTime`` |
@@ -94,7 +95,7 @@ from .responses import (
 from .stopping import RevokedAtOnce
 from .timers import TimersRunTheirTime
 from .watch import Watch, slot_of
-from .workers import CallbacksDoNotOverlap, NoSkippedRevocation, StopEnds, StoppedBeforeOnRevoked
+from .workers import CallbacksDoNotOverlap, FencedUnitsRunOn, NoSkippedRevocation, StopEnds, StoppedBeforeOnRevoked
 
 ALL: tuple[type[Invariant], ...] = (
     OneOwner,
@@ -131,6 +132,7 @@ ALL: tuple[type[Invariant], ...] = (
     NoZombieWrites,
     EveryRowOnce,
     FenceFirst,
+    FencedUnitsRunOn,
     StoppedBeforeOnRevoked,
     NoRowIsLost,
     GroupConverges,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from connectgroup.member.state_machine import Phase
 from connectgroup.protocol.messages.api import Request
 from connectgroup.protocol.messages.common import units_of
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
 from connectgroup.protocol.units import STATIC_LEAVE_EPOCH, Unit, Units, show
 
-from .base import Change, Invariant
+from .base import FENCED, UNKNOWN_MEMBER, Change, Invariant, SentResponse
 
 if TYPE_CHECKING:
     from ..cluster import WorkerNode
@@ -79,6 +80,33 @@ class NoSkippedRevocation(Invariant):
             listener_units, owned = self._open.get(node.name, set()), node.worker.member.owned.keys()
             if listener_units != owned:
                 self.broken(f"settled: {node.name} owns {show(owned)}, its listener has {show(listener_units)}")
+
+
+class FencedUnitsRunOn(Invariant):
+    """PD-10: a lease ends units that are not fenced; others are lost only once the group has taken them away."""
+
+    ids = "PD-10"
+
+    def on_listener(self, node: WorkerNode, event: str, units: Units, what: str) -> None:
+        member = node.worker.member
+        if event != "on_lost" or what != "begins" or member.retiring:
+            return
+        kept = {unit for unit, epoch in member.owned.items() if unit in units and (unit, epoch) not in self.watch.void}
+        fenced = {unit for unit in kept - member.unfenced if not unit.is_connector}
+        if member.phase is Phase.MEMBER:
+            self.cluster.sometimes.reach("fenced units ran on after the lease, others stopped")
+        elif kept & member.unfenced:
+            return  # a unit that had to stop with the lease has not: the worker gives up its membership
+        if fenced:
+            self.broken(f"{node.name} loses {show(fenced)}, which its sink fences")
+
+    def on_response_sent(self, sent: SentResponse) -> None:
+        if isinstance(sent.request, HeartbeatRequest) and not sent.copy:
+            if any(node.worker.member.lapsed for node in self.watch.nodes_of(sent.request.member_id)):
+                if sent.code == 0:
+                    self.cluster.sometimes.reach("units that had run on without a lease were still their worker's")
+                elif sent.code in (FENCED, UNKNOWN_MEMBER):
+                    self.cluster.sometimes.reach("a worker heard after its lease that it had been removed")
 
 
 class StoppedBeforeOnRevoked(Invariant):
