@@ -114,6 +114,7 @@ class Member:
         self._acknowledge = False
         self._flush_requested = False
         self._missed_assignment = False
+        self._lapsing: Units = NO_UNITS  # the units of ``revoking`` that the group has not revoked
         # The group has units assigned to this worker that it does not run since its lease expired, and may withhold
         # them while others are revoked: every heartbeat reports the owned units until they are granted again.
         self._lacks_units = False
@@ -368,9 +369,9 @@ class Member:
         new = assignment.units.difference(self.owned)
         if not new or self.retiring:
             return []
-        if self.revoking:
+        if self.revoking - self._lapsing:
             # The coordinator assigns no units during a revocation; send a full heartbeat when it is complete.
-            self._missed_assignment = True
+            self._missed_assignment = self._lacks_units = True
             return []
         if new == assignment.grants.keys():
             # The usual case, and the only one with many units: all grants at once, without work for each unit.
@@ -396,6 +397,7 @@ class Member:
             self.owned.pop(unit, None)
             self._statuses.pop(unit, None)
         self.revoking -= frozenset(units)
+        self._lapsing &= self.revoking
         self.unfenced.difference_update(units)
         self._acknowledge = True
         if self._missed_assignment:
@@ -452,6 +454,7 @@ class Member:
             return []
         units = stops - self.revoking
         self.revoking |= units
+        self._lapsing |= units
         return [Lapse(units=units, stops=stops, runs_on=runs_on, epoch=self.epoch, why=why)]
 
     def give_up(self, why: str) -> list[Action]:
@@ -468,7 +471,7 @@ class Member:
         """No unit runs any more: rejoin."""
         self.owned.clear()
         self.unfenced.clear()
-        self.revoking = NO_UNITS
+        self.revoking = self._lapsing = NO_UNITS
         self._statuses.clear()
         self.epoch = self._told_epoch = JOIN_EPOCH
         self._confirmed_ms, self.lapsed = None, False

@@ -6,6 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 
 from ..assign.api import ConnectAssignor
 from ..checks import check_call, kind_of, setting_text
@@ -14,7 +15,7 @@ from ..errors import ConfigError
 from ..listener import WorkerRebalanceListener
 from ..member.actions import Grant
 from ..own_plugins import ConfigOrTasks, class_loader, make_listener, without_class
-from ..protocol.units import Units
+from ..protocol.units import Unit, Units
 from ..worker.arguments import check_plugins
 from ..worker.runner import Runner
 from .history import History
@@ -71,22 +72,27 @@ def configuration(spec: ConfigOrTasks) -> tuple[dict[str, str], dict[str, type[C
 
 
 def guarded_classes(
-    classes: Mapping[str, type[Connector]], node: Node, started: set[GuardedTask]
+    classes: Mapping[str, type[Connector]], node: Node, started: set[GuardedTask], recorder: RecordingRunner
 ) -> Callable[[str], type[Connector]]:
     """Load the test's own classes and, by entry point, the installed ones; their tasks end with the node."""
     load = class_loader(classes)
-    return lambda name: guarded_class(load(name), node, started)
+    return lambda name: guarded_class(load(name), node, started, recorder)
 
 
-def guarded_class(cls: type[Connector], node: Node, started: set[GuardedTask]) -> type[Connector]:
+def guarded_class(
+    cls: type[Connector], node: Node, started: set[GuardedTask], recorder: RecordingRunner
+) -> type[Connector]:
     """A connector class whose tasks are not called after their worker was killed: a killed process runs no ``stop``.
 
     Args:
         started: receives the tasks while they run; those of a killed worker stay in it.
+        recorder: is told which tasks are fenced, and which have stopped.
     """
 
     def task(self: Connector, config: Config, context: TaskContext) -> Task:
-        return GuardedTask(cls.task(self, config, context), node, started)
+        if self.fenced:
+            recorder.fences(context.unit)
+        return GuardedTask(cls.task(self, config, context), node, started, partial(recorder.task_stopped, context.unit))
 
     members = {"task": task, "__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
     return type(cls.__name__, (cls,), members)
@@ -95,8 +101,8 @@ def guarded_class(cls: type[Connector], node: Node, started: set[GuardedTask]) -
 class GuardedTask(Task):
     """See ``guarded_class``."""
 
-    def __init__(self, task: Task, node: Node, started: set[GuardedTask]) -> None:
-        self._task, self._node, self._started = task, node, started
+    def __init__(self, task: Task, node: Node, started: set[GuardedTask], on_stopped: Callable[[], None]) -> None:
+        self._task, self._node, self._started, self._on_stopped = task, node, started, on_stopped
 
     @property
     def reports_polls(self) -> bool:  # type: ignore[override]
@@ -115,6 +121,8 @@ class GuardedTask(Task):
         if not self._node.killed:
             self._started.discard(self)
             self._task.stop()
+            if not self._node.killed:
+                self._on_stopped()
 
     def end(self) -> None:
         """Stop the task although its worker was killed."""
@@ -160,21 +168,44 @@ class GuardedListener(WorkerRebalanceListener):
 
 
 class RecordingRunner:
-    """A runner that records each unit from its grant to the end of its stop, around another runner."""
+    """A runner that records each unit from its grant to the end of its stop, around another runner.
 
-    def __init__(self, worker: str, runner: Runner, history: History, node: Node) -> None:
-        self._worker, self._runner, self._history, self._node = worker, runner, history, node
+    Attributes:
+        runner: the other runner, whose connector classes report to this one; set before the first start.
+    """
+
+    runner: Runner
+
+    def __init__(self, worker: str, history: History, node: Node) -> None:
+        self._worker, self._history, self._node = worker, history, node
+        self._stopping: set[Unit] = set()
+
+    def around(self, runner: Runner) -> RecordingRunner:
+        """Set the other runner; return this one."""
+        self.runner = runner
+        return self
 
     async def start(self, grants: Sequence[Grant]) -> None:
         """See ``Runner.start``."""
         for grant in grants:
-            self._history.started(self._worker, str(grant.unit), grant.owner_epoch)
-        await self._runner.start(grants)
+            self._stopping.discard(grant.unit)
+            self._history.started(self._worker, str(grant.unit), grant.owner_epoch, fenced=grant.unit.is_connector)
+        await self.runner.start(grants)
 
     async def stop(self, units: Units) -> None:
-        """See ``Runner.stop``. A stop that raises leaves its units recorded as running."""
+        """See ``Runner.stop``. A stop that raises or hangs leaves its units recorded as running."""
         if self._node.killed:
             return
-        await self._runner.stop(units)
+        self._stopping |= units
+        await self.runner.stop(units)
         for unit in sorted(units):
+            self._history.stopped(self._worker, str(unit))
+
+    def fences(self, unit: Unit) -> None:
+        """A task is about to start whose sink fences it; may be called in any thread."""
+        self._history.fences(self._worker, str(unit))
+
+    def task_stopped(self, unit: Unit) -> None:
+        """The stop of a task has returned, whatever those of others do; may be called in any thread."""
+        if unit in self._stopping:
             self._history.stopped(self._worker, str(unit))

@@ -100,7 +100,9 @@ class RealGroup(WorkerGroup):
             entry = json.loads(line)
             at_s = entry["at_s"] - self._began
             if entry["event"] == "start":
-                self.history.started(entry["worker"], entry["unit"], entry["epoch"], at_s)
+                self.history.started(entry["worker"], entry["unit"], entry["epoch"], at_s, fenced=entry["fenced"])
+            elif entry["event"] == "fenced":
+                self.history.fences(entry["worker"], entry["unit"])
             else:
                 self.history.stopped(entry["worker"], entry["unit"], at_s)
 
@@ -231,16 +233,24 @@ class RealGroup(WorkerGroup):
         self._alive[name] = False
         self._read()
         self.history.note(f"{name} is paused")
-        # Nothing of it runs until it resumes; whether it still owns its units then is known only then.
+        self.history.paused(name)
+        self._may_be_removed(name)
+
+    def _may_be_removed(self, name: str) -> None:
+        """The group may remove a worker from now on; whether it did is known when the worker can be reached again."""
         self.history.fenced(name)
+
+    def _may_be_member(self, name: str) -> None:
+        group = self.describe()
+        if group is not None and any(member.member_id == name for member in group.members):
+            self.history.not_fenced(name)
 
     def resume(self, name: str) -> None:
         self._check_worker(name, self._workers)
         worker = self._workers[name]
         if worker.paused:
-            group = self.describe()
-            if group is not None and any(member.member_id == name for member in group.members):
-                self.history.not_fenced(name)
+            self._may_be_member(name)
+            self.history.resumed(name)
             self.history.note(f"{name} resumes")
             worker.paused, self._alive[name] = False, True
             worker.process.send_signal(signal.SIGCONT)
@@ -250,11 +260,15 @@ class RealGroup(WorkerGroup):
             self._check_worker(name, self._workers)
             self._loop.call_soon_threadsafe(self._workers[name].proxy.cut)
             self._alive[name] = False
+            self._read()
+            self._may_be_removed(name)
             self.history.note(f"{name} is cut off from the coordinator")
 
     def heal(self, *names: str) -> None:
         for name in names or list(self._workers):
             self._check_worker(name, self._workers)
+            if not self._alive[name]:
+                self._may_be_member(name)
             self._loop.call_soon_threadsafe(self._workers[name].proxy.heal)
             self._alive[name] = not self._workers[name].paused
 

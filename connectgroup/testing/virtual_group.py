@@ -224,14 +224,15 @@ class VirtualGroup(WorkerGroup):
             listeners=[guarded_listener(listener, node) for listener in make_listeners(listeners)],
             times=WorkerSettings(first_sequence=self._sequence, process_id=self._sequence),
         )
+        recorder = RecordingRunner(name, self.history, node)
         runner = TaskRunner(
             name,
             RunnerSettings(scratch=self._scratch / name, group_id=self.plan.group_id, allowed_paths=None),
-            load_class=guarded_classes(self._classes, node, self._started),
+            load_class=guarded_classes(self._classes, node, self._started, recorder),
             publish=worker.publish_tasks,
             report=worker.report,
         )
-        worker.set_runner(RecordingRunner(name, self.faults.slow(runner), self.history, node))
+        worker.set_runner(recorder.around(self.faults.slow(runner)))
         return _Member(node, worker, links, self.loop.create_task(worker.run(), name=name, context=node.context))
 
     def worker(self, name: str) -> Worker:
@@ -266,11 +267,13 @@ class VirtualGroup(WorkerGroup):
     def pause(self, name: str) -> None:
         self._member(name).node.paused = True
         self._alive[name] = False
+        self.history.paused(name)
         self.history.note(f"{name} is paused")
 
     def resume(self, name: str) -> None:
         node = self._member(name).node
         if node.paused:
+            self.history.resumed(name)
             self.history.note(f"{name} resumes")
             self._alive[name] = name not in self._network.partitioned
             node.resume(self.loop)

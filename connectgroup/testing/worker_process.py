@@ -40,8 +40,13 @@ class Journal(History):
         super().__init__(time.monotonic)
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
-    def started(self, worker: str, unit: str, owner_epoch: int, at_s: float | None = None) -> None:
-        self._write({"event": "start", "worker": worker, "unit": unit, "epoch": owner_epoch})
+    def started(
+        self, worker: str, unit: str, owner_epoch: int, at_s: float | None = None, *, fenced: bool = False
+    ) -> None:
+        self._write({"event": "start", "worker": worker, "unit": unit, "epoch": owner_epoch, "fenced": fenced})
+
+    def fences(self, worker: str, unit: str) -> None:
+        self._write({"event": "fenced", "worker": worker, "unit": unit})
 
     def stopped(self, worker: str, unit: str, at_s: float | None = None, *, quietly: bool = False) -> None:
         self._write({"event": "stop", "worker": worker, "unit": unit})
@@ -97,12 +102,13 @@ async def run(settings: Mapping[str, Any]) -> None:
         times=WorkerSettings(os_process=this_process()),
     )
     node = Node(name)
+    recorder = RecordingRunner(name, Journal(Path(settings["journal"])), node)
 
     def load_class(cls: str) -> type[Connector]:
         # Read again each time: the test may add connectors of other classes.
         classes = json.loads(Path(settings["classes"]).read_text(encoding="utf-8"))
         own = {cls: load(classes[cls])} if cls in classes else {}
-        return guarded_classes(own, node, set())(cls)
+        return guarded_classes(own, node, set(), recorder)(cls)
 
     runner = TaskRunner(
         name,
@@ -111,7 +117,7 @@ async def run(settings: Mapping[str, Any]) -> None:
         publish=worker.publish_tasks,
         report=worker.report,
     )
-    worker.set_runner(RecordingRunner(name, runner, Journal(Path(settings["journal"])), node))
+    worker.set_runner(recorder.around(runner))
     try:
         with handle_signals(lambda: worker.stop(for_good=True), worker.drain, worker.restart):
             await worker.run()

@@ -187,8 +187,9 @@ class FaultSchedule:
                 return
             if cluster.serving is None:
                 cluster.start_coordinator()
-            if not cluster.living():
-                # All joins were rejected because of the versions of a dead member that has not expired yet.
+            if all(node.leaving for node in cluster.living()):
+                # All joins were rejected because of the versions of a dead member that has not expired yet. A worker
+                # that drains and is alone waits for another.
                 worker_faults.join(self, self.free_name())
             if cluster.loop.now > gives_up_s:
                 self.not_converged(f"not settled after {gives_up_s - self.ends_s:.0f} s: {why}")

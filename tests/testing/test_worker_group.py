@@ -439,3 +439,91 @@ def test_unknown_name_of_a_worker_is_named_with_those_that_run(worker_group: Sta
 def test_number_of_seeds_is_checked(count: Any) -> None:
     with pytest.raises(ConfigError, match=r"^seeds: got .*; allowed: a whole number from 1 to "):
         seeds(count)
+
+
+class Lingering(Connector):
+    """Its tasks take half a minute to stop; ``fenced`` says whether their sink fences them."""
+
+    @property
+    def fenced(self) -> bool:
+        return self.config["fenced"] == "true"
+
+    def task_configs(self, limit: int) -> Sequence[Config]:
+        return [{} for _ in range(limit)]
+
+    def task(self, config: Config, context: TaskContext) -> Task:
+        return LingeringTask()
+
+
+class LingeringTask(Task):
+    """See ``Lingering``."""
+
+    def start(self) -> None:
+        """Nothing to do."""
+
+    def stop(self) -> None:
+        time.sleep(30)
+
+
+@pytest.mark.parametrize("cause", ["partition", "pause"])
+def test_unfenced_task_whose_stop_hangs_runs_on_two_workers(worker_group: StartGroup, cause: str) -> None:
+    """S2: its worker has been removed, and nothing prevents it from writing until its stop has returned."""
+    group = worker_group(
+        2, connectors={"echo": {"connector.class": Lingering, "tasks.max": 2, "fenced": "false"}}, settings=QUICK
+    )
+    group.wait_until_stable()
+    worker = group.owners()["echo-0"]
+    if cause == "partition":
+        group.partition(worker)
+    else:
+        group.pause(worker)
+    group.advance(20)
+    if cause == "pause":
+        group.assert_one_owner()
+        group.resume(worker)
+        group.advance(10)
+    with pytest.raises(AssertionError, match=rf"echo-0@\d+ on {worker} from .* not fenced\n"):
+        group.assert_one_owner()
+    group.history.runs.clear()  # what the fixture checks at the end
+
+
+def test_fenced_task_runs_on_beside_its_successor_and_cannot_write(worker_group: StartGroup) -> None:
+    """X1: its worker is cut off and removed; the claim of the successor fences it."""
+    group = worker_group(
+        2, connectors={"echo": {"connector.class": Lingering, "tasks.max": 2, "fenced": "true"}}, settings=QUICK
+    )
+    group.wait_until_stable()
+    worker = group.owners()["echo-0"]
+    group.partition(worker)
+    group.advance(60)
+    assert group.owners()["echo-0"] != worker
+    assert "echo-0" in group.running(worker), "no lease ends it"
+    group.heal()
+    group.advance(1)
+    group.wait_until_stable(within=200)
+
+
+def test_run_counts_until_the_stop_of_its_own_task_has_returned(worker_group: StartGroup) -> None:
+    """One stop that hangs keeps no other unit of its worker running."""
+
+    class OneLingers(Lingering):
+        def task_configs(self, limit: int) -> Sequence[Config]:
+            return [{"task": str(number)} for number in range(limit)]
+
+        def task(self, config: Config, context: TaskContext) -> Task:
+            class Quick(Task):
+                def start(self) -> None:
+                    """Nothing to do."""
+
+                def stop(self) -> None:
+                    """Nothing to do."""
+
+            return LingeringTask() if config["task"] == "0" else Quick()
+
+    group = worker_group(
+        1, connectors={"echo": {"connector.class": OneLingers, "tasks.max": 3, "fenced": "false"}}, settings=QUICK
+    )
+    group.wait_until_stable()
+    group.partition("worker-1")
+    group.advance(10)
+    assert [unit for unit in group.running("worker-1") if "-" in unit] == ["echo-0"]

@@ -132,7 +132,7 @@ async def test_worker_that_was_removed_while_it_was_cut_off_stops_when_it_hears_
 
 
 async def test_unfenced_task_whose_start_or_stop_is_under_way_does_not_run_on(tmp_path: Path) -> None:
-    """PD-10: an assignment that is queued behind a slow listener starts only what its sink fences; nothing runs twice."""
+    """PD-10: a task that waits behind a slow listener when the lease expires does not start."""
     async with World(tmp_path) as world:
         await world.add("fenced", 2, fenced="true")
         a = world.start("a")

@@ -101,12 +101,13 @@ class FencedUnitsRunOn(Invariant):
             self.broken(f"{node.name} loses {show(fenced)}, which its sink fences")
 
     def on_response_sent(self, sent: SentResponse) -> None:
-        if isinstance(sent.request, HeartbeatRequest) and not sent.copy:
-            if any(node.worker.member.lapsed for node in self.watch.nodes_of(sent.request.member_id)):
-                if sent.code == 0:
-                    self.cluster.sometimes.reach("units that had run on without a lease were still their worker's")
-                elif sent.code in (FENCED, UNKNOWN_MEMBER):
-                    self.cluster.sometimes.reach("a worker heard after its lease that it had been removed")
+        if not isinstance(sent.request, HeartbeatRequest) or sent.copy:
+            return
+        if any(node.worker.member.lapsed for node in self.watch.nodes_of(sent.request.member_id)):
+            if sent.code == 0:
+                self.cluster.sometimes.reach("units that had run on without a lease were still their worker's")
+            elif sent.code in (FENCED, UNKNOWN_MEMBER):
+                self.cluster.sometimes.reach("a worker heard after its lease that it had been removed")
 
 
 class StoppedBeforeOnRevoked(Invariant):
