@@ -63,12 +63,12 @@ class WorkerRebalanceListener:
         return None
 
     def on_lost(self, units: Units, epoch: int) -> Awaitable[None] | None:
-        """The worker has stopped ``units`` because it no longer owns them: it was fenced, or its lease expired.
+        """The worker has stopped ``units`` because it may not own them any more: it was fenced, or its lease expired.
 
         Do not write on behalf of the units here: a new owner may already run them.
 
         Args:
-            units: all units that the worker owned; not empty.
+            units: all units that the worker owned; if the lease expired, those that are not fenced; not empty.
             epoch: the last epoch at which the worker owned them for certain.
 
         Raises:

@@ -457,7 +457,7 @@ class Member:
         self._lapsing |= units
         return [Lapse(units=units, stops=stops, runs_on=runs_on, epoch=self.epoch, why=why)]
 
-    def give_up(self, why: str) -> list[Action]:
+    def give_up(self, why: str) -> list[Lose]:
         """A unit that had to stop with the lease has not: leave it to the group, with all others, and rejoin."""
         return [self._lose(why)] if self.phase is Phase.MEMBER else []
 

@@ -275,7 +275,7 @@ _OUR_WORKER: Final = (
         (
             "lost-total",
             "{loss}",
-            "How often this worker lost all its units: it was fenced, or its lease expired and none was fenced.",
+            "How often this worker lost all its units: it was fenced, or its lease expired and no task was fenced.",
         ),
         (
             "lease-expirations-total",

@@ -47,7 +47,7 @@ OVERTAKEN_BY: Final = "connectgroup.rebalance.overtaken_by"
 
 NAMES: Final = (
     *("rebalance", "compute", "prepare", "assign", "install", "revoke", "acknowledge", "on_assignment", "start"),
-    *("lose", "fail", "load", "leave", "batch"),
+    *("lose", "lapse", "fail", "load", "leave", "batch"),
 )
 """The names of all spans, without ``connectgroup.``."""
 

@@ -19,7 +19,7 @@ from ..errors import ConfigError
 from ..telemetry.capture import CapturedSpan
 from ..telemetry.spans import CAUSES, EPOCH, GROUP, MEMBER, NAMES
 
-ROOTS: Final = frozenset({"rebalance", "load", "leave", "lose", "fail", "batch"})
+ROOTS: Final = frozenset({"rebalance", "load", "leave", "lose", "lapse", "fail", "batch"})
 """The spans that may be roots: a rebalance, or its rest at a new coordinator; a worker that leaves, loses its lease, is
 rejected; a batch of a task."""
 

@@ -171,7 +171,7 @@ class Worker:
 
     @property
     def lost(self) -> int:
-        """How often this worker has lost all its units: it was fenced, or its lease expired."""
+        """How often this worker has lost all its units: it was fenced, or its lease expired and no task was fenced."""
         return self._performer.lost
 
     def set_runner(self, runner: Runner) -> None:

@@ -17,7 +17,7 @@ from connectgroup.group.connect.handle import GroupRequest
 from connectgroup.group.connect.state import Group, replay
 from connectgroup.group.kernel.outcome import Outcome
 from connectgroup.group.kernel.timers import SetTimer, Timer, TimerKey
-from connectgroup.member.actions import Action, Assign, Compute, Drain, Fail, Lose, Restart, Revoke, TellAssignor
+from connectgroup.member.actions import Action, Assign, Compute, Drain, Fail, Lapse, Lose, Restart, Revoke, TellAssignor
 from connectgroup.member.settings import MemberSettings
 from connectgroup.member.state_machine import Member, Phase
 from connectgroup.protocol.messages.api import Response
@@ -212,6 +212,9 @@ class SceneHarness:
                 return f"{worker.who} starts {units_text({grant.unit: grant.owner_epoch for grant in action.grants})}"
             case Revoke():
                 return f"{worker.who} must revoke {units_text(action.units)}"
+            case Lapse():
+                worker.member.mark_lapsed(action.units)
+                return f"{worker.who} stops {units_text(action.stops)}; {units_text(action.runs_on)} run on"
             case Lose():
                 worker.member.mark_lost()
                 return f"{worker.who} stops {units_text(action.units)}" if action.units else ""
@@ -232,7 +235,9 @@ class SceneHarness:
         ends_ms = worker.member.lease_ends_ms()
         if not actions:
             return ["no lease" if ends_ms is None else f"{duration_text(ends_ms - self.scene.now_ms)} left"]
-        return [f"{action.why}; {self._perform(worker, action)}" for action in actions if isinstance(action, Lose)]
+        return [
+            f"{action.why}; {self._perform(worker, action)}" for action in actions if isinstance(action, Lapse | Lose)
+        ]
 
     def act(
         self, what: GroupRequest | TimerKey, *, lost: bool = False, duplicate: bool = False

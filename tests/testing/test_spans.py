@@ -317,7 +317,11 @@ class Batches(Connector):
     contexts: ClassVar[list[TaskContext]] = []
 
     def task_configs(self, limit: int) -> Sequence[Config]:
-        return [{}]
+        return [{} for _ in range(limit)]
+
+    @property
+    def fenced(self) -> bool:
+        return True
 
     def task(self, config: Config, context: TaskContext) -> Task:
         return BatchesTask(context)
@@ -377,7 +381,7 @@ def documented_carriers(names: set[str]) -> dict[str, set[str]]:
 
 def test_tables_list_exactly_the_spans_and_their_attributes(worker_group: StartGroup, spans: Spans) -> None:
     """One group that shows all of them."""
-    connectors: dict[str, ConfigOrTasks] = {"numbers": 5, "rows": {"connector.class": Batches}}
+    connectors: dict[str, ConfigOrTasks] = {"numbers": 5, "rows": {"connector.class": Batches, "tasks.max": 3}}
     group = worker_group(2, connectors=connectors, listeners=[Slow], settings=GroupSettings(max_members=3))
     group.wait_until_stable()
     group.add_worker("worker-3")
@@ -385,7 +389,7 @@ def test_tables_list_exactly_the_spans_and_their_attributes(worker_group: StartG
     group.add_connector("letters", 1)  # overtakes the rebalance
     group.wait_until_stable()
     group.add_worker("worker-4")  # is rejected
-    group.partition("worker-2")  # loses its lease
+    group.partition("worker-2")  # its lease expires, and it is removed
     group.wait_until_stable()
     group.heal()
     group.restart("coordinator")
