@@ -308,6 +308,11 @@ class ClassicMembership(Membership):
                 self._heard_at = max(self._heard_at, sent_at)
                 if not self._joining:
                     self.request_rejoin("the group is rebalancing")
+            case Code.ILLEGAL_GENERATION if self._joining:
+                # A copy of an earlier heartbeat, sent again after a lost response: the group has passed to the
+                # generation of the JoinGroup that is unanswered, whose response decides. Kafka's client never gets
+                # this error here, because it sends no heartbeat, and repeats none, until JoinGroup is answered.
+                pass
             case code:
                 self.refused(code, "Heartbeat")
 

@@ -12,6 +12,7 @@ pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installe
 from connectgroup.consumer.classic import ClassicMembership
 from connectgroup.consumer.client import GroupClient
 from connectgroup.consumer.commits import Commits
+from connectgroup.consumer.errors import Code
 from connectgroup.consumer.offsets import Position
 from connectgroup.consumer.ownership import Ownership
 from connectgroup.consumer.problems import Problems
@@ -19,7 +20,13 @@ from connectgroup.consumer.reading import Reading
 from connectgroup.consumer.settings import ConsumerSettings
 from connectgroup.consumer.work import ClassicWork
 from connectgroup.plugins import load_partition_assignor
-from connectgroup.protocol.messages.classic import JoinGroupRequest, JoinGroupResponse, SyncGroupResponse
+from connectgroup.protocol.messages.classic import (
+    GroupHeartbeatRequest,
+    GroupHeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    SyncGroupResponse,
+)
 from connectgroup.protocol.messages.embedded import Assignment
 from connectgroup.protocol.messages.offsets import (
     OffsetCommitRequest,
@@ -83,3 +90,48 @@ async def test_partitions_are_lost_if_a_generation_began_without_the_member(gene
     assert listener.names == [called]
     assert bool(coordinator.commits) is (called == "revoked")
     await reading.close()
+
+
+class LateHeartbeat:
+    """Takes the place of a ``GroupClient``: a heartbeat is answered when the JoinGroup after it has been decided."""
+
+    def __init__(self) -> None:
+        self.beats, self.decided, self.answered = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def send_to_coordinator(self, request: Any, **_: object) -> Any:
+        if isinstance(request, GroupHeartbeatRequest):
+            self.beats.set()
+            await self.decided.wait()
+            asyncio.get_running_loop().call_soon(self.answered.set)
+            return GroupHeartbeatResponse(error_code=Code.ILLEGAL_GENERATION)
+        if isinstance(request, JoinGroupRequest):
+            self.decided.set()  # the group is at generation 2, and the response is on its way
+            await self.answered.wait()
+            await asyncio.sleep(0)
+            return JoinGroupResponse(
+                error_code=0, generation_id=2, protocol_name="cooperative-sticky", leader="other", member_id="m"
+            )
+        return SyncGroupResponse(error_code=0, assignment=encode_assignment(Assignment(partitions=frozenset({KEPT}))))
+
+
+async def test_heartbeat_of_the_former_generation_does_not_end_a_membership_that_is_joining() -> None:
+    """Its first response was lost, and it is repeated while JoinGroup is unanswered."""
+    settings = ConsumerSettings(
+        bootstrap="127.0.0.1:9", group="g", topics=("t",), heartbeat_interval_ms=10, session_timeout_ms=60_000
+    )
+    coordinator = LateHeartbeat()
+    membership = ClassicMembership(
+        cast("GroupClient", coordinator), settings, [load_partition_assignor("cooperative-sticky")]
+    )
+    membership.in_group, membership.generation, membership.member_id = True, 1, "m"
+    beating = asyncio.create_task(membership.beat())
+    async with asyncio.timeout(10):
+        await coordinator.beats.wait()
+        membership.begin_round(lambda: (("cooperative-sticky", b""),))
+        assert membership.round is not None
+        await asyncio.wait({membership.round})
+    joined = membership.take_round()
+    assert joined is not None
+    assert (joined.generation, membership.in_group, membership.losses) == (2, True, 0)
+    beating.cancel()
+    await asyncio.gather(beating, return_exceptions=True)
