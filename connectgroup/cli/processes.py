@@ -208,6 +208,7 @@ def _coordinator_values(options: argparse.Namespace) -> dict[str, Any]:
         "topics_from": options.topics_from,
         "consumer_session_timeout_ms": options.consumer_session_timeout_ms,
         "consumer_heartbeat_interval_ms": options.consumer_heartbeat_interval_ms,
+        "consumer_assignment_interval_ms": options.consumer_assignment_interval_ms,
         "consumer_migration_policy": options.consumer_migration_policy,
     }
 

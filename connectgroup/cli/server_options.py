@@ -51,6 +51,13 @@ def add_server(parser: argparse.ArgumentParser, *, rebalance_delay_ms: int = 10_
         help="heartbeat interval of consumer groups (5000)",
     )
     parser.add_argument(
+        "--consumer-assignment-interval-ms",
+        type=number,
+        default=1_000,
+        help="minimum interval between two computations of the assignment of a consumer group: consumers that join "
+        "within it are assigned together (1000)",
+    )
+    parser.add_argument(
         "--consumer-migration-policy",
         choices=("bidirectional", "upgrade", "downgrade", "disabled"),
         default="bidirectional",

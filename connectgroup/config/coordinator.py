@@ -49,6 +49,8 @@ class CoordinatorConfig(Settings):
         consumer_session_timeout_ms: session timeout of consumer groups (``group.consumer.session.timeout.ms``).
         consumer_heartbeat_interval_ms: heartbeat interval of consumer groups
             (``group.consumer.heartbeat.interval.ms``): at most a third of their session timeout.
+        consumer_assignment_interval_ms: minimum interval between two computations of the assignment of a consumer group
+            (``group.consumer.assignment.interval.ms``): members that join within it are assigned together.
         consumer_migration_policy: which groups of consumers are converted between the classic protocol and KIP-848
             while they have members: ``bidirectional``, ``upgrade``, ``downgrade`` or ``disabled``
             (``group.consumer.migration.policy``).
@@ -86,6 +88,7 @@ class CoordinatorConfig(Settings):
     topics_from: ShortText | None = None
     consumer_session_timeout_ms: Milliseconds = 45_000
     consumer_heartbeat_interval_ms: Milliseconds = 5_000
+    consumer_assignment_interval_ms: MaybeMilliseconds = 1_000
     consumer_migration_policy: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL
     max_connections: Annotated[int, Field(ge=1, le=100_000)] = Limits().max_connections
     max_connections_per_address: Annotated[int, Field(ge=1, le=100_000)] = Limits().max_connections_per_address
@@ -160,6 +163,7 @@ class CoordinatorConfig(Settings):
         return ConsumerSettings(
             session_timeout_ms=self.consumer_session_timeout_ms,
             heartbeat_interval_ms=self.consumer_heartbeat_interval_ms,
+            assignment_interval_ms=self.consumer_assignment_interval_ms,
             max_members=self.max_members,
             migration_policy=self.consumer_migration_policy,
         )

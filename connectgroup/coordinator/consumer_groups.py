@@ -7,6 +7,7 @@ import logging
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from ..assign.api import PartitionAssignor
 from ..assign.convert import consumers_for_install, partition_group_from_prepare
@@ -33,6 +34,9 @@ MAX_ABSENT = 1_000
 
 READ_WAIT_S = 2.0
 """Seconds that a request about offsets waits for a read of the topics; without the broker, the last read counts."""
+
+EXPECTED_FOR_S = 30.0
+"""How long the topics are watched closely after a member has subscribed to one that does not exist."""
 
 SERVER_ASSIGNORS = {"uniform": "uniform", "range": "server-range"}
 """Kafka's server-side assignors, and the names of their entry points."""
@@ -115,6 +119,7 @@ class ConsumerGroups:
 
         if self._topics is not None:
             self.group_type.confirm_absent = self._confirm_absent
+            self.group_type.expect_topics = partial(self._topics.expect_change, EXPECTED_FOR_S)
             await self._topics.start(on_change)
 
     async def close(self) -> None:

@@ -44,6 +44,8 @@ class Decisions:
         if isinstance(group, GroupError):
             command.refuse(group)
             return None
+        if command.traits.follows and (yielded := self._parking.yielded_to(command)) is not None:
+            turn.responses.append(yielded)
         if group is None or not command.traits.sender:
             return group
         if not command.arrived:

@@ -54,6 +54,15 @@ class Parking:
             response = earlier.error_response(error)
         return earlier, response
 
+    def yielded_to(self, command: Command) -> tuple[Command, Any] | None:
+        """As ``replaced_by``, for a request that is no heartbeat of the member."""
+        place = command.group_id, command.traits.follows
+        earlier = self.parked.get(place)
+        if earlier is None or not earlier.traits.yields or earlier.parked_response is None:
+            return None
+        del self.parked[place]
+        return earlier, earlier.parked_response
+
     def take(self, group_id: str, senders: Iterable[str]) -> list[Command]:
         """Unpark the requests of these senders, in the order of their names."""
         taken = []

@@ -69,7 +69,7 @@ class CoordinatorServer(GroupServer):
         """Create a server; ``start`` opens the log and the port.
 
         Raises:
-            ConfigError: the log's URL is invalid, or ``topics_from`` needs a package that is not installed.
+            ConfigError: the log's URL is invalid.
             ConfigError, PluginError: the assignor does not exist or cannot be created.
         """
         self.config = config

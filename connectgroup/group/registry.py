@@ -50,6 +50,9 @@ class RequestTraits:
         sequence: the sender's monotonic request number; -1: the request is not deduplicated.
         process: the sender's process. Sequences are numbers of one process.
         max_wait_ms: how long the request may be parked with a response.
+        yields: the sender did not ask to be parked: a request of its member that ``follows`` completes it.
+        follows: the member whose parked request, if it yields, is completed by this request: the response to this one
+            may have to wait for it, because both are on one connection.
         renews: the timer that the arrival of the request re-arms if it is armed; ``None``: no timer.
         creates_group: the request may create the group.
     """
@@ -59,6 +62,8 @@ class RequestTraits:
     sequence: int = -1
     process: Process = NO_PROCESS
     max_wait_ms: int = 0
+    yields: bool = False
+    follows: str = ""
     renews: SetTimer | None = None
     creates_group: bool = False
 

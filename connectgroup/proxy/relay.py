@@ -17,6 +17,7 @@ from ..errors import TransportError, WireError
 from ..protocol.messages.cluster import FindCoordinatorRequest, FindCoordinatorResponse
 from ..wire.apis import FIND_COORDINATOR, decode_request, decode_response, encode_response
 from ..wire.forwarded import (
+    CHANGES_TOPICS,
     DESCRIBE_CLUSTER,
     ENDPOINTS_FROM,
     METADATA,
@@ -53,6 +54,9 @@ class Proxy(Protocol):
 
     def on_brokers(self, brokers: Mapping[int, bytes]) -> None:
         """A Metadata response lists these brokers: the ``endpoint`` of each by its node id."""
+
+    def on_topics_changed(self) -> None:
+        """A client has created, changed or deleted topics."""
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a coroutine in the background."""
@@ -189,6 +193,8 @@ class BrokerRelay(asyncio.Protocol):
         elif header.version >= ENDPOINTS_FROM.get(header.api_key, MAX_INT16) and self._proxy.broker.occurs_in(data):
             # Records may contain the address, too: only a list of new leaders is changed.
             data = with_endpoints(data, header.api_key, header.version, host, port)
+        elif header.api_key in CHANGES_TOPICS:
+            self._proxy.on_topics_changed()
         self._pending.popleft()
         respond(data)
 

@@ -27,13 +27,16 @@ from .relay import BrokerRelay
 MAX_FRAME_BYTES: Final = 100 << 20
 """Kafka's ``socket.request.max.bytes``: a Produce may be large."""
 
+CHANGED_FOR_S: Final = 2.0
+"""How long the topics are watched closely after a client has changed them through the proxy."""
+
 logger = logging.getLogger(__name__)
 
 
 class _Server(TcpServer):
     """Serves the coordinator, and forwards the rest."""
 
-    def __init__(self, handler: Handler, broker: Broker, config: ProxyConfig) -> None:
+    def __init__(self, handler: Handler, broker: Broker, config: ProxyConfig, topics: TopicSource) -> None:
         limits = replace(config.limits(), max_frame_bytes=MAX_FRAME_BYTES)
         super().__init__(
             handler,
@@ -45,7 +48,7 @@ class _Server(TcpServer):
             loopback_only=True,
         )
         self.broker = broker
-        self._config = config
+        self._config, self._topics = config, topics
         self._tasks: set[asyncio.Task[None]] = set()
         self._warned = False
 
@@ -73,6 +76,10 @@ class _Server(TcpServer):
             self._warned = True
             logger.error("the cluster has %d brokers; the proxy serves one, %s", len(brokers), self.broker.address)
 
+    def on_topics_changed(self) -> None:
+        # The broker responds when its controller has the change, and knows it itself a little later.
+        self._topics.expect_change(CHANGED_FOR_S)
+
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
@@ -96,23 +103,24 @@ class ProxyServer(GroupServer):
             topics: the topics for consumer groups; those of the broker if null.
 
         Raises:
-            ConfigError: the log's URL or the broker's address is invalid, or confluent-kafka is not installed.
+            ConfigError: the log's URL or the broker's address is invalid.
             ConfigError, PluginError: the assignor does not exist or cannot be created.
         """
         self.config = config
-        if topics is None and config.topics_from is None:
-            topics = BrokerTopics(config.broker, setting="--broker")
+        if topics is None:
+            named = config.topics_from
+            topics = BrokerTopics(config.broker, setting="--broker") if named is None else BrokerTopics(named)
         coordinator = Coordinator(
             log_from_url(config.log_url),
             config.group_settings(server_assignors([config.assignor])),
             consumers=ConsumerGroups(
-                topics or BrokerTopics(str(config.topics_from)),
+                topics,
                 config.consumer_settings(),
                 classic=config.classic_settings(),
             ),
         )
         self.broker = Broker(*config.broker_address)
-        super().__init__(coordinator, _Server(coordinator, self.broker, config), config.host)
+        super().__init__(coordinator, _Server(coordinator, self.broker, config, topics), config.host)
 
     async def start(self) -> None:
         """Reach the broker, open the log, then the port; raises as ``GroupServer.start``."""

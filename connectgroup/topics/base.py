@@ -28,5 +28,8 @@ class TopicSource(Protocol):
             Exception: the topics cannot be read; they stay those of the last read.
         """
 
+    def expect_change(self, for_s: float) -> None:
+        """A topic is about to be created or changed, or is waited for: watch the topics closely for so many seconds."""
+
     async def close(self) -> None:
         """Stop watching. ``on_change`` is not called any more."""

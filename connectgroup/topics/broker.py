@@ -1,26 +1,53 @@
-"""The topics of a Kafka cluster, read from a broker at an interval; confluent-kafka is imported when it is created."""
+"""The topics of a Kafka cluster, read from a broker: often, because a read that finds no change costs little.
+
+Kafka tells clients of no epoch of its topics. A read is one Metadata request; if the bytes of the response are those of
+the one before, nothing has changed and nothing is decoded.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
-from functools import partial
-from typing import Any
+import struct
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
 
-from ..errors import ConfigError
+from ..errors import ConfigError, WireError
+from ..protocol.messages.cluster import ApiVersionsRequest
 from ..protocol.records.consumer import TopicMetadata
 from ..threads import off_loop
+from ..wire.framing import frame
+from ..wire.kafka_apis import decode_kafka_response, encode_call
+from ..wire.kafka_messages import MetadataRequest, MetadataResponse
 from .base import Topics
 
 logger = logging.getLogger(__name__)
 
-INTERVAL_S = 5.0
-"""Interval between two reads: how long an added partition may stay unnoticed. Kafka's consumers take 5 minutes."""
+INTERVAL_S: Final = 0.5
+"""Interval between two reads: how long a topic or an added partition may stay unnoticed if nothing announces it."""
 
-TIMEOUT_S = 10.0
+EXPECTING_INTERVAL_S: Final = 0.05
+"""As ``INTERVAL_S``, while a change is expected."""
+
+IDLE_SHARE: Final = 9
+"""After a read that took a second, the next one begins so many seconds later at the earliest: large clusters."""
+
+TIMEOUT_S: Final = 10.0
 """Time limit of one read."""
+
+MAX_RESPONSE_BYTES: Final = 1 << 28
+DECODED_AT_ONCE: Final = 64 * 1024
+"""Bytes of a response that are decoded on the event loop: in about 10 ms."""
+
+_VERSIONS: Final = range(10, 13)
+"""Of Metadata: from the first one with topic ids (Kafka 2.8)."""
+
+_METADATA: Final = 3
+_CORRELATION_ID: Final = 1
+_LENGTH: Final = struct.Struct(">i")
+_ALL: Final = MetadataRequest(topics=None, allow_auto_topic_creation=False)
+_CLIENT_ID: Final = "connectgroup-topics"
 
 
 class BrokerTopics:
@@ -34,7 +61,7 @@ class BrokerTopics:
         bootstrap: str,
         *,
         interval_s: float = INTERVAL_S,
-        read: Callable[[], Topics] | None = None,
+        read: Callable[[], Awaitable[Topics]] | None = None,
         setting: str = "topics_from",
     ) -> None:
         """Create a source; ``start`` reads the topics.
@@ -42,96 +69,150 @@ class BrokerTopics:
         Args:
             bootstrap: ``host:port`` of a broker.
             interval_s: interval between two reads, in seconds.
-            read: reads all topics; called in a thread. By default confluent-kafka's admin client does.
+            read: reads all topics. By default, a connection to the broker does.
             setting: where the address was set, for errors.
-
-        Raises:
-            ConfigError: confluent-kafka is not installed.
         """
         self.bootstrap, self._interval_s = bootstrap, interval_s
         self._setting = setting
-        self._read = read or _reader(bootstrap, setting)
+        self._reader = MetadataReader(bootstrap)
+        self._read = read or self._reader.read
         self._topics: Topics | None = None
         self._on_change: Callable[[Topics], None] = lambda topics: None
         self._reading = asyncio.Lock()
         self._watch: asyncio.Task[None] | None = None
+        self._expected = asyncio.Event()
+        self._expects_until = 0.0
 
     async def start(self, on_change: Callable[[Topics], None]) -> None:
         self._on_change = on_change
         try:
             await self.refresh()
         except Exception as error:
-            raise ConfigError(self._setting, self.bootstrap, f"a reachable Kafka broker ({error})") from error
+            raise ConfigError(self._setting, self.bootstrap, f"a reachable Kafka broker ({_said(error)})") from error
         self._watch = asyncio.get_running_loop().create_task(self._run())
 
     async def refresh(self) -> None:
         # One read at a time: the result of an earlier one must not replace that of a later one.
         async with self._reading:
-            topics = await off_loop("topics", self._read)
+            topics = await self._read()
             if topics != self._topics:
                 self._topics = topics
                 self._on_change(topics)
+
+    def expect_change(self, for_s: float) -> None:
+        self._expects_until = max(self._expects_until, asyncio.get_running_loop().time() + for_s)
+        self._expected.set()
 
     async def close(self) -> None:
         if self._watch is not None:
             self._watch.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._watch
+        self._reader.close()
 
     async def _run(self) -> None:
         reachable = True
+        loop = asyncio.get_running_loop()
+        took_s = 0.0
         while True:
-            await asyncio.sleep(self._interval_s)
+            await self._wait(IDLE_SHARE * took_s)
+            began_s = loop.time()
             try:
                 await self.refresh()
             except Exception as error:
                 if reachable:
-                    logger.warning("%s: the topics cannot be read, retrying: %s", self.bootstrap, error)
+                    logger.warning("%s: the topics cannot be read, retrying: %s", self.bootstrap, _said(error))
                 reachable = False
+                await asyncio.sleep(self._interval_s)
                 continue
+            took_s = loop.time() - began_s
             if not reachable:
                 logger.info("%s: the topics can be read again", self.bootstrap)
             reachable = True
 
+    async def _wait(self, least_s: float) -> None:
+        """Wait until the next read: for the interval, or less when a change is expected, but not less than a time."""
+        if self._interval_s > least_s:
+            await asyncio.sleep(least_s)
+        if asyncio.get_running_loop().time() < self._expects_until:
+            await asyncio.sleep(min(EXPECTING_INTERVAL_S, self._interval_s))
+            return
+        self._expected.clear()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._expected.wait(), max(self._interval_s, least_s))
 
-def _reader(bootstrap: str, setting: str) -> Callable[[], Topics]:
-    try:
-        from confluent_kafka.admin import AdminClient
-    except ImportError as error:
-        allowed = "a broker, with the extra 'kafka' installed (pip install 'connectgroup[kafka]')"
-        raise ConfigError(setting, bootstrap, allowed) from error
-    # librdkafka writes connection errors to stderr itself; they are logged once by the source.
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0, "client.id": "connectgroup-topics"})
-    return partial(read_topics, admin)
 
+class MetadataReader:
+    """Reads all topics on one connection, which is opened when needed."""
 
-def read_topics(admin: Any) -> Topics:
-    """All topics of the cluster of an admin client of confluent-kafka.
+    def __init__(self, bootstrap: str) -> None:
+        """``bootstrap``: ``host:port`` of a broker's PLAINTEXT listener."""
+        host, _, self._port = bootstrap.rpartition(":")
+        self._host = host.strip("[]")
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._version = _VERSIONS[-1]
+        self._last = b""
+        self._topics: Topics = {}
 
-    Raises:
-        Exception: the broker cannot be reached.
-    """
-    from confluent_kafka import KafkaError, KafkaException, TopicCollection
+    async def read(self) -> Topics:
+        """Return all topics; the same object as before if nothing has changed.
 
-    names = sorted(admin.list_topics(timeout=TIMEOUT_S).topics)
-    if not names:
-        return {}
-    topics: dict[str, TopicMetadata] = {}
-    described = admin.describe_topics(TopicCollection(names), request_timeout=TIMEOUT_S)
-    for name, future in described.items():
+        Raises:
+            OSError, TimeoutError, EOFError, WireError: the broker cannot be reached, or is not of Kafka 2.8 or later.
+        """
         try:
-            found = future.result(TIMEOUT_S)
-        except KafkaException as error:
-            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                continue  # it was deleted between the two requests
+            async with asyncio.timeout(TIMEOUT_S):
+                if self._streams is None:
+                    await self._connect()
+                data = await self._exchange(_ALL, self._version)
+        except BaseException:
+            self.close()
             raise
-        topics[name] = TopicMetadata(
-            topic_id=_hexadecimal(found.topic_id), topic_name=name, num_partitions=len(found.partitions)
-        )
-    return topics
+        if data != self._last:
+            decode = self._decoded
+            topics = decode(data) if len(data) <= DECODED_AT_ONCE else await off_loop("topics", decode, data)
+            self._topics, self._last = topics, data
+        return self._topics
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._streams is not None:
+            self._streams[1].transport.abort()
+        self._streams = None
+
+    async def _connect(self) -> None:
+        self._streams = await asyncio.open_connection(self._host, int(self._port))
+        asked = ApiVersionsRequest(client_software_name="connectgroup", client_software_version="0")
+        data = await self._exchange(asked, 3)
+        _, response = decode_kafka_response(data, to=ApiVersionsRequest, version=3)
+        served = {api.api_key: range(api.min_version, api.max_version + 1) for api in response.api_keys}
+        both = [version for version in _VERSIONS if version in served.get(_METADATA, ())]
+        if not both:
+            raise WireError("it does not serve Metadata with topic ids; Kafka 2.8 does")
+        self._version = both[-1]
+
+    async def _exchange(self, request: Any, version: int) -> bytes:
+        assert self._streams is not None
+        reader, writer = self._streams
+        writer.write(frame(encode_call(request, version=version, correlation_id=_CORRELATION_ID, client_id=_CLIENT_ID)))
+        (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+        if not 4 <= length <= MAX_RESPONSE_BYTES:
+            raise WireError(f"a response of {length} bytes; is it a Kafka broker's PLAINTEXT listener?")
+        return await reader.readexactly(length)
+
+    def _decoded(self, data: bytes) -> Topics:
+        _, response = decode_kafka_response(data, to=MetadataRequest, version=self._version)
+        assert isinstance(response, MetadataResponse)
+        return {
+            topic.name: TopicMetadata(
+                topic_id=topic.topic_id, topic_name=topic.name, num_partitions=len(topic.partitions)
+            )
+            for topic in sorted(response.topics, key=lambda each: each.name or "")
+            if topic.name and not topic.error_code
+        }
 
 
-def _hexadecimal(topic_id: Any) -> str:
-    """A topic id as text of 32 hexadecimal digits."""
-    high, low = topic_id.get_most_significant_bits(), topic_id.get_least_significant_bits()
-    return f"{high & (1 << 64) - 1:016x}{low & (1 << 64) - 1:016x}"
+def _said(error: Exception) -> str:
+    if isinstance(error, EOFError):
+        return "it closed the connection; is it a Kafka broker's PLAINTEXT listener?"
+    return str(error) or f"no response within {TIMEOUT_S:g} s"

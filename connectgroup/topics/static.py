@@ -29,6 +29,9 @@ class StaticTopics:
     async def refresh(self) -> None:
         """Nothing to read: ``replace`` reports each change."""
 
+    def expect_change(self, for_s: float) -> None:
+        """Nothing to watch."""
+
     async def close(self) -> None:
         self._on_change = None
 

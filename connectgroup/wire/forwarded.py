@@ -22,6 +22,9 @@ FETCH: Final = 1
 METADATA: Final = 3
 DESCRIBE_CLUSTER: Final = 60
 
+CHANGES_TOPICS: Final = frozenset((19, 20, 37))
+"""CreateTopics, DeleteTopics, CreatePartitions."""
+
 ENDPOINTS_FROM: Final = {PRODUCE: 10, FETCH: 16}
 """The versions from which a response may have the addresses of new leaders (KIP-951)."""
 

@@ -35,6 +35,7 @@ from connectgroup.errors import (
     UnsupportedVersion,
 )
 from connectgroup.group.connect.settings import GroupSettings
+from connectgroup.group.consumer.settings import ConsumerSettings
 from connectgroup.log.base import Log
 from connectgroup.log.memory import MemoryLog, MemoryStorage
 from connectgroup.plugins import load_partition_assignor
@@ -62,6 +63,7 @@ from connectgroup.protocol.messages.offsets import (
     TopicCommit,
 )
 from connectgroup.topics.static import StaticTopics, topic_id
+from connectgroup.transport.tcp_client import TcpClient
 from connectgroup.transport.tcp_server import TcpServer
 
 from .builders import FaultyLog, tick
@@ -72,8 +74,11 @@ FOO = topic_id("foo")
 
 
 @asynccontextmanager
-async def serving(topics: StaticTopics | None, log: Log | None = None) -> AsyncIterator[Coordinator]:
-    coordinator = Coordinator(log or MemoryLog(), GroupSettings(), consumers=ConsumerGroups(topics))
+async def serving(
+    topics: StaticTopics | None, log: Log | None = None, settings: ConsumerSettings | None = None
+) -> AsyncIterator[Coordinator]:
+    settings = settings or ConsumerSettings(assignment_interval_ms=0)
+    coordinator = Coordinator(log or MemoryLog(), GroupSettings(), consumers=ConsumerGroups(topics, settings))
     await coordinator.start()
     try:
         yield coordinator
@@ -175,6 +180,45 @@ async def test_partition_that_is_added_is_assigned_to_a_parked_member() -> None:
         assert (response.member_epoch, response.assignment) == (2, foo(0, 1))
 
 
+async def test_commit_on_the_connection_of_a_parked_heartbeat_does_not_wait_for_it() -> None:
+    """Responses are in the order of the requests, and clients that did not ask for a long poll have one connection."""
+    rare = ConsumerSettings(heartbeat_interval_ms=600_000, session_timeout_ms=3_600_000)
+    async with serving(StaticTopics({"foo": 2}), settings=rare) as coordinator:
+        server = TcpServer(coordinator, host="127.0.0.1", port=0)
+        await server.start()
+        await ask(coordinator, join("a", "foo"))
+        client = TcpClient("127.0.0.1", server.port)
+        parked = asyncio.create_task(client.call(join("b", "foo"), timeout_s=60))
+        await asyncio.wait({parked}, timeout=0.2)
+        assert not parked.done()
+        commit = OffsetCommitRequest(group_id="g", member_id="b", generation_id_or_member_epoch=0, topics=())
+        await asyncio.wait_for(client.call(commit, timeout_s=60), 5)
+        joined = await parked
+        assert isinstance(joined, ConsumerHeartbeatResponse)
+        assert (joined.error_code, joined.assignment) == (0, ConsumerAssignment(topic_partitions=()))
+        await client.close()
+        await server.close()
+
+
+async def test_members_that_join_together_get_one_target_assignment() -> None:
+    """``group.consumer.assignment.interval.ms``: the first member has its partitions at once."""
+    settings = ConsumerSettings(assignment_interval_ms=300)
+    async with serving(StaticTopics({"foo": 12}), settings=settings) as coordinator:
+        first = await ask(coordinator, join("m0", "foo"))
+        assert first.assignment == foo(*range(12))
+        joins = [asyncio.create_task(ask(coordinator, join(f"m{number}", "foo"))) for number in range(1, 6)]
+        await tick()
+        kept = (await ask(coordinator, beat("m0", 1))).assignment
+        assert kept is not None
+        await ask(coordinator, beat("m0", 1, owned=kept.topic_partitions))
+        await asyncio.gather(*joins)
+        described = await coordinator.handle(ConsumerDescribeRequest(group_ids=("g",)), client_host="h")
+        assert isinstance(described, ConsumerDescribeResponse)
+        [group] = described.groups
+        assert (group.group_epoch, group.assignment_epoch) == (6, 6)
+        assert {len(each.assignment.topic_partitions[0].partitions) for each in group.members} == {2}
+
+
 async def test_subscription_by_regular_expression_is_resolved_before_the_join_is_answered() -> None:
     async with serving(StaticTopics({"foo": 2, "bar": 1})) as coordinator:
         request = join("a")
@@ -195,10 +239,11 @@ async def test_group_survives_a_restart_and_sees_the_topics_of_meanwhile() -> No
 async def test_members_share_the_partitions_with_the_server_side_assignor_of_their_choice() -> None:
     async with serving(StaticTopics({"foo": 3})) as coordinator:
         await ask(coordinator, join("a", "foo", server_assignor="range"))
-        await ask(coordinator, join("b", "foo", server_assignor="range"))
-        assert (await ask(coordinator, beat("a", 1))).assignment == foo(0, 1)
+        joining = asyncio.create_task(ask(coordinator, join("b", "foo", server_assignor="range")))
+        await tick()
+        assert (await ask(coordinator, beat("a", 1))).assignment == foo(0, 1), "parked until there is a new target"
         assert (await ask(coordinator, beat("a", 1, owned=foo(0, 1).topic_partitions))).member_epoch == 2
-        assert (await ask(coordinator, beat("b", 2))).assignment == foo(2)
+        assert (await joining).assignment == foo(2), "parked until a has revoked it"
         described = await coordinator.handle(DescribeRequest(group_ids=("g",)), client_host="h")
         assert isinstance(described, DescribeResponse)
         [group] = described.groups

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 from collections.abc import Mapping
 
 import pytest
 
-from connectgroup.config.proxy import ProxyConfig
 from connectgroup.errors import ConfigError
 from connectgroup.protocol.records.consumer import TopicMetadata
-from connectgroup.proxy.server import ProxyServer
 from connectgroup.topics.broker import BrokerTopics
 
 pytestmark = pytest.mark.asyncio
@@ -29,12 +26,12 @@ class Reads:
         self._results = list(results)
         self.changes: list[Mapping[str, TopicMetadata]] = []
         self.done = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
 
-    def read(self) -> Mapping[str, TopicMetadata]:
+    async def read(self) -> Mapping[str, TopicMetadata]:
+        await asyncio.sleep(0)
         result = self._results.pop(0) if len(self._results) > 1 else self._results[0]
         if len(self._results) == 1:
-            self._loop.call_soon_threadsafe(self.done.set)
+            self.done.set()
         if isinstance(result, Exception):
             raise result
         return result
@@ -72,12 +69,18 @@ async def test_broker_that_cannot_be_reached_at_the_start_is_an_error() -> None:
     await source.close()
 
 
-async def test_error_without_confluent_kafka_names_setting_and_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "confluent_kafka.admin", None)
-    needed = r"a broker, with the extra 'kafka' installed \(pip install 'connectgroup\[kafka\]'\)"
-    with pytest.raises(ConfigError, match=f"^topics_from: got 'broker:9092'; allowed: {needed}$"):
-        BrokerTopics("broker:9092")
-    with pytest.raises(ConfigError, match=f"^--broker: got 'broker:9092'; allowed: {needed}$"):
-        ProxyServer(ProxyConfig(broker="broker:9092"))
-    with pytest.raises(ConfigError, match=f"^topics_from: got 'other:9092'; allowed: {needed}$"):
-        ProxyServer(ProxyConfig(broker="broker:9092", topics_from="other:9092"))
+async def test_change_that_is_expected_is_noticed_before_the_interval_is_over() -> None:
+    now = {"foo": topic("foo", 1)}
+
+    async def read() -> Mapping[str, TopicMetadata]:
+        return dict(now)
+
+    source = BrokerTopics("broker:9092", interval_s=3_600.0, read=read)
+    changes: asyncio.Queue[Mapping[str, TopicMetadata]] = asyncio.Queue()
+    await source.start(changes.put_nowait)
+    await changes.get()
+    source.expect_change(30.0)
+    await asyncio.sleep(0.2)
+    now["bar"] = topic("bar", 1)
+    assert set(await asyncio.wait_for(changes.get(), 10)) == {"foo", "bar"}
+    await source.close()

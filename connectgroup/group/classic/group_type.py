@@ -88,6 +88,7 @@ class ClassicGroupType:
         """JoinGroup and SyncGroup may be parked; only JoinGroup creates a group.
 
         Heartbeats have no sender here: a heartbeat of a member must not complete its JoinGroup, which is parked.
+        Requests about offsets belong to this type first, also those of a group of type ``consumer``.
         """
         match request:
             case JoinGroupRequest(group_id=group_id, member_id=member_id):
@@ -99,9 +100,13 @@ class ClassicGroupType:
             case DeleteRequest(group_ids=(group_id,)):
                 return RequestTraits(group_id=group_id)
             case OffsetFetchRequest(groups=(asked, *_)):
-                return RequestTraits(group_id=asked.group_id)
+                return RequestTraits(group_id=asked.group_id, follows=asked.member_id or "")
             case OffsetCommitRequest(group_id=group_id):
-                return RequestTraits(group_id=group_id, creates_group=request.generation_id_or_member_epoch < 0)
+                return RequestTraits(
+                    group_id=group_id,
+                    follows=request.member_id,
+                    creates_group=request.generation_id_or_member_epoch < 0,
+                )
             case _:
                 return RequestTraits(group_id=request.group_id)
 

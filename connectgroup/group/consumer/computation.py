@@ -24,12 +24,14 @@ def ensure_computation(draft: Draft, settings: ConsumerSettings, *, waited: bool
     """As ``kernel.computation.ensure_computation``.
 
     A group without members gets its empty target at once. A computation waits for regular expressions that are not
-    resolved yet: their topics are known in milliseconds, and a target without them would be wrong.
+    resolved yet: their topics are known in milliseconds, and a target without them would be wrong. It does not wait for
+    the interval while no partition is assigned: the members wait for their topic.
     """
     if draft.epoch <= draft.target_epoch:
         return ()
     if not any(draft.members()):
         return install_target(draft, (), "", COORDINATOR)
+    waited = waited or not any(draft.target(member.member_id).partitions for member in draft.members())
     return () if unresolved(draft) else rules.ensure_computation(draft, settings, waited=waited)
 
 

@@ -61,7 +61,7 @@ from .embedded import EmbeddedFormat, NoFormat
 from .heartbeat import heartbeat
 from .install import install, install_computed, prepare
 from .leave import leave, rebalance_timed_out, session_timed_out
-from .settings import COMPUTE_WAIT_MS, ConsumerServerAssignment, ConsumerSettings
+from .settings import ConsumerServerAssignment, ConsumerSettings
 from .state import Awaited, ConsumerGroup
 from .subscription import refresh, resolve
 
@@ -83,6 +83,7 @@ class ConsumerGroupType:
             source, and consumers cannot join.
         confirm_absent: whether these topics have been looked for since a request named them, and do not exist; if not,
             a read of the topics begins.
+        expect_topics: called when a member subscribes to a topic that does not exist, as far as is known.
     """
 
     name = CONSUMER
@@ -127,6 +128,7 @@ class ConsumerGroupType:
         self.settings = settings
         self.topics: Mapping[str, TopicMetadata] | None = None
         self.confirm_absent: Callable[[frozenset[str]], bool] = lambda names: True
+        self.expect_topics: Callable[[], None] = lambda: None
         self._new_id, self._match_topics = new_id, match_topics
         self._classic = ClassicRules(settings, classic or ClassicSettings(), embedded or NoFormat(), new_id)
 
@@ -136,7 +138,8 @@ class ConsumerGroupType:
     def traits(self, request: Any, client: Client = NO_CLIENT) -> RequestTraits:
         """A heartbeat re-arms the session timer of its sender when it arrives; a join does not.
 
-        A join may be parked until the target assignment that it causes is computed.
+        Each may be parked: clients of other implementations do not ask for it, and a commit of theirs on the same
+        connection ends it (``RequestTraits.follows``).
         """
         if isinstance(request, ConsumerHeartbeatRequest):
             joins = request.member_epoch == JOIN_EPOCH
@@ -144,7 +147,8 @@ class ConsumerGroupType:
             return RequestTraits(
                 group_id=request.group_id,
                 sender=request.member_id,
-                max_wait_ms=min(max(request.max_wait_ms, COMPUTE_WAIT_MS * joins), self.settings.max_park_ms),
+                max_wait_ms=min(request.max_wait_ms or self.settings.max_wait_ms, self.settings.max_park_ms),
+                yields=not request.max_wait_ms,
                 renews=session if request.member_epoch > JOIN_EPOCH else None,
                 creates_group=joins,
             )
@@ -292,8 +296,10 @@ class ConsumerGroupType:
         return Outcome(response=None, records=tuple(draft.records), timers=timers)
 
     def _heartbeat(self, draft: Draft, request: ConsumerHeartbeatRequest, client: Client) -> Outcome[Any]:
-        self._known_topics()
+        known = self._known_topics()
         validate.heartbeat(request, self.settings)
+        if request.subscribed_topic_names and not all(name in known for name in request.subscribed_topic_names):
+            self.expect_topics()
         if request.member_epoch < JOIN_EPOCH:
             return leave(draft, request, self.settings)
         return heartbeat(draft, request, self.settings, client)

@@ -39,7 +39,7 @@ from .computation import ensure_computation
 from .draft import Draft
 from .settings import ConsumerSettings
 from .state import NO_TARGET
-from .subscription import change_of, num_partitions, refresh, unresolved
+from .subscription import change_of, num_partitions, refresh
 
 
 def heartbeat(
@@ -262,16 +262,26 @@ def _step(
     differs = owned is not None and owned != after.assigned.keys()
     told = after.epoch != before.epoch and bool(member.assignors)
     response = _response(draft, member, settings, after, with_assignment=full or changed or differs or repeats or told)
-    computing = under_way(draft)
-    on_coordinator = computing is not None and computing.prepared and not computing.member_id
-    # The target assignment that a join causes is not there yet. A member without an id cannot be parked.
-    waits = joins and not after.assigned and (on_coordinator or bool(unresolved(draft)))
-    silent = request.max_wait_ms > 0 and after.epoch == request.member_epoch and response.assignment is None
+    # A join has no news before its first partitions. A member without an id cannot be parked.
+    silent = not after.assigned if joins else after.epoch == request.member_epoch and response.assignment is None
     return Outcome(
         response=response,
         records=tuple(draft.records),
         timers=(*timers, *_rebalance_timer(draft, member, before, after)),
-        parks=waits or silent,
+        parks=silent and ((request.max_wait_ms > 0 and not joins) or _waits(draft, after, member)),
+    )
+
+
+def _waits(draft: Draft, current: Current[TopicPartition], member: ConsumerMemberRecord) -> bool:
+    """Whether a member waits for a target assignment that is on its way, for the revocations of others, or a topic."""
+    computing = under_way(draft)
+    if computing is not None and computing.member_id == member.member_id:
+        return False  # it is to compute itself, which its next heartbeat is told
+    failed = computing is not None and not computing.member_id and not computing.prepared
+    return (
+        (draft.epoch > draft.target_epoch and not failed)
+        or current.state is MemberState.UNRELEASED
+        or (not current.assigned and not draft.topics.keys() >= set(member.subscribed_topic_names))
     )
 
 
@@ -317,13 +327,11 @@ def _response(
     *,
     with_assignment: bool,
 ) -> ConsumerHeartbeatResponse:
-    waits = draft.epoch > draft.target_epoch or current.state is MemberState.UNRELEASED
+    # The interval is always the configured one: librdkafka takes it as the timeout of its next heartbeat, too.
     response = ConsumerHeartbeatResponse(
         member_id=member.member_id,
         member_epoch=current.epoch,
-        heartbeat_interval_ms=settings.waiting_interval_ms(len(draft.group.members))
-        if waits
-        else settings.heartbeat_interval_ms,
+        heartbeat_interval_ms=settings.heartbeat_interval_ms,
     )
     if not with_assignment:
         return response

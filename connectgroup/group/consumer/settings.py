@@ -8,10 +8,6 @@ from enum import StrEnum
 
 from ...protocol.messages.consumer import ConsumerPrepareResponse, InstalledConsumer
 
-COMPUTE_WAIT_MS = 1_000
-"""A join waits this long for the target assignment that it causes. The clients of other implementations do not request
-to be parked: without it, a consumer that joins would get its partitions one heartbeat interval later."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerServerAssignment:
@@ -61,7 +57,6 @@ class ConsumerSettings:
     Attributes:
         session_timeout_ms: a member without a heartbeat for this long is removed.
         heartbeat_interval_ms: interval between a member's heartbeats.
-        min_heartbeat_interval_ms: interval of a member that waits in a small group; see ``waiting_interval_ms``.
         max_rebalance_timeout_ms: upper bound on the rebalance timeout that a member may request.
         failures_before_fallback: number of failed client-side computations in a row after which the server-side
             assignor runs.
@@ -69,7 +64,8 @@ class ConsumerSettings:
         server_assignors: all server-side assignors, by name.
         max_members: maximum number of members in a group.
         max_partitions: maximum number of partitions that a group may be subscribed to.
-        assignment_interval_ms: minimum time between two computations (``group.consumer.assignment.interval.ms``).
+        assignment_interval_ms: minimum time between two computations (``group.consumer.assignment.interval.ms``): the
+            members that join within it get one target assignment together.
         max_classic_members: maximum number of members of a group that becomes a classic group.
         migration_policy: which groups with members are converted.
         regex_violation: returns what is allowed instead of a regular expression, or an empty string if it is valid.
@@ -77,28 +73,25 @@ class ConsumerSettings:
 
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 5_000
-    min_heartbeat_interval_ms: int = 100
     max_rebalance_timeout_ms: int = 3_600_000
     failures_before_fallback: int = 3
     server_assignor: str = "uniform"
     server_assignors: Mapping[str, ConsumerServerAssignor] = field(default_factory=dict)
     max_members: int = 1_000
     max_partitions: int = 200_000
-    assignment_interval_ms: int = 0
+    assignment_interval_ms: int = 1_000
     max_classic_members: int = 1_000
     migration_policy: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL
     regex_violation: Callable[[str], str] = no_regex
 
-    def waiting_interval_ms(self, members: int) -> int:
-        """The heartbeat interval of a member that waits for a target assignment or for the revocations of others.
+    @property
+    def max_wait_ms(self) -> int:
+        """How long the heartbeat of a member is parked that waits for a target assignment or the revocations of others.
 
-        Its partitions would otherwise be idle for up to a whole interval after they are free. A group sends at most 500
-        such heartbeats per second.
-
-        Args:
-            members: the number of members of the group.
+        Its partitions would otherwise be idle until its next heartbeat. librdkafka gives up a heartbeat after the
+        heartbeat interval, repeats it as it was, and is fenced if the lost response had a new member epoch.
         """
-        return min(self.heartbeat_interval_ms, max(self.min_heartbeat_interval_ms, 2 * members))
+        return self.heartbeat_interval_ms // 2
 
     @property
     def max_park_ms(self) -> int:

@@ -77,6 +77,7 @@ class Driver:
                 server_assignors={"uniform": self._assign, "range": self._assign},
                 regex_violation=lambda pattern: "RE2 syntax" if pattern.startswith("(") else "",
                 max_members=members,
+                assignment_interval_ms=0,
             ),
             new_id=lambda: "generated",
             match_topics=lambda pattern, names: frozenset(

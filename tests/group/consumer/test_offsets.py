@@ -64,8 +64,7 @@ def at_epoch_4() -> Driver:
     group.ask(beat("a", 1, {"foo": (0, 1)}))
     for assignor in ("range", "uniform"):
         epoch = group.group.current("a").epoch
-        group.ask(beat("a", epoch, server_assignor=assignor))
-        group.ask(beat("a", epoch))
+        group.ask(beat("a", epoch, server_assignor=assignor))  # parked until the target assignment is there
     assert group.group.current("a").epoch == 4
     group.ask(join("c"), {"a": {"foo": (0,)}, "b": {"foo": (2,)}, "c": {"foo": (1,)}})
     group.ask(beat("a", 4))

@@ -144,17 +144,33 @@ def test_reconciliation_process() -> None:
     assert (group.state("m3"), group.group.state_name) == ("STABLE", "Stable")
 
 
-def test_member_that_waits_sends_heartbeats_more_often() -> None:
-    """A partition is not idle for a whole heartbeat interval after its owner has revoked it."""
-    without_target = Driver(foo=3)
-    without_target.plan = None
-    assert without_target.send(join("a")).heartbeat_interval_ms == 100
+def test_heartbeat_of_a_member_that_waits_is_parked_within_what_its_client_tolerates() -> None:
+    """A partition is not idle until the next heartbeat after its owner has revoked it.
+
+    librdkafka takes the interval in the response as the timeout of its requests: it is always the configured one.
+    """
     group = Driver(foo=3)
     group.ask(join("a"), A3)
     group.plan = B3
-    assert group.send(join("b")).heartbeat_interval_ms == 100, "foo-2 has not been revoked"
-    assert group.send(beat("a", 1)).heartbeat_interval_ms == 5_000
-    group.ask(beat("a", 1, {"foo": (0, 1)}))
+    joined = group.send(join("b"))
+    assert (joined.heartbeat_interval_ms, group.outcome.parks) == (5_000, True), "foo-2 has not been revoked"
     assert group.send(beat("b", 2)).heartbeat_interval_ms == 5_000
-    settings = group.group_type.settings
-    assert [settings.waiting_interval_ms(members) for members in (1, 50, 1_000, 5_000)] == [100, 100, 2_000, 5_000]
+    assert group.outcome.parks
+    traits = group.group_type.traits(beat("b", 2))
+    assert (traits.max_wait_ms, traits.yields) == (2_500, True)
+    assert group.send(beat("a", 1)).heartbeat_interval_ms == 5_000
+    assert not group.outcome.parks, "it is to revoke"
+    group.ask(beat("a", 1, {"foo": (0, 1)}))
+    assert "b" in group.group.members_to_wake
+    assert group.ask(beat("b", 2)) == (2, {"foo": (2,)})
+    assert not group.outcome.parks
+    group.send(beat("b", 2))
+    assert not group.outcome.parks, "it waits for nothing"
+
+
+def test_join_is_not_parked_when_the_assignor_has_failed() -> None:
+    group = Driver(foo=3)
+    group.plan = None
+    group.send(join("a"))
+    group.send(join("a"))
+    assert not group.outcome.parks

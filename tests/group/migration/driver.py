@@ -76,7 +76,7 @@ class Driver:
     def __init__(self, partitions: int = 4, **settings: Any) -> None:
         ids = count(1)
         classic = ClassicSettings(initial_rebalance_delay_ms=0)
-        consumer = ConsumerSettings(server_assignors=ASSIGNORS, **settings)
+        consumer = ConsumerSettings(**{"server_assignors": ASSIGNORS, "assignment_interval_ms": 0, **settings})
         self.classic = ClassicGroupType(classic, new_id=lambda: str(next(ids)))
         self.consumer = ConsumerGroupType(consumer, new_id=lambda: str(next(ids)), embedded=embedded, classic=classic)
         self.consumer.topics = {TOPIC: TopicMetadata(topic_id=TOPIC_ID, topic_name=TOPIC, num_partitions=partitions)}

@@ -93,8 +93,7 @@ def _heartbeats_differ(
         metadata=response.assignor_metadata,
     )
     yield from unequal("assignor", (response.assignor_name, word), (expected.assignor, expected.share))
-    interval_ms = settings.min_heartbeat_interval_ms if expected.waits else settings.heartbeat_interval_ms
-    yield from unequal("heartbeat interval", response.heartbeat_interval_ms, interval_ms)
+    yield from unequal("heartbeat interval", response.heartbeat_interval_ms, settings.heartbeat_interval_ms)
 
 
 def _descriptions_differ(model: ConsumerModel, response: ConsumerDescribeResponse) -> Iterator[Difference]:

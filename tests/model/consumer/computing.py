@@ -69,6 +69,10 @@ class ConsumerComputing(Computing):
         topics = set().union(*map(self.subscribed, self.members.values()))
         return {Unit(name, n): 0 for name, count in self.topics.values() if name in topics for n in range(count)}
 
+    def interval_left_ms(self) -> int:
+        """No interval while no partition is assigned: the members wait for their topic."""
+        return super().interval_left_ms() if any(share.units for share in self.target.values()) else 0
+
     def refresh(self) -> None:
         """Subscribed topics that are new, deleted, or have more partitions advance the group epoch."""
         used = {subscription(member).regex for member in self.members.values()}

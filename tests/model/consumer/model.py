@@ -172,18 +172,25 @@ class ConsumerModel(ConsumerComputing):
         )
         share, listed = self.share(who), any(info.name == self.assignor for info in member.assignors)
         named = tell and listed and share != MemberTarget() and member.epoch == self.target_epoch
-        computing = self.computation is not None and self.computation.prepared and not self.computation.who
+        silent = not member.assigned if joins else member.epoch == request.member_epoch and not tell
         return Reply(
             member_id=who,
             epoch=member.epoch,
             units=dict(member.assigned) if tell else None,
             share=share if named else MemberTarget(),
             assignor=self.assignor if named else "",
-            waits=self.epoch > self.target_epoch or member.state == UNRELEASED,
-            parks=not member.assigned and (computing or self.unresolved())
-            if joins
-            else request.max_wait_ms > 0 and member.epoch == request.member_epoch and not tell,
+            parks=silent and ((request.max_wait_ms > 0 and not joins) or self.waits(who)),
         )
+
+    def waits(self, who: str) -> bool:
+        """Whether a member waits for a target assignment that is on its way, or for the revocations of others."""
+        member, computing = self.members[who], self.computation
+        if computing is not None and computing.who == who:
+            return False
+        failed = computing is not None and not computing.who and not computing.prepared
+        missing = subscription(member).names - self.topics.keys()
+        waits_for_topic = not member.assigned and bool(missing)
+        return (self.epoch > self.target_epoch and not failed) or member.state == UNRELEASED or waits_for_topic
 
     def step(self, who: str, shown: int, owned: frozenset[Unit] | None) -> None:
         """Revoke first, at an unchanged epoch; then advance to the target epoch and assign free partitions (CA-*).

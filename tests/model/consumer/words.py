@@ -76,14 +76,12 @@ class Reply(Expected):
     Attributes:
         member_id: of a heartbeat: a member id that the coordinator may have generated.
         assignor: of a heartbeat: the client-side assignor whose metadata the response contains, or empty.
-        waits: of a heartbeat: the member waits for a target assignment or for the revocations of others.
         parks: of a heartbeat: whether it may be parked.
         codes: of an OffsetCommit: the error of each partition.
     """
 
     member_id: str = ""
     assignor: str = ""
-    waits: bool = False
     parks: bool = False
     codes: dict[tuple[str, int], int] = field(default_factory=dict)
 
