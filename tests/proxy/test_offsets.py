@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import socket
 import struct
@@ -21,6 +22,7 @@ from connectgroup.protocol.messages.offsets import (
     TopicCommit,
     TopicToFetch,
 )
+from connectgroup.topics.broker import MetadataReader
 from connectgroup.wire.apis import APIS, decode_response, encode_request
 from connectgroup.wire.framing import frame
 from tests.integration.processes import wait
@@ -45,6 +47,7 @@ class Cluster:
         from confluent_kafka.admin import AdminClient
 
         self.bootstrap = bootstrap
+        self._broker = broker.bootstrap
         self._admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         self._through = AdminClient({"bootstrap.servers": bootstrap})
         self.topic = f"offsets-{next(_NUMBERS)}"
@@ -69,15 +72,13 @@ class Cluster:
         wait(f"topic {topic} to be gone", lambda: self.topic_id(topic) is None)
 
     def topic_id(self, topic: str) -> str | None:
-        from confluent_kafka import KafkaException
+        async def read() -> str | None:
+            reader = MetadataReader(self._broker)
+            found = (await reader.read()).get(topic)
+            reader.close()
+            return found.topic_id if found is not None else None
 
-        from connectgroup.topics.broker import read_topics
-
-        try:
-            found = read_topics(self._admin).get(topic)
-        except KafkaException:
-            return None
-        return found.topic_id if found is not None else None
+        return asyncio.run(read())
 
     def ask(self, request: Any, version: int) -> Any:
         """Send one request on a new connection; return its response."""
