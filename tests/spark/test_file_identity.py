@@ -6,17 +6,21 @@ import gzip
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from connectgroup.dataplane.columns import from_ddl
 from connectgroup.dataplane.errors import SourceError
 from connectgroup.dataplane.ownership import Position, metadata_of, ranges_between
 from connectgroup.spark.sources.catalog import is_slice_of
+from connectgroup.spark.sources.dialect import Dialect
+from connectgroup.spark.sources.files import FileSource
 from connectgroup.spark.sources.identity import Identity
 from connectgroup.spark.sources.listing import read_bytes
-from connectgroup.spark.sources.parts import next_fields
+from connectgroup.spark.sources.parts import next_fields, read_part
 from connectgroup.spark.sources.planner import FileRules, Planner
 
 
@@ -44,13 +48,17 @@ class Reader:
         return dict(self.store)
 
     def read(self) -> str:
-        """Read and commit all batches; return the bytes in the order of the slices."""
+        """Read and commit all batches; return the lines in the order of the slices."""
         text = ""
         while (end := self.planner.advance(self.at)) != self.at:
             for part in ranges_between(self.at, end):
                 assert metadata_of(part.end)
-                file = self.planner.file_of(part.slice)
-                text += read_bytes(self.root, type(part)(slice=file, start=part.start, end=part.end)).decode()
+                named = replace(part, slice=self.planner.file_of(part.slice))
+                if named.slice.endswith(".gz"):
+                    batches = read_part(self.root, named, from_ddl("value STRING"), Dialect("text"))
+                    text += "".join(f"{line}\n" for batch in batches for line in batch["value"].to_pylist())
+                else:
+                    text += read_bytes(self.root, named).decode()
             self.at = end
             self.store.update(end)
         return text
@@ -187,6 +195,159 @@ def test_file_moved_from_another_disk_is_not_read_again(tmp_path: Path) -> None:
     shutil.copy2(tmp_path / "a", tmp_path / "b")
     (tmp_path / "a").unlink()
     assert Reader(tmp_path, store).read() == ""
+
+
+LINES = "".join(f"line {n}\n" for n in range(200))
+
+
+def reread(reader: Reader, restarts: bool, **rules: Any) -> Reader:
+    return Reader(reader.root, reader.store, **rules) if restarts else reader
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("identity", ["content", "name", "inode"])
+def test_nightly_export_with_the_rows_of_yesterday_and_more_is_read_whole(
+    tmp_path: Path, identity: str, restarts: bool
+) -> None:
+    append(tmp_path / "monday", LINES)
+    reader = Reader(tmp_path, {}, identity=identity)
+    assert reader.read() == LINES
+    (tmp_path / "monday").rename(tmp_path.parent / f"{tmp_path.name}-archive")
+    append(tmp_path / "tuesday", LINES + "more\n")
+    assert reread(reader, restarts, identity=identity).read() == LINES + "more\n"
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize(("identity", "found"), [("content", "more\n"), ("inode", LINES + "more\n")])
+def test_file_that_takes_the_place_of_another_is_new_by_its_inode(
+    tmp_path: Path, identity: str, found: str, restarts: bool
+) -> None:
+    """An export that is written anew under its name; and by content, a file that a program writes anew to append."""
+    append(tmp_path / "a", LINES)
+    reader = Reader(tmp_path, {}, identity=identity)
+    assert reader.read() == LINES
+    append(tmp_path / "a.tmp", LINES + "more\n")
+    (tmp_path / "a.tmp").rename(tmp_path / "a")
+    reader = reread(reader, restarts, identity=identity)
+    assert reader.read() == found
+    append(tmp_path / "a", "last\n")
+    assert reread(reader, restarts, identity=identity).read() == "last\n"
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("identity", ["content", "inode"])
+def test_new_log_with_the_first_lines_of_the_rotated_one_is_read_whole(
+    tmp_path: Path, identity: str, restarts: bool
+) -> None:
+    append(tmp_path / "log", "version 1\n")
+    reader = Reader(tmp_path, {}, identity=identity)
+    assert reader.read() == "version 1\n"
+    append(tmp_path / "log", "late\n")
+    (tmp_path / "log").rename(tmp_path / "log.1")
+    append(tmp_path / "log", "version 1\nearly\n")
+    assert sorted(reread(reader, restarts, identity=identity).read().splitlines()) == ["early", "late", "version 1"]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_renamed_file_is_read_again_if_its_name_is_its_identity(tmp_path: Path, restarts: bool) -> None:
+    append(tmp_path / "a", "one\n")
+    reader = Reader(tmp_path, {}, identity="name")
+    assert reader.read() == "one\n"
+    (tmp_path / "a").rename(tmp_path / "b")
+    append(tmp_path / "b", "two\n")
+    reader = reread(reader, restarts, identity="name")
+    assert reader.read() == "one\ntwo\n"
+    append(tmp_path / "b", "three\n")
+    assert reread(reader, restarts, identity="name").read() == "three\n"
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("identity", ["content", "name", "inode"])
+@pytest.mark.parametrize("more", ["", "more\n"])
+def test_content_that_comes_back_is_read_again(tmp_path: Path, identity: str, restarts: bool, more: str) -> None:
+    reader = Reader(tmp_path, {}, identity=identity, on_rewrite="read")
+    for number, text in enumerate(("one\n", "other\n", "one\n" + more, "other\n", "one\n")):
+        (tmp_path / "a").write_text(text)
+        os.utime(tmp_path / "a", (number, number))
+        reader = reread(reader, restarts, identity=identity, on_rewrite="read")
+        assert reader.read() == text
+        assert reader.read() == ""
+    assert sorted(reader.store) == ["a", "a#2", "a#3", "a#4", "a#5"]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("on_rewrite", ["fail", "read"])
+def test_log_that_is_copied_and_truncated_is_read_once(tmp_path: Path, restarts: bool, on_rewrite: str) -> None:
+    """logrotate's copytruncate: lines that came after the last batch are in the copy alone."""
+    append(tmp_path / "app.log", LINES)
+    reader = Reader(tmp_path, {}, on_rewrite=on_rewrite)
+    assert reader.read() == LINES
+    for round_ in range(3):
+        append(tmp_path / "app.log", f"late {round_}\n")
+        if (tmp_path / "app.log.1").exists():
+            (tmp_path / "app.log.1").rename(tmp_path / f"app.log.{round_ + 1}")
+        shutil.copy(tmp_path / "app.log", tmp_path / "app.log.1")
+        (tmp_path / "app.log").write_text("")
+        append(tmp_path / "app.log", f"new {round_}\n")
+        reader = reread(reader, restarts, on_rewrite=on_rewrite)
+        assert sorted(reader.read().split()) == sorted(f"late {round_} new {round_}".split())
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("late", ["", "late\n"])
+@pytest.mark.parametrize("keeps", [False, True])
+def test_rotated_log_that_is_compressed_is_read_once(tmp_path: Path, restarts: bool, late: str, keeps: bool) -> None:
+    """Lines that came between the last batch and the compression are read from the compressed file."""
+    append(tmp_path / "app.log", LINES)
+    reader = Reader(tmp_path, {})
+    assert reader.read() == LINES
+    (tmp_path / "app.log").rename(tmp_path / "app.log.1")
+    append(tmp_path / "app.log", "new\n")
+    reader = reread(reader, restarts)
+    assert reader.read() == "new\n"
+    append(tmp_path / "app.log.1", late)
+    (tmp_path / "app.log.1.gz").write_bytes(gzip.compress((LINES + late).encode()))
+    if not keeps:
+        (tmp_path / "app.log.1").unlink()
+    reader = reread(reader, restarts)
+    assert reader.read() == late
+    (tmp_path / "app.log.1.gz").rename(tmp_path / "app.log.2.gz")
+    reader = reread(reader, restarts)
+    assert reader.read() == ""
+    assert reader.planner.lag(reader.at).files == 0
+    shown = [FileSource.partition_of(name, at) for name, at in reader.store.items()]
+    assert ({"slice": "app.log.1.gz"}, "app.log") in [(name, at.get("packed.from")) for name, at in shown]
+    for name, at in shown:
+        assert FileSource.slice_of(name, at) == (name["slice"], at["position"])
+    other = "".join(f"other {n}\n" for n in range(200))
+    (tmp_path / "app.log.3.gz").write_bytes(gzip.compress(other.encode()))
+    assert reread(reader, restarts).read() == other
+
+
+def test_log_of_one_task_that_is_compressed_to_the_name_of_another_is_read_once(tmp_path: Path) -> None:
+    store: dict[str, int] = {}
+    name = next(f"{n}.log" for n in range(100) if is_slice_of(f"{n}.log", 0, 2) and is_slice_of(f"{n}.log.gz", 1, 2))
+    append(tmp_path / name, LINES)
+    tasks = [Reader(tmp_path, store, task=task, tasks=2) for task in range(2)]
+    assert [task.read() for task in tasks] == [LINES, ""]
+    (tmp_path / f"{name}.gz").write_bytes(gzip.compress((LINES + "late\n").encode()))
+    (tmp_path / name).unlink()
+    assert [task.read() for task in tasks] == ["", "late\n"]
+
+
+def test_offsets_show_the_file_of_a_slice_that_has_another_name(tmp_path: Path) -> None:
+    store: dict[str, int] = {}
+    append(tmp_path / "log", "one\n")
+    reader = Reader(tmp_path, store)
+    reader.read()
+    (tmp_path / "log").rename(tmp_path / "log.1")
+    append(tmp_path / "log.1", "two\n")
+    append(tmp_path / "log", "new\n")
+    reader.read()
+    assert [FileSource.partition_of(name, at) for name, at in sorted(store.items())] == [
+        ({"slice": "log"}, {"position": 8, "file": "log.1"}),
+        ({"slice": "log#2"}, {"position": 4, "file": "log"}),
+    ]
 
 
 def test_offsets_without_metadata_still_load(tmp_path: Path) -> None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from .identity import Identity, Index, identities_in, stats_of
+from ...dataplane.real_paths import open_below
+from .identity import Identity, IdentityMode, Index, decompressed_head, identities_in, stats_of
 
 _DIGIT: Final = re.compile(r"[0-9]")
 _CIRCLE: Final = 1 << 64
@@ -51,6 +52,12 @@ def _without_generations(name: str) -> str:
         end = at - 1
 
 
+def _generation(name: str) -> int:
+    """Return the number of a slice among those of one name."""
+    number = name.rpartition("#")[2] if "#" in name else ""
+    return int(number) if number.isdecimal() else 1
+
+
 class Catalog:
     """The slices of one task, and the files they are.
 
@@ -65,6 +72,7 @@ class Catalog:
         positions: Mapping[str, int],
         owns: Callable[[str], bool],
         others: Callable[[], Mapping[str, int]] | None = None,
+        mode: IdentityMode = "content",
     ) -> None:
         """Store the arguments.
 
@@ -73,14 +81,16 @@ class Catalog:
             positions: the position of each slice of this task; its metadata have the file's identity.
             owns: whether a slice belongs to this task.
             others: returns the committed positions of all tasks. Null: this task is the only one.
+            mode: what makes a file the one that was read before.
         """
-        self._root, self._owns, self._others = root, owns, others
+        self._root, self._owns, self._others, self._mode = root, owns, others, mode
         self._identities = identities_in(positions)
         self._file_of = {name: self._identities[name].file if name in self._identities else name for name in positions}
         self._lost: set[str] = set()
         self._inodes: dict[str, int] = {}
         self._ever: set[int] = set()
         self._suspected: set[str] = set()
+        self._maybe_packed: set[str] = set()
         self._theirs: dict[str, int] = {}
         self._their_index: Index | None = None
         self.stats: dict[str, os.stat_result] = {}
@@ -97,22 +107,21 @@ class Catalog:
         names = sorted(inodes)
         known = set(self._file_of.values())
         self.stats = stats_of(self._root, [name for name in names if name in known or self._owns(name)])
-        present = inodes.keys()
-        found = self._unchanged(present)
+        found = self._unchanged(inodes)
         fresh = [name for name in names if name not in self._inodes and name not in found]
         lost = {name for name, file in self._file_of.items() if found.get(file) != name and name in self._identities}
         if lost - self._lost:  # Each file may be one of them, also those that other slices have had.
             fresh = [name for name in names if name not in found]
         self._lost = lost
-        if lost and fresh:
-            self._find_renamed(fresh, found)
+        if lost and fresh and self._mode != "name":
+            self._find_renamed(fresh, found, inodes)
         self._inodes = dict(inodes)
         self._ever.update(inodes.values())
         former = {file: name for name, file in self._file_of.items() if name in self._lost}
         self.rewritten = {}
         for name in names:
             if name not in found and self._owns(name):
-                if name in former:
+                if name in former and self._is_rewritten(name, former[name]):
                     self.rewritten[name] = former[name]
                 found[name] = self.new_slice(name)
         return found
@@ -128,14 +137,18 @@ class Catalog:
     def belongs_to_another(self, file: str) -> bool:
         """Whether another task has read a file under the name it had before."""
         found = self.stats.get(file)
-        if self._others is None or found is None or file not in self._suspected:
+        if self._others is None or found is None or file not in self._suspected or self._mode == "name":
             return False
         if self._theirs.get(file) == found.st_ino:
             return True
         if self._their_index is None:
-            theirs = {name: at for name, at in self._others().items() if not self._owns(name)}
-            self._their_index = Index(identities_in(theirs).items())
-        for _, identity in self._their_index.find(self._root, file, found):
+            self._their_index = Index(self._identities_of_others().items())
+
+        def may_be(_: str, identity: Identity) -> bool:
+            was_truncated = self._inodes.get(identity.file) == identity.inode
+            return identity.may_be_renamed_to(found, self._mode, was_truncated=was_truncated)
+
+        for _, identity in self._their_index.find(self._root, file, may_be):
             former = self._root / identity.file
             try:
                 status = former.stat()
@@ -148,6 +161,59 @@ class Catalog:
         self._suspected.discard(file)
         return False
 
+    def packed(self, file: str, codec: str) -> tuple[str, int] | None:
+        """Return the slice whose file a new compressed file was made of, and the bytes that were read of that.
+
+        None if it was made of none. That file is gone, or has the name without the ending. A rotated log is compressed
+        after it was read: without this, it would be read again.
+        """
+        if self._mode != "content":
+            return None
+        known = dict(self._identities)
+        lost = {name for name in known if name in self._lost or self._file_of[name] not in self._inodes}
+        if self._others is not None and file in self._maybe_packed:
+            self._maybe_packed.discard(file)
+            theirs = self._identities_of_others()
+            lost |= {name for name, identity in theirs.items() if not self._has_file(identity)}
+            known |= theirs
+        taken = {identity.packed_from for identity in known.values()}
+        plain = file.rpartition(".")[0]
+        choice = [
+            (name, identity)
+            for name, identity in known.items()
+            if identity.read and name not in taken and (name in lost or self._file_of.get(name, identity.file) == plain)
+        ]
+        if not choice:
+            return None
+        try:
+            with open_below(self._root, file) as opened:
+                head = decompressed_head(opened, codec)
+            for name, identity in sorted(choice, key=lambda each: -each[1].read):
+                if identity.begins_with(head):
+                    with open_below(self._root, file) as opened:
+                        if identity.has_content_of_packed(opened, codec):
+                            return name, identity.read
+        except OSError:
+            pass  # The planner reports the error when it opens the file.
+        return None
+
+    def _identities_of_others(self) -> dict[str, Identity]:
+        assert self._others is not None
+        return identities_in({name: at for name, at in self._others().items() if not self._owns(name)})
+
+    def _has_file(self, identity: Identity) -> bool:
+        """Whether the file of another task's slice still has its name."""
+        try:
+            found = (self._root / identity.file).stat()
+        except OSError:
+            return False
+        return identity.is_in(self._root, identity.file, found)
+
+    def _is_rewritten(self, file: str, name: str) -> bool:
+        """Whether a file was rewritten in place; by inode, one that has replaced another is a new file."""
+        identity, found = self._identities.get(name), self.stats.get(file)
+        return self._mode != "inode" or identity is None or found is None or found.st_ino == identity.inode
+
     def _suspect(self, inodes: Mapping[str, int]) -> None:
         """Note the new names of which another task may have read the file: to ask the sink for each would be slow.
 
@@ -156,38 +222,61 @@ class Catalog:
         """
         is_new = {name: inode for name, inode in inodes.items() if self._inodes.get(name) != inode}
         has_moved = not self._inodes or any(inodes.get(name) != inode for name, inode in self._inodes.items())
-        self._suspected |= {name for name, inode in is_new.items() if has_moved or inode in self._ever}
-        self._suspected &= inodes.keys()
+        suspected = {name for name, inode in is_new.items() if has_moved or inode in self._ever}
+        self._suspected = (self._suspected | suspected) & inodes.keys()
+        self._maybe_packed = (self._maybe_packed | suspected) & inodes.keys()
 
-    def _unchanged(self, present: Collection[str]) -> dict[str, str]:
+    def _unchanged(self, inodes: Mapping[str, int]) -> dict[str, str]:
         """Return the slices whose file still has its name, by file."""
         found: dict[str, str] = {}
+        everywhere, superseded = set(inodes.values()), self._superseded()
         for name, file in self._file_of.items():
-            if file not in present:
+            if file not in inodes:
                 continue
             identity, status = self._identities.get(name), self.stats.get(file)
-            if (
-                identity is None
-                or status is None
-                or identity.is_unchanged(status)
-                or identity.is_in(self._root, file, status)
-            ):
-                other = self._identities.get(found.get(file, ""))
-                # Two slices of one name, and what was read of the one is the beginning of the other.
-                is_longer = identity is not None and (other is None or other.read < identity.read)
-                if file not in found or is_longer:
-                    found[file] = name
+            if not (identity is None or status is None or identity.is_unchanged(status)):
+                has_other_inode = status.st_ino != identity.inode
+                if name in superseded or (has_other_inode and self._mode == "inode"):
+                    continue
+                if has_other_inode and self._mode == "content" and identity.inode in everywhere:
+                    continue  # Renamed: the file that has the name now only begins in the same way.
+                if not identity.is_in(self._root, file, status):
+                    continue
+            other = self._identities.get(found.get(file, ""))
+            # Two slices of one name, and what was read of the one is the beginning of the other.
+            is_longer = identity is not None and (other is None or other.read < identity.read)
+            if file not in found or is_longer or found[file] in superseded:
+                found[file] = name
         return found
 
-    def _find_renamed(self, files: Sequence[str], found: dict[str, str]) -> None:
+    def _superseded(self) -> set[str]:
+        """Return the slices whose file has the name of a later slice, which was rewritten in place or replaced it."""
+        families: dict[str, list[str]] = {}
+        for name in self._file_of:
+            if "#" in name and (base := _without_generations(name)) != name:
+                families.setdefault(base, [base] if base in self._file_of else []).append(name)
+        found: set[str] = set()
+        for family in families.values():
+            files: set[str] = set()
+            for name in sorted(family, key=_generation, reverse=True):
+                if self._file_of[name] in files:
+                    found.add(name)
+                files.add(self._file_of[name])
+        return found
+
+    def _find_renamed(self, files: Sequence[str], found: dict[str, str], inodes: Mapping[str, int]) -> None:
         index = Index((name, self._identities[name]) for name in self._lost)
-        stats = stats_of(self._root, files)
-        for file, status in stats.items():
+        for file, status in stats_of(self._root, files).items():
+
+            def may_be(name: str, identity: Identity, file: str = file, status: os.stat_result = status) -> bool:
+                if name not in self._lost or self._file_of[name] == file:
+                    return False
+                was_truncated = inodes.get(identity.file) == identity.inode
+                return identity.may_be_renamed_to(status, self._mode, was_truncated=was_truncated)
+
             # The inode first: several lost slices may have begun with the same bytes.
             matches = [
-                (identity.inode != status.st_ino, name)
-                for name, identity in index.find(self._root, file, status)
-                if name in self._lost
+                (identity.inode != status.st_ino, name) for name, identity in index.find(self._root, file, may_be)
             ]
             if matches:
                 name = min(matches)[1]

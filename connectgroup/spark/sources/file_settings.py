@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zoneinfo
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
@@ -12,7 +12,20 @@ from ...dataplane.columns import from_ddl
 from ...dataplane.settings import PluginSettings, require_absolute
 from ...errors import ConfigError
 from .dialect import ENCODINGS, Dialect, Drift, Format
+from .identity import IdentityMode
 from .planner import FileRules
+
+IDENTITY: Final = (
+    "content, name, inode: what makes a file the one that was read before, so that only what follows is read. It begins"
+    " with what was read and: content: has its name, or was renamed (with its inode, or with its time of change and"
+    " nothing new), or is the copy or the compressed file that a log was rotated to; name: has its name; a file of"
+    " another name is read from its start, also a renamed one; inode: has its inode; a file that takes the place of"
+    " another one is read from its start, also one that begins in the same way. The offsets show the file of a slice"
+    " that has another name"
+)
+ON_REWRITE: Final = (
+    "fail, read: whether a file that no longer begins with what was read of it fails the task or is read as a new file"
+)
 
 
 class FileSettings(PluginSettings):
@@ -72,13 +85,8 @@ class FileSettings(PluginSettings):
         ),
     ] = "wait"
     final_newline_ms: Annotated[int, Field(ge=0, le=604_800_000, description="0 to 604800000")] = 60_000
-    on_rewrite: Annotated[
-        Literal["fail", "read"],
-        Field(
-            description="fail, read: whether a file that no longer begins with what was read of it fails the task or is"
-            " read as a new file. A renamed file is the same file"
-        ),
-    ] = "fail"
+    identity: Annotated[IdentityMode, Field(description=IDENTITY)] = "content"
+    on_rewrite: Annotated[Literal["fail", "read"], Field(description=ON_REWRITE)] = "fail"
     max_bytes_per_batch: Annotated[
         int,
         Field(
@@ -130,6 +138,7 @@ class FileSettings(PluginSettings):
         """Which files are read, and what becomes of unusual ones."""
         return FileRules(
             pattern=self.file_pattern,
+            identity=self.identity,
             on_rewrite=self.on_rewrite,
             final_newline=self.final_newline,
             final_newline_ms=self.final_newline_ms,

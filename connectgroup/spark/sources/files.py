@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ...connector import Lag
 from ...dataplane.columns import Column, Columns, from_ddl, to_ddl
@@ -23,7 +23,7 @@ from ...errors import NO_VALUE, ConfigError
 from .catalog import is_slice_of
 from .dialect import EVOLVE_BYTES, codec_of
 from .file_settings import FileSettings
-from .identity import Identity
+from .identity import Identity, partition_of_file, without_file
 from .listing import divided, list_inodes
 from .mapped import MappedBatches
 from .planner import Planner
@@ -87,6 +87,14 @@ class FileSource(Source):
         list_inodes(root, "", {})
         infers = settings.format != "text" and (settings.schema_ is None or settings.schema_drift == "evolve")
         return cls(settings=settings, columns=_columns(settings, root), task=task, tasks=tasks, infers=infers)
+
+    @classmethod
+    def partition_of(cls, slice_name: str, position: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        return partition_of_file(slice_name, position)
+
+    @classmethod
+    def slice_of(cls, partition: Mapping[str, Any], offset: Mapping[str, Any] | None) -> tuple[str, int | None]:
+        return super(FileSource, cls).slice_of(partition, without_file(offset))
 
     @property
     def root(self) -> Path:

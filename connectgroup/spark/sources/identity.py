@@ -1,8 +1,8 @@
-"""Recognizes a file by what was read of it, not by its name.
+"""Recognizes a file by what was read of it, and by its name or inode, as the user chooses (``IdentityMode``).
 
-The identity of a file is a fingerprint: a digest of the first KiB and of the last 4 KiB of what was read. It is
+The identity of a file has a fingerprint: a digest of the first KiB and of the last 4 KiB of what was read. It is
 committed with the position, as its metadata. A renamed file has the same fingerprint; a file that was rewritten in
-place has another one. Inode and time of the last change are hints: equal ones save reading the file again.
+place has another one. Equal inodes and times of the last change save reading the file again.
 """
 
 from __future__ import annotations
@@ -10,16 +10,24 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, BinaryIO, Final, Literal
 
 from ...dataplane.ownership import metadata_of
 from ...dataplane.real_paths import open_below
 
+IdentityMode = Literal["content", "name", "inode"]
+"""What makes a file the one that was read before, beside that it begins with what was read.
+
+``content``: nothing else, if it has its name; under another name its inode, or its time of change.
+``name``: its name. A file of another name is new, also one that was renamed.
+``inode``: its inode. A file of another inode is new, also one with the same name and the same beginning.
+"""
 HEAD_BYTES: Final = 1024
 TAIL_BYTES: Final = 4096
+_BLOCK_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +41,8 @@ class Identity:
         read: number of bytes read, from the start.
         head: digest of the first ``HEAD_BYTES`` of them.
         tail: digest of the last ``TAIL_BYTES`` of them.
+        packed_from: the slice of the file that this compressed file was made of; empty: not known.
+        skip: the decompressed bytes that were read of that file, before it was compressed.
     """
 
     file: str
@@ -41,9 +51,11 @@ class Identity:
     read: int
     head: str
     tail: str
+    packed_from: str = ""
+    skip: int = 0
 
     @classmethod
-    def of(cls, descriptor: int, file: str, read: int) -> Identity:
+    def of(cls, descriptor: int, file: str, read: int, *, packed_from: str = "", skip: int = 0) -> Identity:
         """Return the identity of an open file of which ``read`` bytes have been read."""
         found = os.fstat(descriptor)
         return cls(
@@ -53,6 +65,8 @@ class Identity:
             read=read,
             head=_digest(os.pread(descriptor, min(read, HEAD_BYTES), 0)),
             tail=_tail(descriptor, read),
+            packed_from=packed_from,
+            skip=skip,
         )
 
     @classmethod
@@ -65,7 +79,8 @@ class Identity:
 
     def metadata(self, **more: str) -> str:
         """Return the identity as metadata of a position."""
-        return json.dumps({"identity": asdict(self), **more}, separators=(",", ":"))
+        plain = {name: value for name, value in asdict(self).items() if value or name not in ("packed_from", "skip")}
+        return json.dumps({"identity": plain, **more}, separators=(",", ":"))
 
     def has_content_of(self, descriptor: int) -> bool:
         """Whether an open file begins with what was read."""
@@ -89,16 +104,49 @@ class Identity:
         except OSError:
             return True  # The planner reports the error when it opens the file.
 
-    def may_be_renamed_to(self, found: os.stat_result) -> bool:
+    def begins_with(self, head: bytes) -> bool:
+        """Whether the first KiB of a file is that of what was read."""
+        length = min(self.read, HEAD_BYTES)
+        return len(head) >= length and _digest(head[:length]) == self.head
+
+    def has_content_of_packed(self, file: BinaryIO, codec: str) -> bool:
+        """Whether a compressed file begins, when it is decompressed, with what was read."""
+        import pyarrow as pa
+
+        try:
+            stream = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), codec)
+            head = stream.read(min(self.read, HEAD_BYTES))
+            if len(head) < min(self.read, HEAD_BYTES) or _digest(head) != self.head:
+                return False
+            at, tail = len(head), head
+            while at < self.read and (block := stream.read(min(_BLOCK_BYTES, self.read - at))):
+                at += len(block)
+                tail = (tail + block)[-TAIL_BYTES:]
+        except (OSError, pa.ArrowException):
+            return False  # Damaged, or not complete: the reader reports it.
+        return at == self.read and _digest(tail) == self.tail
+
+    def may_be_renamed_to(self, found: os.stat_result, mode: IdentityMode, *, was_truncated: bool = False) -> bool:
         """Whether a file of another name, with the same content, counts as this one and not as a new file.
 
-        A file of which everything was read must have its time of change too: a new file with the content of a deleted
-        one, as a status file that is written each day, is new. A file that has grown must have its inode, or be one of
-        which at least a KiB was read.
+        It has its inode; or, as it was moved from another disk, the time of change of a file of which everything was
+        read. A file with only the same content is new: a status file that is written each day, an export with the rows
+        of yesterday and more.
+
+        Args:
+            found: the status of the other file.
+            mode: what makes a file the same.
+            was_truncated: whether this file still has its name, and other content: then the other one is the copy that
+                was made before (logrotate's ``copytruncate``).
         """
-        if found.st_size == self.read:
-            return found.st_mtime_ns == self.mtime_ns
-        return found.st_size > self.read and (found.st_ino == self.inode or self.read >= HEAD_BYTES)
+        if found.st_ino == self.inode and found.st_size >= self.read:
+            # An inode is used again: a new file has another time of change.
+            return mode == "inode" or found.st_size > self.read or found.st_mtime_ns == self.mtime_ns
+        if mode == "inode":
+            return False
+        return (found.st_size == self.read and found.st_mtime_ns == self.mtime_ns) or (
+            was_truncated and found.st_size >= self.read
+        )
 
 
 class Index:
@@ -111,8 +159,16 @@ class Index:
             self._by_head.setdefault((min(identity.read, HEAD_BYTES), identity.head), {})[name] = identity
         self._lengths = sorted({length for length, _ in self._by_head}, reverse=True)
 
-    def find(self, root: Path, file_name: str, found: os.stat_result) -> Iterator[tuple[str, Identity]]:
-        """Yield the slices that a file below a directory may be, longest first; none if it cannot be opened."""
+    def find(
+        self, root: Path, file_name: str, accepts: Callable[[str, Identity], bool]
+    ) -> Iterator[tuple[str, Identity]]:
+        """Yield the slices whose content a file below a directory has, longest first; none if it cannot be opened.
+
+        Args:
+            root: the directory.
+            file_name: the file.
+            accepts: whether a slice comes into question.
+        """
         try:
             with open_below(root, file_name) as file:
                 head = os.pread(file.fileno(), HEAD_BYTES, 0)
@@ -120,10 +176,20 @@ class Index:
                     if length > len(head):
                         continue
                     for name, identity in self._by_head.get((length, _digest(head[:length])), {}).items():
-                        if identity.may_be_renamed_to(found) and identity.has_content_of(file.fileno()):
+                        if accepts(name, identity) and identity.has_content_of(file.fileno()):
                             yield name, identity
         except OSError:
             return
+
+
+def decompressed_head(file: BinaryIO, codec: str) -> bytes:
+    """Return the first KiB of a compressed file, decompressed; nothing if it cannot be."""
+    import pyarrow as pa
+
+    try:
+        return bytes(pa.CompressedInputStream(pa.PythonFile(file, mode="r"), codec).read(HEAD_BYTES))
+    except (OSError, pa.ArrowException):
+        return b""
 
 
 def identities_in(positions: Mapping[str, int]) -> dict[str, Identity]:
@@ -150,3 +216,20 @@ def _tail(descriptor: int, read: int) -> str:
 
 def _digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=12).hexdigest()
+
+
+def partition_of_file(slice_name: str, position: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the ``partition_of`` of a slice that is a file: with the file, if it has another name than the slice."""
+    identity = Identity.from_metadata(metadata_of(position))
+    offset: dict[str, Any] = {"position": int(position)}
+    if identity is not None and identity.file != slice_name:
+        offset["file"] = identity.file
+    if identity is not None and identity.packed_from:
+        offset["packed.from"] = identity.packed_from
+    return {"slice": slice_name}, offset
+
+
+def without_file(offset: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Return an offset without what ``partition_of_file`` adds to the position."""
+    shown = ("file", "packed.from")
+    return None if offset is None else {name: value for name, value in offset.items() if name not in shown}

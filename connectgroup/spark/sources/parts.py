@@ -124,6 +124,8 @@ class _Part:
 
     def compressed(self, codec: str, tolerant: bool) -> Iterator[pa.RecordBatch]:
         place, rest, is_first = Place(path=self.path), b"", self.wanted.start == 0
+        identity = Identity.from_metadata(metadata_of(self.wanted.end))
+        skip = 0 if identity is None else identity.skip
         separator = self.parser.dialect.separator
         try:
             for block in self._blocks(codec):
@@ -138,6 +140,10 @@ class _Part:
                 if is_first and data:
                     skipped, is_first = self._prepare(data), False
                     place, data = place.after(data[:skipped]), data[skipped:]
+                if place.offset < skip:
+                    # What was read of the file before it was compressed.
+                    read = data[: skip - place.offset]
+                    place, data = place.after(read), data[len(read) :]
                 yield from self._chunk(data, place, tolerant)
                 place = place.after(data)
         except (BadLine, _Damaged) as error:

@@ -20,7 +20,7 @@ from ...dataplane.ownership import Position
 from ...dataplane.real_paths import open_below
 from .catalog import Catalog, is_slice_of
 from .dialect import codec_of, last_record_end
-from .identity import Identity
+from .identity import Identity, IdentityMode
 from .listing import last_line_end, list_inodes, unreadable
 
 _CHUNK_BYTES: Final = 1 << 20
@@ -34,6 +34,7 @@ class FileRules:
 
     Attributes:
         pattern: a glob for the names of files; empty: all.
+        identity: what makes a file the one that was read before.
         on_rewrite: ``fail``: a file that no longer begins with what was read of it is an error; ``read``: it is a new
             file.
         final_newline: ``wait``: a last line without a line feed is not read; ``accept``: it is, ``final_newline_ms``
@@ -45,6 +46,7 @@ class FileRules:
     """
 
     pattern: str = ""
+    identity: IdentityMode = "content"
     on_rewrite: Literal["fail", "read"] = "fail"
     final_newline: Literal["wait", "accept"] = "wait"
     final_newline_ms: int = 60_000
@@ -127,7 +129,7 @@ class Planner:
             SourceError: the directory cannot be read.
         """
         files = left = unfinished = 0
-        catalog = Catalog(self.root, positions, self._owns, self.others)
+        catalog = Catalog(self.root, positions, self._owns, self.others, self.rules.identity)
         for name, slice_ in catalog.slices(self._list()).items():
             found = catalog.stats.get(name)
             is_rewritten = name in catalog.rewritten and self.rules.on_rewrite == "fail"
@@ -151,7 +153,7 @@ class Planner:
 
     def _files(self) -> Catalog:
         if self._catalog is None:
-            self._catalog = Catalog(self.root, self.positions, self._owns, self.others)
+            self._catalog = Catalog(self.root, self.positions, self._owns, self.others, self.rules.identity)
         return self._catalog
 
     def _is_read(self, name: str, slice_: str, start: Mapping[str, int]) -> bool:
@@ -189,7 +191,10 @@ class Planner:
                 end = self._end(file.fileno(), name, position, left)
                 if end == position:
                     return None
-                identity = Identity.of(file.fileno(), name, end)
+                codec = codec_of(name)
+                packed = catalog.packed(name, codec) if codec and position == 0 else None
+                from_, skip = packed or ("", 0)
+                identity = Identity.of(file.fileno(), name, end, packed_from=from_, skip=skip)
         except FileNotFoundError as error:
             if path.is_symlink():
                 raise unreadable(path, error) from error
