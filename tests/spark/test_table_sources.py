@@ -42,7 +42,11 @@ class Reader:
             for row in batch.to_pylist()
         ]
         # As the offsets of a sink: JSON.
-        self.at = self.source.positions(json.loads(json.dumps(encoded({**self.at, **end}))))
+        self.at = self.source.positions(
+            json.loads(
+                json.dumps(encoded({**self.at, **{name: at for name, at in end.items() if at != self.at.get(name)}}))
+            )
+        )
         return rows
 
     def keys(self) -> list[int]:

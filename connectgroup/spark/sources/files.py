@@ -142,7 +142,7 @@ class FileSource(Source):
         positions: Mapping[str, int] = {}
         if self.infers:
             positions = committed.read()
-            stored = merged((), *_stored_columns(positions))
+            stored = merged((), *stored_columns(positions))
             columns = stored if stored and self.settings.schema_ is None else merged(columns, stored)
         if self.settings.schema_drift == "evolve":
             from .parts import all_headers, next_fields
@@ -292,7 +292,7 @@ def _columns(settings: FileSettings, root: Path) -> Columns:
     return inferred_columns(root, settings.dialect, settings.file_pattern) or ()
 
 
-def _stored_columns(positions: Mapping[str, int]) -> list[Columns]:
+def stored_columns(positions: Mapping[str, int]) -> list[Columns]:
     """Return the inferred columns that were committed with the positions, each schema once."""
     found: dict[str, None] = {}
     for name in sorted(positions):

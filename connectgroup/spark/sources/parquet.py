@@ -1,44 +1,55 @@
 """The source ``parquet``: the rows of Parquet files in a directory.
 
 A slice is a file; its position is the number of rows read. Files appear under their final name when they are complete
-(a writer renames them); hidden files and those that end in ``.tmp`` or ``.part`` are not read.
+(a writer renames them); hidden files and those that end in ``.tmp`` or ``.part`` are not read. ``parquet_rows`` reads
+the rows of a file as the source's columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+import json
+import logging
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field
 
 from ...connector import Lag, LocalPath
-from ...dataplane.columns import Column, Columns, check_names, from_ddl, to_arrow
+from ...dataplane.columns import Columns, from_ddl, to_arrow, to_ddl
+from ...dataplane.committed import CommittedPositions
+from ...dataplane.dead_letters import error_text
 from ...dataplane.errors import SourceError
-from ...dataplane.ownership import Range
+from ...dataplane.ownership import Position, Range, metadata_of
 from ...dataplane.real_paths import open_below
 from ...dataplane.settings import PluginSettings, require_absolute
-from .catalog import is_slice_of
+from .catalog import Catalog, is_slice_of
+from .dialect import Drift
+from .file_settings import IDENTITY, ON_REWRITE
+from .files import merged, stored_columns
+from .identity import Identity, IdentityMode, partition_of_file, without_file
+from .lines import with_error
 from .listing import list_inodes
+from .parquet_rows import (
+    BadValue,
+    Misfit,
+    check_columns,
+    columns_of,
+    converted,
+    converted_or_bad,
+    opened,
+    rows_of,
+    shown,
+)
+from .parts import opened_range
 from .sliced import SlicedSource
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    import pyarrow.parquet
 
-_TYPES: Final = {
-    "bool": "BOOLEAN",
-    "int8": "SMALLINT",
-    "int16": "SMALLINT",
-    "int32": "INT",
-    "int64": "BIGINT",
-    "float": "FLOAT",
-    "double": "DOUBLE",
-    "string": "STRING",
-    "large_string": "STRING",
-    "date32[day]": "DATE",
-}
+logger = logging.getLogger(__name__)
 
 
 class ParquetSourceSettings(PluginSettings):
@@ -47,8 +58,27 @@ class ParquetSourceSettings(PluginSettings):
     path: Annotated[str, LocalPath(), Field(min_length=1, description="a directory, as an absolute path")]
     schema_: Annotated[
         str | None,
-        Field(alias="schema", description="columns as NAME TYPE, separated by commas; by default those of a file"),
+        Field(
+            alias="schema",
+            description="columns as NAME TYPE, separated by commas; by default those of a file, taken once and stored"
+            " with the offsets. STRING reads a value of each type as its text",
+        ),
     ] = None
+    schema_drift: Annotated[
+        Drift | None,
+        Field(
+            description="error, ignore, evolve: columns of a file that the schema does not have, and those that a file"
+            " lacks. error: a file with other columns is an error; ignore: others are left out, missing ones are null;"
+            " evolve: new ones are added, and the task starts again. By default error; with source.schema, columns that"
+            " it does not list are left out"
+        ),
+    ] = None
+    file_pattern: Annotated[
+        str,
+        Field(description="a glob for names of files, such as *.parquet, or with a / for paths below the directory"),
+    ] = ""
+    identity: Annotated[IdentityMode, Field(description=IDENTITY)] = "content"
+    on_rewrite: Annotated[Literal["fail", "read"], Field(description=ON_REWRITE)] = "fail"
     max_rows_per_batch: Annotated[int, Field(ge=1, le=10_000_000, description="1 to 10000000")] = 100_000
 
     def model_post_init(self, _: Any) -> None:
@@ -63,7 +93,13 @@ class ParquetSourceSettings(PluginSettings):
 
 
 class ParquetSource(SlicedSource):
-    """The rows of a directory of Parquet files, each read by one task."""
+    """The rows of a directory of Parquet files, each read by one task when it is complete. A slice is a file. Without
+    `source.schema`, columns of decimals, lists, structs, maps, times and unsigned 64-bit integers are STRING: numbers
+    as they are, nested values as JSON. A value that does not fit its column exactly (a text in a column of numbers, a
+    time with nanoseconds) is an error with file and column. With `errors.tolerance=all`, the rows of a batch of a file
+    with such a value, or with other columns, are one dead letter; a file that is damaged or was rewritten is left out,
+    logged and counted in the status.
+    """
 
     Settings = ParquetSourceSettings
     settings: ParquetSourceSettings
@@ -71,19 +107,53 @@ class ParquetSource(SlicedSource):
     def __init__(self, settings: ParquetSourceSettings, columns: Columns, *, task: int, tasks: int) -> None:
         self.settings, self.columns, self.task, self.tasks = settings, columns, task, tasks
         self._root = Path(settings.path)
-        self._rows: dict[str, tuple[int, int]] = {}
+        self._rows: dict[str, tuple[tuple[int, int, int], int]] = {}
+        self._catalog: Catalog | None = None
+        self._reported: set[str] = set()
 
     @classmethod
     def create(cls, settings: ParquetSourceSettings, *, task: int, tasks: int) -> ParquetSource:
         # The task that owns the name of a link that leads out of the directory, or of a damaged file, reports it.
-        names = _files(Path(settings.path), {})
+        root = Path(settings.path)
+        names = _files(settings, {})
         if settings.schema_ is not None:
-            columns = from_ddl(settings.schema_)
-        elif names:
-            columns = _columns_of_first(Path(settings.path), names)
-        else:
-            raise SourceError(f"{settings.path}: has no Parquet file; allowed: one file, or source.schema")
+            return cls(settings, from_ddl(settings.schema_), task=task, tasks=tasks)
+        failed: SourceError | None = None
+        for name in names:
+            try:
+                return cls(settings, columns_of(root, name), task=task, tasks=tasks)
+            except SourceError as error:
+                failed = error
+        raise failed or SourceError(f"{settings.path}: has no Parquet file; allowed: one file, or source.schema")
+
+    @classmethod
+    def reopened(cls, settings: ParquetSourceSettings, columns: Columns, *, task: int, tasks: int) -> ParquetSource:
         return cls(settings, columns, task=task, tasks=tasks)
+
+    @classmethod
+    def partition_of(cls, slice_name: str, position: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        return partition_of_file(slice_name, position)
+
+    @classmethod
+    def slice_of(cls, partition: Mapping[str, Any], offset: Mapping[str, Any] | None) -> tuple[str, int | None]:
+        return super().slice_of(partition, without_file(offset))
+
+    def sharing(self, committed: CommittedPositions) -> Self:
+        super().sharing(committed)
+        if self.settings.schema_ is None:
+            stored = merged((), *stored_columns(committed.read()))
+            self.columns = stored or self.columns
+        if self.settings.schema_drift == "evolve":
+            for name in _files(self.settings, {}):
+                try:
+                    self.columns = merged(self.columns, columns_of(self._root, name))
+                except SourceError:
+                    continue  # The task that owns the file reports it.
+        return self
+
+    def tolerant(self) -> Self:
+        self.is_tolerant = True
+        return self
 
     @property
     def description(self) -> str:
@@ -93,97 +163,159 @@ class ParquetSource(SlicedSource):
         return is_slice_of(slice_name, self.task, self.tasks)
 
     def plan(self, start: Mapping[str, int]) -> dict[str, int]:
+        if self._catalog is None:
+            self._catalog = self._new_catalog(self.claimed)
         end, left = dict(start), self.settings.max_rows_per_batch
         problems: dict[str, str] = {}
-        names = _files(self._root, problems)
-        for name in sorted(problems):
-            if self.owns(name):
-                raise SourceError(problems[name])
-        for name in names:
-            if not self.owns(name) or left <= 0:
+        inodes = _inodes(self.settings, problems)
+        problems = {name: why for name, why in problems.items() if self.owns(name)}
+        for name, slice_ in sorted(self._catalog.slices(inodes).items()):
+            if left <= 0:
+                break
+            try:
+                found = self._next(name, slice_, start, left)
+            except SourceError as error:
+                # The other files are read first.
+                problems[name] = str(error)
                 continue
-            position, rows = start.get(name, 0), self._count(name)
-            if rows < position:
-                raise SourceError(
-                    f"{self._root / name}: has {rows} rows, {position} were read already; allowed: new files"
-                )
-            if rows > position:
-                end[name] = min(rows, position + left)
-                left -= end[name] - position
+            if found is not None:
+                slice_, position = found
+                left -= position - start.get(slice_, 0)
+                end[slice_] = position
+        if problems and end == start and not self.is_tolerant:
+            raise SourceError(problems[min(problems)])
         return end
 
+    def _next(self, name: str, slice_: str, start: Mapping[str, int], left: int) -> tuple[str, Position] | None:
+        """Return the slice of a file and the end of its next range; None if there is nothing to read now.
+
+        Raises:
+            SourceError: the file cannot be read, or was rewritten.
+        """
+        catalog = self._catalog
+        assert catalog is not None
+        position = start.get(slice_, 0)
+        if name in catalog.rewritten and self.settings.on_rewrite == "fail":
+            raise self._rewritten(name)
+        try:
+            if position == 0 and catalog.belongs_to_another(name):
+                return None
+            rows = self._count(name)
+            if rows < position:
+                if self.settings.on_rewrite == "fail":
+                    raise self._rewritten(name)
+                slice_ = catalog.new_slice(name)
+                position = start.get(slice_, 0)
+            if rows == position:
+                return None
+            with open_below(self._root, name) as file:
+                identity = Identity.of(file.fileno(), name, os.fstat(file.fileno()).st_size)
+        except FileNotFoundError:
+            return None  # Deleted since the listing.
+        except OSError as error:
+            raise SourceError(f"{self._root / name}: cannot be read ({error.strerror}); allowed: files") from error
+        catalog.remember(slice_, identity)
+        schema = {} if self.settings.schema_ is not None else {"schema": to_ddl(self.columns)}
+        return slice_, Position(min(rows, position + left), identity.metadata(**schema))
+
     def lag(self, positions: Mapping[str, int]) -> Lag:
-        """Return the files and rows that are not read yet, and the bytes of these files."""
+        """Return the files and rows that are not read yet, the bytes of these files, and the files with a problem."""
         files = rows_left = bytes_left = 0
-        for name in _files(self._root, {}):
-            if not self.owns(name):
-                continue
+        problems: dict[str, str] = {}
+        catalog = self._new_catalog(positions)
+        slices = catalog.slices(_inodes(self.settings, problems))
+        problems = {name: why for name, why in problems.items() if self.owns(name)}
+        for name, slice_ in slices.items():
             try:
-                size, rows = (self._root / name).stat().st_size, self._count(name) - positions.get(name, 0)
-            except (OSError, SourceError):
-                continue  # deleted since the listing, or damaged: the task itself reports that
+                if name in catalog.rewritten and self.settings.on_rewrite == "fail":
+                    raise self._rewritten(name)
+                position = positions.get(slice_, 0)
+                if position == 0 and catalog.belongs_to_another(name):
+                    continue
+                size, rows = catalog.stats[name].st_size, self._count(name) - position
+            except SourceError as error:
+                problems[name] = str(error)
+                continue
+            except (OSError, KeyError):
+                continue  # deleted since the listing
             if rows > 0:
                 files, rows_left, bytes_left = files + 1, rows_left + rows, bytes_left + size
-        return Lag(records=rows_left, bytes=bytes_left, files=files)
+        for name in sorted(problems.keys() - self._reported):
+            logger.warning("%s; the task goes on with other files", problems[name])
+        self._reported = set(problems)
+        return Lag(records=rows_left, bytes=bytes_left, files=files, unreadable_files=len(problems))
 
     def read(self, wanted: Range) -> Iterator[pa.RecordBatch]:
+        identity = Identity.from_metadata(metadata_of(wanted.end))
+        named = wanted if identity is None else replace(wanted, slice=identity.file)
+        with opened_range(self._root, named) as (path, source):
+            if identity is not None and os.fstat(source.fileno()).st_size != identity.read:
+                raise SourceError(f"{path}: was replaced while it was read; allowed: the task starts again")
+            drift = self.settings.schema_drift
+            try:
+                file = opened(path, source.fileno())
+                others: Drift = drift or ("error" if self.settings.schema_ is None else "ignore")
+                lacks = drift in ("ignore", "evolve")
+                check_columns(path, file.schema_arrow, self.columns, others=others, lacks_columns=lacks)
+                parts = rows_of(path, source.fileno(), file, self.columns, int(wanted.start), int(wanted.end))
+                # A damaged file has a dead letter for all rows of the range, or none.
+                yield from self._converted(path, list(parts) if self.is_tolerant else parts, int(wanted.start))
+            except Misfit as error:
+                if not self.is_tolerant:
+                    raise SourceError(str(error)) from error
+                yield self._bad(f"{path}, rows {wanted.start + 1} to {int(wanted.end)}", str(error), path, {})
+
+    def _converted(self, path: Path, parts: Iterable[pa.Table], at: int) -> Iterator[pa.RecordBatch]:
+        for rows in parts:
+            if self.is_tolerant:
+                good, bad = converted_or_bad(rows, self.columns)
+                yield from map(with_error, good)
+                for index, reason in bad:
+                    yield self._bad(f"{path}, row {at + index + 1}", reason, path, shown(rows, index))
+            else:
+                try:
+                    yield converted(rows, self.columns)
+                except BadValue as error:
+                    raise SourceError(f"{path}: {error.reason}") from error
+            at += rows.num_rows
+
+    def _bad(self, place: str, reason: str, path: Path, record: Mapping[str, str | None]) -> pa.RecordBatch:
         import pyarrow as pa
 
-        schema, first = to_arrow(self.columns), 0
-        file = _opened(self._root, wanted.slice)
-        for group in range(file.num_row_groups):
-            count = file.metadata.row_group(group).num_rows
-            start, stop = max(wanted.start - first, 0), min(wanted.end - first, count)
-            if start < stop:
-                try:
-                    rows = file.read_row_group(group, columns=schema.names).select(schema.names).cast(schema)
-                except (pa.ArrowException, KeyError, OSError) as error:
-                    raise SourceError(
-                        f"{self._root / wanted.slice}: {' '.join(str(error).split())[:200]};"
-                        f" allowed: the columns {', '.join(schema.names)}"
-                    ) from error
-                yield from rows.slice(start, stop - start).combine_chunks().to_batches()
-            first += count
+        nulls = pa.RecordBatch.from_pylist([{}], schema=to_arrow(self.columns))
+        text = json.dumps(record, ensure_ascii=False) if record else ""
+        return with_error(nulls, error_text(place=place, reason=reason.removeprefix(f"{path}: "), record=text))
+
+    def _rewritten(self, name: str) -> SourceError:
+        return SourceError(
+            f"{self._root / name}: was replaced by another file; allowed: a new name for a new file, or"
+            " source.on.rewrite=read"
+        )
+
+    def _new_catalog(self, positions: Mapping[str, int]) -> Catalog:
+        others = None if self.committed is None else self.committed.read
+        return Catalog(self._root, positions, self.owns, others, self.settings.identity)
 
     def _count(self, name: str) -> int:
-        size = (self._root / name).stat().st_size
-        if self._rows.get(name, (0, -1))[1] != size:
-            self._rows[name] = int(_opened(self._root, name).metadata.num_rows), size
-        return self._rows[name][0]
+        """Return the number of rows of a file.
+
+        Raises:
+            OSError: it cannot be opened.
+            SourceError: it is no complete Parquet file.
+        """
+        with open_below(self._root, name) as file:
+            found = os.fstat(file.fileno())
+            version = found.st_ino, found.st_size, found.st_mtime_ns
+            if name not in self._rows or self._rows[name][0] != version:
+                self._rows[name] = version, int(opened(self._root / name, file.fileno()).metadata.num_rows)
+        return self._rows[name][1]
 
 
-def _files(root: Path, problems: dict[str, str]) -> list[str]:
-    """Return the sorted names of the Parquet files; see ``list_inodes`` for ``problems``."""
-    return sorted(name for name in list_inodes(root, "", problems) if name.endswith(".parquet"))
+def _inodes(settings: ParquetSourceSettings, problems: dict[str, str]) -> dict[str, int]:
+    """Return the inodes of the Parquet files by name; see ``list_inodes`` for ``problems``."""
+    found = list_inodes(Path(settings.path), settings.file_pattern, problems)
+    return {name: inode for name, inode in found.items() if name.lower().endswith(".parquet")}
 
 
-def _opened(root: Path, name: str) -> pyarrow.parquet.ParquetFile:
-    import pyarrow as pa
-    import pyarrow.parquet
-
-    try:
-        with open_below(root, name) as file:
-            # Arrow opens the open file again, not the name: another process may have replaced it by a link.
-            return pyarrow.parquet.ParquetFile(pa.OSFile(f"/dev/fd/{file.fileno()}"))
-    except (pa.ArrowException, OSError) as error:
-        raise SourceError(f"{root / name}: cannot be read; allowed: a complete Parquet file") from error
-
-
-def _columns_of_first(root: Path, names: Sequence[str]) -> Columns:
-    """Return the columns of the first file that can be read; raises the error of the last one if none can."""
-    for name in names[:-1]:
-        with suppress(SourceError):
-            return _columns(root, name)
-    return _columns(root, names[-1])
-
-
-def _columns(root: Path, name: str) -> Columns:
-    columns, path = [], root / name
-    for field in _opened(root, name).schema_arrow:
-        kind = "TIMESTAMP" if str(field.type).startswith("timestamp") else _TYPES.get(str(field.type))
-        if kind is None:
-            raise SourceError(
-                f"{path}: column {field.name} is {field.type}; allowed: plain types, or source.schema without it"
-            )
-        columns.append(Column(field.name, kind))
-    return check_names(columns, field=f"columns of {path}")
+def _files(settings: ParquetSourceSettings, problems: dict[str, str]) -> list[str]:
+    return sorted(_inodes(settings, problems))

@@ -59,7 +59,7 @@ def read_part(
         BadLine: a line is invalid; names file, line number, byte offset, violation and what is allowed, of the first.
         SourceError: the file cannot be read or decompressed, or the schema evolves, and a line has other fields.
     """
-    with _opened(root, wanted) as (path, file):
+    with opened_range(root, wanted) as (path, file):
         part = _Part(path=path, file=file, wanted=wanted, parser=LineParser(columns=columns, dialect=dialect))
         try:
             if codec := codec_of(wanted.slice):
@@ -330,7 +330,7 @@ def _heads(root: Path, dialect: Dialect, pattern: str) -> Iterator[tuple[Path, b
 
 
 @contextmanager
-def _opened(root: Path, wanted: Range) -> Iterator[tuple[Path, BinaryIO]]:
+def opened_range(root: Path, wanted: Range) -> Iterator[tuple[Path, BinaryIO]]:
     """Open the file of a range; it may have been renamed since the range was chosen.
 
     Raises:

@@ -1,0 +1,338 @@
+"""Reads Parquet as the columns of a source: each value exactly, or an error that names the column."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ...dataplane.columns import Column, Columns, check_names, to_arrow
+from ...dataplane.errors import SourceError
+from ...dataplane.real_paths import open_below
+from ...protocol.units import printable
+from .dialect import Drift
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet
+
+_TYPES: Final = {
+    "bool": "BOOLEAN",
+    "int8": "SMALLINT",
+    "uint8": "SMALLINT",
+    "int16": "SMALLINT",
+    "uint16": "INT",
+    "int32": "INT",
+    "uint32": "BIGINT",
+    "int64": "BIGINT",
+    "halffloat": "FLOAT",
+    "float": "FLOAT",
+    "double": "DOUBLE",
+    "date32[day]": "DATE",
+    "date64[ms]": "DATE",
+}
+"""Types of columns by those of Arrow. Timestamps are TIMESTAMP, all others STRING."""
+_READABLE: Final = {
+    "BOOLEAN": ("bool",),
+    "SMALLINT": ("int", "uint", "decimal"),
+    "INT": ("int", "uint", "decimal"),
+    "BIGINT": ("int", "uint", "decimal"),
+    "FLOAT": ("halffloat", "float", "int", "uint"),
+    "DOUBLE": ("halffloat", "float", "double", "int", "uint"),
+    "DATE": ("date",),
+    "TIMESTAMP": ("timestamp",),
+}
+"""Beginnings of the types of Arrow that a column can have in a file. A value that does not fit exactly is an error."""
+_FIRST_EXACT_US: Final = -(1 << 63) // 1000
+"""Timestamps that nanoseconds can hold, in microseconds."""
+
+
+class Misfit(SourceError):
+    """All rows of a file do not fit the columns, or the file is damaged."""
+
+
+class BadValue(Exception):
+    """A value does not fit its column.
+
+    Attributes:
+        reason: the column, the violation and what is allowed.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+def opened(path: Path, descriptor: int, *, unit: str = "us") -> pyarrow.parquet.ParquetFile:
+    """Return an open file as Parquet.
+
+    Args:
+        path: the file, for errors.
+        descriptor: the file. Arrow opens it again, not its name: another process may have replaced it by a link.
+        unit: the unit of timestamps in Spark's and Hive's old form (INT96).
+
+    Raises:
+        Misfit: it is no complete Parquet file.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    try:
+        return pyarrow.parquet.ParquetFile(pa.OSFile(f"/dev/fd/{descriptor}"), coerce_int96_timestamp_unit=unit)
+    except (pa.ArrowException, OSError) as error:
+        raise Misfit(f"{path}: cannot be read; allowed: a complete Parquet file") from error
+
+
+def columns_of(root: Path, name: str) -> Columns:
+    """Return the columns of a file.
+
+    Raises:
+        ConfigError: two names differ only in case, or a name is empty.
+        SourceError: the file cannot be read.
+    """
+    try:
+        with open_below(root, name) as file:
+            schema = opened(root / name, file.fileno()).schema_arrow
+    except OSError as error:
+        raise SourceError(f"{root / name}: cannot be read ({error.strerror}); allowed: files") from error
+    return check_names(
+        [Column(field.name, _type_of(field.type)) for field in schema], field=f"columns of {root / name}"
+    )
+
+
+def check_columns(path: Path, found: pa.Schema, columns: Columns, *, others: Drift, lacks_columns: bool) -> None:
+    """Check the columns of a file.
+
+    Args:
+        path: the file, for errors.
+        found: its columns.
+        columns: those of the source.
+        others: what becomes of columns of the file that the source does not have.
+        lacks_columns: whether the file may lack columns.
+
+    Raises:
+        Misfit: the columns do not fit.
+        SourceError: there are new columns, which the task adds when it starts again.
+    """
+    wanted = {column.name: column for column in columns}
+    names = printable(", ".join(wanted))
+    new = [name for name in found.names if name not in wanted]
+    missing = [name for name in wanted if name not in found.names]
+    known = {name.lower(): name for name in wanted}
+    for name in new:
+        if others == "evolve" and name.lower() in known:
+            raise Misfit(
+                f"{path}: column {printable(name)} differs from {printable(known[name.lower()])} only in case;"
+                f" allowed: the columns {names}, and others"
+            )
+    if new and others == "evolve":
+        raise SourceError(
+            f"{path}: has the new columns {printable(', '.join(new))}; allowed: the task starts again and adds them"
+        )
+    if new and others == "error":
+        raise Misfit(
+            f"{path}: has the column {printable(new[0])}; allowed: the columns {names}, or source.schema.drift ignore"
+            " or evolve"
+        )
+    if missing and (not lacks_columns or len(missing) == len(wanted)):
+        raise Misfit(
+            f"{path}: lacks the column {printable(missing[0])}; allowed: the columns {names}, or"
+            " source.schema.drift=ignore and one of them"
+        )
+    for field in found:
+        column = wanted.get(field.name)
+        if column is not None and not _is_readable(field.type, column.type):
+            raise Misfit(
+                f"{path}: column {printable(field.name)} is {field.type}; allowed: {column.type}, or source.schema with"
+                f" {printable(field.name)} {_type_of(field.type)}"
+            )
+
+
+def rows_of(
+    path: Path, descriptor: int, file: pyarrow.parquet.ParquetFile, columns: Columns, start: int, end: int
+) -> Iterator[pa.Table]:
+    """Yield the rows ``[start, end)`` of a file as it has them, with the columns of the source that it has.
+
+    Raises:
+        Misfit: the file is damaged, or has a timestamp with nanoseconds in the form INT96.
+    """
+    import pyarrow as pa
+
+    first = 0
+    names = [column.name for column in columns if column.name in file.schema_arrow.names]
+    old = [name for name in _int96_columns(file) if name in names]
+    exact = opened(path, descriptor, unit="ns") if old else None
+    for group in range(file.num_row_groups):
+        count = file.metadata.row_group(group).num_rows
+        begin, stop = max(start - first, 0), min(end - first, count)
+        first += count
+        if begin >= stop:
+            continue
+        try:
+            rows = file.read_row_group(group, columns=names).select(names).slice(begin, stop - begin)
+            if exact is not None:
+                for name in old:
+                    values = exact.read_row_group(group, columns=[name]).column(name).slice(begin, stop - begin)
+                    rows = rows.set_column(names.index(name), name, _exact(rows.column(name), values))
+        except (pa.ArrowException, KeyError, OSError) as error:
+            raise Misfit(
+                f"{path}: cannot be read ({' '.join(str(error).split())[:200]}); allowed: a complete Parquet file"
+            ) from error
+        yield rows
+
+
+def converted(rows: pa.Table, columns: Columns) -> pa.RecordBatch:
+    """Return rows with the types of the columns; null for a column that they lack.
+
+    Raises:
+        BadValue: a value does not fit its column exactly.
+    """
+    import pyarrow as pa
+
+    schema, arrays = to_arrow(columns), []
+    for column, field in zip(columns, schema, strict=True):
+        if column.name not in rows.column_names:
+            arrays.append(pa.nulls(rows.num_rows, field.type))
+            continue
+        values = rows.column(column.name).combine_chunks()
+        try:
+            arrays.append(_converted(values, column, field.type))
+        except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+            why = " ".join(str(error).split())[:200]
+            raise BadValue(
+                f"column {printable(column.name)} is {values.type} ({printable(why)}); allowed: {column.type}, each"
+                f" value exactly, or source.schema with {printable(column.name)} STRING"
+            ) from error
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def converted_or_bad(rows: pa.Table, columns: Columns) -> tuple[list[pa.RecordBatch], list[tuple[int, str]]]:
+    """Return the rows that fit the columns, and index and reason of the others. Halves the rows to find them."""
+    try:
+        return [converted(rows, columns)], []
+    except BadValue as error:
+        if rows.num_rows == 1:
+            return [], [(0, error.reason)]
+    half = rows.num_rows // 2
+    good, bad = converted_or_bad(rows.slice(0, half), columns)
+    more, worse = converted_or_bad(rows.slice(half), columns)
+    return [*good, *more], [*bad, *((half + at, reason) for at, reason in worse)]
+
+
+def shown(rows: pa.Table, index: int) -> dict[str, str | None]:
+    """Return the values of a row as texts, for a dead letter."""
+    found: dict[str, str | None] = {}
+    for name in rows.column_names:
+        value = rows.slice(index, 1).column(name).combine_chunks()
+        try:
+            found[name] = _texts(value.dictionary_decode() if hasattr(value, "dictionary_decode") else value)[0].as_py()
+        except (ValueError, TypeError, OverflowError, NotImplementedError):
+            found[name] = str(value)
+    return found
+
+
+def _type_of(kind: pa.DataType) -> str:
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return "TIMESTAMP" if pa.types.is_timestamp(kind) else _TYPES.get(str(kind), "STRING")
+
+
+def _is_readable(kind: pa.DataType, wanted: str) -> bool:
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return wanted == "STRING" or pa.types.is_null(kind) or str(kind).startswith(_READABLE[wanted])
+
+
+def _converted(values: pa.Array, column: Column, kind: pa.DataType) -> pa.Array:
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    if values.type == kind:
+        return values
+    if pa.types.is_null(values.type):
+        return pa.nulls(len(values), kind)
+    return _texts(values) if column.type == "STRING" else values.cast(kind)
+
+
+def _texts(values: pa.Array) -> pa.Array:
+    """Return values of any type as texts that show them exactly."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = values.type
+    if pa.types.is_timestamp(kind):
+        local = values.cast(pa.timestamp(kind.unit)).cast(pa.string())
+        texts = pc.replace_substring(local, " ", "T", max_replacements=1)
+        return texts if kind.tz is None else pc.binary_join_element_wise(texts, pa.scalar("Z"), "")
+    if pa.types.is_decimal(kind):
+        texts = values.cast(pa.string())
+        if not pc.any(pc.match_substring(texts, "E")).as_py():
+            return texts
+        return pa.array([None if value is None else format(value, "f") for value in values.to_pylist()], pa.string())
+    if pa.types.is_duration(kind):
+        return values.cast(pa.int64()).cast(pa.string())
+    if not pa.types.is_nested(kind):
+        return values.cast(pa.string())
+    texts = [
+        None
+        if value is None
+        else json.dumps(_plain(value, kind), ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_text)
+        for value in values.to_pylist()
+    ]
+    return pa.array(texts, pa.string())
+
+
+def _plain(value: Any, kind: pa.DataType) -> Any:
+    """Return a nested value with its maps as objects, as Spark writes them: Arrow has lists of pairs."""
+    import pyarrow as pa
+
+    if value is None:
+        return None
+    if pa.types.is_map(kind):
+        return {_key(key): _plain(item, kind.item_type) for key, item in value}
+    if pa.types.is_struct(kind):
+        return {field.name: _plain(value[field.name], field.type) for field in kind}
+    if pa.types.is_nested(kind):
+        return [_plain(item, kind.value_type) for item in value]
+    return value
+
+
+def _key(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=_text).strip('"')
+
+
+def _text(value: Any) -> str:
+    """Return a value that JSON lacks: bytes as base64, times in ISO 8601, decimals and others as their text."""
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    return str(value.isoformat()) if hasattr(value, "isoformat") else str(value)
+
+
+def _int96_columns(file: pyarrow.parquet.ParquetFile) -> Sequence[str]:
+    leaves = (file.schema.column(at) for at in range(len(file.schema)))
+    return [leaf.path for leaf in leaves if leaf.physical_type == "INT96"]
+
+
+def _exact(rough: pa.ChunkedArray, exact: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return timestamps in nanoseconds where these hold all of them, else in microseconds.
+
+    Arrow reads INT96 as either. A timestamp of another century does not fit into nanoseconds, and wraps around.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    us = rough.cast(pa.int64())
+    is_held = pc.and_(pc.greater(us, _FIRST_EXACT_US + 1), pc.less(us, -_FIRST_EXACT_US - 1))
+    if pc.all(is_held).as_py() is not False:
+        return exact
+    rest = pc.subtract(exact.cast(pa.int64()), pc.multiply(pc.if_else(is_held, us, 0), 1000))
+    if pc.any(pc.and_(is_held, pc.not_equal(rest, 0))).as_py():
+        raise pa.ArrowInvalid("timestamps with nanoseconds beside some of other centuries")
+    return rough
