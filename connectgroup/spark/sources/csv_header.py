@@ -37,7 +37,7 @@ def names_in(path: Path, header: bytes, dialect: Dialect) -> list[str]:
     """
     text = header.removeprefix(BYTE_ORDER_MARK).decode(dialect.encoding, "replace").rstrip("\r\n")
     try:
-        names = dialect.fields(text)
+        names = dialect.fields(text, strict=True)
     except csv.Error as error:  # a carriage return inside the line, a field of more than 128 KiB
         raise _bad(path, f"header is not CSV ({error})", "column names") from error
     unusable = [name for name in names if not name.isprintable()]

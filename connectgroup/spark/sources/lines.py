@@ -10,11 +10,16 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
+import zoneinfo
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
@@ -27,6 +32,9 @@ from .json_schema import new_fields
 
 _FAULTS: Final = (pa.ArrowException, ValueError, OverflowError, TypeError, RecursionError)
 _SOME_VALUE: Final = {"BOOLEAN": b"true", "DATE": b"2000-01-01", "TIMESTAMP": b"2000-01-01T00:00:00Z"}
+_INFINITY: Final = r"(?i)^\s*[+-]?inf(inity)?\s*$"
+_DECIMAL: Final = r"^\s*[+-]?[0-9]+\s*$"
+_RULES_END: Final = datetime(2037, 1, 1)
 _HAS_ZONE: Final = r"^.{10}.*(Z|[+-]\d\d(:?\d\d)?)$"
 _JSON_TYPES: Final[dict[str, frozenset[type]]] = {
     "BOOLEAN": frozenset({bool}),
@@ -131,20 +139,37 @@ class LineParser:
         separator = self.dialect.separator
         if separator is None and data.count(b"\r") != data.count(b"\r\n"):
             raise ValueError("a carriage return alone")
+        _check_quotes(data, self.dialect)
         names = self._field_names()
         types = {column.name: column.type for column in self.columns}
         # Append a record: a quote left open in the last one would otherwise run to the end of the data unnoticed. It
         # swallows the appended record instead, and the row count shows that.
         more = _SOME_VALUE.get(types.get(names[0], ""), b"0") + self.dialect.delimiter.encode() * (len(names) - 1)
-        rows = self._read_csv(data + more + b"\n", names)
+        rows = self._read_csv(data + more + b"\n", names, to_arrow(self.columns))
+        self._check_numbers(rows, data + more + b"\n", names)
         count = rows.num_rows - 1
         # Without blank lines, the most frequent case, the number of line feeds is enough.
         if count != data.count(b"\n") and count != _not_blank(records_of(data, separator)):
             raise ValueError("a line break inside quotes")
         return rows.slice(0, count)
 
-    def _read_csv(self, data: bytes, names: Sequence[str]) -> pa.RecordBatch:
-        schema, dialect = to_arrow(self.columns), self.dialect
+    def _check_numbers(self, rows: pa.RecordBatch, data: bytes, names: Sequence[str]) -> None:
+        """Raise an error if Arrow reads a number as another: one too large for its column as infinity, 0x10 as 16."""
+        may_have_hex = b"0x" in data or b"0X" in data
+        for field in rows.schema:
+            if pa.types.is_floating(field.type):
+                suspect, allowed = pc.is_inf(rows.column(field.name)), _INFINITY
+            elif pa.types.is_integer(field.type) and may_have_hex:
+                suspect, allowed = pc.is_valid(rows.column(field.name)), _DECIMAL
+            else:
+                continue
+            if pc.any(suspect).as_py():
+                texts = self._read_csv(data, names, pa.schema([pa.field(field.name, pa.string())])).column(0)
+                if pc.all(pc.match_substring_regex(texts.filter(suspect), allowed)).as_py() is False:
+                    raise OverflowError(f"{field.name} is another number")
+
+    def _read_csv(self, data: bytes, names: Sequence[str], schema: pa.Schema) -> pa.RecordBatch:
+        dialect = self.dialect
         read_types = pa.schema([self._type_to_read(field) for field in schema])
         table = pyarrow.csv.read_csv(
             io.BytesIO(data),
@@ -202,13 +227,21 @@ class LineParser:
             raise NewFields(new)
         schema = to_arrow(self.columns)
         arrays = []
+        exact: tuple[list[dict[str, Any]], str] | None = None
         for column, field in zip(self.columns, schema, strict=True):
             values = [item.get(column.name) for item in objects]
             if column.type == "STRING" and not {dict, list}.isdisjoint(map(type, values)):
-                values = [_as_text(value) for value in values]
+                exact = _with_numbers_as_texts(text) if exact is None else exact
+                items, mark = exact
+                values = [
+                    _as_text(value, item.get(column.name), mark) for value, item in zip(values, items, strict=True)
+                ]
             if not set(map(type, values)) <= _JSON_TYPES[column.type] | {type(None)}:
                 raise TypeError(f"{column.name} is not {column.type}")
-            arrays.append(_to_array(values, column, field.type, self.dialect.timezone))
+            array = _to_array(values, column, field.type, self.dialect.timezone)
+            if column.type in ("FLOAT", "DOUBLE") and pc.any(pc.is_inf(array)).as_py():
+                raise OverflowError(f"{column.name} is no {column.type}")  # JSON has no infinity.
+            arrays.append(array)
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def _first_fault(self, data: bytes) -> tuple[int, str]:
@@ -238,6 +271,8 @@ class LineParser:
             fields = dialect.fields(line.rstrip("\r\n"), strict=True)
         except csv.Error as error:
             allowed = "quotes that end" if dialect.multiline else "quotes that end on the line they began on"
+            if "expected after" in str(error):
+                allowed = "a quote inside quotes is written twice; or source.quote=none"
             return f"not CSV ({error}); allowed: {allowed}"
         if len(fields) != len(names):
             return f"{len(fields)} fields; allowed: {len(names)} ({printable(', '.join(names))})"
@@ -328,14 +363,89 @@ def _timestamps(values: pa.Array, timezone: str) -> pa.Array:
         return values.cast(kind)
     if not timezone:
         raise ValueError("no zone")
-    # A clock that is set back shows an hour twice, one that is set forward omits an hour.
-    fixed = pc.assume_timezone(local.cast(pa.timestamp("us")), timezone, ambiguous="earliest", nonexistent="latest")
+    fixed = _in_zone(local.cast(pa.timestamp("us")), timezone)
     return pc.coalesce(pc.if_else(has_zone, values, nothing).cast(kind), fixed.cast(kind))
 
 
-def _as_text(value: Any) -> Any:
-    """Return an object or an array as JSON text, as Spark does."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")) if isinstance(value, dict | list) else value
+def _in_zone(local: pa.Array, timezone: str) -> pa.Array:
+    """Return local times of a zone as timestamps.
+
+    A clock that is set back shows an hour twice: the first one is meant. One that is set forward omits an hour: it is
+    the moment at which the clock is set.
+    """
+    # Arrow has the rules of a zone up to 2037 only.
+    is_ruled = pc.less(local, pa.scalar(_RULES_END, pa.timestamp("us")))
+    if pc.all(is_ruled).as_py() is not False:
+        return pc.assume_timezone(local, timezone, ambiguous="earliest", nonexistent="latest")
+    zone = zoneinfo.ZoneInfo(timezone)
+    ruled = pc.if_else(is_ruled, local, pa.scalar(None, local.type))
+    late = [None if value is None or value < _RULES_END else _moment(value, zone) for value in local.to_pylist()]
+    kind = pa.timestamp("us", tz="UTC")
+    return pc.coalesce(_in_zone(ruled, timezone).cast(kind), pa.array(late, kind))
+
+
+def _moment(local: datetime, zone: zoneinfo.ZoneInfo) -> datetime:
+    first, second = (local.replace(tzinfo=zone, fold=fold).astimezone(UTC) for fold in (0, 1))
+    if first <= second:
+        return first
+    # The clock is set forward between the two: the first moment at which it has been.
+    after = first.astimezone(zone).utcoffset()
+    low, high = second - timedelta(days=1), first
+    while high - low > timedelta(microseconds=1):
+        middle = low + (high - low) / 2
+        low, high = (low, middle) if middle.astimezone(zone).utcoffset() == after else (middle, high)
+    return high
+
+
+def _check_quotes(data: bytes, dialect: Dialect) -> None:
+    """Raise an error if a field in quotes goes on after its closing quote: Arrow drops the quote, and reads on.
+
+    Args:
+        data: whole records, in UTF-8.
+    """
+    quote, delimiter = dialect.quote.encode(), dialect.delimiter.encode()
+    if not quote or quote not in data:
+        return
+    text = np.frombuffer(data, np.uint8)
+    quotes = np.flatnonzero(text == quote[0])
+    if len(quotes) % 2 == 0:
+        # They open and close in turns, if none is inside a field without quotes; a doubled one closes and opens.
+        before, after = text[quotes[::2] - 1], text[quotes[1::2] + 1]
+        if quotes[0] == 0:
+            before[0] = quote[0]
+        if np.isin(before, [*delimiter, *quote, *b"\n"]).all() and np.isin(after, [*delimiter, *quote, *b"\r\n"]).all():
+            return
+    whole = _record_pattern(quote, delimiter)
+    for record in records_of(data, dialect.separator):
+        if quote in record and not whole.fullmatch(record):
+            raise ValueError("text after a closing quote")
+
+
+@cache
+def _record_pattern(quote: bytes, delimiter: bytes) -> re.Pattern[bytes]:
+    q, d = re.escape(quote), re.escape(delimiter)
+    field = b"(?:%b[^%b]*(?:%b%b[^%b]*)*%b|[^%b%b\\n][^%b\\n]*)?" % (q, q, q, q, q, q, q, d, d)
+    return re.compile(b"%b(?:%b%b)*\\r?\\n" % (field, d, field))
+
+
+def _with_numbers_as_texts(text: str) -> tuple[list[dict[str, Any]], str]:
+    """Parse JSON; numbers with a fraction or an exponent are their texts between two marks. Return the mark, too."""
+    lower = text.lower()
+    mark = next(chr(code) for code in range(0xFDD0, 0xFDF0) if chr(code) not in text and f"{code:x}" not in lower)
+    return json.loads(text, parse_float=lambda number: f"{mark}{number}{mark}"), mark
+
+
+def _as_text(value: Any, exact: Any, mark: str) -> Any:
+    """Return an object or an array as JSON text, as Spark does, and with its numbers as they are.
+
+    Args:
+        value: the value as it was parsed.
+        exact, mark: the same, and the mark, as ``_with_numbers_as_texts`` returns them.
+    """
+    if not isinstance(value, dict | list):
+        return value
+    text = json.dumps(exact, ensure_ascii=False, separators=(",", ":"))
+    return text.replace(f'"{mark}', "").replace(f'{mark}"', "") if mark in text else text
 
 
 def _refuse_constant(name: str) -> float:

@@ -1,0 +1,225 @@
+"""CSV, JSON and times beside Python's own readers and pandas: the same values, or an error. No Spark."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import zoneinfo
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pandas as pd  # type: ignore[import-untyped]
+import pytest
+from hypothesis import assume, example, given, settings as hypothesis_settings, strategies as st
+
+from connectgroup.dataplane.columns import from_ddl
+from connectgroup.dataplane.errors import BadLine
+from connectgroup.dataplane.ownership import Range
+from connectgroup.spark.sources.dialect import Dialect
+from connectgroup.spark.sources.parts import read_part, read_range
+from tests.volume import volume
+
+MANY = hypothesis_settings(max_examples=volume(100, 1_000), deadline=None)
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\0"), max_size=12)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("in")
+
+
+def read(root: Path, data: bytes, dialect: Dialect, ddl: str) -> list[dict[str, Any]]:
+    (root / "f").write_bytes(data)
+    rows: list[dict[str, Any]] = read_range(root, Range(slice="f", start=0, end=len(data)), from_ddl(ddl), dialect)
+    return rows.to_pylist()  # type: ignore[attr-defined, no-any-return]
+
+
+def dead_letters(root: Path, data: bytes, dialect: Dialect, ddl: str) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the rows, and the records of the dead letters."""
+    (root / "f").write_bytes(data)
+    whole = Range(slice="f", start=0, end=len(data))
+    rows = [row for part in read_part(root, whole, from_ddl(ddl), dialect, tolerant=True) for row in part.to_pylist()]
+    errors = [json.loads(error)["record"] for row in rows if (error := row["connectgroup_error"]) is not None]
+    return [row for row in rows if row["connectgroup_error"] is None], errors
+
+
+@MANY
+@given(line=st.text(alphabet='"",,a\\ ;', max_size=14), multiline=st.booleans())
+@example(line='"He said \\"hi\\""', multiline=False)
+@example(line='"a" ,b', multiline=False)
+@example(line='5" pipe,"x"', multiline=True)
+def test_line_of_csv_is_read_as_by_python_or_is_a_dead_letter(root: Path, line: str, multiline: bool) -> None:
+    """Python's reader is strict here. A difference: in an empty field without quotes, Python has no null."""
+    assume(line)
+    try:
+        expected = next(csv.reader([line], strict=True))
+    except csv.Error:
+        expected = []
+    names = ["abcdefghijklmnop"[at] for at in range(max(len(expected), 1))]
+    data = f"{','.join(names)}\n{line}\n".encode()
+    rows, errors = dead_letters(
+        root, data, Dialect("csv", multiline=multiline), ", ".join(f"{n} STRING" for n in names)
+    )
+    if expected:
+        assert [[value or "" for value in list(row.values())[:-1]] for row in rows] == [expected], errors
+        assert errors == []
+    else:
+        assert (rows, errors) == ([], [line])
+
+
+@MANY
+@given(
+    rows=st.lists(st.tuples(TEXT, TEXT, TEXT), min_size=1, max_size=8),
+    quoting=st.sampled_from([csv.QUOTE_ALL, csv.QUOTE_MINIMAL, csv.QUOTE_NONNUMERIC]),
+    delimiter=st.sampled_from(",;|\t"),
+    end=st.sampled_from(["\n", "\r\n"]),
+    encoding=st.sampled_from(["utf-8", "utf-8-sig"]),
+)
+def test_csv_of_python_is_read_as_by_python_and_pandas(
+    root: Path, rows: list[tuple[str, str, str]], quoting: Any, delimiter: str, end: str, encoding: str
+) -> None:
+    """A difference: a record of one empty field without quotes is a blank line, so there are three fields."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, quoting=quoting, delimiter=delimiter, lineterminator=end)
+    writer.writerows([("a", "b", "c"), *rows])
+    data = text.getvalue().encode(encoding)
+    dialect = Dialect("csv", delimiter=delimiter, multiline=True)
+    found = [
+        tuple(value or "" for value in row.values())
+        for row in read(root, data, dialect, "a STRING, b STRING, c STRING")
+    ]
+    assert found == rows
+    assert (
+        found
+        == [tuple(row) for row in csv.reader(io.StringIO(data.decode("utf-8-sig"), newline=""), delimiter=delimiter)][
+            1:
+        ]
+    )
+    frame = pd.read_csv(io.BytesIO(data), sep=delimiter, dtype=str, keep_default_na=False, encoding="utf-8-sig")
+    assert found == [tuple(row) for row in frame.itertuples(index=False)]
+
+
+NUMBERS = st.one_of(
+    st.floats(allow_nan=False, allow_infinity=False).map(repr),
+    st.integers(-(10**25), 10**25).map(str),
+    st.decimals(allow_nan=False, allow_infinity=False, places=3).map(str),
+    st.sampled_from(
+        ["1e400", "-1e999", "1e-400", "inf", "-Infinity", "nan", "0x10", "1_000", "", " 1", "1.", ".5", "+5"]
+    ),
+)
+
+
+@MANY
+@given(texts=st.lists(NUMBERS, min_size=1, max_size=6))
+def test_numbers_of_csv_are_those_of_python_or_dead_letters(root: Path, texts: list[str]) -> None:
+    """Differences: a number too large for its type is a dead letter, in Python it is infinity; so is 1_000."""
+    data = ("a,b\n" + "".join(f"{text},x\n" for text in texts)).encode()
+    rows, errors = dead_letters(root, data, Dialect("csv"), "a DOUBLE, b STRING")
+    good = [text for text in texts if f"{text},x" not in errors]
+    assert len(good) == len(rows)
+    for text, row in zip(good, rows, strict=True):
+        if text == "":
+            assert row["a"] is None
+        else:
+            assert row["a"] == float(text) or math.isnan(row["a"]) == math.isnan(float(text)) is True
+            assert math.isfinite(row["a"]) or "n" in text.lower()
+    for record in errors:
+        text = record.removesuffix(",x")
+        assert text in ("1e400", "-1e999", "0x10", "0XfF", "-0x1", "1_000", "+5"), text
+    rows, errors = dead_letters(root, data, Dialect("csv"), "a BIGINT, b STRING")
+    good = [text for text in texts if f"{text},x" not in errors]
+    assert [row["a"] for row in rows] == [int(text) if text else None for text in good]
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**30), 10**30)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@MANY
+@given(
+    values=st.lists(
+        st.dictionaries(TEXT, JSON, min_size=1, max_size=3) | st.lists(JSON, max_size=3), min_size=1, max_size=4
+    )
+)
+@example(values=[{"n": 19.90, "fdd0": "\ufdd0", "x": "\ufdd1"}])
+def test_nested_json_is_read_as_by_python(root: Path, values: Sequence[Any]) -> None:
+    data = "".join(json.dumps({"a": value}) + "\n" for value in values).encode()
+    rows = read(root, data, Dialect("jsonl"), "a STRING")
+    assert [json.loads(row["a"]) for row in rows] == values
+
+
+@pytest.mark.parametrize(
+    "number", ["19.90", "12345678901234567890.12", "1e400", "1E5", "-0.0", "100000000000000000000000"]
+)
+def test_numbers_in_nested_json_stay_as_they_are(root: Path, number: str) -> None:
+    rows = read(root, f'{{"a": [{number}, "{number}"]}}\n'.encode(), Dialect("jsonl"), "a STRING")
+    assert rows == [{"a": f'[{number},"{number}"]'}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "number"), [("DOUBLE", "1e400"), ("DOUBLE", "-1e400"), ("FLOAT", "1e39"), ("FLOAT", "-4e38")]
+)
+@pytest.mark.parametrize("form", ["jsonl", "csv"])
+def test_number_too_large_for_its_column_is_an_error(root: Path, form: Any, kind: str, number: str) -> None:
+    data = f'{{"a": {number}}}\n' if form == "jsonl" else f"a\n{number}\n"
+    with pytest.raises(BadLine, match=rf"a is .*; allowed: {kind} or null"):
+        read(root, data.encode(), Dialect(form), f"a {kind}")
+
+
+@pytest.mark.parametrize("line", ['{"a": {"\\ud800": 1}}', '{"a": ["\\udfff"]}', '{"\\ud800": 1}', '{"a": "\\ud800"}'])
+def test_lone_surrogate_in_json_is_a_dead_letter(root: Path, line: str) -> None:
+    rows, errors = dead_letters(root, f'{{"a": "x"}}\n{line}\n'.encode(), Dialect("jsonl", drift="error"), "a STRING")
+    assert ([row["a"] for row in rows], errors) == (["x"], [line])
+
+
+ZONES = sorted(zoneinfo.available_timezones() - {"Factory", "localtime"})
+
+
+def moment(local: datetime, zone: zoneinfo.ZoneInfo) -> datetime:
+    """The first of two moments that a clock shows; the moment at which it is set forward over the others."""
+    first, second = (local.replace(tzinfo=zone, fold=fold).astimezone(UTC) for fold in (0, 1))
+    if first <= second:
+        return first
+    after = first.astimezone(zone).utcoffset()
+    low, high = int((second - timedelta(days=1)).timestamp()), int(first.timestamp())
+    while high - low > 1:
+        middle = (low + high) // 2
+        is_after = datetime.fromtimestamp(middle, zone).utcoffset() == after
+        low, high = (low, middle) if is_after else (middle, high)
+    return datetime.fromtimestamp(high, UTC)
+
+
+@hypothesis_settings(max_examples=volume(150, 1_500), deadline=None)
+@given(
+    zone=st.sampled_from(ZONES),
+    times=st.lists(
+        st.datetimes(datetime(1850, 1, 1), datetime(2100, 12, 31))
+        | st.datetimes(datetime(2, 1, 1), datetime(9998, 12, 31)),
+        min_size=1,
+        max_size=10,
+    ),
+)
+@example(
+    zone="Europe/Berlin", times=[datetime(2038, 7, 15, 12), datetime(2050, 3, 27, 2, 30), datetime(2050, 10, 30, 2, 30)]
+)
+@example(zone="Australia/Lord_Howe", times=[datetime(2060, 10, 3, 2, 15), datetime(2024, 10, 6, 2, 15)])
+@example(zone="Europe/Dublin", times=[datetime(1890, 1, 1), datetime(2099, 7, 1)])
+def test_local_times_of_each_zone_are_those_of_python(root: Path, zone: str, times: list[datetime]) -> None:
+    texts = [time.isoformat() for time in times]
+    expected = [moment(time, zoneinfo.ZoneInfo(zone)) for time in times]
+    rows = read(root, "".join(f"{t}\n" for t in ["a", *texts]).encode(), Dialect("csv", timezone=zone), "a TIMESTAMP")
+    assert [row["a"] for row in rows] == expected
+    lines = "".join(json.dumps({"a": text}) + "\n" for text in texts).encode()
+    rows = read(root, lines, Dialect("jsonl", timezone=zone), "a TIMESTAMP")
+    assert [row["a"] for row in rows] == expected
