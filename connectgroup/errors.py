@@ -256,6 +256,19 @@ class OffsetMetadataTooLarge(GroupError):
     code = 12
 
 
+class UnstableOffsetCommit(GroupError):
+    """A transaction that has not ended yet commits an offset of this partition."""
+
+    code = 88
+    retriable = True
+
+
+class GroupSubscribedToTopic(GroupError):
+    """The offset cannot be deleted: the group is subscribed to the topic."""
+
+    code = 86
+
+
 class UnknownTopicOrPartition(GroupError):
     """The cluster has no such topic, or the topic no such partition."""
 

@@ -93,8 +93,11 @@ class ConsumerGroups:
         self._absent: set[frozenset[str]] = set()
         self._reading: asyncio.Task[None] | None = None
         self._next_read: asyncio.Task[None] | None = None
+        self._reads: set[asyncio.Task[None]] = set()
         self._read_lock = asyncio.Lock()
-        self.classic_type = ClassicGroupType(classic or ClassicSettings(), new_id=lambda: str(uuid.uuid4()))
+        self.classic_type = ClassicGroupType(
+            classic or ClassicSettings(), new_id=lambda: str(uuid.uuid4()), embedded=embedded
+        )
         self.group_type = ConsumerGroupType(
             replace(settings, regex_violation=regex.violation),
             new_id=lambda: str(uuid.uuid4()),
@@ -124,7 +127,7 @@ class ConsumerGroups:
 
     async def close(self) -> None:
         """Stop watching the topics."""
-        for reading in (self._reading, self._next_read):
+        for reading in (self._reading, *self._reads):
             if reading is not None:
                 reading.cancel()
                 await asyncio.wait([reading])
@@ -144,12 +147,15 @@ class ConsumerGroups:
             return
         if self._next_read is None:
             self._next_read = asyncio.get_running_loop().create_task(self._read())
+            self._reads.add(self._next_read)
+            self._next_read.add_done_callback(self._reads.discard)
         # The read may serve other requests, and is not cancelled with this one.
         await asyncio.wait([self._next_read], timeout=READ_WAIT_S)
 
     def _knows(self, request: OffsetCommitRequest) -> bool:
         topics = self.classic_type.topics or {}
-        ids = {topic.topic_id for topic in topics.values()}
+        by_id = any(topic.topic_id != NO_TOPIC_ID for topic in request.topics)
+        ids = {topic.topic_id for topic in topics.values()} if by_id else set()
         for topic in request.topics:
             known = topics.get(topic.name)
             if topic.topic_id != NO_TOPIC_ID:

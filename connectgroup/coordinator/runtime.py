@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Final
 
 from ..checks import check_methods, check_object
-from ..errors import ConfigError, ConnectorNotFound, GroupError, InvalidRequest, UnreleasedInstanceId
+from ..errors import (
+    ConfigError,
+    ConnectorNotFound,
+    GroupError,
+    InvalidRequest,
+    UnreleasedInstanceId,
+    UnsupportedVersion,
+)
 from ..group.classic.settings import ClassicSettings
 from ..group.connect.group_type import ConnectGroupType
 from ..group.connect.settings import GroupSettings
@@ -35,7 +42,14 @@ from ..protocol.messages.listing import (
     ListGroupsRequest,
 )
 from ..protocol.messages.logger_levels import SetLoggerLevelRequest, SetLoggerLevelResponse
-from ..protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest, OffsetFetchResponse
+from ..protocol.messages.offsets import (
+    CommitInTransaction,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+)
 from ..protocol.messages.topics import ResetTopicsRequest, ResetTopicsResponse
 from ..protocol.records.connect import GROUP_TYPE, MemberRecord
 from ..protocol.units import printable
@@ -50,6 +64,7 @@ from .lost_connections import LostConnections
 from .own_assignors import with_own_assignor
 from .progress import ReportedProgress
 from .shard import Shard
+from .transactions import BrokerOffsets, Transactions
 
 _HEARTBEATS: Final = (HeartbeatRequest, ConsumerHeartbeatRequest)
 
@@ -64,6 +79,7 @@ class Coordinator:
 
     Attributes:
         shard: the queue and the groups.
+        transactions: asks a broker for the outcome of transactions; null without ``broker_offsets``.
         lost_connections: takes the connections that a transport has lost.
     """
 
@@ -77,6 +93,7 @@ class Coordinator:
         wall_clock_ms: Callable[[], int] = wall_clock_ms,
         classic_settings: ClassicSettings | None = None,
         consumers: ConsumerGroups | None = None,
+        broker_offsets: BrokerOffsets | None = None,
         group_types: Sequence[GroupType] = (),
     ) -> None:
         """Create a coordinator. It serves no requests until ``start``.
@@ -88,6 +105,7 @@ class Coordinator:
             classic_settings: for all groups of type ``classic``, without ``consumers``; the defaults if null.
             consumers: consumer groups, with the settings of classic groups and the topics of their cluster; if null,
                 consumers of the new protocol cannot join.
+            broker_offsets: the offsets that a broker has of the groups, for transactions; if null, there are none.
             group_types: the types of groups to serve besides ``connect``, ``classic`` and ``consumer``.
 
         Raises:
@@ -116,6 +134,7 @@ class Coordinator:
         )
 
         self.shard.on_deleted = self._forget
+        self.transactions = Transactions(self.shard, broker_offsets) if broker_offsets is not None else None
 
     def _forget(self, group_id: str) -> None:
         self._progress.forget(group_id)
@@ -135,10 +154,14 @@ class Coordinator:
         except BaseException:
             await self._consumers.close()
             raise
+        if self.transactions is not None:
+            self.transactions.start()
 
     async def close(self) -> None:
         """Stop serving: parked requests are rejected with a retriable error, timers are cancelled."""
         self.lost_connections.close()
+        if self.transactions is not None:
+            await self.transactions.close()
         await self._consumers.close()
         await self.shard.close()
 
@@ -167,7 +190,7 @@ class Coordinator:
         elif isinstance(request, DeleteRequest):
             response = await self._delete(request, client)
         elif isinstance(request, OffsetFetchRequest) and request.groups:
-            await self._consumers.look_again()
+            await self._before_fetch(each.group_id for each in request.groups)
             response = await self._fetch_offsets(request, client)
         elif isinstance(request, ListGroupsRequest):
             response = listed([await self._describe(SUMMARY, each) for each in self._named(SUMMARY)], request)
@@ -182,7 +205,9 @@ class Coordinator:
             if isinstance(request, OffsetCommitRequest):
                 await self._consumers.look_again(request)
             elif isinstance(request, OffsetFetchRequest):
-                await self._consumers.look_again()
+                await self._before_fetch((request.group_id,))
+            elif isinstance(request, TxnOffsetCommitRequest):
+                raise UnsupportedVersion("TxnOffsetCommit: transactions are a broker's; connect to connectgroup proxy")
             response = await self._submit(request, client)
             if isinstance(request, JoinGroupRequest) and response.error_code == UnreleasedInstanceId.code:
                 self._look_for_process(request)
@@ -309,6 +334,23 @@ class Coordinator:
             return await off_loop(f"describe {printable(group_id)}", describe)
         except NoThread:
             return describe()
+
+    async def commit_in_transaction(self, commit: CommitInTransaction, *, client_host: str) -> TxnOffsetCommitResponse:
+        """Store the offsets of a TxnOffsetCommit that the broker has accepted, until its transaction ends."""
+        group_type = self._registry.owner(commit)
+        assert group_type is not None
+        client = Client(client_host)
+        respond = partial(group_type.error_response, commit)
+        response = await self.shard.intake.submit(commit, group_type.traits(commit, client), respond, client)
+        assert isinstance(response, TxnOffsetCommitResponse)
+        return response
+
+    async def _before_fetch(self, group_ids: Iterable[str]) -> None:
+        """Learn what has happened to topics and transactions since, before committed offsets are fetched."""
+        await self._consumers.look_again()
+        if self.transactions is not None:
+            for group_id in group_ids:
+                await self.transactions.settle(group_id)
 
     async def _fetch_offsets(self, request: OffsetFetchRequest, client: Client) -> OffsetFetchResponse:
         responses = [await self._submit(replace(request, groups=(each,)), client) for each in request.groups]

@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import Final
 
 from ..protocol.messages.cluster import ApiVersion, ApiVersionsResponse
-from ..wire.apis import APIS, FIND_COORDINATOR, SASL_AUTHENTICATE, SASL_HANDSHAKE
+from ..wire.apis import APIS, FIND_COORDINATOR, SASL_AUTHENTICATE, SASL_HANDSHAKE, TXN_OFFSET_COMMIT
 from ..wire.forwarded import MAX_VERSIONS
 
 GROUP_APIS: Final = frozenset(
     (
         *(8, 9, FIND_COORDINATOR),  # OffsetCommit, OffsetFetch
         *range(11, 17),  # JoinGroup, Heartbeat, LeaveGroup, SyncGroup, DescribeGroups, ListGroups
-        *(25, 28, 42, 47),  # AddOffsetsToTxn, TxnOffsetCommit, DeleteGroups, OffsetDelete
+        *(TXN_OFFSET_COMMIT, 42, 47),  # and DeleteGroups, OffsetDelete
         *(68, 69),  # ConsumerGroupHeartbeat, ConsumerGroupDescribe
         *range(76, 80),  # ShareGroupHeartbeat, ShareGroupDescribe, ShareFetch, ShareAcknowledge
         *range(83, 93),  # share group state and offsets, StreamsGroupHeartbeat, StreamsGroupDescribe
@@ -28,7 +28,8 @@ OF_BROKER: Final = frozenset((SASL_HANDSHAKE, SASL_AUTHENTICATE))
 
 
 def is_forwarded(api_key: int) -> bool:
-    """Whether the broker handles the API. FindCoordinator is forwarded for transactions (``relay``)."""
+    """Whether the broker handles the API. FindCoordinator is forwarded for transactions, TxnOffsetCommit is handled by
+    both (``relay``)."""
     return (api_key not in APIS and api_key not in GROUP_APIS) or api_key in OF_BROKER
 
 
@@ -42,11 +43,11 @@ def _merged(of_broker: Iterable[ApiVersion]) -> Iterable[ApiVersion]:
     shown = {
         key: (api.versions[0], api.versions[-1])
         for key, api in APIS.items()
-        if key not in (FIND_COORDINATOR, *OF_BROKER)
+        if key not in (FIND_COORDINATOR, TXN_OFFSET_COMMIT, *OF_BROKER)
     }
     for key, (low, high) in ranges.items():
-        if key == FIND_COORDINATOR:
-            # The broker responds to requests for the coordinators of transactions.
+        if key in (FIND_COORDINATOR, TXN_OFFSET_COMMIT):
+            # The broker responds to requests for the coordinators of transactions, and takes part in their commits.
             known = APIS[key].versions
             low, high = max(low, known[0]), min(high, known[-1])
         elif not is_forwarded(key):

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
+from collections.abc import Collection, Mapping
 from typing import Final, cast
 
-from ..errors import TransportError, WireError
-from ..protocol.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
+from ..errors import TransportError, UnstableOffsetCommit, WireError
+from ..group.offsets.state import Place
+from ..protocol.messages.api import Request
+from ..protocol.messages.cluster import ApiVersionsRequest, ApiVersionsResponse, FindCoordinatorRequest
+from ..protocol.messages.offsets import OffsetFetchRequest, OffsetFetchResponse, TopicToFetch
 from ..transport.base import name_lookup_errors, reason
-from ..wire.apis import API_VERSIONS, decode_response, encode_request
+from ..wire.apis import API_VERSIONS, OFFSET_FETCH, decode_response, encode_request
 from ..wire.forwarded import METADATA, with_address
 from ..wire.framing import FrameReader, frame
 
@@ -18,6 +22,10 @@ CONNECT_TIMEOUT_S: Final = 10.0
 
 _METADATA: Final = struct.pack(">hhihi", METADATA, 1, 1, -1, 0)
 """A Metadata request for no topics: the response lists the brokers."""
+
+_FIND_VERSION: Final = 2
+_FETCH_VERSION: Final = 7
+"""The first one with ``require_stable``, which brokers from Kafka 2.5 on know."""
 
 _VERSION: Final = 3
 """The version of ApiVersions that the proxy sends: a later one lists features that older clients reject."""
@@ -68,27 +76,59 @@ class Broker:
         Raises:
             TransportError: the broker cannot be reached, or does not respond as a Kafka broker does.
         """
-        request = encode_request(
-            ApiVersionsRequest(client_software_name="connectgroup-proxy", client_software_version="1"),
-            version=_VERSION,
-            correlation_id=0,
-            client_id="connectgroup-proxy",
-        )
-        asking = _Question(frame(request) + frame(_METADATA))
-        await self.connect(asking)
+        request = ApiVersionsRequest(client_software_name="connectgroup-proxy", client_software_version="1")
         try:
-            async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                first, second = await asking.responses
+            first, second = await self._exchange(_encoded(request, _VERSION), _METADATA)
             _, response = decode_response(first, api_key=API_VERSIONS, version=_VERSION)
             _, nodes = with_address(second, METADATA, 1, "", 0)
         except (TimeoutError, WireError, ConnectionError) as error:
             hint = "is it the PLAINTEXT listener of a Kafka broker?"
             raise TransportError(f"broker {self.address}: no valid response to ApiVersions; {hint}") from error
-        finally:
-            asking.close()
         assert isinstance(response, ApiVersionsResponse)
         self.api_versions, self.node_id = response, next(iter(nodes), 0)
         self.endpoints = tuple(nodes.values())
+
+    async def create_offsets(self) -> None:
+        """Have the broker create the topic of its committed offsets, if there is none: only this request does."""
+        find = _encoded(FindCoordinatorRequest(key="connectgroup", key_type=0), _FIND_VERSION)
+        await self._exchange(find)
+
+    async def tokens(self, group_id: str, places: Collection[Place], *, stable: bool) -> Mapping[Place, str | None]:
+        """Implements ``coordinator.transactions.BrokerOffsets``."""
+        by_topic: dict[str, list[int]] = {}
+        for name, partition in sorted(places):
+            by_topic.setdefault(name, []).append(partition)
+        topics = tuple(TopicToFetch(name=name, partition_indexes=tuple(each)) for name, each in by_topic.items())
+        request = OffsetFetchRequest(group_id=group_id, topics=topics, require_stable=stable)
+        [data] = await self._exchange(_encoded(request, _FETCH_VERSION))
+        _, response = decode_response(data, api_key=OFFSET_FETCH, version=_FETCH_VERSION)
+        assert isinstance(response, OffsetFetchResponse)
+        if response.error_code:
+            raise TransportError(f"broker {self.address}: OffsetFetch: error {response.error_code}")
+        found: dict[Place, str | None] = {}
+        for topic in response.topics:
+            for each in topic.partitions:
+                if each.error_code == UnstableOffsetCommit.code:
+                    found[topic.name, each.partition_index] = None
+                elif not each.error_code:
+                    token = (each.metadata or "") if each.committed_offset >= 0 else ""
+                    found[topic.name, each.partition_index] = token
+        return found
+
+    async def _exchange(self, *requests: bytes) -> list[bytes]:
+        """Send requests on a new connection; return the responses.
+
+        Raises:
+            TransportError: the broker cannot be reached.
+            TimeoutError, ConnectionError, WireError: it does not respond.
+        """
+        asking = _Question(b"".join(map(frame, requests)), len(requests))
+        await self.connect(asking)
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                return await asking.responses
+        finally:
+            asking.close()
 
     def occurs_in(self, data: bytes) -> bool:
         """Whether the address of a broker occurs in a response."""
@@ -112,17 +152,22 @@ class Broker:
             logger.error("%s; groups are served without it", why)
 
 
-class _Question(asyncio.Protocol):
-    """Sends two requests and receives their responses."""
+def _encoded(request: Request, version: int) -> bytes:
+    return encode_request(request, version=version, correlation_id=0, client_id="connectgroup-proxy")
 
-    def __init__(self, request: bytes) -> None:
-        self._request, self._frames, self._received = request, FrameReader(), list[bytes]()
+
+class _Question(asyncio.Protocol):
+    """Sends requests and receives their responses."""
+
+    def __init__(self, requests: bytes, count: int) -> None:
+        self._requests, self._count = requests, count
+        self._frames, self._received = FrameReader(), list[bytes]()
         self.responses: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
         self._transport = transport
-        transport.write(self._request)
+        transport.write(self._requests)
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -130,8 +175,8 @@ class _Question(asyncio.Protocol):
         except WireError as error:
             self._fail(error)
             return
-        if len(self._received) >= 2 and not self.responses.done():
-            self.responses.set_result(self._received[:2])
+        if len(self._received) >= self._count and not self.responses.done():
+            self.responses.set_result(self._received[: self._count])
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._fail(ConnectionResetError("the connection was closed"))

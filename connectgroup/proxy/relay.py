@@ -1,24 +1,43 @@
 """The relay of one client connection: its own connection to the broker, which is opened with the first request.
 
 Requests and responses pass byte for byte, with their correlation ids, in order. Changed are the addresses of brokers
-and of coordinators of transactions: they become the proxy's.
+and of coordinators of transactions: they become the proxy's. A TxnOffsetCommit goes to the broker as one of a sender
+that is not a member, with a token instead of the metadata (``coordinator.transactions``); what the broker has accepted
+is then committed to the group here, which checks the member. In this order, an offset whose commit has failed is never
+part of the transaction of a client that ends it only after all its commits have succeeded.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, Protocol, cast
 
 from ..errors import TransportError, WireError
+from ..group.offsets.rules import too_large
 from ..protocol.messages.cluster import FindCoordinatorRequest, FindCoordinatorResponse
-from ..wire.apis import FIND_COORDINATOR, decode_request, decode_response, encode_response
+from ..protocol.messages.offsets import (
+    NO_GENERATION,
+    CommitInTransaction,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+)
+from ..wire.apis import (
+    FIND_COORDINATOR,
+    TXN_OFFSET_COMMIT,
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
+)
 from ..wire.forwarded import (
     CHANGES_TOPICS,
     DESCRIBE_CLUSTER,
+    END_TXN,
     ENDPOINTS_FROM,
     METADATA,
     Header,
@@ -58,6 +77,15 @@ class Proxy(Protocol):
     def on_topics_changed(self) -> None:
         """A client has created, changed or deleted topics."""
 
+    def on_transactions(self) -> None:
+        """A client looks for the coordinator of its transactions."""
+
+    def on_transaction_ended(self) -> None:
+        """The broker has accepted the end of a transaction."""
+
+    async def commit_in_transaction(self, commit: CommitInTransaction) -> TxnOffsetCommitResponse:
+        """Commit offsets that the broker has accepted to the group."""
+
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a coroutine in the background."""
 
@@ -96,6 +124,9 @@ class BrokerRelay(asyncio.Protocol):
         if header.api_key == FIND_COORDINATOR:
             if not _is_for_transactions(data):
                 return False
+            self._proxy.on_transactions()
+        elif header.api_key == TXN_OFFSET_COMMIT:
+            return self._commit_in_transaction(data, header, defer)
         elif not is_forwarded(header.api_key):
             return False
         try:
@@ -108,6 +139,49 @@ class BrokerRelay(asyncio.Protocol):
             return True
         self._request(data, header, defer())
         return True
+
+    def _commit_in_transaction(self, data: bytes, header: Header, defer: Callable[[], Respond]) -> bool:
+        try:
+            decoded = decode_request(data)
+        except WireError:
+            return False  # the server responds with the error
+        request = decoded.request
+        assert isinstance(request, TxnOffsetCommitRequest)
+        respond, token = defer(), uuid.uuid4().hex
+
+        def on_response(response: bytes | None) -> None:
+            if response is None:
+                respond(None)
+            else:
+                self._proxy.spawn(self._on_committed(request, token, header, response, respond))
+
+        to_broker = encode_request(
+            for_broker(request, token),
+            version=header.version,
+            correlation_id=header.correlation_id,
+            client_id=decoded.client_id,
+        )
+        self._request(to_broker, header, on_response)
+        return True
+
+    async def _on_committed(
+        self, request: TxnOffsetCommitRequest, token: str, header: Header, data: bytes, respond: Respond
+    ) -> None:
+        try:
+            _, of_broker = decode_response(data, api_key=header.api_key, version=header.version)
+            assert isinstance(of_broker, TxnOffsetCommitResponse)
+            accepted = accepted_of(request, of_broker)
+            if accepted.topics:
+                commit = CommitInTransaction(request=accepted, token=token)
+                of_broker = with_errors(of_broker, await self._proxy.commit_in_transaction(commit))
+            answer = encode_response(
+                of_broker, api_key=header.api_key, version=header.version, correlation_id=header.correlation_id
+            )
+        except Exception:
+            logger.exception("a TxnOffsetCommit failed")
+            respond(None)
+            return
+        respond(answer)
 
     def _request(self, data: bytes, header: Header, respond: Respond) -> None:
         if self._closed:
@@ -195,6 +269,8 @@ class BrokerRelay(asyncio.Protocol):
             data = with_endpoints(data, header.api_key, header.version, host, port)
         elif header.api_key in CHANGES_TOPICS:
             self._proxy.on_topics_changed()
+        elif header.api_key == END_TXN:
+            self._proxy.on_transaction_ended()
         self._pending.popleft()
         respond(data)
 
@@ -223,6 +299,54 @@ class BrokerRelay(asyncio.Protocol):
             each.respond(None)
         if not self._closed:
             self._on_writable()
+
+
+def for_broker(request: TxnOffsetCommitRequest, token: str) -> TxnOffsetCommitRequest:
+    """The request that the broker gets: of no member, with the token as metadata, but as large as it is allowed."""
+    topics = tuple(
+        replace(
+            topic,
+            partitions=tuple(
+                each if too_large(each) else replace(each, committed_metadata=token) for each in topic.partitions
+            ),
+        )
+        for topic in request.topics
+    )
+    return replace(request, generation_id=NO_GENERATION, member_id="", group_instance_id=None, topics=topics)
+
+
+def accepted_of(request: TxnOffsetCommitRequest, response: TxnOffsetCommitResponse) -> TxnOffsetCommitRequest:
+    """The partitions of a request that the broker has accepted."""
+    accepted = {
+        (topic.name, each.partition_index)
+        for topic in response.topics
+        for each in topic.partitions
+        if not each.error_code
+    }
+    topics = (
+        replace(
+            topic,
+            partitions=tuple(each for each in topic.partitions if (topic.name, each.partition_index) in accepted),
+        )
+        for topic in request.topics
+    )
+    return replace(request, topics=tuple(topic for topic in topics if topic.partitions))
+
+
+def with_errors(response: TxnOffsetCommitResponse, ours: TxnOffsetCommitResponse) -> TxnOffsetCommitResponse:
+    """The response of the broker with the errors of the group."""
+    codes = {(topic.name, each.partition_index): each.error_code for topic in ours.topics for each in topic.partitions}
+    topics = tuple(
+        replace(
+            topic,
+            partitions=tuple(
+                replace(each, error_code=codes.get((topic.name, each.partition_index), each.error_code))
+                for each in topic.partitions
+            ),
+        )
+        for topic in response.topics
+    )
+    return replace(response, topics=topics)
 
 
 def _is_for_transactions(data: bytes) -> bool:

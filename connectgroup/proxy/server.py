@@ -13,9 +13,11 @@ from ..coordinator.consumer_groups import ConsumerGroups
 from ..coordinator.own_assignors import server_assignors
 from ..coordinator.runtime import Coordinator
 from ..coordinator.server import GroupServer
+from ..errors import TransportError, WireError
 from ..log.registry import log_from_url
-from ..protocol.messages.api import Handler, Response
+from ..protocol.messages.api import Response
 from ..protocol.messages.cluster import ApiVersionsRequest, FindCoordinatorRequest, FindCoordinatorResponse
+from ..protocol.messages.offsets import CommitInTransaction, TxnOffsetCommitResponse
 from ..topics.base import TopicSource
 from ..topics.broker import BrokerTopics
 from ..transport.credentials import withdraw
@@ -36,10 +38,10 @@ logger = logging.getLogger(__name__)
 class _Server(TcpServer):
     """Serves the coordinator, and forwards the rest."""
 
-    def __init__(self, handler: Handler, broker: Broker, config: ProxyConfig, topics: TopicSource) -> None:
+    def __init__(self, coordinator: Coordinator, broker: Broker, config: ProxyConfig, topics: TopicSource) -> None:
         limits = replace(config.limits(), max_frame_bytes=MAX_FRAME_BYTES)
         super().__init__(
-            handler,
+            coordinator,
             config.host,
             config.port,
             advertised_host=config.advertised_host,
@@ -48,7 +50,8 @@ class _Server(TcpServer):
             loopback_only=True,
         )
         self.broker = broker
-        self._config, self._topics = config, topics
+        self._coordinator, self._config, self._topics = coordinator, config, topics
+        self._has_offsets = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._warned = False
 
@@ -80,6 +83,25 @@ class _Server(TcpServer):
         # The broker responds when its controller has the change, and knows it itself a little later.
         self._topics.expect_change(CHANGED_FOR_S)
 
+    def on_transactions(self) -> None:
+        if not self._has_offsets:
+            self._has_offsets = True
+            self.spawn(self._create_offsets())
+
+    async def _create_offsets(self) -> None:
+        try:
+            await self.broker.create_offsets()
+        except (TransportError, TimeoutError, ConnectionError, WireError) as error:
+            self._has_offsets = False
+            logger.debug("the broker's topic of offsets is not known to exist: %s", error)
+
+    def on_transaction_ended(self) -> None:
+        assert self._coordinator.transactions is not None
+        self._coordinator.transactions.on_end()
+
+    async def commit_in_transaction(self, commit: CommitInTransaction) -> TxnOffsetCommitResponse:
+        return await self._coordinator.commit_in_transaction(commit, client_host="")
+
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
@@ -110,6 +132,7 @@ class ProxyServer(GroupServer):
         if topics is None:
             named = config.topics_from
             topics = BrokerTopics(config.broker, setting="--broker") if named is None else BrokerTopics(named)
+        self.broker = Broker(*config.broker_address)
         coordinator = Coordinator(
             log_from_url(config.log_url),
             config.group_settings(server_assignors([config.assignor])),
@@ -118,8 +141,8 @@ class ProxyServer(GroupServer):
                 config.consumer_settings(),
                 classic=config.classic_settings(),
             ),
+            broker_offsets=self.broker,
         )
-        self.broker = Broker(*config.broker_address)
         super().__init__(coordinator, _Server(coordinator, self.broker, config, topics), config.host)
 
     async def start(self) -> None:

@@ -43,6 +43,9 @@ DECODED_AT_ONCE: Final = 64 * 1024
 _VERSIONS: Final = range(10, 13)
 """Of Metadata: from the first one with topic ids (Kafka 2.8)."""
 
+_GONE: Final = frozenset((3, 100))
+"""The errors of a topic that does not exist: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID."""
+
 _METADATA: Final = 3
 _CORRELATION_ID: Final = 1
 _LENGTH: Final = struct.Struct(">i")
@@ -203,13 +206,17 @@ class MetadataReader:
     def _decoded(self, data: bytes) -> Topics:
         _, response = decode_kafka_response(data, to=MetadataRequest, version=self._version)
         assert isinstance(response, MetadataResponse)
-        return {
-            topic.name: TopicMetadata(
-                topic_id=topic.topic_id, topic_name=topic.name, num_partitions=len(topic.partitions)
-            )
-            for topic in sorted(response.topics, key=lambda each: each.name or "")
-            if topic.name and not topic.error_code
-        }
+        topics = {}
+        for topic in sorted(response.topics, key=lambda each: each.name or ""):
+            name = topic.name or ""
+            if name and not topic.error_code:
+                topics[name] = TopicMetadata(
+                    topic_id=topic.topic_id, topic_name=name, num_partitions=len(topic.partitions)
+                )
+            elif name in self._topics and topic.error_code not in _GONE:
+                # A topic whose partitions are not known at the moment: its committed offsets must not be deleted.
+                topics[name] = self._topics[name]
+        return topics
 
 
 def _said(error: Exception) -> str:

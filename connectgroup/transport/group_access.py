@@ -208,6 +208,7 @@ def _refused(request: Request, group_id: str) -> Response:
             topics=tuple(
                 TopicCommitted(
                     name=topic.name,
+                    topic_id=topic.topic_id,
                     partitions=tuple(
                         PartitionCommitted(partition_index=each.partition_index, error_code=CODE)
                         for each in topic.partitions

@@ -51,6 +51,7 @@ from ..protocol.messages.offsets import (
     OffsetFetchResponse,
     PartitionCommitted,
     TopicCommitted,
+    TxnOffsetCommitResponse,
 )
 from ..protocol.units import printable
 from .codec import Codec, compile_codec
@@ -64,6 +65,7 @@ SASL_HANDSHAKE: Final = key_of("SaslHandshake")
 SASL_AUTHENTICATE: Final = key_of("SaslAuthenticate")
 OFFSET_COMMIT: Final = key_of("OffsetCommit")
 OFFSET_FETCH: Final = key_of("OffsetFetch")
+TXN_OFFSET_COMMIT: Final = key_of("TxnOffsetCommit")
 HEARTBEAT: Final = key_of("ConnectGroupHeartbeat")
 PREPARE: Final = key_of("ConnectGroupPrepareAssignment")
 INSTALL: Final = key_of("ConnectGroupInstallAssignment")
@@ -306,6 +308,9 @@ def refusal(api_key: int, code: int, message: str) -> Response:
     if api_key == OFFSET_COMMIT:
         partition = PartitionCommitted(partition_index=-1, error_code=code)
         return OffsetCommitResponse(topics=(TopicCommitted(name="", partitions=(partition,)),))
+    if api_key == TXN_OFFSET_COMMIT:
+        partition = PartitionCommitted(partition_index=-1, error_code=code)
+        return TxnOffsetCommitResponse(topics=(TopicCommitted(name="", partitions=(partition,)),))
     if api_key == OFFSET_FETCH:
         unknown = FetchedPartition(partition_index=-1, committed_offset=-1, metadata="", error_code=code)
         return OffsetFetchResponse(
@@ -333,7 +338,8 @@ def served(*, sasl: bool = False) -> tuple[ApiVersion, ...]:
     return tuple(
         ApiVersion(api_key=key, min_version=api.versions[0], max_version=api.versions[-1])
         for key, api in sorted(APIS.items())
-        if sasl or key not in (SASL_HANDSHAKE, SASL_AUTHENTICATE)
+        # Transactions are a broker's: the proxy lists the API (``proxy.apis``).
+        if key != TXN_OFFSET_COMMIT and (sasl or key not in (SASL_HANDSHAKE, SASL_AUTHENTICATE))
     )
 
 

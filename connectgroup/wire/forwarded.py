@@ -20,6 +20,7 @@ T = TypeVar("T")
 PRODUCE: Final = 0
 FETCH: Final = 1
 METADATA: Final = 3
+END_TXN: Final = 26
 DESCRIBE_CLUSTER: Final = 60
 
 CHANGES_TOPICS: Final = frozenset((19, 20, 37))

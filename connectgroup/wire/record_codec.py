@@ -36,6 +36,7 @@ CLASSES: Final[dict[Kind, type[Any]]] = {
     Kind.DELAY: records.DelayRecord,
     Kind.CLASSIC_GROUP: classic.ClassicGroupRecord,
     Kind.OFFSET: offsets.OffsetRecord,
+    Kind.PENDING_OFFSET: offsets.PendingOffsetRecord,
     Kind.CONSUMER_MEMBER: consumer.ConsumerMemberRecord,
     Kind.CONSUMER_TARGET_MEMBER: consumer.ConsumerTargetMemberRecord,
     Kind.CONSUMER_CURRENT: consumer.ConsumerCurrentRecord,

@@ -37,8 +37,12 @@ from ..protocol.messages.logger_levels import SetLoggerLevelRequest, SetLoggerLe
 from ..protocol.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
     OffsetFetchRequest,
     OffsetFetchResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
 )
 from ..protocol.messages.sasl import (
     SaslAuthenticateRequest,
@@ -107,6 +111,7 @@ TABLE: Final = (
     Entry(16, "ListGroups", listing.ListGroupsRequest, listing.ListGroupsResponse, COORDINATOR, ADMIN),
     Entry(17, "SaslHandshake", SaslHandshakeRequest, SaslHandshakeResponse, COORDINATOR, WORKER | ADMIN | CONSUMER),
     Entry(18, "ApiVersions", ApiVersionsRequest, ApiVersionsResponse, COORDINATOR | BROKER, WORKER | ADMIN | CONSUMER),
+    Entry(28, "TxnOffsetCommit", TxnOffsetCommitRequest, TxnOffsetCommitResponse, COORDINATOR | BROKER, ADMIN),
     Entry(
         36,
         "SaslAuthenticate",
@@ -116,6 +121,7 @@ TABLE: Final = (
         WORKER | ADMIN | CONSUMER,
     ),
     Entry(42, "DeleteGroups", listing.DeleteGroupsRequest, listing.DeleteGroupsResponse, COORDINATOR, ADMIN),
+    Entry(47, "OffsetDelete", OffsetDeleteRequest, OffsetDeleteResponse, COORDINATOR, ADMIN),
     Entry(
         68,
         "ConsumerGroupHeartbeat",

@@ -17,17 +17,23 @@ from connectgroup.protocol.messages.consumer import ConsumerHeartbeatRequest
 from connectgroup.protocol.messages.offsets import (
     GroupToFetch,
     OffsetCommitRequest,
+    OffsetDeleteRequest,
     OffsetFetchRequest,
     PartitionCommit,
+    PartitionToDelete,
     TopicCommit,
+    TopicToDelete,
     TopicToFetch,
 )
 from connectgroup.topics.broker import MetadataReader
 from connectgroup.wire.apis import APIS, decode_response, encode_request
 from connectgroup.wire.framing import frame
 from tests.integration.processes import wait
+from tests.volume import ci_only
 
 if TYPE_CHECKING:
+    from confluent_kafka import Consumer
+
     from tests.consumer.broker import Broker
 
 
@@ -123,12 +129,15 @@ class Cluster:
         topics = self.ask(request, version).topics
         return {(getattr(t, by), p.partition_index): p.error_code for t in topics for p in t.partitions}
 
-    def fetch(self, group: str, *places: tuple[str, int], version: int = 9, **sender: Any) -> Any:
+    def fetch(
+        self, group: str, *places: tuple[str, int], version: int = 9, require_stable: bool = False, **sender: Any
+    ) -> Any:
         """The error of the group, or offset, leader epoch, metadata and error of each partition; of all without any."""
         by = "topic_id" if version >= 10 else "name"
         asked = tuple(TopicToFetch(**{by: topic}, partition_indexes=(partition,)) for topic, partition in places)
         group_asked = GroupToFetch(group_id=group, topics=asked or None, **sender)
-        [found] = self.ask(OffsetFetchRequest(groups=(group_asked,)), version).groups
+        request = OffsetFetchRequest(groups=(group_asked,), require_stable=require_stable)
+        [found] = self.ask(request, version).groups
         if found.error_code:
             return found.error_code
         return {
@@ -153,7 +162,10 @@ class Cluster:
         )
 
 
-@pytest.fixture(params=["broker", "proxy"])
+BROKER = pytest.param("broker", marks=ci_only("shows what Kafka does; in a user's run, the proxy does it"))
+
+
+@pytest.fixture(params=[BROKER, "proxy"])
 def cluster(request: pytest.FixtureRequest, broker: Broker) -> Cluster:
     """The broker, and the proxy in front of it."""
     at = broker.bootstrap if request.param == "broker" else request.getfixturevalue("proxy").bootstrap
@@ -291,3 +303,55 @@ def test_offsets_of_a_topic_that_is_deleted_while_the_proxy_is_down_are_deleted(
     with running_proxy(broker, *log) as proxy:
         cluster.bootstrap = proxy.bootstrap
         assert cluster.fetch("down") == {(stays, 0): (5, -1, "", 0)}
+
+
+def test_offsets_of_topics_without_subscribers_can_be_deleted(cluster: Cluster) -> None:
+    """OffsetDelete (KIP-496)."""
+    topic, other, group = cluster.topic, f"{cluster.topic}-other", f"deletes {cluster.topic}"
+    cluster.create(other)
+
+    def delete(*places: tuple[str, int]) -> Any:
+        topics = tuple(
+            TopicToDelete(name=name, partitions=(PartitionToDelete(partition_index=partition),))
+            for name, partition in places
+        )
+        response = cluster.ask(OffsetDeleteRequest(group_id=group, topics=topics), 0)
+        return response.error_code or {
+            (each.name, partition.partition_index): partition.error_code
+            for each in response.topics
+            for partition in each.partitions
+        }
+
+    assert delete((topic, 0)) == 69
+    cluster.commit(group, (topic, 0), (topic, 1), (other, 0))
+    assert delete((topic, 0), (topic, 7), ("no-such-topic", 0)) == {
+        (topic, 0): 0,
+        (topic, 7): 3,
+        ("no-such-topic", 0): 3,
+    }
+    assert set(cluster.fetch(group)) == {(topic, 1), (other, 0)}
+
+    assert cluster.join(group, "member").error_code == 0
+    assert delete((topic, 1), (other, 0)) == {(topic, 1): 86, (other, 0): 0}
+    assert cluster.beat(group, "member", -1).error_code == 0
+    assert delete((topic, 1)) == {(topic, 1): 0}
+    assert cluster.fetch(group) == {}
+
+    classic = join_classic(cluster, group)
+    assert delete((topic, 1), (other, 0)) == {(topic, 1): 86, (other, 0): 0}
+    classic.close()
+
+
+def join_classic(cluster: Cluster, group: str) -> Consumer:
+    """A member of the classic protocol that is subscribed to the topic and has joined."""
+    from confluent_kafka import Consumer
+
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": group})
+    consumer.subscribe([cluster.topic])
+
+    def has_joined() -> bool:
+        consumer.poll(0.2)
+        return bool(consumer.assignment())
+
+    wait("the member to join", has_joined)
+    return consumer

@@ -36,7 +36,10 @@ from .authenticating import port_of, serving
 
 GROUP, OPEN = "orders-eu", "clicks"
 RULES: dict[str, tuple[str, ...]] = {"orders*": ("alice",), "orders-test": ("bob",)}
-WITHOUT_GROUP = {"ApiVersionsRequest", "FindCoordinatorRequest", "SaslHandshakeRequest", "SaslAuthenticateRequest"}
+WITHOUT_GROUP = {
+    *("ApiVersionsRequest", "FindCoordinatorRequest", "SaslHandshakeRequest", "SaslAuthenticateRequest"),
+    "TxnOffsetCommitRequest",  # the proxy's, which has no users
+}
 ABOUT_A_GROUP = [
     api.request_class
     for api in APIS.values()

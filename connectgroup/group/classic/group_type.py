@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ...errors import (
@@ -13,6 +14,7 @@ from ...errors import (
     RebalanceInProgress,
     StaleMemberEpoch,
     UnknownMemberId,
+    WireError,
 )
 from ...protocol.messages.api import Response
 from ...protocol.messages.classic import (
@@ -29,19 +31,27 @@ from ...protocol.messages.describe import (
     DescribedMember,
     DescribeRequest,
 )
-from ...protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
+from ...protocol.messages.offsets import (
+    CommitInTransaction,
+    OffsetCommitRequest,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    TxnOffsetCommitRequest,
+)
 from ...protocol.records.base import Key, Kind, Tombstone
 from ...protocol.records.classic import ClassicState
 from ...protocol.records.connect import Record
 from ...protocol.units import printable
-from ..kernel.effects import Compute, Repeat, TopicsChanged
+from ..kernel.effects import Compute, Repeat, TopicsChanged, TransactionsEnded
 from ..kernel.outcome import Outcome
 from ..kernel.timers import SetTimer, Timer, TimerKey, TimerKind
-from ..offsets.rules import refused_commit, refused_fetch
+from ..offsets.rules import end_transactions, refused_commit, refused_fetch, refused_in_transaction
 from ..offsets.state import Topics
 from ..registry import NO_CLIENT, Client, GroupNumbers, Input, RequestTraits, Retired
+from .embedded import EmbeddedFormat, NoFormat
 from .join import join
-from .offsets import commit, fetch
+from .offsets import commit, commit_in_transaction, delete, fetch
 from .rebalance import continue_without_pending, drop_pending, expire_rebalance, is_current, remove_and_rebalance
 from .refusals import refused
 from .settings import JOIN_WAIT_MS, ClassicSettings
@@ -68,17 +78,23 @@ class ClassicGroupType:
         LeaveGroupRequest,
         OffsetCommitRequest,
         OffsetFetchRequest,
+        OffsetDeleteRequest,
+        CommitInTransaction,
         DeleteRequest,
     )
 
-    def __init__(self, settings: ClassicSettings, new_id: Callable[[], str]) -> None:
+    def __init__(
+        self, settings: ClassicSettings, new_id: Callable[[], str], embedded: EmbeddedFormat | None = None
+    ) -> None:
         """Create the group type.
 
         Args:
             settings: for all groups of this type.
             new_id: returns a part of a member id that no other call returns, also in another process.
+            embedded: the bytes that members of the protocol type ``consumer`` exchange; if null, they are not read.
         """
         self.settings, self._new_id = settings, new_id
+        self._embedded = embedded or NoFormat()
         self.topics: Topics = None
 
     def new(self, group_id: str) -> ClassicGroup:
@@ -107,6 +123,8 @@ class ClassicGroupType:
                     follows=request.member_id,
                     creates_group=request.generation_id_or_member_epoch < 0,
                 )
+            case CommitInTransaction(request=TxnOffsetCommitRequest(group_id=group_id, generation_id=generation)):
+                return RequestTraits(group_id=group_id, follows=request.request.member_id, creates_group=generation < 0)
             case _:
                 return RequestTraits(group_id=request.group_id)
 
@@ -121,8 +139,11 @@ class ClassicGroupType:
                 return heartbeat(step, what)
             case LeaveGroupRequest():
                 return leave(step, what)
-            case OffsetCommitRequest() | OffsetFetchRequest():
+            case OffsetCommitRequest() | OffsetFetchRequest() | OffsetDeleteRequest() | CommitInTransaction():
                 return self._offsets(step, what)
+            case TransactionsEnded():
+                for record in end_transactions(group.offsets, what):
+                    step.write(record)
             case DeleteRequest():
                 return step.outcome(_delete(step))
             case TopicsChanged():
@@ -134,11 +155,29 @@ class ClassicGroupType:
                 expire_rebalance(step)
         return step.outcome(None)
 
-    def _offsets(self, step: Step, request: OffsetCommitRequest | OffsetFetchRequest) -> Outcome[Response | None]:
+    def _offsets(self, step: Step, request: Any) -> Outcome[Response | None]:
         try:
-            return commit(step, request) if isinstance(request, OffsetCommitRequest) else fetch(step, request)
+            match request:
+                case OffsetCommitRequest():
+                    return commit(step, request)
+                case OffsetFetchRequest():
+                    return fetch(step, request)
+                case OffsetDeleteRequest():
+                    return delete(step, request, partial(self._is_subscribed, step.group))
+                case _:
+                    return commit_in_transaction(step, request)
         except GroupError as error:
             return Outcome(response=self.error_response(request, error))
+
+    def _is_subscribed(self, group: ClassicGroup, topic: str) -> bool:
+        """Whether a member is subscribed to a topic; true if its subscription cannot be read, as in Kafka."""
+        try:
+            return any(
+                topic in self._embedded.decode_subscription(group.metadata(member)).topics
+                for member in group.members.values()
+            )
+        except WireError:
+            return True
 
     def apply(self, group: ClassicGroup, record: Record) -> None:
         group.apply(record)
@@ -195,7 +234,7 @@ class ClassicGroupType:
         """A group without members may be replaced by a consumer group, which keeps its offsets."""
         if group.members or group.pending:
             return None
-        return Retired(removed=(Tombstone(Key(Kind.CLASSIC_GROUP, group.group_id)),), kept=group.offsets.records())
+        return Retired(removed=(Tombstone(Key(Kind.CLASSIC_GROUP, group.group_id)),), kept=group.offsets.every_record())
 
     def takes_long_to_describe(self, group: ClassicGroup, request: DescribeRequest) -> bool:
         return False
@@ -217,6 +256,10 @@ class ClassicGroupType:
                 return refused_commit(request, error, self.topics)
             case OffsetFetchRequest():
                 return refused_fetch(request, error)
+            case OffsetDeleteRequest():
+                return OffsetDeleteResponse(error_code=error.code)
+            case CommitInTransaction():
+                return refused_in_transaction(request.request, error)
             case DeleteRequest(group_ids=(group_id,)):
                 deleted = DeletedGroup(group_id=group_id, error_code=error.code, error_message=str(error))
                 return DeleteResponse(results=(deleted,))

@@ -43,6 +43,7 @@ from ...protocol.records.base import Kind, MemberState, Tombstone
 from ...protocol.records.connect import Record
 from ...protocol.records.consumer import ConsumerMemberRecord
 from ...protocol.units import MAX_NAME_BYTES, Partitions, printable
+from ..classic.embedded import PROTOCOL_TYPE, EmbeddedFormat, subscription_of, with_ids, with_names
 from ..classic.settings import ClassicSettings
 from ..kernel import deadlines
 from ..kernel.outcome import Outcome
@@ -51,7 +52,6 @@ from ..registry import Client
 from . import static
 from .computation import ensure_computation
 from .draft import Draft
-from .embedded import PROTOCOL_TYPE, EmbeddedFormat, subscription_of, with_ids, with_names
 from .heartbeat import reconciled, store, subscribed_target
 from .leave import remove_member
 from .settings import ConsumerSettings

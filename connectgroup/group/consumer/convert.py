@@ -29,6 +29,7 @@ from ...protocol.records.consumer import (
     stored,
 )
 from ...protocol.units import Partitions, TopicPartition, printable
+from ..classic.embedded import PROTOCOL_TYPE, exists, subscription_of, with_ids, with_names
 from ..classic.state import ClassicGroup
 from ..classic.step import GROUP_TYPE as CLASSIC, rebalance_key, session_key
 from ..kernel import deadlines
@@ -37,7 +38,6 @@ from ..registry import Converted
 from .classic_members import ClassicRules, session_timer
 from .delete import remains
 from .draft import Topics
-from .embedded import PROTOCOL_TYPE, exists, subscription_of, with_ids, with_names
 from .state import ConsumerGroup
 
 NO_EPOCH = -1
@@ -80,7 +80,7 @@ def from_classic(rules: ClassicRules, former: ClassicGroup, cluster: Topics) -> 
         *_currents(rules, former, assigned, cluster),
     ]
     group = ConsumerGroup(group_id)
-    for record in (*former.offsets.records(), *records):
+    for record in (*former.offsets.every_record(), *records):
         group.apply(record)
     # Requests parked in the classic group get their responses below, and only if the join that converts it succeeds.
     group.members_to_wake.clear()
@@ -228,7 +228,7 @@ def to_classic(rules: ClassicRules, former: ConsumerGroup, now_ms: int, cluster:
     ids = sorted(former.members, key=lambda member_id: (former.members[member_id].joined_epoch, member_id))
     members = [_classic_member(rules, former, names, member_id, number) for number, member_id in enumerate(ids)]
     group = ClassicGroup(group_id)
-    for record in (*former.offsets.records(), *records, *members):
+    for record in (*former.offsets.every_record(), *records, *members):
         group.apply(record)
     head = ClassicGroupRecord(
         group_id=group_id,

@@ -152,6 +152,10 @@ class Draft(GroupDraft[ConsumerMemberRecord, TopicPartition]):
         """The topics that a member subscribes to, by name; an unresolved regular expression matches none (CA-20)."""
         return self.regexes.get(member.subscribed_topic_regex, frozenset()).union(member.subscribed_topic_names)
 
+    def is_subscribed(self, topic: str) -> bool:
+        """Whether a member is subscribed to a topic."""
+        return any(topic in self.subscribed(member) for member in self.members())
+
     def owner(self, partition: TopicPartition) -> str | None:
         """The owner of a partition. A partition with a pending revocation still has its owner."""
         member_id = self.group.holders.owner(partition)

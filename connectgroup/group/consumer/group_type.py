@@ -34,21 +34,28 @@ from ...protocol.messages.consumer import (
     DescribedConsumerGroup,
 )
 from ...protocol.messages.describe import DeletedGroup, DeleteRequest, DeleteResponse, DescribedGroup, DescribeRequest
-from ...protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
+from ...protocol.messages.offsets import (
+    CommitInTransaction,
+    OffsetCommitRequest,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+)
 from ...protocol.records.base import Kind, MemberState, Tombstone
 from ...protocol.records.connect import Record
 from ...protocol.records.consumer import CONSUMER, TopicMetadata
 from ...protocol.units import JOIN_EPOCH, printable
+from ..classic.embedded import EmbeddedFormat, NoFormat
 from ..classic.refusals import refused
 from ..classic.settings import ClassicSettings
 from ..classic.step import GROUP_TYPE as CLASSIC
 from ..kernel import deadlines
 from ..kernel.computation import under_way
-from ..kernel.effects import Compute, Computed, Match, Matched, Repeat, TopicsChanged
+from ..kernel.effects import Compute, Computed, Match, Matched, Repeat, TopicsChanged, TransactionsEnded
 from ..kernel.outcome import Outcome
 from ..kernel.timers import Timer, TimerKey, TimerKind
 from ..kernel.unchanged import Key as UnchangedKey, keep, kept
-from ..offsets.rules import refused_commit, refused_fetch
+from ..offsets.rules import end_transactions, refused_commit, refused_fetch, refused_in_transaction
 from ..registry import NO_CLIENT, Client, Converted, GroupNumbers, Input, RequestTraits, Retired
 from . import classic_members, offsets, validate
 from .classic_members import ClassicRules, session_timer
@@ -57,7 +64,6 @@ from .convert import from_classic, to_classic, unknown_topics
 from .delete import delete, remains
 from .describe import describe, describe_consumer, measure
 from .draft import Draft
-from .embedded import EmbeddedFormat, NoFormat
 from .heartbeat import heartbeat
 from .install import install, install_computed, prepare
 from .leave import leave, rebalance_timed_out, session_timed_out
@@ -94,6 +100,8 @@ class ConsumerGroupType:
         ConsumerInstallRequest,
         OffsetCommitRequest,
         OffsetFetchRequest,
+        OffsetDeleteRequest,
+        CommitInTransaction,
         DeleteRequest,
         JoinGroupRequest,
         SyncGroupRequest,
@@ -282,6 +290,12 @@ class ConsumerGroupType:
                 return offsets.commit(draft.group, what, draft.now_ms, self.topics)
             case OffsetFetchRequest():
                 return offsets.fetch(draft.group, what, self.topics)
+            case OffsetDeleteRequest():
+                return offsets.delete(draft, what, self.topics)
+            case CommitInTransaction():
+                return offsets.commit_in_transaction(draft.group, what, draft.now_ms, self.topics)
+            case TransactionsEnded():
+                return Outcome(response=None, records=end_transactions(draft.group.offsets, what))
             case DeleteRequest():
                 return delete(draft)
             case Computed():
@@ -368,7 +382,7 @@ class ConsumerGroupType:
 
     def retire(self, group: ConsumerGroup) -> Retired | None:
         """A group without members may be replaced by a classic one, which keeps its offsets."""
-        return None if group.members else Retired(removed=remains(group), kept=group.offsets.records())
+        return None if group.members else Retired(removed=remains(group), kept=group.offsets.every_record())
 
     def takes_long_to_describe(self, group: ConsumerGroup, request: DescribeRequest) -> bool:
         return not request.connectors_only and len(group.holders) > MANY_PARTITIONS
@@ -395,6 +409,10 @@ class ConsumerGroupType:
                 return refused_commit(request, error, self.topics)
             case OffsetFetchRequest():
                 return refused_fetch(request, error)
+            case OffsetDeleteRequest():
+                return OffsetDeleteResponse(error_code=code)
+            case CommitInTransaction():
+                return refused_in_transaction(request.request, error)
             case DeleteRequest(group_ids=(group_id,)):
                 deleted = DeletedGroup(group_id=group_id, error_code=code, error_message=message)
                 return DeleteResponse(results=(deleted,))

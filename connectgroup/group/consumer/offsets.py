@@ -5,17 +5,22 @@ Source: KIP-848, "OffsetCommit API" and "OffsetFetch API"; KIP-1251; Kafka's ``C
 
 from __future__ import annotations
 
-from ...errors import IllegalGeneration, StaleMemberEpoch, UnknownMemberId, UnsupportedVersion
+from ...errors import GroupIdNotFound, IllegalGeneration, StaleMemberEpoch, UnknownMemberId, UnsupportedVersion
 from ...protocol.messages.offsets import (
+    CommitInTransaction,
     OffsetCommitRequest,
     OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
     OffsetFetchRequest,
     OffsetFetchResponse,
+    TxnOffsetCommitResponse,
 )
 from ...protocol.units import TopicPartition, printable
 from ..kernel.outcome import Outcome
 from ..offsets import rules
 from ..offsets.state import Topics
+from .draft import Draft
 from .state import ConsumerGroup
 
 
@@ -40,16 +45,63 @@ def commit(
         return Outcome(response=unknown)
     epoch = request.generation_id_or_member_epoch
     if epoch < 0 and not group.members:
-        response, records = rules.commit(request, lambda topic, partition: 0, now_ms, topics)
+        response, records = rules.commit(request, lambda topic, partition: 0, now_ms, topics, group.offsets)
         return Outcome(response=response, records=records)
     _check_member(group, request.member_id)
-    current = group.current(request.member_id)
     is_classic = group.members[request.member_id].uses_classic_protocol
     if request.lacks_member_epochs and not is_classic:
         raise UnsupportedVersion(f"{printable(request.member_id)} must commit with OffsetCommit v9 or later")
+    check = _check_of(group, request.member_id, epoch, IllegalGeneration if is_classic else StaleMemberEpoch)
+    response, records = rules.commit(request, check, now_ms, topics, group.offsets)
+    return Outcome(response=response, records=records)
+
+
+def commit_in_transaction(
+    group: ConsumerGroup, commit: CommitInTransaction, now_ms: int, topics: Topics
+) -> Outcome[TxnOffsetCommitResponse]:
+    """Commit offsets with a transaction.
+
+    Raises:
+        UnknownMemberId: the sender is not a member, and the group has members or the sender names a member epoch.
+        IllegalGeneration: the member epoch is later than that of the member.
+    """
+    request = commit.request
+    check: rules.Check = _any_partition
+    if request.generation_id >= 0 or group.members:
+        _check_member(group, request.member_id)
+        check = _check_of(group, request.member_id, request.generation_id, IllegalGeneration)
+    response, records = rules.commit_in_transaction(commit, check, now_ms, topics, group.offsets)
+    return Outcome(response=response, records=records)
+
+
+def delete(draft: Draft, request: OffsetDeleteRequest, topics: Topics) -> Outcome[OffsetDeleteResponse]:
+    """Delete offsets of topics that no member is subscribed to.
+
+    Raises:
+        GroupIdNotFound: there is no such group.
+    """
+    group = draft.group
+    if not group.exists:
+        raise GroupIdNotFound(f"GroupId: got {printable(group.group_id)!r}; there is no such group")
+    response, records = rules.delete(group.offsets, request, topics, draft.is_subscribed)
+    return Outcome(response=response, records=records)
+
+
+def _any_partition(topic: str, partition: int) -> int:
+    return 0
+
+
+def _check_of(
+    group: ConsumerGroup, member_id: str, epoch: int, stale: type[IllegalGeneration | StaleMemberEpoch]
+) -> rules.Check:
+    """Which partitions a member may commit.
+
+    Raises:
+        IllegalGeneration, StaleMemberEpoch: the epoch is later than that of the member: ``stale``.
+    """
+    current = group.current(member_id)
     if epoch > current.epoch:
-        error = IllegalGeneration if is_classic else StaleMemberEpoch
-        raise error(f"{printable(request.member_id)} sent epoch {epoch}, the group has it at {current.epoch}")
+        raise stale(f"{printable(member_id)} sent epoch {epoch}, the group has it at {current.epoch}")
     held = current.held
 
     def check(topic: str, partition: int) -> int:
@@ -59,10 +111,9 @@ def commit(
         assigned = held.get(TopicPartition(metadata.topic_id, partition)) if metadata is not None else None
         if assigned is not None and 0 <= assigned <= epoch:
             return 0
-        return IllegalGeneration.code if is_classic else StaleMemberEpoch.code
+        return stale.code
 
-    response, records = rules.commit(request, check, now_ms, topics)
-    return Outcome(response=response, records=records)
+    return check
 
 
 def fetch(group: ConsumerGroup, request: OffsetFetchRequest, topics: Topics) -> Outcome[OffsetFetchResponse]:

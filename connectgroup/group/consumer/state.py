@@ -23,7 +23,7 @@ from ...protocol.records.consumer import (
     TopicMetadata,
     from_stored,
 )
-from ...protocol.records.offsets import OffsetRecord
+from ...protocol.records.offsets import OffsetRecord, PendingOffsetRecord
 from ...protocol.units import Partitions, TopicPartition
 from ..kernel.current import NOTHING, Current
 from ..kernel.holders import Holders
@@ -172,7 +172,7 @@ class ConsumerGroup:
                 self.topic_names = {topic.topic_id: topic.topic_name for topic in record.topics}
             case ConsumerRegexRecord():
                 self.regexes[record.regex] = frozenset(record.topics)
-            case OffsetRecord():
+            case OffsetRecord() | PendingOffsetRecord():
                 self.offsets.apply(record)
             case Tombstone():
                 self.offsets.apply(record)

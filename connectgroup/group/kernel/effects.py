@@ -7,6 +7,7 @@ input of the same group.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -90,6 +91,29 @@ class TopicsChanged:
     """An input of a group: the topics of the cluster may have changed (KIP-848, case study "Partition Added")."""
 
     group_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionOutcome:
+    """What the broker has committed of one partition with pending offsets of transactions.
+
+    Attributes:
+        token: of the offset that was committed last; of an offset that is not pending, or empty, otherwise.
+        is_stable: whether no transaction with an offset of the partition was open.
+        asked: the tokens of the offsets that were pending when the broker was asked.
+    """
+
+    token: str
+    is_stable: bool
+    asked: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionsEnded:
+    """An input of a group: the outcome of transactions, by topic and partition."""
+
+    group_id: str
+    outcomes: Mapping[tuple[str, int], TransactionOutcome]
 
 
 class PatternMatcher(Protocol):

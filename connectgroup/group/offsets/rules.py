@@ -6,47 +6,74 @@ Source: Kafka's ``OffsetMetadataManager``.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
-from ...errors import GroupError, OffsetMetadataTooLarge, UnknownTopicId, UnknownTopicOrPartition
+from ...errors import (
+    GroupError,
+    GroupSubscribedToTopic,
+    OffsetMetadataTooLarge,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+    UnstableOffsetCommit,
+)
 from ...protocol.messages.offsets import (
+    CommitInTransaction,
     FetchedGroup,
     FetchedPartition,
     FetchedTopic,
     OffsetCommitRequest,
     OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
     OffsetFetchRequest,
     OffsetFetchResponse,
     PartitionCommit,
     PartitionCommitted,
+    PartitionDeleted,
     TopicCommitted,
+    TopicDeleted,
     TopicToFetch,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
 )
-from ...protocol.records.offsets import OffsetRecord
+from ...protocol.records.base import Tombstone
+from ...protocol.records.connect import Record
+from ...protocol.records.offsets import OffsetRecord, PendingCommit, PendingOffsetRecord
 from ...protocol.units import NO_TOPIC_ID
+from ..kernel.effects import TransactionsEnded
 from .state import Offsets, Topics, exists, is_of
 
 MAX_METADATA: Final = 4_096
 """Limit on the metadata committed with an offset, in UTF-16 code units (Kafka's ``offset.metadata.max.bytes``)."""
+
+MAX_PENDING: Final = 32
+"""Maximum number of offsets of transactions, of one partition, whose outcome is not known: older ones have ended."""
 
 Check = Callable[[str, int], int]
 """Why the offset of a topic and partition may not be committed by the sender: an error code, or 0."""
 
 
 def commit(
-    request: OffsetCommitRequest, check: Check, now_ms: int, topics: Topics = None
-) -> tuple[OffsetCommitResponse, tuple[OffsetRecord, ...]]:
+    request: OffsetCommitRequest,
+    check: Check,
+    now_ms: int,
+    topics: Topics = None,
+    offsets: Offsets | None = None,
+) -> tuple[OffsetCommitResponse, tuple[Record, ...]]:
     """Commit the offsets of a sender that is known to the group; each partition is decided by itself.
 
-    As in Kafka, an offset below 0 can be committed; clients take it for none.
+    As in Kafka, an offset below 0 can be committed; clients take it for none. A commit is newer than the offsets of
+    transactions that have not ended: they are dropped.
 
     Args:
         request: the request.
         check: why the sender may not commit the offset of a partition.
         now_ms: the coordinator's wall clock.
         topics: the topics of the cluster.
+        offsets: the offsets of the group.
     """
-    records: list[OffsetRecord] = []
+    records: list[Record] = []
     committed = []
     names = _names(topics, any(topic.topic_id != NO_TOPIC_ID for topic in request.topics))
     for topic in request.topics:
@@ -56,6 +83,9 @@ def commit(
             code = _unknown(topics, name, each.partition_index) or check(name, each.partition_index) or _violation(each)
             if not code:
                 known = topics.get(name) if topics is not None else None
+                pending = offsets.pending.get((name, each.partition_index)) if offsets is not None else None
+                if pending is not None:
+                    records.append(Tombstone(pending.key))
                 records.append(
                     OffsetRecord(
                         group_id=request.group_id,
@@ -101,6 +131,103 @@ def commits_nothing(request: OffsetCommitRequest, topics: Topics) -> OffsetCommi
     return None if records or OffsetMetadataTooLarge.code in codes else response
 
 
+def commit_in_transaction(
+    commit: CommitInTransaction, check: Check, now_ms: int, topics: Topics, offsets: Offsets
+) -> tuple[TxnOffsetCommitResponse, tuple[Record, ...]]:
+    """Store the offsets that a transaction commits if it is committed; the broker has accepted them."""
+    records, committed = [], []
+    for topic in commit.request.topics:
+        partitions = []
+        for each in topic.partitions:
+            code = check(topic.name, each.partition_index)
+            if not code:
+                known = topics.get(topic.name) if topics is not None else None
+                pending = offsets.pending.get((topic.name, each.partition_index))
+                latest = PendingCommit(
+                    token=commit.token,
+                    offset=each.committed_offset,
+                    leader_epoch=each.committed_leader_epoch,
+                    metadata=each.committed_metadata or "",
+                    at_ms=now_ms,
+                )
+                records.append(
+                    PendingOffsetRecord(
+                        group_id=commit.group_id,
+                        topic=topic.name,
+                        partition=each.partition_index,
+                        topic_id=known.topic_id if known is not None else NO_TOPIC_ID,
+                        commits=(*(pending.commits if pending is not None else ()), latest)[-MAX_PENDING:],
+                    )
+                )
+            partitions.append(PartitionCommitted(partition_index=each.partition_index, error_code=code))
+        committed.append(TopicCommitted(name=topic.name, partitions=tuple(partitions)))
+    return TxnOffsetCommitResponse(topics=tuple(committed)), tuple(records)
+
+
+def refused_in_transaction(request: TxnOffsetCommitRequest, error: GroupError) -> TxnOffsetCommitResponse:
+    """The response that rejects the commit of every partition."""
+    commit = CommitInTransaction(request=request, token="")
+    return commit_in_transaction(commit, lambda topic, partition: error.code, 0, None, Offsets())[0]
+
+
+def too_large(commit: PartitionCommit) -> bool:
+    """Whether the metadata of an offset is too large."""
+    return bool(_violation(commit))
+
+
+def end_transactions(offsets: Offsets, ended: TransactionsEnded) -> tuple[Record, ...]:
+    """The records that follow from the offsets that the broker has of partitions with pending offsets."""
+    records: list[Record] = []
+    for place, outcome in sorted(ended.outcomes.items()):
+        pending = offsets.pending.get(place)
+        if pending is None:
+            continue
+        tokens = [each.token for each in pending.commits]
+        kept = pending.commits
+        if outcome.token in tokens:
+            at = tokens.index(outcome.token)
+            done = pending.commits[at]
+            records.append(
+                OffsetRecord(
+                    group_id=pending.group_id,
+                    topic=pending.topic,
+                    partition=pending.partition,
+                    offset=done.offset,
+                    leader_epoch=done.leader_epoch,
+                    metadata=done.metadata,
+                    at_ms=done.at_ms,
+                    topic_id=pending.topic_id,
+                )
+            )
+            kept = kept[at + 1 :]
+        if outcome.is_stable:
+            kept = tuple(each for each in kept if each.token not in outcome.asked)
+        if not kept:
+            records.append(Tombstone(pending.key))
+        elif kept != pending.commits:
+            records.append(replace(pending, commits=kept))
+    return tuple(records)
+
+
+def delete(
+    offsets: Offsets, request: OffsetDeleteRequest, topics: Topics, is_subscribed: Callable[[str], bool]
+) -> tuple[OffsetDeleteResponse, tuple[Record, ...]]:
+    """Delete offsets of topics that the group is not subscribed to."""
+    records: list[Record] = []
+    deleted = []
+    for topic in request.topics:
+        partitions = []
+        for each in topic.partitions:
+            code = _unknown(topics, topic.name, each.partition_index)
+            if not code and is_subscribed(topic.name):
+                code = GroupSubscribedToTopic.code
+            if not code:
+                records += offsets.deletion(topic.name, each.partition_index)
+            partitions.append(PartitionDeleted(partition_index=each.partition_index, error_code=code))
+        deleted.append(TopicDeleted(name=topic.name, partitions=tuple(partitions)))
+    return OffsetDeleteResponse(topics=tuple(deleted)), tuple(dict.fromkeys(records))
+
+
 def fetch(offsets: Offsets, request: OffsetFetchRequest, topics: Topics = None) -> OffsetFetchResponse:
     """The committed offsets of one group; -1 for a partition without one, and for one of a former topic of the name."""
     return answer(request, _fetched(offsets, request, topics), 0)
@@ -133,7 +260,13 @@ def _fetched(offsets: Offsets, request: OffsetFetchRequest, topics: Topics) -> t
     for topic in asked:
         name = names.get(topic.topic_id, "") if request.by_topic_id else topic.name
         code = 0 if name or not request.by_topic_id else UnknownTopicId.code
-        partitions = tuple(_shown(offsets.get(name, each), each, topics, code) for each in topic.partition_indexes)
+        unstable = {each for at, each in offsets.pending if at == name} if request.require_stable else ()
+        partitions = tuple(
+            _nothing(each, UnstableOffsetCommit.code)
+            if each in unstable and not code
+            else _shown(offsets.get(name, each), each, topics, code)
+            for each in topic.partition_indexes
+        )
         fetched.append(FetchedTopic(name=name, topic_id=topic.topic_id, partitions=partitions))
     return tuple(fetched)
 

@@ -40,7 +40,16 @@ from .listing import (
     ListGroupsResponse,
 )
 from .logger_levels import SetLoggerLevelRequest, SetLoggerLevelResponse
-from .offsets import OffsetCommitRequest, OffsetCommitResponse, OffsetFetchRequest, OffsetFetchResponse
+from .offsets import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+)
 from .sasl import SaslAuthenticateRequest, SaslAuthenticateResponse, SaslHandshakeRequest, SaslHandshakeResponse
 from .topics import ResetTopicsRequest, ResetTopicsResponse
 
@@ -68,6 +77,8 @@ Request = (
     | ConsumerHeartbeatRequest
     | OffsetCommitRequest
     | OffsetFetchRequest
+    | OffsetDeleteRequest
+    | TxnOffsetCommitRequest
     | ConsumerDescribeRequest
     | ConsumerPrepareRequest
     | ConsumerInstallRequest
@@ -98,6 +109,8 @@ Response = (
     | ConsumerHeartbeatResponse
     | OffsetCommitResponse
     | OffsetFetchResponse
+    | OffsetDeleteResponse
+    | TxnOffsetCommitResponse
     | ConsumerDescribeResponse
     | ConsumerPrepareResponse
     | ConsumerInstallResponse

@@ -1,4 +1,4 @@
-"""OffsetCommit and OffsetFetch: the committed offsets of consumer groups and classic groups.
+"""OffsetCommit, TxnOffsetCommit, OffsetFetch and OffsetDelete: the committed offsets of consumer and classic groups.
 
 Source: Kafka's protocol guide.
 """
@@ -86,6 +86,99 @@ class OffsetCommitResponse:
 
     throttle_time_ms: int = 0
     topics: tuple[TopicCommitted, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TxnOffsetCommitRequest:
+    """Commit offsets with a transaction of a producer (KIP-98, KIP-447).
+
+    Attributes:
+        generation_id: the generation in a classic group, the member epoch in a consumer group; -1: the sender does not
+            say, as in versions below 3.
+        member_id: the member; empty: the sender does not say.
+    """
+
+    transactional_id: str
+    group_id: str
+    producer_id: int
+    producer_epoch: int
+    generation_id: int = NO_GENERATION
+    member_id: str = ""
+    group_instance_id: str | None = None
+    topics: tuple[TopicCommit, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TxnOffsetCommitResponse:
+    """One error code per partition."""
+
+    throttle_time_ms: int = 0
+    topics: tuple[TopicCommitted, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitInTransaction:
+    """A TxnOffsetCommit that the broker has accepted; not on the wire.
+
+    Attributes:
+        request: the partitions that the broker has accepted.
+        token: see ``PendingCommit``.
+    """
+
+    request: TxnOffsetCommitRequest
+    token: str
+
+    @property
+    def group_id(self) -> str:
+        return self.request.group_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionToDelete:
+    """A partition whose committed offset is to be deleted."""
+
+    partition_index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicToDelete:
+    """The partitions of one topic whose committed offsets are to be deleted."""
+
+    name: str
+    partitions: tuple[PartitionToDelete, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetDeleteRequest:
+    """Delete committed offsets of a group (KIP-496)."""
+
+    group_id: str
+    topics: tuple[TopicToDelete, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionDeleted:
+    """Whether one partition's offset was deleted."""
+
+    partition_index: int
+    error_code: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDeleted:
+    """The results for one topic."""
+
+    name: str
+    partitions: tuple[PartitionDeleted, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetDeleteResponse:
+    """One error code per partition; with an error of the group there are no topics."""
+
+    error_code: int = 0
+    throttle_time_ms: int = 0
+    topics: tuple[TopicDeleted, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,7 @@ class Kind(IntEnum):
     CONSUMER_TOPICS = 34
     CONSUMER_REGEX = 35
     OFFSET = 41
+    PENDING_OFFSET = 42
 
 
 class MemberState(IntEnum):

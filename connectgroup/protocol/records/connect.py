@@ -27,7 +27,7 @@ from .consumer import (
     ConsumerTargetMemberRecord,
     ConsumerTopicsRecord,
 )
-from .offsets import OffsetRecord
+from .offsets import OffsetRecord, PendingOffsetRecord
 
 GROUP_TYPE: Final = "connect"
 
@@ -410,6 +410,7 @@ Value = (
     | ConsumerTopicsRecord
     | ConsumerRegexRecord
     | OffsetRecord
+    | PendingOffsetRecord
 )
 
 

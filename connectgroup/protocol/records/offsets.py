@@ -38,3 +38,39 @@ class OffsetRecord:
     @property
     def key(self) -> Key:
         return Key(Kind.OFFSET, self.group_id, offset_name(self.topic, self.partition))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingCommit:
+    """An offset that is committed if its transaction is.
+
+    Attributes:
+        token: identifies the request; the broker stores it as the metadata of its own copy of the offset.
+        offset, leader_epoch, metadata, at_ms: as in ``OffsetRecord``.
+    """
+
+    token: str
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+    at_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingOffsetRecord:
+    """The offsets of a partition that transactions have committed and whose outcome is not known here yet.
+
+    Attributes:
+        topic_id: as in ``OffsetRecord``.
+        commits: in the order of their requests; at most ``MAX_PENDING``.
+    """
+
+    group_id: str
+    topic: str
+    partition: int
+    topic_id: str = NO_TOPIC_ID
+    commits: tuple[PendingCommit, ...] = ()
+
+    @property
+    def key(self) -> Key:
+        return Key(Kind.PENDING_OFFSET, self.group_id, offset_name(self.topic, self.partition))

@@ -114,6 +114,11 @@ class Driver:
         self.group_type.topics = _topics(topics)
         self.input(TopicsChanged(group_id=GROUP))
 
+    def recreate(self, name: str, partitions: int) -> None:
+        """A topic is deleted and created again; the group does not know it yet."""
+        topic = TopicMetadata(topic_id="f" * 32, topic_name=name, num_partitions=partitions)
+        self.group_type.topics = {**(self.group_type.topics or {}), name: topic}
+
     def send(self, request: Any) -> Any:
         """Send one request, perform its effects, and return its response; a parked one is decided again."""
         self.input(request)

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from connectgroup.errors import GroupIdNotFound, NonEmptyGroup, StaleMemberEpoch, UnknownMemberId
 from connectgroup.group.consumer.state import replay
+from connectgroup.group.kernel.effects import TopicsChanged, TransactionOutcome, TransactionsEnded
 from connectgroup.protocol.messages.describe import DeleteRequest
 from connectgroup.protocol.messages.offsets import (
+    CommitInTransaction,
     GroupToFetch,
     OffsetCommitRequest,
     OffsetFetchRequest,
     PartitionCommit,
     TopicCommit,
     TopicToFetch,
+    TxnOffsetCommitRequest,
 )
+from connectgroup.protocol.records.offsets import OffsetRecord
 
-from .driver import GROUP, Driver, Plan, beat, join
+from .driver import GROUP, Driver, Plan, beat, join, topic_id
 
 STALE, UNKNOWN = StaleMemberEpoch.code, UnknownMemberId.code
 
@@ -154,3 +159,129 @@ def test_group_is_deleted_with_its_offsets() -> None:
     assert (group.group.exists, len(group.group.offsets), group.group.topics) == (False, 0, {})
     assert group.send(delete).results[0].error_code == GroupIdNotFound.code
     assert group.ask(join("a"), {"a": {"foo": (0, 1, 2)}}) == (1, {"foo": (0, 1, 2)})
+
+
+# ---- topics
+
+
+def test_offsets_of_a_topic_that_is_deleted_or_created_again_are_removed() -> None:
+    group = Driver(foo=3, bar=1)
+    group.ask(join("a", "foo", "bar"), {"a": {"foo": (0, 1, 2), "bar": (0,)}})
+    codes(group, commit("a", 1, 0, 1))
+    group.set_topics(foo=4, bar=1)
+    assert offsets(group, fetch()) == {0: 7, 1: 7}
+    group.recreate("foo", 4)
+    assert offsets(group, fetch()) == {}
+    group.input(TopicsChanged(group_id=GROUP))
+    assert len(group.group.offsets) == len(replay(GROUP, group.log).offsets) == 0
+    codes(group, commit("a", group.group.current("a").epoch, 0))
+    group.set_topics(bar=1)
+    assert len(group.group.offsets) == 0
+
+
+def test_offset_without_a_topic_id_gets_that_of_the_topic() -> None:
+    """Records of earlier versions have none."""
+    group = Driver(foo=1)
+    group.ask(join("a"), {"a": {"foo": (0,)}})
+    for topic, partition in (("foo", 0), ("foo", 1), ("gone", 0)):
+        group.group.apply(OffsetRecord(group_id=GROUP, topic=topic, partition=partition, offset=3, metadata="m"))
+    assert offsets(group, fetch()) == {0: 3}
+    group.input(TopicsChanged(group_id=GROUP))
+    [stored] = group.group.offsets.records()
+    assert (stored.offset, stored.metadata, stored.topic_id) == (3, "m", topic_id("foo"))
+    group.input(TopicsChanged(group_id=GROUP))
+    assert group.records == [], "once"
+
+
+# ---- transactions
+
+
+def in_transaction(group: Driver, token: str, offset: int, *partitions: int, epoch: int = 4) -> list[int]:
+    """Commit an offset with a transaction; return the errors."""
+    each = tuple(
+        PartitionCommit(partition_index=number, committed_offset=offset, committed_metadata=token)
+        for number in partitions
+    )
+    request = TxnOffsetCommitRequest(
+        transactional_id="t",
+        group_id=GROUP,
+        producer_id=1,
+        producer_epoch=0,
+        generation_id=epoch,
+        member_id="a",
+        topics=(TopicCommit(name="foo", partitions=each),),
+    )
+    group.input(CommitInTransaction(request=request, token=token))
+    [topic] = group.outcome.response.topics
+    return [each.error_code for each in topic.partitions]
+
+
+def ended(group: Driver, partition: int, token: str, *asked: str, is_stable: bool = True) -> None:
+    """The broker says which offset it has committed."""
+    outcome = TransactionOutcome(token=token, is_stable=is_stable, asked=frozenset(asked))
+    group.input(TransactionsEnded(group_id=GROUP, outcomes={("foo", partition): outcome}))
+
+
+def unstable(group: Driver) -> set[int]:
+    """The partitions of which a transaction that has not ended commits an offset."""
+    [found] = group.send(replace(fetch(None, -1, 0, 1, 2), require_stable=True)).groups
+    return {each.partition_index for topic in found.topics for each in topic.partitions if each.error_code == 88}
+
+
+def test_offset_of_a_transaction_is_committed_when_it_ends() -> None:
+    group = at_epoch_4()
+    codes(group, commit("a", 4, 0, 1))
+    assert in_transaction(group, "one", 20, 0, 1) == [0, 0]
+    assert (offsets(group, fetch()), unstable(group)) == ({0: 7, 1: 7}, {0, 1})
+    ended(group, 0, "one", "one")
+    ended(group, 1, "of another group", "one")
+    assert (offsets(group, fetch()), unstable(group)) == ({0: 20, 1: 7}, set())
+    assert replay(GROUP, group.log).offsets == group.group.offsets
+    ended(group, 0, "one", "one")
+    assert group.records == []
+
+
+def test_outcome_of_an_earlier_transaction_is_not_lost_by_a_later_one() -> None:
+    group = at_epoch_4()
+    in_transaction(group, "one", 20, 0)
+    in_transaction(group, "two", 30, 0)
+    ended(group, 0, "one", "one", "two", is_stable=False)
+    assert (offsets(group, fetch(None, -1, 0)), unstable(group)) == ({0: 20}, {0}), "the later one is open"
+    in_transaction(group, "three", 40, 0)
+    ended(group, 0, "one", "two")
+    assert (offsets(group, fetch(None, -1, 0)), unstable(group)) == ({0: 20}, {0}), "of two only: it was aborted"
+    ended(group, 0, "three", "three")
+    assert (offsets(group, fetch(None, -1, 0)), unstable(group)) == ({0: 40}, set())
+
+
+def test_commit_without_a_transaction_is_newer_than_those_that_have_not_ended() -> None:
+    group = at_epoch_4()
+    in_transaction(group, "one", 20, 0)
+    codes(group, commit("a", 4, 0, offset=25))
+    ended(group, 0, "one", "one")
+    assert (offsets(group, fetch()), unstable(group)) == ({0: 25}, set())
+
+
+def test_commit_of_a_transaction_is_fenced_by_the_member_epoch() -> None:
+    """As any commit, with ILLEGAL_GENERATION, which producers know."""
+    group = at_epoch_4()
+    assert in_transaction(group, "one", 20, 0, 2, epoch=3) == [0, 22]
+    assert in_transaction(group, "two", 20, 0, epoch=5) == [22]
+    assert in_transaction(group, "three", 20, 0, epoch=-1) == [22]
+    for member_id in ("a", "b", "c"):
+        group.plan = {}
+        group.send(beat(member_id, -1))
+    assert in_transaction(group, "four", 20, 0, epoch=4) == [UNKNOWN]
+    assert in_transaction(group, "five", 20, 1, epoch=-1) == [0]
+    assert unstable(group) == {0, 1}
+    assert group.send(DeleteRequest(group_ids=(GROUP,))).results[0].error_code == 0
+    assert len(group.group.offsets) == len(replay(GROUP, group.log).offsets) == 0
+
+
+def test_pending_offsets_of_a_deleted_topic_are_removed() -> None:
+    group = at_epoch_4()
+    in_transaction(group, "one", 20, 0)
+    group.recreate("foo", 3)
+    group.input(TopicsChanged(group_id=GROUP))
+    ended(group, 0, "one", "one")
+    assert len(group.group.offsets) == 0
