@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
+from collections.abc import Callable
 from typing import Any, Final
 
 ROOT: Final = "root"
@@ -21,6 +23,10 @@ LEVELS: Final = {
     "OFF": logging.CRITICAL + 10,
 }
 """Level by name: Kafka's names, and Python's where they differ."""
+
+REPEAT_S: Final = 1.0
+MAX_LINES: Final = 1_000
+"""Lines of the last second that are remembered."""
 
 WITH_CREDENTIALS: Final = ("py4j",)
 """Loggers that, below INFO, write each call to Spark with its arguments, passwords among them: they stay at INFO."""
@@ -70,6 +76,71 @@ class Loggers:
             "level": _NAMES.get(level, logging.getLevelName(level)),
             "last_modified": self._modified_ms.get(name),
         }
+
+
+class Repeats(logging.Filter):
+    """Lets a handler write the same line once a second; the next one, or another line, says how often it was repeated.
+
+    A fault that occurs at each request would otherwise fill the disk, and hide all other lines.
+    """
+
+    def __init__(self, handler: logging.Handler, clock: Callable[[], float] = time.monotonic) -> None:
+        """Watch the lines of this handler. The caller adds this filter to it."""
+        super().__init__()
+        self._handler, self._clock = handler, clock
+        self._lock = threading.Lock()
+        # Changed by filter: when a line was written, and the repeats since; the oldest first.
+        self._lines: dict[tuple[object, ...], tuple[float, int, logging.LogRecord]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        raised = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
+        message = record.getMessage()
+        key = (record.name, record.levelno, message, type(raised), str(raised))
+        now = self._clock()
+        with self._lock:
+            ended = self._take_ended(now)
+            known = self._lines.get(key)
+            if known is not None:
+                self._lines[key] = known[0], known[1] + 1, known[2]
+            else:
+                # Without its exception, which would keep the frames of the traceback alive.
+                line = logging.LogRecord(
+                    record.name, record.levelno, record.pathname, record.lineno, message, None, None
+                )
+                self._lines[key] = now, 0, line
+        for other, repeats, line in ended:
+            line.msg = f"{line.msg} ({repeats} more of this line)"
+            if other == key:
+                record.msg, record.args = line.msg, None
+            else:
+                self._write(line)
+        return known is None
+
+    def _take_ended(self, now: float) -> list[tuple[tuple[object, ...], int, logging.LogRecord]]:
+        """Forget the lines that were written more than a second ago, and if there are too many; return the repeated."""
+        ended = []
+        while self._lines:
+            key, (at, repeats, line) = next(iter(self._lines.items()))
+            if now - at < REPEAT_S and len(self._lines) < MAX_LINES:
+                break
+            del self._lines[key]
+            if repeats:
+                ended.append((key, repeats, line))
+        return ended
+
+    def _write(self, line: logging.LogRecord) -> None:
+        self._handler.acquire()
+        try:
+            self._handler.emit(line)
+        finally:
+            self._handler.release()
+
+
+def limit_repeats() -> None:
+    """Limit the repeated lines of all handlers of this process's log."""
+    for handler in logging.getLogger().handlers:
+        if not any(isinstance(each, Repeats) for each in handler.filters):
+            handler.addFilter(Repeats(handler))
 
 
 def set_by_operator(name: str, level: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from ..errors import ConnectGroupError
 from ..event_loop import new_event_loop
+from ..loggers import limit_repeats
 from .completion import complete
 from .errors import UsageError, report_error
 from .parser import arranged, build_parser
@@ -42,6 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         datefmt="%H:%M:%S",
         stream=sys.stderr,
     )
+    limit_repeats()
     logging.getLogger("py4j").setLevel(logging.ERROR)
     try:
         loop_factory = new_event_loop("uvloop" if getattr(options, "uvloop", False) else "asyncio")

@@ -94,7 +94,8 @@ async def run_up(options: argparse.Namespace) -> int:
         one_first=not options.shared_spark and (os.cpu_count() or 1) < options.workers,
     )
     _make_directory("--data", data)
-    _allow_open_files(coordinator.max_connections + coordinator.max_unauthenticated)
+    rest_connections = options.rest_max_connections if options.rest_port is not None else 0
+    _allow_open_files(coordinator.max_connections + coordinator.max_unauthenticated + rest_connections)
     stopping = _stop_event()
     explained, last, rows = 0, "", 0
     started_ms = round(time.time() * 1_000)
@@ -271,7 +272,7 @@ async def _serve_groups(
     """
     if options.log is None:
         _make_directory("--data", options.data)
-    _allow_open_files(connections)
+    _allow_open_files(connections + (options.rest_max_connections if rest is not None else 0))
     stopping = _stop_event()
     async with contextlib.AsyncExitStack() as stack:
         # Before the log is loaded: the collections meanwhile are the longest otherwise.

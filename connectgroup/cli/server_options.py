@@ -197,6 +197,19 @@ def add_rest(parser: argparse.ArgumentParser, prefix: str) -> None:
         metavar="N",
         help="maximum for each client address (1000)",
     )
+    for name, default, help_ in (
+        ("max-connections", 1_000, "maximum number of connections"),
+        ("max-connections-per-address", 500, "maximum number of connections from one address"),
+        ("idle-timeout-s", 30, "close a connection without a request for this long"),
+    ):
+        parser.add_argument(
+            f"{prefix}{name}",
+            dest=f"rest_{name.replace('-', '_')}",
+            type=number,
+            default=default,
+            metavar="N",
+            help=f"{help_} ({default})",
+        )
     parser.add_argument(
         f"{prefix}certificate", dest="rest_certificate", type=path, metavar="PEM", help="TLS certificate"
     )

@@ -26,8 +26,10 @@ class RestConfig(Settings):
         readers: a file of the same form with the users that may only read.
         certificate: PEM file with the certificate chain of the server; null: plain text.
         key: PEM file with its private key.
-        allowed_hosts: names by which clients may address the server (``Host``, ``Origin``), besides ``host`` and the
-            names of the loopback addresses. Other requests are rejected: they may come from a web page (DNS rebinding).
+        allowed_hosts: names by which clients may address the server (``Host``), besides ``host`` and the names of the
+            loopback addresses. Other requests are rejected: they may come from a web page (DNS rebinding). ``Origin``
+            must be the server's own: the same name and port as ``Host``, or, behind a reverse proxy, a name from this
+            list with the port of its scheme or, as ``name:port``, the port there.
         connector_classes: the values of ``connector.class`` that clients may use; empty: every installed class.
         allowed_paths: the paths that connectors may use (``WorkerConfig.allowed_paths``): other configurations are
             rejected. Null: only the workers check them, and requests about offsets in a file are rejected, because this
@@ -35,6 +37,10 @@ class RestConfig(Settings):
         secret_env, secret_paths: the secrets that connectors may refer to (``WorkerConfig.secret_env``): configurations
             with other references are rejected. Null, both: only the workers check them. This server reads no secret.
         requests_per_second: maximum for each client address; further requests get 429.
+        max_connections: maximum number of open connections. Each takes a file descriptor.
+        max_connections_per_address: maximum number of connections from one address.
+        idle_timeout_s: a connection without a request for this long is closed, as in Kafka Connect (Jetty). A shorter
+            time resets connections that clients of a busy server are about to use again.
         new_group: whether the first connector creates the group if the coordinator serves other worker groups only;
             otherwise the request is rejected, because the name of the group is rather a typing error.
     """
@@ -52,6 +58,9 @@ class RestConfig(Settings):
     secret_env: tuple[str, ...] | None = None
     secret_paths: tuple[Path, ...] | None = None
     requests_per_second: Annotated[int, Field(ge=1, le=1_000_000)] = 1_000
+    max_connections: Annotated[int, Field(ge=1, le=100_000)] = 1_000
+    max_connections_per_address: Annotated[int, Field(ge=1, le=100_000)] = 500
+    idle_timeout_s: Annotated[int, Field(ge=1, le=86_400)] = 30
     new_group: bool = False
 
     @model_validator(mode="after")

@@ -12,7 +12,7 @@ from ..group.classic.settings import ClassicSettings
 from ..log.registry import log_from_url
 from ..sasl.server import Authenticator
 from ..topics.broker import BrokerTopics
-from ..transport.access import Security, server_tls
+from ..transport.access import Certificate, Security
 from ..transport.credentials import FILE_NAME, announce, create_credentials, own_file, read_passwords, withdraw
 from ..transport.group_access import GroupAccess
 from ..transport.tcp_server import TcpServer
@@ -83,9 +83,9 @@ class CoordinatorServer(GroupServer):
                 topics, config.consumer_settings(), classic=ClassicSettings(max_members=config.max_members)
             ),
         )
-        tls = None
+        certificate = None
         if config.tls_cert is not None and config.tls_key is not None:
-            tls = server_tls("tls_cert", config.tls_cert, config.tls_key, config.tls_ca)
+            certificate = Certificate("tls_cert", config.tls_cert, config.tls_key, config.tls_ca)
         self._temporary: Path | None = None
         server = TcpServer(
             coordinator,
@@ -93,7 +93,11 @@ class CoordinatorServer(GroupServer):
             port=config.port,
             limits=config.limits(),
             # The users are read when the server starts: until then their file may not exist.
-            security=Security(authenticator=Authenticator({}) if config.authentication else None, tls=tls),
+            security=Security(
+                authenticator=Authenticator({}) if config.authentication else None,
+                tls=certificate.context if certificate is not None else None,
+                certificate=certificate,
+            ),
             group_access=GroupAccess(config.group_users),
             loopback_only=True,
         )

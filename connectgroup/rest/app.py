@@ -82,13 +82,12 @@ def create_app(
     users: Mapping[str, str] | None = None,
     readers: Collection[str] = (),
     requests_per_second: int | None = None,
-    is_full: Callable[[], bool] = lambda: False,
 ) -> ASGIApp:
     """Create the application.
 
     Args:
         context: see ``RestContext``; null: serve only ``/metrics``.
-        allowed_hosts, users, readers, requests_per_second, is_full: see ``Guard``.
+        allowed_hosts, users, readers, requests_per_second: see ``Guard``.
     """
     operations = metrics.OPERATIONS if context is None else OPERATIONS
     app = Starlette(
@@ -108,7 +107,6 @@ def create_app(
         readers=readers,
         public_paths=page.PUBLIC_PATHS if context is not None else (),
         requests_per_second=requests_per_second,
-        is_full=is_full,
     )
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import base64
 import binascii
 import hmac
+import ipaddress
 import logging
-from collections.abc import Callable, Collection, Mapping
+import re
+from collections.abc import Collection, Mapping
 from typing import Final
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
@@ -22,6 +23,9 @@ from ..protocol.units import printable
 from .rate import RateLimit
 
 logger = logging.getLogger(__name__)
+
+_MAX_AUTHORITY: Final = 300
+"""Characters of a host name (253) and a port."""
 
 MAX_HEADER_BYTES: Final = 16 * 1024
 LOOPBACK_NAMES: Final = frozenset(("localhost", "127.0.0.1", "::1"))
@@ -40,12 +44,12 @@ class Guard:
 
     Args:
         app: the application.
-        allowed_hosts: names in ``Host`` and ``Origin``, in lower case; null: every name.
+        allowed_hosts: names and addresses in ``Host``, in lower case; null: every name. ``name:port``: also the port of
+            an ``Origin``.
         users: password by name; null: no authentication.
         readers: the users that may only read (GET, HEAD). ``scope["may_change"]`` is false for them.
         public_paths: GET and HEAD of these need no user.
         requests_per_second: the limit for each client address; null: none.
-        is_full: whether the server has more connections than it may.
     """
 
     def __init__(
@@ -57,10 +61,16 @@ class Guard:
         readers: Collection[str] = (),
         public_paths: Collection[str] = (),
         requests_per_second: int | None = None,
-        is_full: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._app, self._allowed_hosts, self._users, self._readers = app, allowed_hosts, users, readers
-        self._public_paths, self._is_full = public_paths, is_full
+        self._app, self._users, self._readers = app, users, readers
+        self._allowed = ", ".join(sorted(allowed_hosts or ()))
+        self._hosts: dict[str, set[int | None]] | None = None  # the ports of each name
+        if allowed_hosts is not None:
+            self._hosts = {}
+            for each in allowed_hosts:
+                host, port = authority(f"[{each}]" if each.count(":") > 1 and each[0] != "[" else each) or (each, None)
+                self._hosts.setdefault(host, set()).add(port)
+        self._public_paths = public_paths
         self._rate = RateLimit(requests_per_second) if requests_per_second is not None else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -68,7 +78,7 @@ class Guard:
             return
         # As in Kafka Connect, a trailing slash makes no difference. The path stays encoded: ``operations.Segment``.
         path, headers = scope["raw_path"].decode("latin-1").rstrip("/") or "/", Headers(scope=scope)
-        rejection = self._over_limit(scope) or self._foreign(headers)
+        rejection = self._over_limit(scope) or self._foreign(headers, path, scope["scheme"])
         user = None
         if rejection is None and self._users is not None and not self._is_public(scope["method"], path):
             user = self._user(headers.get("authorization", ""), self._users)
@@ -93,8 +103,6 @@ class Guard:
 
     def _over_limit(self, scope: Scope) -> JSONResponse | None:
         address = scope["client"][0] if scope.get("client") else ""
-        if self._is_full():
-            return error_response(503, "too many connections; retry after one second", {"Connection": "close"})
         if self._rate is None or self._rate.admits(address):
             return None
         return error_response(429, "too many requests from this address; retry after one second")
@@ -102,20 +110,43 @@ class Guard:
     def _is_public(self, method: str, path: str) -> bool:
         return method in ("GET", "HEAD") and path in self._public_paths
 
-    def _foreign(self, headers: Headers) -> JSONResponse | None:
+    def _foreign(self, headers: Headers, path: str, scheme: str) -> JSONResponse | None:
         """Reject headers that are too long, and requests that another host's page may have sent."""
         size = sum(len(name) + len(value) for name, value in headers.raw)
         if size > MAX_HEADER_BYTES:
             return error_response(431, f"headers: got {size} bytes; allowed: at most {MAX_HEADER_BYTES}")
-        if self._allowed_hosts is not None:
-            allowed = ", ".join(sorted(self._allowed_hosts))
-            for field in ("Host", "Origin"):
-                if field not in headers and field == "Origin":
-                    continue
-                value = headers.get(field, "")
-                if _host_of(value) not in self._allowed_hosts:
-                    return error_response(403, f"{field}: got {printable(value)!r}; allowed: {allowed}")
+        if not path.startswith("/"):
+            # ``http://host/path``: the host there would count instead of Host.
+            return error_response(400, f"path: got {printable(path)!r}; allowed: a path that begins with /")
+        if self._hosts is None:
+            return None
+        hosts, origins = headers.getlist("host"), headers.getlist("origin")
+        host = authority(hosts[0]) if len(hosts) == 1 else None
+        if host is None or host[0] not in self._hosts:
+            value = printable(", ".join(hosts))
+            return error_response(403, f"Host: got {value!r}; allowed: {self._allowed}, each also with a port")
+        if origins and not (len(origins) == 1 and self._is_own(origins[0], host, scheme)):
+            value = printable(", ".join(origins))
+            allowed = f"that of this server's own pages, http://{printable(hosts[0])}"
+            return error_response(403, f"Origin: got {value!r}; allowed: {allowed}")
         return None
+
+    def _is_own(self, origin: str, host: tuple[str, int | None], served: str) -> bool:
+        """Whether an ``Origin`` is that of a page of this server.
+
+        Another port of the same host is another server. Behind a reverse proxy, which terminates TLS and may replace
+        ``Host``, the origin has a name from ``allowed_hosts`` and its port.
+        """
+        assert self._hosts is not None
+        scheme, separator, text = origin.partition("://")
+        found, default = authority(text), _DEFAULT_PORTS.get(scheme)
+        if not separator or found is None or default is None or (served == "https" and scheme != "https"):
+            return False
+        name, port = found[0], found[1] or default
+        if name == host[0] and port == (host[1] or default):
+            return True
+        listed = {each or default for each in self._hosts.get(name, ())}
+        return name not in LOOPBACK_NAMES and port in listed
 
     def _forbidden(self, user: str | None, method: str) -> JSONResponse | None:
         """Reject requests without a user, and changes by a reader."""
@@ -142,9 +173,24 @@ class Guard:
         return name if scheme.lower() == "basic" and equal and name in users else None
 
 
-def _host_of(value: str) -> str | None:
-    """The host name in ``Host`` (``name:port``) or ``Origin`` (``http://name:port``), in lower case."""
-    try:
-        return urlsplit(value if "//" in value else f"//{value}").hostname
-    except ValueError:
+_AUTHORITY: Final = re.compile(
+    r"(?:(?P<name>[a-z0-9_](?:[a-z0-9._-]*[a-z0-9_])?)|\[(?P<ip>[0-9a-f:.]{2,45})\])(?::(?P<port>[0-9]{1,5}))?"
+)
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+
+
+def authority(text: str) -> tuple[str, int | None] | None:
+    """The host, in lower case, and the port of ``name``, ``name:port``, ``[::1]`` or ``[::1]:port``.
+
+    Nothing else is one: no user, no path, no dot at the end, no zone. An IPv6 address gets its shortest form.
+    """
+    match = _AUTHORITY.fullmatch(text.lower()) if text.isascii() and len(text) <= _MAX_AUTHORITY else None
+    if match is None:
         return None
+    host, port = match["name"], int(match["port"]) if match["port"] else None
+    if host is None:
+        try:
+            host = ipaddress.IPv6Address(match["ip"]).compressed
+        except ValueError:
+            return None
+    return (host, port) if port is None or 0 < port < 1 << 16 else None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
-import ssl
 from importlib.metadata import version
 from typing import Final
 
@@ -13,18 +13,16 @@ import uvicorn
 from ..client.admin import Admin
 from ..config.rest import RestConfig, read_users
 from ..errors import ConfigError, TransportError
-from ..transport.access import server_tls
+from ..transport.access import Certificate
 from ..transport.base import reason
 from ..transport.limits import is_loopback, resolve
 from .app import RestContext, create_app
+from .connections import Connections, HttpConnection, RestLimits
 from .events import Feeds, Rates
 from .guard import LOOPBACK_NAMES, MAX_HEADER_BYTES
 
-MAX_CONNECTIONS: Final = 1_000
 STOP_TIMEOUT_S: Final = 5
-IDLE_S: Final = 30
-"""A connection without a request is closed after this time, as in Kafka Connect (Jetty). A shorter limit resets
-connections that clients of a busy server are about to use again."""
+_BACKLOG: Final = 1024
 
 
 class RestServer:
@@ -43,6 +41,7 @@ class RestServer:
         self._sockets: list[socket.socket] = []
         self._serving: asyncio.Task[None] | None = None
         self._feeds: Feeds | None = None
+        self._connections: Connections | None = None
 
     @property
     def url(self) -> str:
@@ -60,12 +59,12 @@ class RestServer:
         """
         config = self.config
         users, readers = _users(config)
-        tls = _tls(config)
+        certificate = _certificate(config)
         try:
             addresses = await resolve(config.host)
         except (OSError, RuntimeError) as error:  # RuntimeError: no thread for a name lookup
             raise TransportError(f"{config.host}: cannot be resolved: {reason(error)}") from error
-        if not all(map(is_loopback, addresses)) and (users is None or tls is None):
+        if not all(map(is_loopback, addresses)) and (users is None or certificate is None):
             raise ConfigError(
                 "host",
                 config.host,
@@ -93,13 +92,11 @@ class RestServer:
             users=users,
             readers=readers,
             requests_per_second=config.requests_per_second,
-            # Not uvicorn's own limit: its response is neither JSON, nor does it say when to retry.
-            is_full=lambda: len(server.server_state.connections) > MAX_CONNECTIONS,
         )
         server = uvicorn.Server(
             uvicorn.Config(
                 app,
-                http="h11",
+                http="h11",  # as ``HttpConnection``
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -109,14 +106,28 @@ class RestServer:
                 server_header=False,
                 h11_max_incomplete_event_size=MAX_HEADER_BYTES,
                 timeout_graceful_shutdown=STOP_TIMEOUT_S,
-                timeout_keep_alive=IDLE_S,
+                timeout_keep_alive=config.idle_timeout_s,
             )
         )
         # The steps of ``Server.serve``, without its signal handlers: signals belong to the embedding process.
         server.config.load()
-        server.config.ssl = tls
         server.lifespan = server.config.lifespan_class(server.config)
-        await server.startup(sockets=sockets)
+
+        def new_protocol(connections: Connections) -> HttpConnection:
+            return HttpConnection(
+                connections, config=server.config, server_state=server.server_state, app_state=server.lifespan.state
+            )
+
+        self._connections = Connections(_limits(config), certificate, new_protocol)
+        loop = asyncio.get_running_loop()
+        server.servers = []
+        for listening in sockets:
+            # One connection per turn of the loop: see ``transport.tcp_server``.
+            server.servers.append(await loop.create_server(self._connections.accept, sock=listening, backlog=1))
+            with socket.socket(fileno=os.dup(listening.fileno())) as same:
+                same.listen(_BACKLOG)
+        server.started = True
+        self._connections.start()
         self._server, self._sockets = server, sockets
         self._serving = asyncio.create_task(server.main_loop(), name=f"REST at {self.url}")
 
@@ -124,6 +135,8 @@ class RestServer:
         """End the streams, finish the requests under way, at most ``STOP_TIMEOUT_S``, and close the port."""
         if self._feeds is not None:
             await self._feeds.close()
+        if self._connections is not None:
+            self._connections.close()
         if self._server is not None and self._serving is not None:
             self._server.should_exit = True
             await self._serving
@@ -161,7 +174,15 @@ def _users(config: RestConfig) -> tuple[dict[str, str] | None, frozenset[str]]:
     return {**readers, **(users or {})}, frozenset(readers)
 
 
-def _tls(config: RestConfig) -> ssl.SSLContext | None:
+def _certificate(config: RestConfig) -> Certificate | None:
     if config.certificate is None or config.key is None:
         return None
-    return server_tls("certificate", config.certificate, config.key)
+    return Certificate("certificate", config.certificate, config.key)
+
+
+def _limits(config: RestConfig) -> RestLimits:
+    return RestLimits(
+        max_connections=config.max_connections,
+        max_connections_per_address=config.max_connections_per_address,
+        idle_deadline_s=config.idle_timeout_s,
+    )

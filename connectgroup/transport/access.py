@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from ..errors import ConfigError
 from ..sasl.server import Authenticator
 from .base import reason
 from .credentials import Credentials
+
+logger = logging.getLogger(__name__)
 
 _SHORT: Final = {"commonName": "CN", "organizationName": "O", "organizationalUnitName": "OU"}
 _ESCAPED: Final = str.maketrans({",": r"\,", "=": r"\=", "\\": r"\\"})
@@ -38,10 +41,12 @@ class Security:
     Attributes:
         authenticator: the users that may connect (SASL); null: every client may.
         tls: null for plain text.
+        certificate: what ``tls`` is of, if it is to be read again when its files change.
     """
 
     authenticator: Authenticator | None = None
     tls: ssl.SSLContext | None = None
+    certificate: Certificate | None = None
 
     @property
     def is_reachable(self) -> bool:
@@ -70,6 +75,52 @@ def server_tls(setting: str, certificate: Path, key: Path, ca: Path | None = Non
         load_authorities(context, ca)
         context.verify_mode = ssl.CERT_REQUIRED
     return context
+
+
+class Certificate:
+    """The certificate of a server, read again when one of its files has changed.
+
+    Connections keep what they began with. A new file that cannot be used changes nothing: the former certificate stays.
+
+    Attributes:
+        context: for the next handshake; changed by ``refresh``.
+    """
+
+    def __init__(self, setting: str, certificate: Path, key: Path, ca: Path | None = None) -> None:
+        """Read the files; see ``server_tls``.
+
+        Raises:
+            ConfigError: a file cannot be used.
+        """
+        self._arguments = (setting, certificate, key, ca)
+        self._seen = self._stats()  # changed by refresh
+        self.context = server_tls(*self._arguments)
+
+    def refresh(self) -> None:
+        """Look whether a file has changed, and if so, read all of them. Call it now and then."""
+        found = self._stats()
+        if found == self._seen:
+            return
+        self._seen = found
+        try:
+            self.context = server_tls(*self._arguments)
+        except ConfigError as error:
+            # Certificate and key may be replaced one after the other: the next change is looked at, too.
+            logger.error("%s; the former certificate stays in use", error)
+        else:
+            logger.info("%s: %s was read again", self._arguments[0], self._arguments[1])
+
+    def _stats(self) -> list[tuple[int, int, int] | None]:
+        return [_stat(path) for path in self._arguments[1:] if path is not None]
+
+
+def _stat(path: Path) -> tuple[int, int, int] | None:
+    """What changes with the content of a file, or with what a link leads to."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def client_context() -> ssl.SSLContext:

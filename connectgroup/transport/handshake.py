@@ -14,6 +14,7 @@ from typing import cast
 
 from ..protocol.units import printable
 from .base import reason
+from .limits import descriptor_of
 
 
 class Handshake(asyncio.Protocol):
@@ -40,13 +41,14 @@ class Handshake(asyncio.Protocol):
         self._on_begin, self._on_end = on_begin, on_end
         self._early: list[bytes] = []
         self._task: asyncio.Task[None] | None = None
-        self.client_host = ""
+        self.client_host, self.descriptor = "", -1
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.pause_reading()  # the bytes are for the handshake
         peer = transport.get_extra_info("peername")
         self.client_host = str(peer[0]) if peer else "unknown"
+        self.descriptor = descriptor_of(transport)
         if self._on_begin(self):
             self._task = asyncio.get_running_loop().create_task(self._run(), name="TLS handshake")
         else:

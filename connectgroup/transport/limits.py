@@ -4,12 +4,69 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import logging
+import resource
 import socket
+import sys
+import time
 from dataclasses import dataclass
 from typing import Final
 
+from ..protocol.units import printable
+
 LOOPBACK: Final = "an address of this machine's own (127.0.0.1, ::1, localhost)"
 """Error text: the addresses that a server without TLS and authentication may listen on."""
+
+
+MAX_REFUSED: Final = 64
+MIN_SPARE: Final = 128
+"""File descriptors that connections leave: the log, threads of lookups, files of plug-ins; and the refused ones."""
+
+MAX_COMPLAINTS: Final = 1_000
+"""Peers whose last log message is remembered: one machine may have any number of IPv6 addresses."""
+
+
+def max_descriptor(*, spare: float = 0.0) -> int:
+    """The first file descriptor that a connection may not have.
+
+    A new descriptor is the lowest free one, so its number says how many are in use.
+
+    Args:
+        spare: the share of all descriptors that these connections leave to others.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return sys.maxsize
+    return int(limit - max(min(MIN_SPARE, limit // 4), limit * spare))
+
+
+def descriptor_of(transport: asyncio.BaseTransport) -> int:
+    """The file descriptor of a connection; -1 if it has none any more."""
+    found = transport.get_extra_info("socket")
+    return found.fileno() if found is not None else -1
+
+
+class Complaints:
+    """Logs at most one message per peer and minute; the next message gives the number of suppressed messages."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        """Log here."""
+        self._logger = logger
+        self._last: dict[str, tuple[float, int]] = {}  # by peer: when, and how many since; in the order of messages
+
+    def log(self, host: str, what: str) -> None:
+        """Log a message about a peer."""
+        now = time.monotonic()
+        last, left_out = self._last.get(host, (now - 60.0, 0))
+        if now - last < 60.0:
+            self._last[host] = (last, left_out + 1)
+            return
+        self._last.pop(host, None)
+        self._last[host] = (now, 0)
+        if len(self._last) > MAX_COMPLAINTS:
+            del self._last[next(iter(self._last))]
+        more = f" ({left_out} more since the last line)" if left_out else ""
+        self._logger.warning("%s: %s%s", printable(host), printable(what, limit=200), more)
 
 
 def is_address(host: str) -> bool:
@@ -58,7 +115,7 @@ class Limits:
     max_connections: int = 2000
     max_connections_per_address: int = 1500
     max_connections_per_principal: int = 1500
-    max_refused: int = 64
+    max_refused: int = MAX_REFUSED
     refused_deadline_s: float = 5.0
     max_unauthenticated: int = 200
     authentication_deadline_s: float = 10.0

@@ -37,7 +37,7 @@ from ..wire.framing import DEFAULT_MAX_BYTES, FrameReader, frame
 from .access import name_in
 from .admission import FAILURE_DELAY_S, MAX_FRAME_BYTES, REQUIRED, Admission
 from .base import Conversation, Relay
-from .limits import Limits
+from .limits import Limits, descriptor_of
 
 logger = logging.getLogger(__name__)
 
@@ -118,6 +118,7 @@ class Connection(asyncio.Protocol):
         self._refused = ""  # above a limit: the error message for its first request
         self.admission = Admission(server.authenticator)
         self.client_host = self._certificate_name = ""
+        self.descriptor = -1
 
     @property
     def principal(self) -> str:
@@ -128,6 +129,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
         peer = transport.get_extra_info("peername")
         self.client_host = str(peer[0]) if peer else "unknown"
+        self.descriptor = descriptor_of(transport)
         self._certificate_name = name_in(transport.get_extra_info("peercert"))
         self.conversation: Conversation[RequestHeader] = Conversation(
             self._server.handler_for(self),

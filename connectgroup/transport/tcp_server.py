@@ -29,7 +29,6 @@ from ..protocol.messages.cluster import (
     FindCoordinatorResponse,
     FoundCoordinator,
 )
-from ..protocol.units import printable
 from ..wire.apis import (
     FIND_COORDINATOR,
     refusal,
@@ -39,14 +38,11 @@ from .access import Security
 from .base import Relay, reason
 from .group_access import AuthorizedHandler, GroupAccess
 from .handshake import Handshake
-from .limits import LOOPBACK, Limits, is_loopback, resolve
+from .limits import LOOPBACK, Complaints, Limits, is_loopback, max_descriptor, resolve
 from .tcp_connection import Connection
 
 GROUP_KEY: Final = 0
 """FindCoordinator's key type for groups, the only supported key type."""
-
-MAX_COMPLAINTS: Final = 1_000
-"""Peers whose last log message is remembered: one machine may have any number of IPv6 addresses."""
 
 logger = logging.getLogger(__name__)
 
@@ -91,6 +87,7 @@ class TcpServer:
         self.authenticator = security.authenticator
         self._group_access = group_access or GroupAccess({})
         self._advertised = (advertised_host, advertised_port, node_id)
+        self._certificate = security.certificate
         self._tls, self._loopback_only = security.tls, loopback_only and not security.is_reachable
         self.on_connection_lost: Callable[[Request, str], None] = lambda request, principal: None
         self._listener: asyncio.Server | None = None
@@ -101,7 +98,8 @@ class TcpServer:
         self._refused: set[Connection] = set()
         self._by_host: Counter[str] = Counter()
         self._by_principal: Counter[str] = Counter()
-        self._complaints: dict[str, tuple[float, int]] = {}
+        self._complaints = Complaints(logger)
+        self._max_descriptor = max_descriptor()
         self._sweeper: asyncio.TimerHandle | None = None
         self._empty = asyncio.Event()
 
@@ -211,9 +209,10 @@ class TcpServer:
 
     def _begin_handshake(self, handshake: Handshake) -> bool:
         """Count a TLS handshake, which takes a quarter of a megabyte; false while the server is closing."""
-        if not self.is_closing:
-            self._add_unauthenticated(handshake)
-        return not self.is_closing
+        if self.is_closing or self._lacks_descriptors(handshake.descriptor):
+            return False
+        self._add_unauthenticated(handshake)
+        return True
 
     def _end_handshake(self, handshake: Handshake, failure: str) -> None:
         self._unauthenticated.pop(handshake, None)
@@ -229,6 +228,18 @@ class TcpServer:
             oldest.abort()
         self._unauthenticated[connection] = None
 
+    def _lacks_descriptors(self, descriptor: int) -> bool:
+        """Whether so many files are open that a new connection must be closed, even if others are closed for it."""
+        if descriptor < self._max_descriptor:
+            return False
+        if self._unauthenticated:
+            oldest = next(iter(self._unauthenticated))
+            del self._unauthenticated[oldest]
+            self.log_complaint(oldest.client_host, "closed: too many open files, and not authenticated")
+            oldest.abort()
+            return False
+        return not self._close_idle(self._connections)
+
     def new_relay(self, on_writable: Callable[[], None]) -> Relay | None:
         """The relay of a new connection; ``on_writable`` is to be called when it has become writable again."""
         return None
@@ -239,6 +250,8 @@ class TcpServer:
         A connection that has to authenticate counts against a limit of its own until it has: above that, the oldest of
         these connections is closed instead.
         """
+        if self._lacks_descriptors(connection.descriptor):
+            return f"the coordinator is at its limit of {self._max_descriptor} open files (ulimit -n)"
         if connection.admission.is_open:
             return self._count(connection)
         self._add_unauthenticated(connection)
@@ -336,20 +349,13 @@ class TcpServer:
 
     def log_complaint(self, host: str, what: str) -> None:
         """Log at most one message per peer and minute; the next message gives the number of suppressed messages."""
-        now = asyncio.get_running_loop().time()
-        last, left_out = self._complaints.get(host, (now - 60.0, 0))
-        if now - last < 60.0:
-            self._complaints[host] = (last, left_out + 1)
-            return
-        self._complaints.pop(host, None)
-        self._complaints[host] = (now, 0)  # the last one: the order is that of the messages
-        if len(self._complaints) > MAX_COMPLAINTS:
-            del self._complaints[next(iter(self._complaints))]
-        more = f" ({left_out} more since the last line)" if left_out else ""
-        logger.warning("%s: %s%s", printable(host), printable(what, limit=200), more)
+        self._complaints.log(host, what)
 
     def _sweep(self) -> None:
         """Close overdue connections; one timer serves all connections, so that a request needs no timer."""
+        if self._certificate is not None:
+            self._certificate.refresh()
+            self._tls = self._certificate.context
         loop = asyncio.get_running_loop()
         now = loop.time()
         unauthenticated = [each for each in self._unauthenticated if isinstance(each, Connection)]

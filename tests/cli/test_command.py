@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
+import logging
 import os
 import re
 import signal
@@ -18,6 +20,7 @@ import pytest
 from connectgroup.cli import parser
 from connectgroup.cli.command import main
 from connectgroup.client.admin import Admin
+from connectgroup.loggers import Repeats
 
 from ..integration.processes import PATIENCE_S, Program, call_command, family, wait
 from .connector_files import connector_file, idle_connector_file
@@ -187,3 +190,40 @@ def test_up_runs_a_group_and_restarts_a_worker_that_died(idle: Path, tmp_path: P
         up.signal(signal.SIGINT)
         assert up.ended() == 0, up.output()
     assert not any("rebalance | epoch 5 " in line for line in up.lines), up.output()
+
+
+def test_repeats_of_a_log_line_are_counted_and_written_once_a_second() -> None:
+    now = 0.0
+    written = io.StringIO()
+    handler = logging.StreamHandler(written)
+    handler.addFilter(Repeats(handler, clock=lambda: now))
+    logger = logging.Logger("test")
+    logger.addHandler(handler)
+
+    for _ in range(1_000):
+        logger.error("no %s", "descriptor")
+        logger.error("task %s failed", "a-0")
+    logger.error("task %s failed", "a-1")
+    assert written.getvalue().splitlines() == ["no descriptor", "task a-0 failed", "task a-1 failed"]
+
+    now = 1.5
+    logger.error("no %s", "descriptor")
+    logger.error("no %s", "descriptor")
+    assert written.getvalue().splitlines()[3:] == [
+        "task a-0 failed (999 more of this line)",
+        "no descriptor (999 more of this line)",
+    ]
+    now = 3.0
+    logger.error("another line")
+    assert written.getvalue().splitlines()[5:] == ["no descriptor (1 more of this line)", "another line"]
+
+
+def test_lines_with_different_errors_are_no_repeats() -> None:
+    written = io.StringIO()
+    handler = logging.StreamHandler(written)
+    handler.addFilter(Repeats(handler, clock=lambda: 0.0))
+    logger = logging.Logger("test")
+    logger.addHandler(handler)
+    for error in (KeyError("a"), KeyError("b"), KeyError("a")):
+        logger.error("failed", exc_info=error)
+    assert written.getvalue().splitlines() == ["failed", "KeyError: 'a'", "failed", "KeyError: 'b'"]

@@ -32,15 +32,123 @@ IDLE = {"connector.class": "idle"}
         ({"Host": "127.0.0.1.evil.example:8083"}, "Host"),
         ({"Origin": "http://evil.example"}, "Origin"),
         ({"Origin": "null"}, "Origin"),
+        *(
+            ({"Host": host}, "Host")
+            for host in (
+                *(
+                    "localhost/evil",
+                    "localhost?a",
+                    "localhost#a",
+                    "localhost\\evil",
+                    "evil@localhost",
+                    "localhost@evil",
+                ),
+                *(
+                    "localhost.",
+                    "localhost..",
+                    ".localhost",
+                    "localhost:",
+                    "localhost:x",
+                    "localhost:0",
+                    "localhost:65536",
+                ),
+                *(
+                    "localhost:80:80",
+                    "localhost,evil",
+                    "localhost evil",
+                    "//localhost",
+                    "http://localhost",
+                    "lоcalhost",
+                ),
+                *(
+                    "127.1",
+                    "0x7f.0.0.1",
+                    "2130706433",
+                    "127.0.0.1.",
+                    "::1",
+                    "[::1",
+                    "[::1]x",
+                    "[::1%25lo]",
+                    "[127.0.0.1]",
+                ),
+                *("[::ffff:127.0.0.1]", "[::2]", "[]", "a.localhost", "localhost%00", "user:pw@localhost:80"),
+            )
+        ),
+        *(
+            ({"Host": "localhost:8083", "Origin": origin}, "Origin")
+            for origin in (
+                *(
+                    "http://localhost",
+                    "http://localhost:3000",
+                    "http://127.0.0.1:8083",
+                    "http://[::1]:8083",
+                    "localhost:8083",
+                ),
+                *(
+                    "http://localhost:8083/",
+                    "http://localhost:8083/a",
+                    "http://a@localhost:8083",
+                    "http://localhost.:8083",
+                ),
+                *(
+                    "ftp://localhost:8083",
+                    "file://",
+                    "chrome-extension://localhost:8083",
+                    "null, http://localhost:8083",
+                ),
+                *("http://localhost:8083 http://evil", "//localhost:8083", "http:localhost:8083", "", "http://"),
+            )
+        ),
+        ({"Host": "evil.example", "X-Forwarded-Host": "localhost", "Forwarded": "host=localhost"}, "Host"),
     ],
 )
 async def test_requests_of_web_pages_are_rejected(api: Api, headers: dict[str, str], field: str) -> None:
     """DNS rebinding and cross-site requests (reliability, section 5, browser)."""
-    assert (await api("GET", "/connectors", 403, headers=headers)).startswith(f"{field}: got ")
+    encoded = {name: value.encode() for name, value in headers.items()}
+    assert (await api("GET", "/connectors", 403, headers=encoded)).startswith(f"{field}: got ")
+
+
+async def test_requests_with_several_hosts_or_origins_are_rejected(api: Api) -> None:
+    for fields in (
+        "Host: localhost\r\nHost: localhost",
+        "Host: localhost\r\nOrigin: http://localhost\r\norigin: null",
+        "A: b",
+    ):
+        head = f"GET /connectors HTTP/1.1\r\n{fields}\r\nConnection: close\r\n\r\n"
+        assert (await _raw(api, head)).split()[1] in (b"400", b"403"), fields
+    for target in ("http://evil.example/connectors", "http://localhost/connectors", "evil.example:80"):
+        head = f"GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        assert (await _raw(api, head)).split()[1] == b"400", target
+
+
+async def _raw(api: Api, head: str) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", api.server.port)
+    writer.write(head.encode())
+    received = await reader.read()
+    writer.close()
+    return received
+
+
+async def test_an_origin_of_a_reverse_proxy_has_an_allowed_name_and_its_port() -> None:
+    allowed = ("connect.example.org", "other.example.org:8443")
+    async with serving() as coordinator, rest_server(coordinator, allowed_hosts=allowed) as api:
+        for host, origin, status in (
+            ("connect.example.org", "https://connect.example.org", 200),
+            ("localhost:8083", "https://connect.example.org", 200),
+            ("localhost:8083", "https://Connect.Example.org:443", 200),
+            ("localhost:8083", "https://other.example.org:8443", 200),
+            ("other.example.org", "https://other.example.org", 200),
+            ("localhost:8083", "https://other.example.org", 403),
+            ("localhost:8083", "https://connect.example.org:3000", 403),
+            ("connect.example.org", "https://connect.example.org:3000", 403),
+            ("connect.example.org", "http://localhost", 403),
+        ):
+            response = await api.http.get("/connectors", headers={"Host": host, "Origin": origin})
+            assert response.status_code == status, (host, origin, response.text)
 
 
 async def test_requests_by_a_name_of_this_machine_are_served(api: Api) -> None:
-    for name in ("localhost", "LOCALHOST:8083", "127.0.0.1:1", "[::1]:8083"):
+    for name in ("localhost", "LOCALHOST:8083", "127.0.0.1:1", "[::1]:8083", "[0:0::1]:8083"):
         response = await api.http.get("/connectors", headers={"Host": name, "Origin": f"http://{name}"})
         assert response.status_code == 200
         assert "access-control-allow-origin" not in response.headers
@@ -213,3 +321,30 @@ async def test_a_certificate_that_cannot_be_read_is_named(tmp_path: Path) -> Non
         config = RestConfig(port=0, certificate=tmp_path / "nosuch.pem", key=tmp_path / "nosuch.key")
         with pytest.raises(ConfigError, match=r"certificate: got .*; allowed: PEM files of a certificate and its key"):
             await RestServer(admin, config).start()
+
+
+async def test_certificate_is_read_again_when_its_files_change(certificate: tuple[Path, Path], tmp_path: Path) -> None:
+    config = RestConfig(port=0, certificate=certificate[0], key=certificate[1])
+    (tmp_path / "new").mkdir()
+    create_certificates(tmp_path / "new", "renewed")
+    async with serving() as coordinator, Admin.local(coordinator) as admin:
+        server = RestServer(admin, config)
+        await server.start()
+        try:
+            old, new = (
+                ssl.create_default_context(cafile=str(each)) for each in (certificate[0], tmp_path / "new/renewed.pem")
+            )
+            async with httpx.AsyncClient(base_url=server.url, verify=old) as first:
+                assert (await first.get("/connectors")).status_code == 200
+                for kind, own in zip(("pem", "key"), certificate, strict=True):
+                    (tmp_path / f"new/renewed.{kind}").replace(own)
+                async with httpx.AsyncClient(base_url=server.url, verify=new) as second, asyncio.timeout(60):
+                    while True:
+                        try:
+                            assert (await second.get("/connectors")).status_code == 200
+                            break
+                        except httpx.ConnectError:
+                            await asyncio.sleep(0.05)
+                assert (await first.get("/connectors")).status_code == 200, "its connection is still open"
+        finally:
+            await server.close()

@@ -6,6 +6,9 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator
+from contextlib import suppress
+from functools import partial
+from typing import Any
 from urllib.parse import quote
 
 import httpx
@@ -16,13 +19,15 @@ from connectgroup.client.admin import Admin
 from connectgroup.config.rest import RestConfig
 from connectgroup.errors import TransportError
 from connectgroup.rest import bodies
+from connectgroup.rest.connections import RestLimits
 from connectgroup.rest.server import RestServer
 from connectgroup.transport.tcp_client import TcpClient
-from tests.coordinator.builders import GROUP, beat
+from tests.coordinator.builders import GROUP, beat, serving
 
-from .conftest import Api
+from .conftest import PATIENCE_S, Api, rest_server
 
 IDLE = {"connector.class": "idle"}
+EVENTS = f"/groups/{GROUP}/events"
 
 
 async def test_root_names_version_and_group(api: Api) -> None:
@@ -56,15 +61,65 @@ async def test_a_coordinator_that_does_not_run_is_503() -> None:
         await admin.close()
 
 
-async def test_a_server_with_too_many_connections_says_when_to_retry(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("connectgroup.rest.server.MAX_CONNECTIONS", 1)
-    async with httpx.AsyncClient(base_url=api.server.url) as second:
-        assert (await api.http.get("/connectors")).status_code == 200
-        refused = await second.get("/connectors")
-        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
-        assert refused.json() == {"error_code": 503, "message": "too many connections; retry after one second"}
-    # The connection that was one too many is closed, and others are served.
-    assert await api("GET", "/connectors", 200) == []
+async def test_a_server_with_too_many_connections_says_when_to_retry() -> None:
+    async with serving() as coordinator, rest_server(coordinator, max_connections_per_address=1) as api:
+        await api.admin.add_connector(GROUP, "c", IDLE)
+        async with httpx.AsyncClient(base_url=api.server.url) as second, api.http.stream("GET", EVENTS) as busy:
+            assert busy.status_code == 200
+            refused = await second.get("/connectors")
+            assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+            message = "too many connections from this address (at most 1); retry after one second"
+            assert refused.json() == {"error_code": 503, "message": message}
+        # Without a request under way, a connection gives way to others.
+        assert await answered(api.http) == ["c"]
+        async with httpx.AsyncClient(base_url=api.server.url) as third:
+            assert await answered(third) == ["c"]
+
+
+async def answered(http: httpx.AsyncClient) -> Any:
+    """The answer to a request, tried until another connection has been idle for long enough to give way."""
+    until = asyncio.get_running_loop().time() + PATIENCE_S
+    while (response := await http.get("/connectors")).status_code == 503:
+        assert asyncio.get_running_loop().time() < until
+        await asyncio.sleep(0.05)
+    return response.json()
+
+
+async def test_a_connection_that_sends_nothing_is_closed() -> None:
+    async with serving() as coordinator, rest_server(coordinator, idle_timeout_s=1) as api:
+        reader, writer = await asyncio.open_connection("127.0.0.1", api.server.port)
+        assert await asyncio.wait_for(reader.read(), PATIENCE_S) == b""
+        writer.close()
+
+
+async def test_headers_that_do_not_arrive_whole_are_408(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also after a request that was served, and although bytes go on to arrive."""
+    monkeypatch.setattr("connectgroup.rest.server.RestLimits", partial(RestLimits, header_deadline_s=0.5))
+    request = b"GET /connectors HTTP/1.1\r\nHost: localhost\r\n"
+    async with serving() as coordinator, rest_server(coordinator) as api:
+        for before in (b"", request + b"\r\n"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", api.server.port)
+            writer.write(before + request)
+            received = asyncio.create_task(reader.read())
+            with suppress(ConnectionError):
+                while not received.done():
+                    writer.write(b"a: b\r\n")
+                    await writer.drain()
+                    await asyncio.sleep(0.1)
+            assert b"HTTP/1.1 408 Request Timeout" in await asyncio.wait_for(received, PATIENCE_S)
+            writer.close()
+
+
+async def test_a_body_in_chunks_of_a_byte_is_read_whole(api: Api) -> None:
+    config = {"connector.class": "idle", "log": "/" + "x" * 5_000}
+    body = json.dumps({"name": "c", "config": config}).encode()
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
+    head = b"POST /connectors HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    reader, writer = await asyncio.open_connection("127.0.0.1", api.server.port)
+    writer.write(head + b"Transfer-Encoding: chunked\r\n\r\n" + chunks)
+    assert (await asyncio.wait_for(reader.read(), PATIENCE_S)).startswith(b"HTTP/1.1 201 Created")
+    writer.close()
+    assert await api("GET", "/connectors", 200) == ["c"]
 
 
 # ---- plug-ins

@@ -193,7 +193,10 @@ def test_filter_drops_the_rows_its_predicate_selects(spark: None) -> None:
             )
             for pattern in ("(a+)+", "(a|aa)*", "(a?b)*c", "(?:a*){5}", "a?" * 30, "(a|aa)" * 20, "a*" * 4, "a" * 501)
         ),
-        ({"transforms": ",".join(f"a{number}" for number in range(101))}, "transforms: got 101 names; .*at most 100"),
+        (
+            {"transforms": ",".join(f"a{number}" for number in range(101))},
+            "transforms: got .101 names.; allowed: at most 100",
+        ),
         (
             {
                 "transforms": "a",

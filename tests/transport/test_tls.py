@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from connectgroup.protocol.messages.describe import DescribeResponse
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from connectgroup.sasl.server import Authenticator
 from connectgroup.testing.contracts.transport import ScriptedHandler, beat, said
-from connectgroup.transport.access import Access, Security, server_tls
+from connectgroup.transport.access import Access, Certificate, Security, server_tls
 from connectgroup.transport.credentials import Credentials
 from connectgroup.transport.limits import Limits
 from connectgroup.transport.tcp_client import TcpClient
@@ -210,3 +211,65 @@ async def test_oldest_tls_handshake_is_closed_for_a_new_connection(certificates:
             each.transport.abort()
     finally:
         await server.close()
+
+
+async def test_certificate_is_read_again_when_its_files_change(
+    tmp_path: Path, certificates: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A connection keeps what it began with; what cannot be used is one line, and changes nothing."""
+    caplog.set_level("INFO")
+    for kind in ("pem", "key"):
+        shutil.copy(certificates / f"server.{kind}", tmp_path / f"own.{kind}")
+    certificate = Certificate("tls_cert", tmp_path / "own.pem", tmp_path / "own.key")
+    security = Security(tls=certificate.context, certificate=certificate)
+    server = TcpServer(ScriptedHandler(), security=security)
+    await server.start()
+
+    async def accepts(ca: str) -> bool:
+        client = TcpClient("127.0.0.1", server.port, access=tls(certificates, ca))
+        try:
+            await said(client, "x")
+        except TransportError:
+            return False
+        finally:
+            await client.close()
+        return True
+
+    async def until(ca: str) -> None:
+        async with asyncio.timeout(60):
+            while not await accepts(ca):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+
+    try:
+        old = TcpClient("127.0.0.1", server.port, access=tls(certificates, "server"))
+        await said(old, "x")
+
+        (tmp_path / "own.pem").write_text("no certificate\n")
+        await _line(caplog, "the former certificate stays in use")
+        assert await accepts("server")
+
+        # A certificate whose key is not there yet; then the key, too.
+        shutil.copy(certificates / "other.pem", tmp_path / "own.pem")
+        assert await accepts("server")
+        shutil.copy(certificates / "other.key", tmp_path / "own.key")
+        await until("other")
+        assert not await accepts("server")
+        await said(old, "x")
+        await old.close()
+
+        # As a renewal replaces them: by other files under the same names.
+        for kind in ("pem", "key"):
+            shutil.copy(certificates / f"client.{kind}", tmp_path / f"new.{kind}")
+            (tmp_path / f"new.{kind}").replace(tmp_path / f"own.{kind}")
+        await until("client")
+    finally:
+        await server.close()
+    errors = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert 1 <= len(errors) <= 3, errors
+    assert all("tls_cert" in each and "\n" not in each for each in errors)
+
+
+async def _line(caplog: pytest.LogCaptureFixture, text: str) -> None:
+    async with asyncio.timeout(60):
+        while text not in caplog.text:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
