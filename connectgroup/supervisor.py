@@ -4,6 +4,10 @@ The supervisor knows for certain when a worker process has ended, because it rea
 leave for the member, so that the group does not wait for the session timeout (PD-11). It restarts a worker that
 died after a back-off, under the same name. It kills a worker that the group has removed and that does not respond: a
 process stopped by SIGSTOP in a SQLite transaction keeps the database locked for all others.
+
+A worker that is to restart is replaced: a second process warms up (it starts Spark) while the first one runs its tasks;
+only then the first one stops them and leaves, and the second joins under the same name. One worker at a time: two
+processes of a worker need the memory of two. If the replacement cannot be started, the first process goes on.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from tenacity import AsyncRetrying, RetryError, retry_if_result, stop_after_delay, wait_fixed
@@ -36,7 +41,7 @@ from .protocol.units import LEAVE_EPOCH, counted
 from .worker.command import access_options, worker_options
 from .worker.restart import RESTART_EXIT_CODE
 from .worker.settings import PROCESS_ID_VARIABLE, new_process_id
-from .worker.supervised import WorkerProcess, end_group, ending
+from .worker.supervised import JOIN, KEEP, RESTART, WorkerProcess, end_group, ending
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +54,8 @@ FIRST_WORKER_TIMEOUT_S = 30.0
 """How long the other workers wait for the first."""
 STOP_TIMEOUT_S = WorkerConfig.model_fields["rebalance_timeout_ms"].default / 1000 + 5
 """A worker ends within its rebalance timeout; its process gets a few seconds more."""
+REPLACEMENT_TIMEOUT_S = 300.0
+"""How long a replacement may take to warm up."""
 LINES_TIMEOUT_S = 5.0
 """How long to wait for the last lines of a worker that has ended."""
 HERE = "this process"
@@ -135,6 +142,8 @@ class Supervisor:
         self._others: asyncio.Task[None] | None = None
         self._silence: asyncio.Task[None] | None = None
         self._closing = False
+        self._replacing = asyncio.Lock()
+        self._replacements: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Supervisor:
         await self.server.start()
@@ -179,9 +188,15 @@ class Supervisor:
         Returns:
             The exit code of the process; negative for a signal.
         """
-        worker = self.workers[name]
-        worker.wanted = False
         while True:
+            worker = self.workers[name]
+            worker.wanted = False
+            if worker.replacing is not None and worker.replacing is not asyncio.current_task():
+                worker.replacing.cancel()
+                await asyncio.wait({worker.replacing})
+                worker.replacing = None
+                if self.workers[name] is not worker:
+                    continue
             process, watch = worker.process, worker.watch
             if process is None:
                 return 0  # it has not been started yet
@@ -199,7 +214,7 @@ class Supervisor:
                 await process.wait()
             await watch
             # It is another process if the worker was being restarted when the stop was requested.
-            if worker.process is process:
+            if self.workers[name] is worker and worker.process is process:
                 assert process.returncode is not None
                 return process.returncode
 
@@ -247,6 +262,8 @@ class Supervisor:
         if self._others is not None:
             await self._others
         await asyncio.gather(*(self.stop_worker(name) for name, worker in self.workers.items() if worker.process))
+        if self._replacements:  # the former process of a worker still ends
+            await asyncio.wait(self._replacements)
         await self.server.close()
 
     # ----------------------------------------------------------------------------------------------
@@ -276,6 +293,14 @@ class Supervisor:
                 await self._start_again(worker, at_once=True)
 
     async def _start(self, worker: WorkerProcess) -> None:
+        await self._spawn(worker)
+        assert worker.process is not None
+        worker.watch = asyncio.create_task(self._watch(worker, worker.process), name=f"watch {worker.name}")
+
+    async def _spawn(self, worker: WorkerProcess, *options: str) -> None:
+        worker.on_restart = partial(self._begin_replacement, worker)
+        worker.ready.clear()
+        worker.released.clear()
         worker.started_s, worker.reported_s, worker.left = asyncio.get_running_loop().time(), None, False
         worker.process_id = new_process_id()
         worker.process = await asyncio.create_subprocess_exec(
@@ -286,6 +311,7 @@ class Supervisor:
             *("--scratch", str(self._scratch)),
             *access_options(self.server.config, self.server.credentials),
             *self._options,
+            *options,
             *([] if worker.metrics_port is None else ["--metrics-port", str(worker.metrics_port)]),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
@@ -300,20 +326,108 @@ class Supervisor:
             asyncio.create_task(worker.read_reports(worker.process.stdout)),
             asyncio.create_task(worker.read_log(worker.process.stderr, self._worker_log)),
         ]
-        worker.watch = asyncio.create_task(self._watch(worker, worker.process), name=f"watch {worker.name}")
+
+    def _begin_replacement(self, worker: WorkerProcess) -> None:
+        """A worker asks to be restarted."""
+        if worker.replacing is None or worker.replacing.done():
+            worker.replacing = asyncio.create_task(self._replace(worker), name=f"replace {worker.name}")
+            self._replacements.add(worker.replacing)
+            worker.replacing.add_done_callback(self._replacements.discard)
+
+    async def _replace(self, worker: WorkerProcess) -> None:
+        """Warm up a second process, have the first one leave, and let the second join under its name."""
+        async with self._replacing:
+            if not worker.alive or not worker.wanted or self._closing or self.workers[worker.name] is not worker:
+                return
+            logger.info("%s restarts: its replacement warms up", worker.name)
+            worker.replacement = new = WorkerProcess(worker.name, metrics_port=worker.metrics_port)
+            try:
+                failure = await self._warm_up(new)
+                if failure:
+                    await self._keep(worker, failure)
+                    return
+                if worker.alive:
+                    worker.say(RESTART)
+                    await self._until_released(worker)
+                if not worker.wanted or self._closing:
+                    return
+                new.rows_before, new.started_s = worker.rows_before + worker.rows, asyncio.get_running_loop().time()
+                self.workers[worker.name] = new
+                assert new.process is not None
+                new.watch = asyncio.create_task(self._watch(new, new.process), name=f"watch {new.name}")
+                new.say(JOIN)
+                logger.info("%s: its replacement joins", worker.name)
+            finally:
+                # What is not a worker of this supervisor any more, or not yet.
+                left = worker if self.workers[worker.name] is new else new
+                await _end(left)
+                if left is worker and worker.watch is not None:
+                    await asyncio.wait({worker.watch})
+
+    async def _warm_up(self, new: WorkerProcess) -> str:
+        """Start a replacement and wait until it has warmed up.
+
+        Returns:
+            Why it has not; empty if it has.
+        """
+        try:
+            await self._spawn(new, "--replacement")
+        except OSError as error:
+            return f"its replacement cannot be started: {error}"
+        assert new.process is not None
+        waits = {asyncio.create_task(new.ready.wait()), asyncio.create_task(new.process.wait())}
+        try:
+            await asyncio.wait(waits, timeout=REPLACEMENT_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waits:
+                each.cancel()
+        if new.process.returncode is not None:
+            return f"its replacement {ending(new.process.returncode)} before it had warmed up; its log says why"
+        return "" if new.ready.is_set() else f"its replacement has not warmed up within {REPLACEMENT_TIMEOUT_S:g} s"
+
+    async def _keep(self, worker: WorkerProcess, failure: str) -> None:
+        """The replacement failed: the first process goes on; if it has ended meanwhile, it is started again."""
+        worker.replacement = None
+        if worker.alive:
+            logger.error("%s is not restarted, its process goes on: %s", worker.name, failure)
+            worker.say(f"{KEEP} {failure}")
+            return
+        logger.error("%s: %s", worker.name, failure)
+        if worker.watch is not None:
+            await asyncio.wait({worker.watch})
+        if worker.wanted and self._restart and not self._closing:
+            await self._start_again(worker, at_once=False)
+
+    async def _until_released(self, worker: WorkerProcess) -> None:
+        """Wait until a worker has left the group for its replacement; kill it if it does not."""
+        assert worker.process is not None
+        assert worker.watch is not None
+        released = asyncio.create_task(worker.released.wait())
+        done, _ = await asyncio.wait(
+            {released, worker.watch}, timeout=STOP_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED
+        )
+        released.cancel()
+        if not done:
+            logger.error("%s did not leave within %g s and is killed", worker.name, STOP_TIMEOUT_S)
+            with contextlib.suppress(ProcessLookupError):
+                worker.process.kill()
+            await asyncio.wait({worker.watch})
 
     async def _watch(self, worker: WorkerProcess, process: asyncio.subprocess.Process) -> None:
         """Wait until a process ends, send a leave for its member, and start it again if the worker should run."""
         code = await process.wait()
         end_group(process.pid)
+        if worker.replacement is not None:
+            # ``_replace`` lets the next process join. If this one has died, the group must know before.
+            if not worker.released.is_set():
+                await self._leave_for_dead_worker(worker, code)
+            await self._read_to_end(worker)
+            return
         restarts = code == RESTART_EXIT_CODE and worker.wanted and not self._closing
         if not restarts:
             # A restarting worker has already left the group; a second leave would end the delay of its units.
             await self._leave_for_dead_worker(worker, code)
-        _, open_pipes = await asyncio.wait(worker.lines, timeout=LINES_TIMEOUT_S)
-        for reader in open_pipes:
-            # A process that it started has its standard output or error, and outlives it.
-            reader.cancel()
+        await self._read_to_end(worker)
         worker.rows_before, worker.rows, worker.units = worker.rows_before + worker.rows, 0, 0
         worker.rows_per_s = {}
         if restarts:
@@ -330,6 +444,13 @@ class Supervisor:
             logger.error("%s %s", worker.name, ending(code))
         if self._restart or restarts:
             await self._start_again(worker, at_once=restarts)
+
+    async def _read_to_end(self, worker: WorkerProcess) -> None:
+        """Read the last lines of a worker that has ended."""
+        _, open_pipes = await asyncio.wait(worker.lines, timeout=LINES_TIMEOUT_S)
+        for reader in open_pipes:
+            # A process that it started has its standard output or error, and outlives it.
+            reader.cancel()
 
     async def _watch_for_silence(self) -> None:
         """Kill workers that do not respond, once the group has removed them: their units run elsewhere by then."""
@@ -406,6 +527,24 @@ class Supervisor:
         with contextlib.suppress(RetryError):
             # The dead process had connected as a user; this process has no connection.
             await retrying(self.server.coordinator.handle, request, client_host=HERE, principal=None)
+
+
+async def _end(worker: WorkerProcess) -> None:
+    """End a process that is no worker of its supervisor; a worker that has left ends by itself."""
+    process = worker.process
+    if process is None:
+        return
+    if process.returncode is None and process.stdin is not None:
+        process.stdin.close()  # it stops
+    try:
+        await asyncio.wait_for(process.wait(), STOP_TIMEOUT_S)
+    except TimeoutError:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+    end_group(process.pid)
+    for reader in worker.lines:
+        reader.cancel()
 
 
 def _to_stderr(name: str, line: str) -> None:

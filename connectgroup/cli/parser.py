@@ -161,6 +161,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="directory in which the worker creates its private directory for temporary files",
     )
     worker.add_argument("--supervised", action="store_true", help=argparse.SUPPRESS)
+    worker.add_argument("--replacement", action="store_true", help=argparse.SUPPRESS)
     worker.add_argument("--tls-server", type=path, help=argparse.SUPPRESS)
     add_metrics(worker)
     add_rest_port(worker)

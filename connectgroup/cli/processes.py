@@ -11,7 +11,7 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
@@ -339,13 +339,32 @@ async def serve_worker(options: argparse.Namespace) -> int:
     config = checked(WorkerConfig, values)
     _make_directory("--scratch", scratch)
     async with contextlib.AsyncExitStack() as stack:
-        if metrics_url := await stack.enter_async_context(metrics_server(options.metrics_port)):
-            logger.info("metrics at %s", metrics_url)
+
+        async def serve_metrics() -> None:
+            if metrics_url := await stack.enter_async_context(metrics_server(options.metrics_port)):
+                logger.info("metrics at %s", metrics_url)
+
+        beside: list[asyncio.Task[None]] = []
+        if not options.replacement:
+            await serve_metrics()
         if options.rest_port is not None:
             admin = await stack.enter_async_context(admin_of(options, client_id="rest"))
             url = await stack.enter_async_context(rest_server(admin, options, options.rest_port))
             logger.info("REST at %s, page at %s/page", url, url)
-        restarts = await run_worker(config, supervised=options.supervised)
+        try:
+            restarts = await run_worker(
+                config,
+                supervised=options.supervised,
+                replacement=options.replacement,
+                # Not before: until then the process that is replaced has the port.
+                on_join=lambda: (
+                    beside.append(asyncio.create_task(_when_free(serve_metrics))) if options.replacement else None
+                ),
+            )
+        finally:
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
     if not restarts:
         return 0
     if replace is None:
@@ -353,6 +372,19 @@ async def serve_worker(options: argparse.Namespace) -> int:
     # A generated name must stay the same: the tasks are delayed for this member id.
     replace.wanted("--name", config.name)
     return 0
+
+
+async def _when_free(serve: Callable[[], Awaitable[None]], timeout_s: float = 60.0) -> None:
+    """Start a server at a port that another process is about to give up."""
+    ends_s = time.monotonic() + timeout_s
+    while True:
+        try:
+            return await serve()
+        except ConfigError as error:
+            if time.monotonic() >= ends_s:
+                logger.error("no metrics: %s", error)
+                return None
+        await asyncio.sleep(0.25)
 
 
 async def prepare_spark(options: argparse.Namespace) -> int:

@@ -110,6 +110,7 @@ class Worker:
         )
         self._stopping, self._emptied = asyncio.Event(), asyncio.Event()
         self._for_good = self._restarts = self._restarts_drained = False
+        self._on_restart_requested: Callable[[], None] = self.restart
         self._drained: asyncio.TimerHandle | None = None
         self._ran = False
         self._ends_at: float | None = None
@@ -194,6 +195,17 @@ class Worker:
             function: called on the event loop; must not block or raise.
         """
         self._heartbeats.set_logger_level = function
+
+    def prepare_restart_by(self, function: Callable[[], None]) -> None:
+        """Call a function, instead of ``restart``, when an operator requests a restart.
+
+        For a program that warms up a replacement first, and calls ``restart`` when it is ready: until then this worker
+        runs its units. By default it restarts at once.
+
+        Args:
+            function: called on the event loop, also repeatedly for one request; must not block or raise.
+        """
+        self._on_restart_requested = function
 
     def _report_progress_of(self, runner: Runner | None) -> None:
         if isinstance(runner, MeasuredRunner):
@@ -340,7 +352,7 @@ class Worker:
             if isinstance(action, Fail):
                 self._end_s(1)  # the worker ends: this starts its rebalance timeout
             if isinstance(action, Restart):
-                self.restart()
+                self._on_restart_requested()
             elif isinstance(action, Drain):
                 self.drain()
             elif isinstance(action, Compute):

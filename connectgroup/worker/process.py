@@ -3,8 +3,10 @@
 SIGTERM and SIGINT stop the tasks, leave the group and end the process; a second one ends the process immediately.
 SIGUSR1 drains the worker: the group moves its units to other members first, then the process ends (a worker alone in
 its group continues). SIGUSR2 restarts the worker, as ``connectgroup workers restart`` does: the worker stops its tasks,
-leaves the group announcing a rejoin (``returns``), and is started again under the same name (``restart``). A supervised
-worker also ends when its supervisor does (its standard input closes), so that no worker is orphaned.
+leaves the group announcing a rejoin (``returns``), and is started again under the same name (``restart``). Under a
+supervisor, the new process warms up before the old one stops anything: the supervisor starts it as a replacement
+(``--replacement``), and says when to leave and when to join. A supervised worker also ends when its supervisor does
+(its standard input closes), so that no worker is orphaned.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from operator import itemgetter
 
 from ..assign.placement import placement_of
@@ -41,13 +44,15 @@ from .runner_settings import RunnerSettings
 from .scratch import Scratch
 from .settings import PROCESS_ID_VARIABLE, Connections, WorkerSettings
 from .signals import handle_signals
-from .supervised import LEFT
+from .supervised import JOIN, KEEP, LEFT, READY, RELEASED, RESTART, WANTS_RESTART
 
 logger = logging.getLogger(__name__)
 
 REPORT_EVERY_S = 0.5
 WARM_UP_END_S = 10.0
 """How long a worker that is stopped while it warms up waits for the warm-up to end; it cannot be interrupted."""
+REPLACE_AGAIN_S = 60.0
+"""A replacement that could not be started is asked for again after this time at the earliest."""
 MAX_RATES = 100
 """Connectors in one report: the supervisor reads lines of at most 64 KiB."""
 
@@ -56,10 +61,18 @@ FEW_UNITS = 1_000
 """Up to this many units, a full collection of all objects of a worker is short enough."""
 
 
-async def run_worker(config: WorkerConfig, *, supervised: bool = False) -> bool:
+async def run_worker(
+    config: WorkerConfig,
+    *,
+    supervised: bool = False,
+    replacement: bool = False,
+    on_join: Callable[[], None] = lambda: None,
+) -> bool:
     """Run one worker until it is stopped.
 
     Args:
+        replacement: warm up, report that, and join when the supervisor says so.
+        on_join: called just before the worker joins.
         supervised: write one JSON line to standard output twice a second, and end when standard input closes:
             ``{"rows": .., "units": .., "epoch": .., "rows_per_s": {connector: ..}}``.
 
@@ -106,21 +119,31 @@ async def run_worker(config: WorkerConfig, *, supervised: bool = False) -> bool:
             worker.drain(then_restart=True)
 
     runner.give_up = give_up
-    if supervised:
-        _stop_with_supervisor(worker)
+    supervision = _Supervision(worker) if supervised else None
+    restart = worker.restart
+    if supervision is not None:
+        restart = supervision.ask_for_replacement
+        worker.prepare_restart_by(restart)
+        supervision.start()
     beside = [asyncio.create_task(_collect_garbage(worker))]
     if supervised:
         beside.append(asyncio.create_task(_report_to_supervisor(worker, runner)))
     try:
-        signals = handle_signals(worker.stop, worker.drain, worker.restart)
+        signals = handle_signals(worker.stop, worker.drain, restart)
         with scratch.for_temporary_files(), signals, short_collections():
             warming_up = asyncio.create_task(_warm_up(config, control))
             if await _unless_stopped(worker, warming_up):
-                logger.info("joining group %s at %s", config.group, config.coordinator)
-                await worker.run()
-                if supervised and not worker.restarts:
+                if supervision is not None and replacement:
                     with contextlib.suppress(BrokenPipeError, ValueError):
-                        _write_report({LEFT: True})
+                        _write_report({READY: True})
+                    await _unless_stopped(worker, asyncio.create_task(supervision.may_join()))
+                logger.info("joining group %s at %s", config.group, config.coordinator)
+                on_join()
+                await worker.run()
+                if supervised:
+                    with contextlib.suppress(BrokenPipeError, ValueError):
+                        _write_report(_report(worker, runner))
+                        _write_report({RELEASED if worker.restarts else LEFT: True})
             elif not await _ended_within(warming_up, WARM_UP_END_S):
                 # What it started still needs its directory: Spark's Java would hang without it, and end with this
                 # process otherwise. The next worker of this name removes the directory.
@@ -207,18 +230,61 @@ async def _warm_up(config: WorkerConfig, control: TcpClient) -> None:
             logger.error("connector.class %s cannot be warmed up: %s", name, text)
 
 
-def _stop_with_supervisor(worker: Worker) -> None:
-    loop = asyncio.get_running_loop()
+class _Supervision:
+    """What a supervisor says to this worker, on standard input, and what the worker asks of it.
 
-    def wait() -> None:
+    The worker stops when its supervisor ends: standard input closes.
+    """
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker, self._loop = worker, asyncio.get_running_loop()
+        self._joins = asyncio.Event()
+        self._asked = False
+
+    def start(self) -> None:
+        """Listen, in a thread."""
+        threading.Thread(target=self._listen, name="supervisor", daemon=True).start()
+
+    async def may_join(self) -> None:
+        """Wait until the supervisor says that this replacement may join."""
+        await self._joins.wait()
+
+    def ask_for_replacement(self) -> None:
+        """Ask for a process that warms up; this worker goes on until it is told to restart."""
+        if self._worker.member.draining:
+            self._worker.restart()  # it says why it does not
+        elif not self._asked:
+            self._asked = True
+            logger.info("a restart was requested: this process goes on until its replacement has warmed up")
+            with contextlib.suppress(BrokenPipeError, ValueError):
+                _write_report({WANTS_RESTART: True})
+
+    def _listen(self) -> None:
+        rest = b""
         # Not sys.stdin: this thread would hold its lock for ever, and the interpreter waits for that lock at exit.
         with contextlib.suppress(OSError):
-            while os.read(0, 1):
-                pass
-        with contextlib.suppress(RuntimeError):  # the loop has closed: the worker has ended already
-            loop.call_soon_threadsafe(worker.stop)
+            while read := os.read(0, 4096):
+                *lines, rest = (rest + read).split(b"\n")
+                for line in lines:
+                    self._call(self._hear, line.decode(errors="replace"))
+        self._call(self._worker.stop)
 
-    threading.Thread(target=wait, name="supervisor", daemon=True).start()
+    def _call(self, function: Callable[..., None], *arguments: str) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has closed: the worker has ended already
+            self._loop.call_soon_threadsafe(function, *arguments)
+
+    def _hear(self, line: str) -> None:
+        word, _, reason = line.partition(" ")
+        if word == JOIN:
+            self._joins.set()
+        elif word == RESTART:
+            self._worker.restart()
+        elif word == KEEP:
+            logger.error("not restarted, this process goes on: %s", reason)
+            self._loop.call_later(REPLACE_AGAIN_S, self._may_ask_again)
+
+    def _may_ask_again(self) -> None:
+        self._asked = False
 
 
 async def _collect_garbage(worker: Worker) -> None:
@@ -231,12 +297,18 @@ async def _collect_garbage(worker: Worker) -> None:
 async def _report_to_supervisor(worker: Worker, runner: TaskRunner) -> None:
     with contextlib.suppress(BrokenPipeError, ValueError):
         while True:
-            word: dict[str, object]
-            word = {"rows": runner.rows, "units": len(runner.running), "epoch": worker.member.epoch}
-            fastest = sorted(runner.metrics.rows_per_second().items(), key=itemgetter(1), reverse=True)
-            word["rows_per_s"] = dict(fastest[:MAX_RATES])
-            _write_report(word)
+            _write_report(_report(worker, runner))
             await asyncio.sleep(REPORT_EVERY_S)
+
+
+def _report(worker: Worker, runner: TaskRunner) -> dict[str, object]:
+    fastest = sorted(runner.metrics.rows_per_second().items(), key=itemgetter(1), reverse=True)
+    return {
+        "rows": runner.rows,
+        "units": len(runner.running),
+        "epoch": worker.member.epoch,
+        "rows_per_s": dict(fastest[:MAX_RATES]),
+    }
 
 
 def _write_report(report: dict[str, object]) -> None:

@@ -13,6 +13,19 @@ from dataclasses import dataclass, field
 LEFT = "left"
 """Key of a worker's last report: it has left the group for good, and its process ends."""
 
+WANTS_RESTART = "wants restart"
+"""Key of a report: a restart was requested. The worker goes on until its replacement has warmed up."""
+
+READY = "ready"
+"""Key of the report of a replacement: it has warmed up, and joins when it is told to."""
+
+RELEASED = "released"
+"""Key of a worker's report: it has stopped its units and left the group, for its replacement to join."""
+
+RESTART, KEEP, JOIN = "restart", "keep", "join"
+"""What a supervisor says to a worker, one line each: leave, as the replacement has warmed up; go on, as it could not be
+started (the reason follows); join the group."""
+
 
 @dataclass(slots=True, eq=False)
 class WorkerProcess:
@@ -29,6 +42,10 @@ class WorkerProcess:
         rejected: whether the process ended with a configuration error, so that it is not started again.
         left: whether the current process has left the group, and only has to end.
         reported_s: time of the current process's latest report, by the clock of the event loop; null before the first.
+        replacement: the process that warms up to take over the name; null: none. The supervisor sets it.
+        ready: set when the process, a replacement, has warmed up.
+        released: set when the process has left the group for its replacement.
+        on_restart: called when the process reports that a restart was requested.
         metrics_port: port at which the process serves its metrics; 0 for any; null: not at all.
     """
 
@@ -47,6 +64,11 @@ class WorkerProcess:
     left: bool = False
     reported_s: float | None = None
     metrics_port: int | None = None
+    replacement: WorkerProcess | None = None
+    replacing: asyncio.Task[None] | None = None
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+    released: asyncio.Event = field(default_factory=asyncio.Event)
+    on_restart: Callable[[], None] = lambda: None
     watch: asyncio.Task[None] | None = None
     lines: list[asyncio.Task[None]] = field(default_factory=list)
 
@@ -69,8 +91,23 @@ class WorkerProcess:
                 if LEFT in report:
                     self.left = True
                     continue
+                if WANTS_RESTART in report:
+                    self.on_restart()
+                    continue
+                if READY in report:
+                    self.ready.set()
+                    continue
+                if RELEASED in report:
+                    self.released.set()
+                    continue
                 self.rows, self.units, self.epoch = int(report["rows"]), int(report["units"]), int(report["epoch"])
                 self.rows_per_s = {name: float(rate) for name, rate in report["rows_per_s"].items()}
+
+    def say(self, line: str) -> None:
+        """Send one line to the process; no effect if it has ended."""
+        if self.process is not None and self.process.stdin is not None and self.alive:
+            with contextlib.suppress(ConnectionError, RuntimeError):
+                self.process.stdin.write(f"{line}\n".encode())
 
     async def read_log(self, stream: asyncio.StreamReader, log: Callable[[str, str], None]) -> None:
         """Call ``log`` with the worker's name and each line of its log, until the process ends."""
