@@ -127,6 +127,8 @@ def _description(group: DescribedGroup) -> Iterable[str]:
 
     Not all types have a target assignment.
     """
+    if group.log_error:
+        yield f"changes are rejected, the coordinator's log takes no writes: {group.log_error}"
     has_workers = group.group_type in ("", GROUP_TYPE)
     name = group.group_id if has_workers else f"{group.group_id} of type {group.group_type}"
     if not has_workers and not group.assignment_epoch:

@@ -143,10 +143,18 @@ class Command:
         if self.response is not None and not self.response.done():
             self.response.set_result(response)
 
-    def refuse(self, error: GroupError) -> None:
-        """Send the error as a response of the request's own type."""
-        if self.error_response is not None:
-            self.resolve(self.error_response(error))
+    def refuse(self, error: GroupError, *, session_ms: int = 0) -> None:
+        """Send the error as a response of the request's own type.
+
+        Args:
+            session_ms: the session of the sender, which began again with this request although it is rejected.
+        """
+        if self.error_response is None:
+            return
+        response = self.error_response(error)
+        if session_ms and hasattr(response, "session_timeout_ms"):
+            response = replace(response, session_timeout_ms=session_ms)
+        self.resolve(response)
 
     def cancel_max_wait(self) -> None:
         if self.max_wait is not None:

@@ -159,20 +159,23 @@ class Groups:
             on_dropped(group_id)
 
     async def _reload(self, group_id: str) -> None:
-        while True:
-            if await self._reload_once(group_id):
-                return
+        failed = False
+        while not await self._reload_once(group_id, logs=not failed):
+            failed = True
             await asyncio.sleep(RELOAD_WAIT_S)
+        if failed and group_id not in self.refused:
+            logger.warning("group %s is loaded again", printable(group_id))
 
-    async def _reload_once(self, group_id: str) -> bool:
-        """Reload a group; return false if the log cannot be read now."""
+    async def _reload_once(self, group_id: str, *, logs: bool = True) -> bool:
+        """Reload a group; return false if the log cannot be read now, which is logged if ``logs``."""
         try:
             loaded = await self._log.load(group_id)
         except LogFenced as error:
             self.on_fenced(error)
             return True
         except LogError as error:
-            logger.error("group %s cannot be loaded, retrying: %s", printable(group_id), error)
+            if logs:
+                logger.error("group %s cannot be loaded, retrying: %s", printable(group_id), error)
             return False
         self._take(group_id, loaded[group_id])
         self.loading.discard(group_id)

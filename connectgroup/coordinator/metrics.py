@@ -20,6 +20,7 @@ from ..threads import clock_of
 from .command import Command
 from .loading import Groups
 from .parking import Parking
+from .writability import Writability
 
 FENCED: Final = frozenset((FencedMemberEpoch.code, FencedInstanceId.code, UnknownMemberId.code))
 """The errors of a member that the group has removed or replaced."""
@@ -95,10 +96,10 @@ class CoordinatorMetrics(Source):
 
     scope: ClassVar[Scope] = "coordinator"
 
-    def __init__(self, groups: Groups, parking: Parking) -> None:
+    def __init__(self, groups: Groups, parking: Parking, writability: Writability) -> None:
         """The arguments are the parts of the shard; read, never changed."""
         self.labels: Mapping[str, str] = {}
-        self._groups, self._parking = groups, parking
+        self._groups, self._parking, self._writability = groups, parking, writability
         self._clock: Callable[[], float] = time.monotonic
         self._appends = Window()
         self.turns = 0
@@ -158,6 +159,7 @@ class CoordinatorMetrics(Source):
             "append-total": appends.count,
             "append-records-total": self._records,
             "append-failures-total": self._failed_appends,
+            "log-writable": not self._writability.error,
             "append-avg-time-ms": appends.average(now_s),
             "append-max-time-ms": appends.maximum(now_s),
             "append-time-ms-total": appends.total,

@@ -73,6 +73,10 @@ class Parking:
                 taken.append(command)
         return taken
 
+    def take_group(self, group_id: str) -> list[Command]:
+        """Unpark all requests of a group."""
+        return self.take(group_id, [sender for group, sender in self.parked if group == group_id])
+
     def refuse_group(self, group_id: str) -> None:
         """Reject all parked requests of a group that is being loaded."""
         for place in [place for place in self.parked if place[0] == group_id]:

@@ -311,6 +311,11 @@ class Coordinator:
         return tuple(dict.fromkeys(request.group_ids)) or self.shard.groups.group_ids()
 
     async def _describe(self, request: DescribeRequest, group_id: str) -> DescribedGroup:
+        described = await self._described(request, group_id)
+        error = self.shard.writability.error
+        return replace(described, log_error=error) if error else described
+
+    async def _described(self, request: DescribeRequest, group_id: str) -> DescribedGroup:
         def refused(error: GroupError) -> DescribedGroup:
             return DescribedGroup(group_id=group_id, error_code=error.code, error_message=str(error))
 

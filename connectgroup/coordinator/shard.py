@@ -32,7 +32,7 @@ from ..errors import (
 from ..fault_points import fault_point
 from ..group.kernel.outcome import Outcome
 from ..group.registry import Registry, RequestTraits
-from ..log.base import AppendRefused, Log, LogFenced
+from ..log.base import AppendRefused, Log, LogFenced, LogNotWritable
 from ..protocol.units import printable
 from .command import Command
 from .compute import Effects
@@ -47,6 +47,7 @@ from .timers import Timers
 from .tracing import RebalanceTraces
 from .turn import Turn
 from .waking import WakeNext, Waking
+from .writability import Writability
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +61,7 @@ class Shard:
     Attributes:
         intake: the queue.
         groups, timers, parking, waking: the state in memory.
+        writability: whether the log takes writes.
         on_deleted: called with each group that was deleted.
     """
 
@@ -84,13 +86,15 @@ class Shard:
         self.waking = Waking(self.parking, self.intake.submit_input)
         self.decisions = Decisions(self.groups, registry, self.timers, self.parking, self.dedup, max_groups)
         self.effects = Effects(registry, self.intake.on_effect, self._spawn)
+        self.writability = Writability(log, self._spawn)
+        self.writability.perform = self.effects.perform
         self.intake.on_arrival = self._record_arrival
         self.groups.on_loaded = self._act
         self.groups.on_dropped = (self.timers.drop_group, self.parking.refuse_group, self.waking.forget)
         self.groups.on_fenced = self._step_down
         self.on_deleted: Callable[[str], None] = lambda group_id: None
         self.traces = RebalanceTraces()
-        self.metrics = CoordinatorMetrics(self.groups, self.parking)
+        self.metrics = CoordinatorMetrics(self.groups, self.parking, self.writability)
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -206,6 +210,7 @@ class Shard:
                 await self._log.append(turn.records)
                 self.traces.on_durable(turn.records)
                 self.metrics.on_durable(turn.records, began_s)
+                self.writability.on_written()
         except AppendRefused as error:
             self.metrics.on_append_failed()
             # Decisions for groups without records remain valid.
@@ -214,6 +219,9 @@ class Shard:
             await self._retry_one_by_one(error, turn)
             self.parking.arm(turn.parked)
             return
+        except LogNotWritable as error:
+            self.metrics.on_append_failed()
+            await self._serve_without(error, turn)
         except LogFenced as error:
             self._step_down(error)
             return
@@ -238,6 +246,29 @@ class Shard:
         self.parking.arm(turn.parked)
         for group_id in sorted(turn.written) if fault_point("the coordinator forgets a group") else ():
             self.groups.drop(group_id)
+
+    async def _serve_without(self, error: LogNotWritable, turn: Turn) -> None:
+        """Nothing was written: go back to the durable state of the groups with changes, and reject these.
+
+        Decisions for groups without changes remain valid. Requests that were parked before are decided again.
+        """
+        self.writability.on_failed(error)
+        turn.discard_actions(turn.written)
+        decided = [command for command, _ in turn.responses] + turn.parked
+        rejected = [command for command in decided if command.group_id in turn.written]
+        turn.responses = [each for each in turn.responses if each[0].group_id not in turn.written]
+        turn.parked = [command for command in turn.parked if command.group_id not in turn.written]
+        turn.deleted = []
+        for group_id in sorted(turn.written):
+            before = [command for command in self.parking.take_group(group_id) if command not in rejected]
+            await self.groups.drop_and_reload(group_id)
+            for command in before:
+                self.intake.enqueue(command)
+        for command in rejected:
+            sent, session_ms = command.traits, 0
+            if sent.renews is not None and self.groups.is_member(sent.group_id, sent.sender, sent.process):
+                session_ms = sent.renews.after_ms
+            command.refuse(self.writability.refusal(), session_ms=session_ms)
 
     async def _retry_one_by_one(self, error: AppendRefused, turn: Turn) -> None:
         """The log rejected the batch; nothing was written.
@@ -270,8 +301,9 @@ class Shard:
         """Arm the timers and perform the effects of a turn, or of a group that has been loaded."""
         for timer in decided.timers:
             self.timers.set(timer)
-        for effect in decided.effects:
-            self.effects.perform(effect)
+        if not self.writability.hold(decided.effects):
+            for effect in decided.effects:
+                self.effects.perform(effect)
 
     def _forget(self, group_id: str) -> None:
         """Drop what is kept of a group besides its records."""

@@ -13,9 +13,10 @@ The contract of a log, in the order of its life cycle:
    that this log promises to survive (D3). Batches are in the order of the ``append`` calls, also when calls overlap.
    An empty batch writes nothing and returns when all earlier batches are durable: a response that exposes state
    waits for this.
-4. A failed ``append`` has one of two meanings. ``AppendRefused``: nothing was written, nothing else is affected, and
-   no reload is needed. Any other ``LogError``, or a cancelled call: the outcome is unknown; the caller drops its state
-   of the group, reloads the group, and never retries the batch without the reload (D6).
+4. A failed ``append`` has one of three meanings. ``AppendRefused``: nothing was written, nothing else is affected, and
+   no reload is needed. ``LogNotWritable``: nothing was written, and nothing can be for now. Any other ``LogError``, or
+   a cancelled call: the outcome is unknown; the caller drops its state of the group, reloads the group, and never
+   retries the batch without the reload (D6).
 5. A log may be compacted at any time. Compaction may remove a record that a later record of the same key replaces,
    and a tombstone together with the records that it deletes. Replaying the remaining records gives the same state (D2).
 6. ``close`` closes the log. Acknowledged batches remain; every later call raises ``LogError``.
@@ -44,6 +45,13 @@ Loaded = tuple[Record, ...] | LogError
 
 class AppendRefused(LogError):
     """The log rejected the batch and wrote nothing: it is too large, or a value in it cannot be encoded."""
+
+
+class LogNotWritable(LogError):
+    """Nothing was written, because the log takes no writes now: its disk is full, fails or is read-only.
+
+    It can still be read. The same batch may be appended later; ``check_writable`` tells when.
+    """
 
 
 class LogFenced(LogError):
@@ -79,9 +87,18 @@ class Log(Protocol):
 
         Raises:
             AppendRefused: nothing was written, and only this caller is affected (KAFKA-19760).
+            LogNotWritable: nothing was written; the log can be read.
             LogFenced: another process owns the log now.
             LogError: the outcome is unknown; the caller must reload.
         """
+
+    async def check_writable(self) -> None:
+        """Return if an append would succeed now. Only a log that raises ``LogNotWritable`` needs more than this.
+
+        Raises:
+            LogError: the log takes no writes.
+        """
+        return  # a log that never raises it
 
     async def compact(self) -> int:
         """Remove records that later records replace; return the number of removed records."""

@@ -334,6 +334,9 @@ class Member:
             case StaleMemberEpoch():
                 return []
             case _ if error.retriable:
+                if response.session_timeout_ms and self.phase is Phase.MEMBER and not self.lapsed:
+                    # The coordinator cannot store what this worker reports, and has begun its session again.
+                    self._confirmed_ms = outstanding.sent_ms
                 return []
             case _:
                 # No heartbeat is sent until all units have stopped, and then only the leave.

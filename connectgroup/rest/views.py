@@ -124,6 +124,7 @@ def group_summary(group: DescribedGroup) -> dict[str, Any]:
         "group_epoch": group.group_epoch,
         "workers": len(group.members),
         **({"error": group.error_message} if group.error_code else {}),
+        **({"log_error": group.log_error} if group.log_error else {}),
     }
 
 

@@ -385,6 +385,7 @@ _COORDINATOR: Final = _table(
     ("append-total", "{append}", "Batches appended to the log."),
     ("append-records-total", "{record}", "Records appended to the log."),
     ("append-failures-total", "{append}", "Batches that the log rejected or whose outcome is unknown."),
+    ("log-writable", "1", "0 while the log takes no writes, for instance because its disk is full."),
     ("append-avg-time-ms", "ms", "Average time of recent appends until they were durable."),
     ("append-max-time-ms", "ms", "Maximum time of recent appends."),
     ("append-time-ms-total", "ms", "Time of all appends."),

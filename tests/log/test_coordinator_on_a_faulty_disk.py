@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
-from collections.abc import Callable
+import logging
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from connectgroup.coordinator.runtime import Coordinator
-from connectgroup.errors import CoordinatorLoadInProgress, CoordinatorNotAvailable
+from connectgroup.errors import CoordinatorLoadInProgress, CoordinatorNotAvailable, LogError
+from connectgroup.log.base import LogNotWritable
 from connectgroup.log.sqlite.log import SqliteLog
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from tests.coordinator.builders import add, ask, beat, change, look, memory_is_log, serving
@@ -98,3 +106,114 @@ async def test_no_request_succeeds_while_the_disk_fails_and_all_do_afterwards(
         group = await look(coordinator)
         assert {member.member_id for member in group.members} == {"a", "b"}
         assert [connector.connector for connector in group.connectors] == ["c"]
+
+
+@contextlib.contextmanager
+def full_disk(directory: Path) -> Iterator[Callable[[bool], None]]:
+    """A small file system at the directory; the function fills it, or makes room again."""
+    if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "log", directory]).returncode:
+        pytest.skip("only root can mount a small file system here")
+    filler = directory / "filler"
+
+    def fill(fills: bool) -> None:
+        filler.unlink(missing_ok=True)
+        if fills:
+            with filler.open("wb") as file, contextlib.suppress(OSError):
+                while True:
+                    os.write(file.fileno(), b"x" * 512)
+
+    try:
+        yield fill
+    finally:
+        subprocess.run(["umount", "-l", directory], check=True)
+
+
+@contextlib.contextmanager
+def failing_writes(directory: Path) -> Iterator[Callable[[bool], None]]:
+    """Each write of SQLite fails with an input/output error, while the function says so."""
+    failing = Failing(1, lambda call: call.what == "write", lasting=True, ill=False)
+
+    def fail(fails: bool) -> None:
+        failing.ill = fails
+
+    with FaultyVfs(directory, failing):
+        yield fail
+
+
+@pytest.mark.parametrize("disk", [full_disk, failing_writes])
+async def test_groups_are_served_from_the_durable_state_while_the_log_takes_no_writes(
+    directory: Path, disk: Callable[[Path], AbstractContextManager[Callable[[bool], None]]], caplog: Any
+) -> None:
+    caplog.set_level(logging.WARNING)
+    with disk(directory) as break_disk:
+        log = SqliteLog(directory / NAME)
+        async with serving(log) as coordinator:
+            await change(coordinator, add())
+            epoch = (await ask(coordinator, beat("a"))).member_epoch
+            assert (await ask(coordinator, beat("a", epoch))).error_code == 0
+            before = await look(coordinator)
+            caplog.clear()
+
+            break_disk(True)
+            parked = asyncio.create_task(ask(coordinator, beat("a", epoch, max_wait_ms=1_500)))
+            await asyncio.sleep(0.05)
+            for _ in range(3):
+                assert (await ask(coordinator, beat("b"))).error_code == CoordinatorNotAvailable.code, "a change"
+            assert not parked.done(), "it has nothing to report"
+            described = await look(coordinator)
+            assert "takes no writes" not in described.log_error
+            assert NAME in described.log_error
+            assert replace(described, log_error="") == before
+            assert (await ask(coordinator, beat("a", epoch))).error_code == 0
+            # A change that a member reports is rejected, and begins its session again: its lease stays.
+            refused = await ask(coordinator, beat("a", epoch, draining=True, owned=frozenset(), rebalance_timeout_ms=60_000))
+            assert refused.error_code == CoordinatorNotAvailable.code
+            assert refused.session_timeout_ms > 0
+            assert (await ask(coordinator, beat("a", epoch))).error_code == 0
+            assert (await parked).error_code == 0
+            lines = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
+            assert len(lines) == 1, lines
+
+            break_disk(False)
+            joined, _ = await until_served(coordinator, beat("b"))
+            assert joined.error_code == 0
+            assert (await look(coordinator)).log_error == ""
+            assert [each.getMessage() for each in caplog.records][-1] == "the log takes writes again"
+            await memory_is_log(coordinator, log)
+
+
+async def test_coordinator_starts_when_there_is_space_again_with_all_records(directory: Path) -> None:
+    with full_disk(directory) as fill:
+        log = SqliteLog(directory / NAME)
+        async with serving(log) as coordinator:
+            await change(coordinator, add())
+            await ask(coordinator, beat("a"))
+            before = await look(coordinator)
+            fill(True)
+            assert (await ask(coordinator, beat("b"))).error_code == CoordinatorNotAvailable.code
+        fill(True)  # closing has made room
+        for _ in range(2):
+            with pytest.raises(LogError, match="SQLITE_FULL") as failed:
+                await SqliteLog(directory / NAME).open()
+            assert "\n" not in str(failed.value)
+        fill(False)
+        async with serving(SqliteLog(directory / NAME)) as coordinator:
+            after = await look(coordinator)
+            assert [each.member_id for each in after.members] == [each.member_id for each in before.members]
+
+
+async def test_compaction_on_a_full_disk_fails_alone(directory: Path) -> None:
+    with full_disk(directory) as fill:
+        log = SqliteLog(directory / NAME)
+        async with serving(log) as coordinator:
+            await change(coordinator, add())
+            await ask(coordinator, beat("a"))
+            await ask(coordinator, beat("b"))
+            fill(True)
+            with pytest.raises(LogNotWritable, match="SQLITE_FULL"):
+                await log.compact()
+            assert {each.member_id for each in (await look(coordinator)).members} == {"a", "b"}
+            await memory_is_log(coordinator, log)
+            fill(False)
+            assert await log.compact() >= 0
+            await memory_is_log(coordinator, log)

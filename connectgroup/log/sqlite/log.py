@@ -102,6 +102,9 @@ class SqliteLog(Log):
             await self.append(())
         return await self._run(Store.load, group_id)
 
+    async def check_writable(self) -> None:
+        await self._run(Store.check_writable)
+
     async def compact(self) -> int:
         with suppress(LogError):
             await self.append(())

@@ -5,9 +5,12 @@ number of its rows and the sum of their checksums; ``meta``, the coordinator epo
 its pages, so a bit flip on disk can alter a row, hide it or move it to another group without an error. The checksum
 of each row and the sum of each group detect all three.
 
-The store uses synchronous=FULL, because NORMAL may lose an acknowledged commit. After any failure it discards the
-connection. The next call opens a new one, as a restarted process would, and writes the WAL back into the file first:
-a commit whose fsync failed may or may not be in the WAL, and must not appear and disappear later.
+The store uses synchronous=FULL, because NORMAL may lose an acknowledged commit. A write that fails because the disk is
+full or takes no writes is rolled back, and the connection stays: reading needs no space. A transaction is committed by
+the last frame that it writes to the WAL, so one whose write failed is not, and the next one overwrites its frames.
+After any other failure the store discards the connection. The next call opens a new one, as a restarted process would,
+and writes the WAL back into the file first: a commit whose fsync failed may or may not be in the WAL, and must not
+appear and disappear later.
 
 Source: sqlite.org, "Write-Ahead Logging", "PRAGMA synchronous", "Database File Format".
 """
@@ -29,7 +32,7 @@ from ...errors import LogError, WireError
 from ...protocol.records.base import Key
 from ...protocol.records.connect import Record
 from ...protocol.units import printable
-from ..base import EncodedRecord, Loaded, LogFenced
+from ..base import EncodedRecord, Loaded, LogFenced, LogNotWritable
 from .files import APPLICATION_ID, file_system, is_connectgroup_log, make_private, sync_folder
 from .lock import LockFile, Mark
 from .rows import Row, row_checksum, text_of
@@ -73,6 +76,17 @@ _COUNT: Final = """
 INSERT INTO groups VALUES (?, ?, ?) ON CONFLICT (group_id) DO UPDATE
 SET row_count = row_count + excluded.row_count, checksum = (checksum + excluded.checksum) & 4294967295
 """
+
+_NOT_WRITTEN: Final = frozenset(
+    {
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_IOERR_WRITE,
+        sqlite3.SQLITE_IOERR_SHMSIZE,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_READONLY_DBMOVED,
+    }
+)
+"""Errors of a write after which its transaction is not in the WAL. A failed sync is none of them."""
 
 _NETWORK: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "ncpfs", "afs", "glusterfs", "fuse.sshfs"})
 
@@ -161,16 +175,22 @@ class Store:
 
         A corrupt group is not changed: a corrupt row must neither replace a valid row nor be removed unnoticed.
         """
+        kept: dict[str, int] = {}
         with self._transaction() as connection:
-            return self._compact(connection, group_id)
+            removed = self._compact(connection, group_id, kept)
+        self._count_compacted(kept)
+        return removed
 
     def compact_groups(self, group_ids: Sequence[str]) -> None:
         """As ``compact`` for each of these groups, in one transaction."""
+        kept: dict[str, int] = {}
         with self._transaction() as connection:
             for group_id in group_ids:
-                self._compact(connection, group_id)
+                self._compact(connection, group_id, kept)
+        self._count_compacted(kept)
 
-    def _compact(self, connection: sqlite3.Connection, group_id: str | None) -> int:
+    def _compact(self, connection: sqlite3.Connection, group_id: str | None, live: dict[str, int]) -> int:
+        """Compact one group or all; add the number of rows that each has then to ``live``."""
         newest: dict[Key, int] = {}
         rows: dict[str, list[tuple[int, Key, bool, int]]] = {}
         for row in self._rows(connection, group_id):
@@ -185,7 +205,7 @@ class Store:
         dropped: list[tuple[int]] = []
         for group, entries in rows.items():
             kept = [crc for offset, key, tombstone, crc in entries if newest[key] == offset and not tombstone]
-            self._count_compacted(group, len(kept))
+            live[group] = len(kept)
             sums = len(entries), sum(crc for *_, crc in entries) & 0xFFFFFFFF
             if expected.get(group) != sums or len(kept) == len(entries):
                 continue
@@ -194,15 +214,17 @@ class Store:
             if kept:
                 connection.execute(_COUNT, (group, len(kept), sum(kept) & 0xFFFFFFFF))
         if group_id is not None and group_id not in rows:
-            self._count_compacted(group_id, 0)
+            live[group_id] = 0
         connection.executemany("DELETE FROM records WHERE offset = ?", dropped)
         return len(dropped)
 
-    def _count_compacted(self, group_id: str, live: int) -> None:
-        self._all_added -= self._added.pop(group_id, 0)
-        self._all_live += live - self._live.pop(group_id, 0)
-        if live:
-            self._live[group_id] = live
+    def _count_compacted(self, live: dict[str, int]) -> None:
+        """Note the rows of compacted groups, once their compaction is durable."""
+        for group_id, rows in live.items():
+            self._all_added -= self._added.pop(group_id, 0)
+            self._all_live += rows - self._live.pop(group_id, 0)
+            if rows:
+                self._live[group_id] = rows
 
     def open(self) -> int:
         """Open the file: lock, check, create if new, increment the epoch, compact. Return the new epoch."""
@@ -242,7 +264,7 @@ class Store:
     def _connect(self) -> sqlite3.Connection:
         """Connect to a file that is a connectgroup log, in WAL mode, with an empty WAL."""
         with self._errors():
-            self._settle_wal()  # first: SQLite would truncate the WAL and write the rest back
+            settled = self._settle_wal()  # first: SQLite would truncate the WAL and write the rest back
             make_private(self.path)
             connection = sqlite3.connect(self.path, isolation_level=None, timeout=1.0)
         try:
@@ -273,9 +295,7 @@ class Store:
                 self._check_end(0 if new else self._next_offset(connection) - 1)
                 if new:
                     connection.executescript(f"BEGIN IMMEDIATE;{_SCHEMA}COMMIT;")
-                busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-                if busy:
-                    raise LogError(f"{self.path}: another process is reading it and blocks its write-ahead log")
+                self._checkpoint(connection, needed=new or not settled)
                 # From here on, a WAL file exists until the connection is closed. Sync its directory entry before the
                 # state "writing": that state without a WAL file after a power loss would mean that records are missing.
                 sync_folder(self.path.parent)
@@ -285,12 +305,27 @@ class Store:
             raise
         return connection
 
-    def _settle_wal(self) -> None:
+    def _checkpoint(self, connection: sqlite3.Connection, *, needed: bool) -> None:
+        """Write the WAL back. On a full disk it may stay as it is, unless that is needed: its contents are durable."""
+        try:
+            busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        except sqlite3.Error as error:
+            if needed or getattr(error, "sqlite_errorcode", 0) not in _NOT_WRITTEN:
+                raise
+            logger.warning("%s: the write-ahead log cannot be written back: %s", self.path, self._described(error))
+            return
+        if busy:
+            raise LogError(f"{self.path}: another process is reading it and blocks its write-ahead log")
+
+    def _settle_wal(self) -> bool:
+        """Check the WAL and make its contents durable; return whether they are."""
         check_wal(self._wal)
         # Rewrite only the WAL of a connectgroup log that only this process holds: if the lock file named no earlier
         # holder, or has been replaced, another process may be writing.
         if (self._epoch or self._lock.left_by) and self._lock.in_place() and is_connectgroup_log(self.path):
             rewrite_wal(self._wal)
+            return True
+        return False
 
     def _close(self, connection: sqlite3.Connection, doing: str) -> None:
         with suppress(OSError):
@@ -313,17 +348,40 @@ class Store:
         try:
             with self._errors():
                 yield self._connection
+        except LogNotWritable:
+            raise
         except BaseException:
             self._drop_connection()
             raise
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """Run a write transaction: commit at the end; on any error, roll back and drop the connection."""
+        """Run a write transaction: commit at the end; on any error, roll back and drop the connection.
+
+        Raises:
+            LogNotWritable: nothing was written, and the connection can be read.
+            LogError: the connection was dropped.
+        """
         with self._reading() as connection:
-            connection.execute("BEGIN IMMEDIATE")
-            yield connection
-            connection.execute("COMMIT")
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                yield connection
+                connection.execute("COMMIT")
+            except sqlite3.Error as error:
+                if getattr(error, "sqlite_errorcode", 0) not in _NOT_WRITTEN:
+                    raise
+                if connection.in_transaction:  # SQLite has rolled back after most of these errors
+                    connection.execute("ROLLBACK")
+                raise LogNotWritable(f"{self.path}: {self._described(error)}") from error
+
+    def check_writable(self) -> None:
+        """Commit a transaction that changes nothing.
+
+        Raises:
+            LogError: as ``append``.
+        """
+        with self._transaction() as connection:
+            connection.execute("UPDATE meta SET value = value WHERE name = 'epoch'")
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -331,10 +389,13 @@ class Store:
         try:
             yield
         except (sqlite3.Error, UnicodeDecodeError) as error:  # UnicodeDecodeError: the message quotes damaged bytes
-            name = getattr(error, "sqlite_errorname", "")
-            raise LogError(f"{self.path}: {printable(error, limit=200)}{name and f' ({name})'}") from error
+            raise LogError(f"{self.path}: {self._described(error)}") from error
         except OSError as error:
             raise LogError(f"{self.path}: {error.strerror}") from error
+
+    def _described(self, error: Exception) -> str:
+        name = getattr(error, "sqlite_errorname", "")
+        return f"{printable(error, limit=200)}{name and f' ({name})'}"
 
     # ------------------------------------------------------------------------------------------ reading
 

@@ -264,6 +264,8 @@ class DescribedGroup:
         protocol_type: *(tagged)* the type of its members, ``consumer`` or ``connect``.
         classic_state: *(tagged)* the state in the form of a classic group (Kafka's DescribeGroups); empty if the group
             has no such form.
+        log_error: *(tagged)* why the coordinator's log takes no writes now, so that changes of the group are rejected;
+            empty if it does.
     """
 
     error_code: int = 0
@@ -287,6 +289,7 @@ class DescribedGroup:
     incarnation: int = 0
     protocol_type: str = ""
     classic_state: str = ""
+    log_error: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
