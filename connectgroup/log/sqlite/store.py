@@ -395,7 +395,8 @@ class Store:
 
     def _described(self, error: Exception) -> str:
         name = getattr(error, "sqlite_errorname", "")
-        return f"{printable(error, limit=200)}{name and f' ({name})'}"
+        hint = "; the disk of the log may be full" if name == "SQLITE_IOERR_SHMSIZE" else ""
+        return f"{printable(error, limit=200)}{name and f' ({name})'}{hint}"
 
     # ------------------------------------------------------------------------------------------ reading
 
