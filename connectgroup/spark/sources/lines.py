@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import re
-import zoneinfo
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -29,24 +26,11 @@ from ...dataplane.dead_letters import ERROR_COLUMN, error_text
 from ...protocol.units import printable
 from .dialect import Dialect, records_of
 from .json_schema import new_fields
+from .json_values import FAULTS, JsonColumns, check_case, loads, objects_of, timestamps
 
-_FAULTS: Final = (pa.ArrowException, ValueError, OverflowError, TypeError, RecursionError)
 _SOME_VALUE: Final = {"BOOLEAN": b"true", "DATE": b"2000-01-01", "TIMESTAMP": b"2000-01-01T00:00:00Z"}
 _INFINITY: Final = r"(?i)^\s*[+-]?inf(inity)?\s*$"
 _DECIMAL: Final = r"^\s*[+-]?[0-9]+\s*$"
-_RULES_END: Final = datetime(2037, 1, 1)
-_HAS_ZONE: Final = r"^.{10}.*(Z|[+-]\d\d(:?\d\d)?)$"
-_JSON_TYPES: Final[dict[str, frozenset[type]]] = {
-    "BOOLEAN": frozenset({bool}),
-    "SMALLINT": frozenset({int}),
-    "INT": frozenset({int}),
-    "BIGINT": frozenset({int}),
-    "FLOAT": frozenset({int, float}),
-    "DOUBLE": frozenset({int, float}),
-    "STRING": frozenset({str}),
-    "DATE": frozenset({str}),
-    "TIMESTAMP": frozenset({str}),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +78,7 @@ class LineParser:
         """
         try:
             return self._parse(data)
-        except _FAULTS:
+        except FAULTS:
             at, why = self._first_fault(data)
         raise InvalidLine(at, why)
 
@@ -111,7 +95,7 @@ class LineParser:
             part = b"".join(lines)
             try:
                 rows = with_error(self._parse(part))
-            except _FAULTS:
+            except FAULTS:
                 if len(lines) > 1:
                     middle = len(lines) // 2
                     left += (lines[middle:], lines[:middle])
@@ -128,7 +112,7 @@ class LineParser:
         return with_error(nulls, error_text(place=place, reason=reason, record=record))
 
     def _parse(self, data: bytes) -> pa.RecordBatch:
-        """Parse all lines of ``data``; an invalid line raises one of ``_FAULTS``."""
+        """Parse all lines of ``data``; an invalid line raises one of ``FAULTS``."""
         if self.dialect.encoding != "utf-8":
             data = data.decode(self.dialect.encoding).encode()
         if self.dialect.form == "text":
@@ -197,7 +181,7 @@ class LineParser:
         if read_types == schema:
             return rows
         arrays = [
-            rows.column(at) if kind == schema.types[at] else _timestamps(rows.column(at), dialect.timezone)
+            rows.column(at) if kind == schema.types[at] else timestamps(rows.column(at), dialect.timezone)
             for at, kind in enumerate(read_types.types)
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -213,36 +197,21 @@ class LineParser:
     def _parse_jsonl(self, data: bytes) -> pa.RecordBatch:
         # Do not use Arrow's JSON reader: version 26 ends the process on the line ``null``.
         lines = _lines(data)
-        if not all(line.lstrip()[:1] == b"{" and line.rstrip()[-1:] == b"}" for line in lines):
-            raise ValueError("a line is not an object")
-        text = (b"[" + b",".join(lines) + b"]").decode()
-        objects = json.loads(text, parse_constant=_refuse_constant)
-        if len(objects) != len(lines):
-            raise ValueError("a line is not one object")
+        objects = objects_of(lines)
+        names = frozenset(column.name for column in self.columns)
         if not self.dialect.ignores_others:
-            known = {column.name for column in self.columns}
-            if not all(item.keys() <= known for item in objects):
+            if not all(item.keys() <= names for item in objects):
                 raise ValueError("a field that the schema does not have")
         elif self.dialect.drift == "evolve" and (new := new_fields(objects, self.columns)):
             raise NewFields(new)
-        schema = to_arrow(self.columns)
-        arrays = []
-        exact: tuple[list[dict[str, Any]], str] | None = None
-        for column, field in zip(self.columns, schema, strict=True):
-            values = [item.get(column.name) for item in objects]
-            if column.type == "STRING" and not {dict, list}.isdisjoint(map(type, values)):
-                exact = _with_numbers_as_texts(text) if exact is None else exact
-                items, mark = exact
-                values = [
-                    _as_text(value, item.get(column.name), mark) for value, item in zip(values, items, strict=True)
-                ]
-            if not set(map(type, values)) <= _JSON_TYPES[column.type] | {type(None)}:
-                raise TypeError(f"{column.name} is not {column.type}")
-            array = _to_array(values, column, field.type, self.dialect.timezone)
-            if column.type in ("FLOAT", "DOUBLE") and pc.any(pc.is_inf(array)).as_py():
-                raise OverflowError(f"{column.name} is no {column.type}")  # JSON has no infinity.
-            arrays.append(array)
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+        else:
+            check_case(objects, names)
+        arrays = self._json.arrays(objects, lambda: objects_of(lines, exact=True))
+        return pa.RecordBatch.from_arrays(arrays, schema=to_arrow(self.columns))
+
+    @property
+    def _json(self) -> JsonColumns:
+        return JsonColumns(columns=self.columns, timezone=self.dialect.timezone)
 
     def _first_fault(self, data: bytes) -> tuple[int, str]:
         """Return the offset of the first invalid line, and the reason. Uses a binary search."""
@@ -252,7 +221,7 @@ class LineParser:
             middle = (low + high) // 2
             try:
                 self._parse(b"".join(lines[low:middle]))
-            except _FAULTS:
+            except FAULTS:
                 high = middle
             else:
                 low = middle
@@ -284,36 +253,20 @@ class LineParser:
             try:
                 one = LineParser(columns=(column,), dialect=replace(dialect, encoding="utf-8"))
                 one._parse_csv(text.encode() + b"\n")
-            except _FAULTS:
-                return f"{printable(name)} is {printable(value)!r}; allowed: {self._allowed(column)}"
+            except FAULTS:
+                return f"{printable(name)} is {printable(value)!r}; allowed: {self._json.allowed(column)}"
         return "not a CSV record; allowed: one record a line, no line breaks inside quotes"
 
     def _explain_jsonl(self, line: str) -> str:
-        try:
-            found = json.loads(line, parse_constant=_refuse_constant)
-        except json.JSONDecodeError as error:
-            return f"not JSON ({error.msg} at column {error.colno}); allowed: one JSON object a line"
-        except (ValueError, RecursionError) as error:
-            return f"not JSON ({printable(error)}); allowed: one JSON object a line"
-        if not isinstance(found, dict):
-            return f"{printable(line.strip(), limit=40)} is not an object; allowed: one JSON object a line"
-        for column in self.columns:
-            value = json.dumps(found.get(column.name))
-            try:
-                one = LineParser(columns=(column,), dialect=replace(self.dialect, encoding="utf-8"))
-                one._parse_jsonl((json.dumps({column.name: found.get(column.name)}) + "\n").encode())
-            except _FAULTS:
-                return f"{column.name} is {printable(value)}; allowed: {self._allowed(column)}"
-        others = [name for name in found if name not in {column.name for column in self.columns}]
-        if others and not self.dialect.ignores_others:
-            names = ", ".join(column.name for column in self.columns)
-            return f"field {printable(others[0])}; allowed: {printable(names)}, or source.schema.drift=ignore"
-        return "not a JSON object a line; allowed: one JSON object a line"
-
-    def _allowed(self, column: Column) -> str:
-        zone = "ISO 8601" if self.dialect.timezone else "ISO 8601 with a zone"
-        form = {"TIMESTAMP": f" ({zone})", "DATE": " (YYYY-MM-DD)", "BOOLEAN": " (true or false)"}
-        return f"{column.type}{form.get(column.type, '')} or null"
+        whole = "one JSON object a line"
+        reason = self._json.explain(line, whole=whole)
+        if reason == f"not JSON; allowed: {whole}" and not self.dialect.ignores_others:
+            names = [column.name for column in self.columns]
+            others = [name for name in loads(line) if name not in names]
+            if others:
+                allowed = f"{printable(', '.join(names))}, or source.schema.drift=ignore"
+                return f"field {printable(others[0])}; allowed: {allowed}"
+        return reason
 
 
 class NewFields(Exception):
@@ -347,56 +300,6 @@ def with_error(rows: pa.RecordBatch, error: str | None = None) -> pa.RecordBatch
     return rows.append_column(pa.field(ERROR_COLUMN, pa.string()), errors)
 
 
-def _to_array(values: Sequence[Any], column: Column, kind: pa.DataType, timezone: str) -> pa.Array:
-    if column.type == "TIMESTAMP":
-        return _timestamps(pa.array(values, pa.string()), timezone)
-    return pa.array(values, pa.string()).cast(kind) if column.type == "DATE" else pa.array(values, kind)
-
-
-def _timestamps(values: pa.Array, timezone: str) -> pa.Array:
-    """Return texts as timestamps in UTC; those without a zone are of ``timezone``, or an error if it is empty."""
-    kind = pa.timestamp("us", tz="UTC")
-    has_zone = pc.match_substring_regex(values, _HAS_ZONE)
-    nothing = pa.scalar(None, pa.string())
-    local = pc.if_else(has_zone, nothing, values)
-    if local.null_count == len(local):
-        return values.cast(kind)
-    if not timezone:
-        raise ValueError("no zone")
-    fixed = _in_zone(local.cast(pa.timestamp("us")), timezone)
-    return pc.coalesce(pc.if_else(has_zone, values, nothing).cast(kind), fixed.cast(kind))
-
-
-def _in_zone(local: pa.Array, timezone: str) -> pa.Array:
-    """Return local times of a zone as timestamps.
-
-    A clock that is set back shows an hour twice: the first one is meant. One that is set forward omits an hour: it is
-    the moment at which the clock is set.
-    """
-    # Arrow has the rules of a zone up to 2037 only.
-    is_ruled = pc.less(local, pa.scalar(_RULES_END, pa.timestamp("us")))
-    if pc.all(is_ruled).as_py() is not False:
-        return pc.assume_timezone(local, timezone, ambiguous="earliest", nonexistent="latest")
-    zone = zoneinfo.ZoneInfo(timezone)
-    ruled = pc.if_else(is_ruled, local, pa.scalar(None, local.type))
-    late = [None if value is None or value < _RULES_END else _moment(value, zone) for value in local.to_pylist()]
-    kind = pa.timestamp("us", tz="UTC")
-    return pc.coalesce(_in_zone(ruled, timezone).cast(kind), pa.array(late, kind))
-
-
-def _moment(local: datetime, zone: zoneinfo.ZoneInfo) -> datetime:
-    first, second = (local.replace(tzinfo=zone, fold=fold).astimezone(UTC) for fold in (0, 1))
-    if first <= second:
-        return first
-    # The clock is set forward between the two: the first moment at which it has been.
-    after = first.astimezone(zone).utcoffset()
-    low, high = second - timedelta(days=1), first
-    while high - low > timedelta(microseconds=1):
-        middle = low + (high - low) / 2
-        low, high = (low, middle) if middle.astimezone(zone).utcoffset() == after else (middle, high)
-    return high
-
-
 def _check_quotes(data: bytes, dialect: Dialect) -> None:
     """Raise an error if a field in quotes goes on after its closing quote: Arrow drops the quote, and reads on.
 
@@ -426,30 +329,6 @@ def _record_pattern(quote: bytes, delimiter: bytes) -> re.Pattern[bytes]:
     q, d = re.escape(quote), re.escape(delimiter)
     field = b"(?:%b[^%b]*(?:%b%b[^%b]*)*%b|[^%b%b\\n][^%b\\n]*)?" % (q, q, q, q, q, q, q, d, d)
     return re.compile(b"%b(?:%b%b)*\\r?\\n" % (field, d, field))
-
-
-def _with_numbers_as_texts(text: str) -> tuple[list[dict[str, Any]], str]:
-    """Parse JSON; numbers with a fraction or an exponent are their texts between two marks. Return the mark, too."""
-    lower = text.lower()
-    mark = next(chr(code) for code in range(0xFDD0, 0xFDF0) if chr(code) not in text and f"{code:x}" not in lower)
-    return json.loads(text, parse_float=lambda number: f"{mark}{number}{mark}"), mark
-
-
-def _as_text(value: Any, exact: Any, mark: str) -> Any:
-    """Return an object or an array as JSON text, as Spark does, and with its numbers as they are.
-
-    Args:
-        value: the value as it was parsed.
-        exact, mark: the same, and the mark, as ``_with_numbers_as_texts`` returns them.
-    """
-    if not isinstance(value, dict | list):
-        return value
-    text = json.dumps(exact, ensure_ascii=False, separators=(",", ":"))
-    return text.replace(f'"{mark}', "").replace(f'{mark}"', "") if mark in text else text
-
-
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _texts(data: bytes) -> pa.Array:

@@ -1,0 +1,279 @@
+"""The fields of JSON objects as columns: lines of files, and values of Kafka records.
+
+A value keeps what its text says, or it is an error: no number of the text becomes a ``float`` on its way to a text or a
+decimal, and no value that does not fit its column becomes null.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import zoneinfo
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...dataplane.columns import Column, Columns, to_arrow
+from ...protocol.units import printable
+
+FAULTS: Final = (pa.ArrowException, ValueError, OverflowError, TypeError, RecursionError)
+"""What a text or a value that is not allowed raises."""
+_RULES_END: Final = datetime(2037, 1, 1)
+_HAS_ZONE: Final = r"^.{10}.*(Z|[+-]\d\d(:?\d\d)?)$"
+_TYPES: Final[dict[str, frozenset[type]]] = {
+    "BOOLEAN": frozenset({bool}),
+    "SMALLINT": frozenset({int}),
+    "INT": frozenset({int}),
+    "BIGINT": frozenset({int}),
+    "FLOAT": frozenset({int, float}),
+    "DOUBLE": frozenset({int, float}),
+    "STRING": frozenset({str}),
+    "DATE": frozenset({str}),
+    "TIMESTAMP": frozenset({str}),
+}
+_NOT_FINITE: Final = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+"""JSON has no such numbers. The sinks write these texts, as Kafka Connect and Spark do."""
+_NULL: Final = frozenset({type(None)})
+_LITERALS: Final = frozenset({int, float, bool})
+
+
+_MARK: Final = f"\0{secrets.token_hex(12)}:"
+"""Before a number that is kept as its text. No text of a source contains it: each process has its own."""
+_MARKED: Final = re.compile(rf'"\\u0000{_MARK[1:]}([^"]*)"')
+_INEXACT: Final = re.compile(rb"[0-9][.eE][-+0-9]|-0")
+"""A number whose text may differ from that of the number that it is read as; or something in a text that looks so."""
+
+
+def objects_of(texts: Sequence[bytes], *, exact: bool = False) -> list[dict[str, Any]]:
+    """Return the JSON object that each text is.
+
+    Args:
+        exact: whether numbers are texts for ``texts_of``, which takes longer.
+
+    Raises:
+        ValueError, RecursionError: a text is no JSON, not one object, or not UTF-8.
+    """
+    # One call for all texts, with a word between them that no text can know: texts that are JSON only together, such as
+    # [1 and 2], do not pass.
+    between = secrets.token_hex(12)
+    separator = f',"{between}",'.encode()
+    whole = b"[" + separator.join(texts) + b"]"
+    found = loads(whole.decode(), exact=exact and _INEXACT.search(whole) is not None)
+    objects: list[dict[str, Any]] = found[::2]
+    if len(objects) != len(texts) or any(mark != between for mark in found[1::2]):
+        raise ValueError("a text is not one object")
+    if not set(map(type, objects)) <= {dict}:
+        raise ValueError("a text is not an object")
+    return objects
+
+
+def loads(text: str, *, exact: bool = False) -> Any:
+    """Return the value of a JSON text. NaN and Infinity are no JSON.
+
+    Args:
+        exact: whether numbers are texts for ``texts_of``.
+
+    Raises:
+        ValueError, RecursionError: the text is no JSON.
+    """
+    numbers: dict[str, Any] = {"parse_float": _MARK.__add__, "parse_int": _kept_integer} if exact else {}
+    return json.loads(text, parse_constant=_refuse_constant, **numbers)
+
+
+def texts_of(values: Iterable[Any]) -> list[str | None]:
+    """Return values of ``loads`` as texts: objects, arrays, booleans and numbers as JSON, texts as they are. With
+    ``exact``, each number is as it was written."""
+    plain = [each.removeprefix(_MARK) if isinstance(each, str) else each for each in values]
+    others = [each for each in plain if each is not None and not isinstance(each, str)]
+    if not others:
+        return plain
+    between = secrets.token_hex(12)
+    text = _JSON([each for other in others for each in (other, between)])
+    if _MARK[1:] in text:
+        text = _MARKED.sub(r"\1", text)
+    written = iter(text[1:].split(f',"{between}"'))
+    return [each if each is None or isinstance(each, str) else next(written).removeprefix(",") for each in plain]
+
+
+def check_case(objects: Iterable[Mapping[str, Any]], names: frozenset[str]) -> None:
+    """Check that no field has the name of a column in other case: its values would be lost.
+
+    Raises:
+        ValueError: one has.
+    """
+    lower, harmless = {name.lower() for name in names}, set(names)
+    for item in objects:
+        if not item.keys() <= harmless:
+            others = item.keys() - harmless
+            if any(name.lower() in lower for name in others):
+                raise ValueError("a field has the name of a column in other case")
+            harmless |= others
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JsonColumns:
+    """Reads the fields of objects as columns.
+
+    Attributes:
+        columns: names and types. A field may be missing (null).
+        timezone: the zone of timestamps without one; empty: they are an error.
+        literals: whether numbers and booleans are texts, as they stand, in a column of type STRING.
+    """
+
+    columns: Columns
+    timezone: str = ""
+    literals: bool = False
+
+    def arrays(
+        self, objects: Sequence[Mapping[str, Any]], again: Callable[[], Sequence[Mapping[str, Any]]]
+    ) -> list[pa.Array]:
+        """Return the values of each column.
+
+        Args:
+            objects: what ``objects_of`` has returned.
+            again: returns the same objects with ``exact``.
+
+        Raises:
+            One of ``FAULTS``: a value does not fit its column.
+        """
+        exact: Sequence[Mapping[str, Any]] | None = None
+        arrays = []
+        for column, field in zip(self.columns, to_arrow(self.columns), strict=True):
+            values = [item.get(column.name) for item in objects]
+            types = set(map(type, values))
+            if column.type.startswith("DECIMAL") or (column.type == "STRING" and not types <= {str, type(None)}):
+                exact = again() if exact is None else exact
+                values = [item.get(column.name) for item in exact]
+            arrays.append(self._array(values, types, column, field.type))
+        return arrays
+
+    def _array(self, values: list[Any], types: set[type], column: Column, kind: pa.DataType) -> pa.Array:
+        if column.type.startswith("DECIMAL"):
+            if not types <= {int, float, type(None)}:
+                raise TypeError(f"{column.name} is not {column.type}")
+            return pa.array(texts_of(values), pa.string()).cast(kind)
+        if column.type == "STRING":
+            if not types <= _TYPES["STRING"] | _NULL | {dict, list} | (_LITERALS if self.literals else frozenset()):
+                raise TypeError(f"{column.name} is not STRING")
+            return pa.array(texts_of(values), kind)
+        if column.type in ("FLOAT", "DOUBLE"):
+            return _floats(values, types, column, kind)
+        if not types <= _TYPES[column.type] | _NULL:
+            raise TypeError(f"{column.name} is not {column.type}")
+        if column.type == "TIMESTAMP":
+            return timestamps(pa.array(values, pa.string()), self.timezone)
+        return pa.array(values, pa.string()).cast(kind) if column.type == "DATE" else pa.array(values, kind)
+
+    def explain(self, text: str, *, whole: str = "one JSON object") -> str:
+        """Return why a text is not an object with these fields, and what is allowed.
+
+        Args:
+            whole: what a text has to be.
+        """
+        try:
+            found = loads(text)
+        except json.JSONDecodeError as error:
+            return f"not JSON ({error.msg} at column {error.colno}); allowed: {whole}"
+        except (ValueError, RecursionError) as error:
+            return f"not JSON ({printable(error)}); allowed: {whole}"
+        if not isinstance(found, dict):
+            return f"{printable(text.strip(), limit=40)} is not an object; allowed: {whole}"
+        for column in self.columns:
+            one = replace(self, columns=(column,))
+            try:
+                one.arrays([found], lambda: [loads(text, exact=True)])
+            except FAULTS:
+                value = _shown(loads(text, exact=True)[column.name])
+                return f"{printable(column.name)} is {printable(value, limit=200)}; allowed: {self.allowed(column)}"
+        known = {column.name.lower(): column.name for column in self.columns}
+        for name in found:
+            if name not in known.values() and name.lower() in known:
+                return f"field {printable(name)}; allowed: {printable(known[name.lower()])}, in this case"
+        return f"not JSON; allowed: {whole}"
+
+    def allowed(self, column: Column) -> str:
+        """Return the values of a column, for errors."""
+        zone = "ISO 8601" if self.timezone else "ISO 8601 with a zone"
+        form = {"TIMESTAMP": f" ({zone})", "DATE": " (YYYY-MM-DD)", "BOOLEAN": " (true or false)"}
+        return f"{column.type}{form.get(column.type, '')} or null"
+
+
+def timestamps(values: pa.Array, timezone: str) -> pa.Array:
+    """Return texts as timestamps in UTC; those without a zone are of ``timezone``, or an error if it is empty."""
+    kind = pa.timestamp("us", tz="UTC")
+    has_zone = pc.match_substring_regex(values, _HAS_ZONE)
+    nothing = pa.scalar(None, pa.string())
+    local = pc.if_else(has_zone, nothing, values)
+    if local.null_count == len(local):
+        return values.cast(kind)
+    if not timezone:
+        raise ValueError("no zone")
+    fixed = _in_zone(local.cast(pa.timestamp("us")), timezone)
+    return pc.coalesce(pc.if_else(has_zone, values, nothing).cast(kind), fixed.cast(kind))
+
+
+def _in_zone(local: pa.Array, timezone: str) -> pa.Array:
+    """Return local times of a zone as timestamps.
+
+    A clock that is set back shows an hour twice: the first one is meant. One that is set forward omits an hour: it is
+    the moment at which the clock is set.
+    """
+    # Arrow has the rules of a zone up to 2037 only.
+    is_ruled = pc.less(local, pa.scalar(_RULES_END, pa.timestamp("us")))
+    if pc.all(is_ruled).as_py() is not False:
+        return pc.assume_timezone(local, timezone, ambiguous="earliest", nonexistent="latest")
+    zone = zoneinfo.ZoneInfo(timezone)
+    ruled = pc.if_else(is_ruled, local, pa.scalar(None, local.type))
+    late = [None if value is None or value < _RULES_END else _moment(value, zone) for value in local.to_pylist()]
+    kind = pa.timestamp("us", tz="UTC")
+    return pc.coalesce(_in_zone(ruled, timezone).cast(kind), pa.array(late, kind))
+
+
+def _moment(local: datetime, zone: zoneinfo.ZoneInfo) -> datetime:
+    first, second = (local.replace(tzinfo=zone, fold=fold).astimezone(UTC) for fold in (0, 1))
+    if first <= second:
+        return first
+    # The clock is set forward between the two: the first moment at which it has been.
+    after = first.astimezone(zone).utcoffset()
+    low, high = second - timedelta(days=1), first
+    while high - low > timedelta(microseconds=1):
+        middle = low + (high - low) / 2
+        low, high = (low, middle) if middle.astimezone(zone).utcoffset() == after else (middle, high)
+    return high
+
+
+def _floats(values: list[Any], types: set[type], column: Column, kind: pa.DataType) -> pa.Array:
+    """Return numbers; one that the type can only hold as infinite is an error."""
+    named = 0
+    if str in types:
+        named = sum(1 for each in values if isinstance(each, str) and each.endswith("Infinity"))
+        values = [_NOT_FINITE.get(each, each) if isinstance(each, str) else each for each in values]
+        types = set(map(type, values))
+    if not types <= {int, float, type(None)}:
+        raise TypeError(f"{column.name} is not {column.type}")
+    found = pa.array(values, kind)
+    if (pc.sum(pc.is_inf(found)).as_py() or 0) != named:
+        raise OverflowError(f"{column.name} is too large for {column.type}")
+    return found
+
+
+def _shown(value: Any) -> str:
+    """Return a value as JSON for an error."""
+    is_text = isinstance(value, str) and not value.startswith(_MARK)
+    return json.dumps(value) if is_text else str(texts_of([value])[0])
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _kept_integer(text: str) -> int | str:
+    return _MARK + text if text == "-0" else int(text)
+
+
+_JSON: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
