@@ -11,10 +11,13 @@ from __future__ import annotations
 import json
 import logging
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Final
 
 from ..protocol.units import printable
+from .errors import SinkError
+from .json_text import json_encoder
 from .ownership import Owner, Range
 from .sink import Sink
 
@@ -24,11 +27,29 @@ if TYPE_CHECKING:
 ERROR_COLUMN: Final = "connectgroup_error"
 """The column in which a tolerant source describes a bad record; null for all other rows."""
 
+PLACE_COLUMN: Final = "connectgroup_place"
+"""The column in which a tolerant source may name the place of each row: for dead letters of transforms and sinks."""
+
 FIELDS: Final = ("connector", "task", "stage", "place", "reason", "record")
-"""The fields of a dead letter: ``stage`` is source or transform, ``place`` is file and line, or topic, partition and
-offset, ``record`` is the record as text."""
+"""The fields of a dead letter: ``stage`` is source, transform or sink, ``place`` is file and line, or topic, partition
+and offset, ``record`` is the record as text."""
 
 DeadLetter = Mapping[str, str]
+
+
+class DeadLetters(list[DeadLetter]):
+    """The dead letters of one batch. A sink adds those of rows that it cannot write (``reject``).
+
+    Attributes:
+        owner: the task.
+        places: the place of each row of the batch; null: unknown.
+    """
+
+    def __init__(self, owner: Owner, letters: Iterable[DeadLetter] = (), places: pa.ChunkedArray | None = None) -> None:
+        """Store the arguments."""
+        super().__init__(letters)
+        self.owner, self.places = owner, places
+
 
 MAX_LOGGED: Final = 100
 """Lines for one batch: a batch may have a hundred thousand dead letters."""
@@ -52,10 +73,78 @@ class DeadLetterSink(Sink):
     def commit_all(
         self, owner: Owner, ranges: Sequence[Range], rows: pa.Table, dead_letters: Sequence[DeadLetter]
     ) -> bool:
-        """Write rows and dead letters as ``commit`` writes rows."""
+        """Write rows and dead letters as ``commit`` writes rows.
+
+        A row that cannot be written is an error, or, if ``dead_letters`` are ``DeadLetters``, one more of them
+        (``reject``).
+        """
 
     def commit(self, owner: Owner, ranges: Sequence[Range], rows: pa.Table) -> bool:
         return self.commit_all(owner, ranges, rows, ())
+
+
+def reject(letters: Sequence[DeadLetter], where: str, rows: pa.Table, at: int, reason: str) -> None:
+    """Add a dead letter for a row that a sink cannot write.
+
+    Args:
+        letters: the dead letters of the batch.
+        where: the sink, for the error.
+        at: the row's number in ``rows``, all rows of the batch.
+        reason: the violation and what is allowed.
+
+    Raises:
+        SinkError: errors are not tolerated.
+    """
+    record = record_of(rows, at)
+    if not isinstance(letters, DeadLetters):
+        raise SinkError(f"{where}: {reason}; row: {printable(record, limit=200)}")
+    place = "" if letters.places is None else letters.places[at].as_py() or ""
+    letters.append(dead_letter(letters.owner, {"stage": "sink", "place": place, "reason": reason, "record": record}))
+
+
+def write_rows(
+    count: int,
+    write: Callable[[int, int], None],
+    savepoint: Callable[[], AbstractContextManager[Any]],
+    faults: tuple[type[Exception], ...],
+    rejected: Callable[[int, Exception], None],
+) -> None:
+    """Write the rows of a batch in order. If that fails, halve them, again and again, until the rows that fail stand
+    alone.
+
+    Args:
+        count: the number of rows.
+        write: writes the rows from a number to another one.
+        savepoint: what undoes the writes in it if it ends with an error.
+        faults: the errors of rows; any other error is raised.
+        rejected: called with each row that fails.
+    """
+
+    def attempt(start: int, end: int) -> None:
+        try:
+            with savepoint():
+                write(start, end)
+        except faults as error:
+            if end - start == 1:
+                rejected(start, error)
+                return
+            middle = (start + end) // 2
+            attempt(start, middle)
+            attempt(middle, end)
+
+    if count:
+        attempt(0, count)
+
+
+def record_of(rows: pa.Table, at: int) -> str:
+    """Return a row as JSON."""
+    columns = {}
+    for name, column in zip(rows.column_names, rows.columns, strict=True):
+        try:
+            columns[name] = column[at].as_py()
+        except UnicodeDecodeError:
+            columns[name] = column[at].as_buffer().to_pybytes().decode(errors="backslashreplace")
+    return _RECORD(columns)
 
 
 def error_text(*, place: str, reason: str, record: str) -> str:
@@ -88,3 +177,6 @@ def values_of(letter: DeadLetter) -> tuple[str | None, ...]:
     """Return the fields of a dead letter in the order of ``FIELDS``. A null character, which databases refuse, is
     escaped."""
     return tuple(None if (value := letter.get(name)) is None else value.replace("\0", "\\0") for name in FIELDS)
+
+
+_RECORD: Final = json_encoder(compact=False)

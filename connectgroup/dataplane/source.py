@@ -259,6 +259,17 @@ class Source(ABC):
         """Return the ranges of a batch between two offsets, sorted by slice; slices without a change are omitted."""
         return list(ranges_between(start, end))
 
+    def check_read(self, ranges: Sequence[Range]) -> None:  # noqa: B027 (most sources have nothing to check)
+        """Check, after the rows of a batch were read and before they are committed, that they are those of the slices.
+
+        Raises:
+            SourceError: a slice is not the one that its position belongs to.
+        """
+
+    def explained(self, error: BaseException, positions: Mapping[str, int]) -> BaseException:
+        """Return the error that a user should see when reading after these positions has failed."""
+        return error
+
     def lag(self, positions: Mapping[str, int]) -> Lag | None:
         """Return what this task has not read yet after these positions; null if that cannot be determined cheaply.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ..connector import Batch
 from ..dataplane.committing import CommitQueue
-from ..dataplane.dead_letters import DeadLetter, DeadLetterSink
+from ..dataplane.dead_letters import DeadLetter, DeadLetters, DeadLetterSink
 from ..dataplane.ownership import Owner, Range
 from ..dataplane.sink import PartSink, PartWriter
 from ..dataplane.transform import RowTransform
@@ -61,7 +61,7 @@ class Work:
         rows: the number of rows.
         bytes: their size in memory.
         commit: commits; returns whether it was not committed before.
-        dead_letters: the records that could not be processed.
+        dead_letters: the records that could not be processed. The sink adds those that it cannot write.
         topics: returns the Kafka topics that the rows are written to.
     """
 
@@ -122,7 +122,7 @@ class Batches:
         if self._is_tolerant:
             read = apply_tolerantly(self._chain, frame.toArrow(), frame.sparkSession, self._owner)
         else:
-            read = apply_chain(self._chain, frame).toArrow(), []
+            read = apply_chain(self._chain, frame).toArrow(), DeadLetters(self._owner)
         work = self._work(ranges, *read)
         self._task.commits.submit(partial(self._commit, ranges, work, time.monotonic() - began_s))
 
@@ -149,7 +149,7 @@ class Batches:
         """Commit a batch that was polled in this process. Without transforms there is nothing for Spark to compute."""
         with self._reporting():
             began_s = time.monotonic()
-            letters: list[DeadLetter] = []
+            letters = DeadLetters(self._owner)
             if self._is_tolerant:
                 table, letters = apply_tolerantly(self._chain, table, session, self._owner)
             elif self._chain:
@@ -169,7 +169,7 @@ class Batches:
     def _is_tolerant(self) -> bool:
         return self._task.tolerates_errors and isinstance(self._sink, DeadLetterSink)
 
-    def _work(self, ranges: Sequence[Range], rows: pa.Table, dead_letters: Sequence[DeadLetter]) -> Work:
+    def _work(self, ranges: Sequence[Range], rows: pa.Table, dead_letters: DeadLetters) -> Work:
         """Return the commit of rows that this process has."""
         if self._is_tolerant and isinstance(self._sink, DeadLetterSink):
             commit = partial(self._sink.commit_all, self._owner, ranges, rows, dead_letters)
@@ -191,25 +191,34 @@ class Batches:
         """
         if self._task.is_stopping:
             return
+        read = work.rows + len(work.dead_letters)
         batch = partial(
             Batch,
-            read=work.rows + len(work.dead_letters) if self._keeps_rows else None,
-            rows=work.rows,
-            dead_letters=len(work.dead_letters),
+            read=read if self._keeps_rows else None,
             read_s=read_s,
             read_bytes=self._source.size_of(ranges),
             written_bytes=work.bytes,
             topics={self._source.topic_of(each.slice) for each in ranges}.union(work.topics()) - {""},
         )
+
+        def measured(*, committed: bool = True) -> None:
+            # The sink may have added dead letters.
+            letters = len(work.dead_letters)
+            commit_s = time.monotonic() - began_s
+            self._task.measured(
+                batch(rows=read - letters, dead_letters=letters, commit_s=commit_s, committed=committed)
+            )
+
         began_s = time.monotonic()
         try:
+            self._source.check_read(ranges)
             written = work.commit()
         except BaseException:
-            self._task.measured(batch(commit_s=time.monotonic() - began_s, committed=False))
+            measured(committed=False)
             raise
         if written:
-            self._task.measured(batch(commit_s=time.monotonic() - began_s))
-            self._task.committed(work.rows, work.dead_letters)
+            measured()
+            self._task.committed(read - len(work.dead_letters), work.dead_letters)
         for each in ranges:
             self.reached[each.slice] = each.end
 

@@ -168,7 +168,10 @@ class SparkTask(Task):
             measuring = Measuring(self._context, source, batches.reached, self._query, self.commits, self._stopping)
             threading.Thread(target=measuring.run, name=f"measure {unit}", daemon=True).start()
             watcher = threading.Thread(
-                target=self._watch, args=(self._query, sink, checkpoint), name=f"watch {unit}", daemon=True
+                target=self._watch,
+                args=(self._query, source, sink, batches, checkpoint),
+                name=f"watch {unit}",
+                daemon=True,
             )
             watcher.start()
         except BaseException as error:
@@ -229,7 +232,9 @@ class SparkTask(Task):
         chance = random.Random(self._name)
         return max(1, round(self._pipeline.trigger_ms * (1 + JITTER * chance.uniform(-1, 1))))
 
-    def _watch(self, query: StreamingQuery | Triggered, sink: Sink, checkpoint: Path) -> None:
+    def _watch(
+        self, query: StreamingQuery | Triggered, source: Source, sink: Sink, batches: Batches, checkpoint: Path
+    ) -> None:
         """Wait for the query's end, clean up, and report the failure once unless ``stop`` was called."""
         error: BaseException
         try:
@@ -252,7 +257,7 @@ class SparkTask(Task):
         self._close_session()
         shutil.rmtree(checkpoint, ignore_errors=True)
         if not self._stopping.is_set():
-            self._context.failed(root_cause(cause or error))
+            self._context.failed(source.explained(root_cause(cause or error), batches.reached))
 
     def committed(self, rows: int, dead_letters: Sequence[DeadLetter]) -> None:
         """Report the rows of a committed batch."""

@@ -6,10 +6,11 @@ alone.
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import TYPE_CHECKING
 
-from ..dataplane.dead_letters import ERROR_COLUMN, DeadLetter, dead_letter
+from ..dataplane.dead_letters import ERROR_COLUMN, PLACE_COLUMN, DeadLetters, dead_letter, record_of
 from ..dataplane.ownership import Owner
 from ..dataplane.transform import RowTransform
 from ..errors import ConnectGroupError
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 def apply_tolerantly(
     chain: Chain, table: pa.Table, session: SparkSession, owner: Owner
-) -> tuple[pa.Table, list[DeadLetter]]:
+) -> tuple[pa.Table, DeadLetters]:
     """Return the rows of a batch after all transforms, and the records that a source or a transform could not process.
 
     Args:
@@ -37,25 +38,44 @@ def apply_tolerantly(
     """
     import pyarrow.compute as pc
 
-    letters: list[DeadLetter] = []
+    letters = DeadLetters(owner)
     if ERROR_COLUMN in table.column_names:
         errors = table[ERROR_COLUMN]
-        letters = [dead_letter(owner, json.loads(text)) for text in errors.drop_null().to_pylist()]
+        letters.extend(dead_letter(owner, _with_text(json.loads(text))) for text in errors.drop_null().to_pylist())
         table = table.filter(pc.is_null(errors)).drop_columns([ERROR_COLUMN])
+    if PLACE_COLUMN in table.column_names:
+        letters.places = table[PLACE_COLUMN]
+        table = table.drop_columns([PLACE_COLUMN])
     if not chain:
         return table, letters
     whole_batch = not all(isinstance(step.transform, RowTransform) for step in chain)
-    parts = _applied(chain, table, session, owner, whole_batch)
+    places, bad = letters.places, list[int]()
+    parts = _applied(chain, table, 0, session, letters, bad, whole_batch)
     import pyarrow as pa
 
-    return pa.concat_tables([rows for rows, _ in parts]), letters + [letter for _, found in parts for letter in found]
+    if whole_batch:
+        letters.places = None  # which rows are left is not known
+    elif places is not None and bad:
+        letters.places = places.take(pa.array(sorted(set(range(len(places))) - set(bad)), pa.int64()))
+    return pa.concat_tables(parts), letters
 
 
 def _applied(
-    chain: Chain, table: pa.Table, session: SparkSession, owner: Owner, whole_batch: bool
-) -> list[tuple[pa.Table, list[DeadLetter]]]:
+    chain: Chain,
+    table: pa.Table,
+    start: int,
+    session: SparkSession,
+    letters: DeadLetters,
+    bad: list[int],
+    whole_batch: bool,
+) -> list[pa.Table]:
+    """Return the rows after the transforms. A row that fails is added to ``letters``, its number to ``bad``.
+
+    Args:
+        start: the number of the first row in the batch.
+    """
     try:
-        return [(apply_chain(chain, frame_of(session, table)).toArrow(), [])]
+        return [apply_chain(chain, frame_of(session, table)).toArrow()]
     except ConnectGroupError:
         raise
     except Exception as error:
@@ -64,10 +84,33 @@ def _applied(
         if table.num_rows > 1:
             half = table.num_rows // 2
             return [
-                *_applied(chain, table.slice(0, half), session, owner, whole_batch),
-                *_applied(chain, table.slice(half), session, owner, whole_batch),
+                *_applied(chain, table.slice(0, half), start, session, letters, bad, whole_batch),
+                *_applied(chain, table.slice(half), start + half, session, letters, bad, whole_batch),
             ]
-        record = json.dumps(table.to_pylist()[0], default=str, ensure_ascii=False)
-        context = {"stage": "transform", "place": "", "reason": str(root_cause(error)), "record": record}
-        nothing = apply_chain(chain, frame_of(session, table.slice(0, 0))).toArrow()
-        return [(nothing, [dead_letter(owner, context)])]
+        context = {
+            "stage": "transform",
+            "place": "" if letters.places is None else letters.places[start].as_py() or "",
+            "reason": f"{_failing(chain, table, session)}: {root_cause(error)}",
+            "record": record_of(table, 0),
+        }
+        letters.append(dead_letter(letters.owner, context))
+        bad.append(start)
+        return [apply_chain(chain, frame_of(session, table.slice(0, 0))).toArrow()]
+
+
+def _failing(chain: Chain, table: pa.Table, session: SparkSession) -> str:
+    """Return the name of the transform that fails with a row, as in the configuration."""
+    for count in range(1, len(chain)):
+        try:
+            apply_chain(chain[:count], frame_of(session, table)).toArrow()
+        except Exception:
+            return chain[count - 1].transform.place.prefix.rstrip(".")
+    return chain[-1].transform.place.prefix.rstrip(".")
+
+
+def _with_text(error: dict[str, str]) -> dict[str, str]:
+    """Return the error of a source with its record as text; bytes that are not UTF-8 are escaped."""
+    if "base64" not in error:
+        return error
+    record = base64.b64decode(error.pop("base64")).decode(errors="backslashreplace")
+    return {**error, "record": record}

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+import time
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
+
+from tests.integration.processes import pause
 
 
 def topic(place: Path) -> str:
@@ -18,7 +22,28 @@ def make_topic(servers: str, name: str, partitions: int = 3) -> None:
     admin.create_topics([NewTopic(name, partitions)])[name].result(30)
 
 
-def produce(servers: str, name: str, records: list[tuple[int, str, str]]) -> None:
+def delete_topic(servers: str, name: str) -> None:
+    """Delete a topic, and wait until no broker knows it."""
+    from confluent_kafka.admin import AdminClient
+
+    admin = AdminClient({"bootstrap.servers": servers})
+    admin.delete_topics([name])[name].result(30)
+    began_s = time.monotonic()
+    while name in admin.list_topics(timeout=10).topics:
+        pause(began_s, 0.05)
+
+
+def delete_records(servers: str, name: str, before: int) -> None:
+    """Delete the records of partition 0 before an offset, as retention does."""
+    from confluent_kafka import TopicPartition
+    from confluent_kafka.admin import AdminClient
+
+    admin = AdminClient({"bootstrap.servers": servers})
+    for result in admin.delete_records([TopicPartition(name, 0, before)]).values():
+        result.result(30)
+
+
+def produce(servers: str, name: str, records: Sequence[tuple[int, str | None, str | bytes | None]]) -> None:
     """Write records: partition, key, value."""
     from confluent_kafka import Producer
 

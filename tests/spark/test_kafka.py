@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import re
 import sqlite3
 import subprocess
 import sys
@@ -23,14 +24,16 @@ from connectgroup.dataplane.sink import PositionStore, Sink
 from connectgroup.dataplane.source import Source
 from connectgroup.errors import ConfigError
 from connectgroup.spark import measuring
+from connectgroup.spark.query import SparkTask
 from connectgroup.spark.sinks import kafka_offsets
 from connectgroup.spark.sinks.kafka import KafkaSink, KafkaSinkSettings
+from connectgroup.spark.sinks.sqlite import SqliteSettings, SqliteSink
 from connectgroup.spark.sources.kafka import KafkaSource, KafkaSourceSettings
 from connectgroup.testing.contracts.sink import SinkContract
 from connectgroup.testing.contracts.source import SourceContract, read
 
-from .conftest import Bench
-from .kafka_topics import committed, make_topic, produce, topic
+from .conftest import Bench, Run
+from .kafka_topics import committed, delete_records, delete_topic, make_topic, produce, topic
 
 
 class TestKafkaSource(SourceContract):
@@ -159,6 +162,88 @@ def test_lag_of_partitions_that_begin_at_the_end_counts_what_came_since(kafka: s
     assert source.lag({f"{name}-0": 4}) == Lag(records=1)
 
 
+def _numbers(servers: str, name: str, numbers: range) -> None:
+    produce(servers, name, [(0, None, json.dumps({"a": n})) for n in numbers])
+
+
+def _start(table: Bench, servers: str, name: str, epoch: int, **more: str) -> Run:
+    kafka = {"source": "kafka", "source_bootstrap_servers": servers, "source_topics": name, "source_schema": "a INT"}
+    return table.start(epoch, **{**kafka, **more})
+
+
+@pytest.mark.parametrize("new", [2, 15], ids=["shorter", "longer"])
+@pytest.mark.parametrize("is_running", [True, False], ids=["running", "stopped"])
+def test_topic_that_was_made_anew_is_an_error_that_names_it(
+    kafka: str, table: Bench, new: int, is_running: bool
+) -> None:
+    """Its offsets are not those that were read, whether its end is behind them or not."""
+    name = f"t{uuid.uuid4().hex}"
+    make_topic(kafka, name, 1)
+    _numbers(kafka, name, range(10))
+    run = _start(table, kafka, name, 1)
+    run.wait(lambda: sum(run.rows) == 10)
+    if not is_running:
+        run.task.stop()
+    delete_topic(kafka, name)
+    make_topic(kafka, name, 1)
+    _numbers(kafka, name, range(100, 100 + new))
+    message = rf"^Kafka {kafka}: topic {name} was deleted and made anew: its id is .*offsets reset"
+    if is_running:
+        assert re.match(message, str(run.failure()))
+        run.task.stop()
+    with pytest.raises(SourceError, match=message):
+        _start(table, kafka, name, 2)
+    assert table.seen() == [*range(10)]
+    settings = SqliteSettings(path=str(table.output), table="t")
+    SqliteSink.open_positions(settings).alter("flights", 3, None)
+    again = _start(table, kafka, name, 4)
+    again.wait(lambda: sum(again.rows) == new)
+    assert table.seen() == [*range(10), *range(100, 100 + new)]
+
+
+LOST = r"topic {}, partition 0: the records from offset {} to 7 were deleted before they were read .* kafka_offset 8,"
+
+
+def test_records_that_retention_deletes_before_they_are_read_are_an_error_with_the_offsets(
+    kafka: str, table: Bench
+) -> None:
+    name = f"t{uuid.uuid4().hex}"
+    make_topic(kafka, name, 1)
+    _numbers(kafka, name, range(5))
+    run = _start(table, kafka, name, 1)
+    run.wait(lambda: sum(run.rows) == 5)
+    run.task.stop()
+    _numbers(kafka, name, range(5, 10))
+    delete_records(kafka, name, 8)
+    with pytest.raises(SourceError, match=LOST.format(name, 5)):
+        _start(table, kafka, name, 2)
+    settings = SqliteSettings(path=str(table.output), table="t")
+    SqliteSink.open_positions(settings).alter("flights", 3, {f"{name}-0": 8})
+    again = _start(table, kafka, name, 4)
+    again.wait(lambda: sum(again.rows) == 2)
+    assert table.seen() == [*range(5), 8, 9]
+
+
+def test_records_that_retention_deletes_while_a_task_lags_are_an_error_with_the_offsets(
+    kafka: str, table: Bench
+) -> None:
+    name = f"t{uuid.uuid4().hex}"
+    make_topic(kafka, name, 1)
+    run = _start(table, kafka, name, 1, source_max_rows_per_batch="1", sink_busy_timeout_ms="60000")
+    with contextlib.closing(sqlite3.connect(table.output, isolation_level=None)) as blocking:
+        blocking.execute("BEGIN IMMEDIATE")
+        # More would be fetched before they are deleted.
+        _numbers(kafka, name, range(2))
+        assert isinstance(run.task, SparkTask)
+        run.wait(lambda: run.task.commits.is_busy)  # type: ignore[attr-defined]
+        _numbers(kafka, name, range(2, 10))
+        delete_records(kafka, name, 8)
+        blocking.execute("ROLLBACK")
+    failure = run.failure()
+    assert isinstance(failure, SourceError)
+    assert re.search(LOST.format(name, r"\d"), str(failure))
+
+
 class TestKafkaSink(SinkContract):
     @pytest.fixture
     def place(self, tmp_path: Path, kafka: str) -> Path:
@@ -228,6 +313,7 @@ def test_transaction_of_a_worker_that_died_is_invisible(kafka: str, tmp_path: Pa
 import os, sys
 from connectgroup.dataplane.columns import from_ddl
 from connectgroup.dataplane.ownership import Owner, Position, Range
+from connectgroup.spark.query import SparkTask
 from connectgroup.spark.sinks import kafka_offsets
 from connectgroup.spark.sinks.kafka import KafkaSink, KafkaSinkSettings
 import pyarrow as pa

@@ -7,7 +7,6 @@ import math
 import sqlite3
 import uuid
 from decimal import Decimal
-from typing import Any
 
 import pytest
 
@@ -17,7 +16,7 @@ from connectgroup.errors import ConfigError
 from connectgroup.spark.converters import encoder
 from connectgroup.spark.sinks.kafka import KafkaSink, KafkaSinkSettings, _check_forms
 
-from .conftest import Bench
+from .conftest import Bench, Run
 from .kafka_topics import make_topic, produce
 
 
@@ -76,41 +75,200 @@ def test_converters_write_what_they_read_and_headers_arrive(kafka: str, table: B
     )
 
 
-@pytest.mark.parametrize(
-    ("converter", "good", "bad"),
-    [
-        (None, '{{"a": {n}}}', ["no JSON", '{"a": "x"}', "[1", '{"a": 99999999999}']),
-        (
-            "JsonConverter",
-            '{{"schema": null, "payload": {{"a": {n}}}}}',
-            ['{"a": 1}', "{", '{"schema": 1, "payload": 2}'],
-        ),
-    ],
-)
-def test_record_that_the_converter_cannot_read_is_a_dead_letter(
-    kafka: str, table: Bench, converter: str | None, good: str, bad: list[str]
+def _tolerant(table: Bench, kafka: str, name: str, **more: str) -> Run:
+    return table.start(
+        1,
+        **{
+            "source": "kafka",
+            "source_bootstrap_servers": kafka,
+            "source_topics": name,
+            "errors_tolerance": "all",
+            "errors_deadletterqueue_name": "dead",
+            **more,
+        },
+    )
+
+
+def _dead(table: Bench) -> list[tuple[str, str, str, str]]:
+    """Stage, place, record and reason of the dead letters."""
+    with sqlite3.connect(table.output) as connection:
+        return connection.execute("SELECT stage, place, record, reason FROM dead ORDER BY place").fetchall()
+
+
+BAD_VALUES = [
+    b"no JSON",
+    b'{"a": "x"}',
+    b"[1",
+    b"[1]",
+    b"null",
+    b"7",
+    b"",
+    b" ",
+    b'{"a": 99999999999}',
+    b'{"a": 1.0}',
+    b'{"a": true}',
+    b'{"a": 1}{"a": 2}',
+    b'{"a": 1},{"a": 2}',
+    b'{"a": 1} tail',
+    b"{'a': 1}",
+    b'{"A": 1}',
+    b'{"a": 1, "A": 2}',
+    b'{"t": "\xff"}',
+    b'{"t": "\\ud800"}',
+    b'{"t": {"x\\ud800": 1}}',
+    b'{"\xed\xa0\x80": 1}',
+    b'{"d": 1e400}',
+    b'{"d": NaN}',
+    b'{"d": Infinity}',
+    b'{"d": "nan"}',
+    b'{"f": 1e39}',
+    b'{"at": 1700000000000}',
+    b'{"at": "2025"}',
+    b'{"at": "T05:00"}',
+    b'{"at": "2025-01-01T00:00:00"}',
+    b'{"day": "2024"}',
+    b'{"day": 19000}',
+    b'{"day": "2024-02-30"}',
+    b'{"x": [{}',
+    b"{}]}",
+]
+COLUMNS = "a INT, t STRING, d DOUBLE, f FLOAT, at TIMESTAMP, day DATE"
+
+
+def test_value_that_is_not_the_fields_of_the_schema_is_a_dead_letter_and_never_another_row(
+    kafka: str, table: Bench
 ) -> None:
+    name = f"t{uuid.uuid4().hex}"
+    make_topic(kafka, name, 1)
+    # The last two bad values are one object when they are joined, and the one before them is two.
+    order = [b'{"a": 1}', *BAD_VALUES[:20], b'{"a": 2, "other": 1e400}', *BAD_VALUES[20:], None, b' {"a":\n3}\n']
+    produce(kafka, name, [(0, None, value) for value in order])
+    run = _tolerant(table, kafka, name, source_schema=COLUMNS, source_metadata="offset")
+    run.wait(lambda: sum(run.rows) == 4)
+    with sqlite3.connect(table.output) as connection:
+        found = connection.execute("SELECT a, t, d, f, at, day, offset FROM t ORDER BY offset").fetchall()
+    nulls = (None,) * 5
+    assert found == [(1, *nulls, 0), (2, *nulls, 21), (None, *nulls, len(order) - 2), (3, *nulls, len(order) - 1)]
+    expected = {
+        f"{name}-0, offset {at}": value.decode(errors="backslashreplace")
+        for at, value in enumerate(order)
+        if value in BAD_VALUES and value is not None
+    }
+    dead = _dead(table)
+    assert {place: record for _, place, record, _ in dead} == expected
+    assert len(dead) == len(expected)
+    for stage, _, record, reason in dead:
+        assert stage == "source"
+        assert "; allowed: " in reason, (record, reason)
+        assert "source.schema" in reason or "UTF-8" in reason
+
+
+def test_value_that_cannot_be_read_is_an_error_with_topic_partition_offset_and_field(kafka: str, table: Bench) -> None:
+    name = f"t{uuid.uuid4().hex}"
+    make_topic(kafka, name, 1)
+    produce(kafka, name, [(0, None, b'{"a": 1}'), (0, None, b'{"a": 19.90}')])
+    settings = {"source": "kafka", "source_bootstrap_servers": kafka, "source_topics": name, "source_schema": COLUMNS}
+    run = table.start(1, **settings)
+    assert str(run.failure()) == (
+        f"{name}-0, offset 1: the value is not JSON with the fields of source.schema: a is 19.90; allowed: INT or null"
+    )
+
+
+EXACT = [
+    ("19.90", "19.90"),
+    ("12345678901234567890.12", "12345678901234567890.12"),
+    ("-0", "-0"),
+    ("-0.0", "-0.0"),
+    ("1E400", "1E400"),
+    ("123456789012345678901234567890", "123456789012345678901234567890"),
+    ("true", "true"),
+    ('"19.90"', "19.90"),
+    ('"\\u0000a"', "\0a"),
+    ('{"x": [1.10, {"y": -0.0}], "z": "\\u00e9"}', '{"x":[1.10,{"y":-0.0}],"z":"\u00e9"}'),
+    ("null", None),
+]
+
+
+@pytest.mark.parametrize("converter", [None, "JsonConverter"], ids=["json", "with schemas"])
+def test_numbers_and_nested_values_are_texts_as_they_are_written(
+    kafka: str, table: Bench, converter: str | None
+) -> None:
+    name = f"t{uuid.uuid4().hex}"
+    make_topic(kafka, name, 1)
+    form = '{{"t": {}}}' if converter is None else '{{"schema": null, "payload": {{"t": {}}}}}'
+    produce(kafka, name, [(0, None, form.format(literal)) for literal, _ in EXACT])
+    more = {} if converter is None else {"value_converter": converter}
+    run = _tolerant(table, kafka, name, source_schema="t STRING", **more)
+    run.wait(lambda: sum(run.rows) == len(EXACT))
+    with sqlite3.connect(table.output) as connection:
+        assert [t for (t,) in connection.execute("SELECT t FROM t ORDER BY rowid")] == [text for _, text in EXACT]
+
+
+def test_payload_without_a_schema_setting_is_text_with_its_numbers_as_they_are_written(
+    kafka: str, table: Bench
+) -> None:
+    name = f"t{uuid.uuid4().hex}"
+    make_topic(kafka, name, 1)
+    produce(kafka, name, [(0, None, f'{{"schema": null, "payload": {literal}}}') for literal, _ in EXACT])
+    run = _tolerant(table, kafka, name, value_converter="JsonConverter", source_metadata="")
+    run.wait(lambda: sum(run.rows) == len(EXACT))
+    with sqlite3.connect(table.output) as connection:
+        assert [t for (t,) in connection.execute("SELECT value FROM t ORDER BY rowid")] == [text for _, text in EXACT]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"source_metadata": "key, headers, offset"}, {"value_converter": "StringConverter"}],
+    ids=["default", "headers", "converter"],
+)
+def test_bytes_that_are_not_utf8_are_dead_letters_with_topic_partition_and_offset(
+    kafka: str, table: Bench, settings: dict[str, str]
+) -> None:
+    from confluent_kafka import Producer
+
+    name = f"t{uuid.uuid4().hex}"
+    make_topic(kafka, name, 1)
+    producer = Producer({"bootstrap.servers": kafka})
+    for value, key, header in (
+        (b"good", b"k", b"h"),
+        (b"a\xffb", b"k", b"h"),
+        (b"\xed\xa0\x80", None, None),
+        (None, b"k\xc3", b"h"),
+        (b"v", b"k", b"\xe9"),
+        (b"\xf0\x9f\x98\x80", b"", b""),
+    ):
+        producer.produce(name, value, key, headers=[("h", header)])
+    assert producer.flush(30) == 0
+    run = _tolerant(table, kafka, name, **settings)
+    with_headers = "headers" in settings.get("source_metadata", "")
+    bad = {1: "a\\xffb", 2: "\\xed\\xa0\\x80", 3: "", **({4: "v"} if with_headers else {})}
+    run.wait(lambda: sum(run.rows) == 6 - len(bad))
+    dead = _dead(table)
+    assert [(place, record) for _, place, record, _ in dead] == [
+        (f"{name}-0, offset {at}", record) for at, record in sorted(bad.items())
+    ]
+    assert all("is not UTF-8; allowed: " in reason for *_, reason in dead)
+    with sqlite3.connect(table.output) as connection:
+        values = [value for (value,) in connection.execute("SELECT value FROM t ORDER BY offset")]
+    assert values == ["good", *([] if with_headers else ["v"]), "\U0001f600"]
+
+
+@pytest.mark.parametrize(
+    "bad", [['{"a": 1}', "{", '{"schema": 1, "payload": 2}', '{"schema": 1, "payload": {"a": "x"}}']]
+)
+def test_record_that_is_not_json_with_schemas_is_a_dead_letter(kafka: str, table: Bench, bad: list[str]) -> None:
     """KIP-298: ``errors.tolerance=all`` covers the converters."""
     name = f"t{uuid.uuid4().hex}"
     make_topic(kafka, name, 1)
+    good = '{{"schema": null, "payload": {{"a": {n}}}}}'
     values = [good.format(n=1), *bad, good.format(n=2)]
     produce(kafka, name, [(0, "k", value) for value in values])
-    more: Any = {} if converter is None else {"value_converter": converter}
-    run = table.start(
-        1,
-        source="kafka",
-        source_bootstrap_servers=kafka,
-        source_topics=name,
-        source_schema="a INT",
-        source_metadata="offset",
-        errors_tolerance="all",
-        errors_deadletterqueue_name="dead",
-        **more,
-    )
+    more = {"source_schema": "a INT", "source_metadata": "offset", "value_converter": "JsonConverter"}
+    run = _tolerant(table, kafka, name, **more)
     run.wait(lambda: sum(run.rows) == 2)
     with sqlite3.connect(table.output) as connection:
         assert connection.execute("SELECT a, offset FROM t ORDER BY a").fetchall() == [(1, 0), (2, len(bad) + 1)]
-        found = connection.execute("SELECT stage, place, record, reason FROM dead ORDER BY place").fetchall()
+    found = _dead(table)
     assert [each[:3] for each in found] == [
         ("source", f"{name}-0, offset {n}", bad[n - 1]) for n in range(1, len(bad) + 1)
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import sqlite3
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,69 @@ def run(
 )
 def test_transform_changes_the_value(spark: None, settings: Row, first: Row) -> None:
     assert run(settings)[0] == first
+
+
+@pytest.mark.parametrize(
+    ("settings", "schema", "setting"),
+    [
+        ({"type": "ReplaceField", "renames": "id:name"}, SCHEMA, "renames"),
+        ({"type": "ReplaceField", "renames": "id:NAME"}, SCHEMA, "renames"),
+        ({"type": "ReplaceField", "renames": "id:x,amount:x"}, SCHEMA, "renames"),
+        ({"type": "InsertField", "static.field": "name", "static.value": "y"}, SCHEMA, "static.field"),
+        ({"type": "InsertField", "static.field": "Name?", "static.value": "y"}, SCHEMA, "static.field"),
+        ({"type": "InsertField", "offset.field": "value"}, RECORD, "offset.field"),
+        ({"type": "InsertField", "offset.field": "x", "topic.field": "x"}, RECORD, "offset.field"),
+        ({"type": "HoistField", "field": "topic"}, RECORD, "field"),
+        ({"type": "ValueToKey", "fields": "a"}, "a INT, key STRING", "type"),
+        ({"type": "Flatten", "delimiter": ""}, "ke STRUCT<y: INT>, value STRING, key STRING", "delimiter"),
+        ({"type": "ExtractField", "field": "s"}, "s STRUCT<topic: STRING>, topic STRING", "field"),
+    ],
+    ids=lambda value: value["type"] if isinstance(value, dict) else "",
+)
+def test_name_that_is_taken_is_an_error_and_no_value_is_lost(
+    spark: None, settings: Row, schema: str, setting: str
+) -> None:
+    metadata = METADATA - {"key"} if "a INT" in schema else METADATA
+    with pytest.raises(ConfigError, match=rf"^transforms\.t\.{setting.replace('.', chr(92) + '.')}: got "):
+        run(settings, [], schema, frozenset() if schema == SCHEMA else metadata)
+
+
+def test_names_may_be_exchanged_and_dropped_names_used_again(spark: None) -> None:
+    assert run({"type": "ReplaceField", "exclude": "amount,at", "renames": "id:name,name:id"})[0] == {
+        "name": 1,
+        "id": "ann",
+    }
+    assert run({"type": "ReplaceField", "exclude": "name,at,amount", "renames": "id:name"})[0] == {"name": 1}
+
+
+def test_mask_keeps_null(spark: None) -> None:
+    rows = run({"type": "MaskField", "fields": "name,amount,at"})
+    assert [(row["name"], row["amount"], row["at"] is None) for row in rows] == [
+        ("", 0.0, False),
+        ("", None, False),
+        (None, 0.0, True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "precision", "expected"),
+    [
+        (1700000000.25, "DOUBLE", "seconds", "2023-11-14T22:13:20.250000"),
+        (1700000000.1, "DOUBLE", "seconds", "2023-11-14T22:13:20.100000"),
+        (Decimal("1700000000.123456"), "DECIMAL(20,6)", "seconds", "2023-11-14T22:13:20.123456"),
+        (1700000000000.5, "DOUBLE", "milliseconds", "2023-11-14T22:13:20.000500"),
+        (-0.5, "DOUBLE", "seconds", "1969-12-31T23:59:59.500000"),
+        (-1, "BIGINT", "nanoseconds", "1969-12-31T23:59:59.999999"),
+        (1700000000123456789, "BIGINT", "nanoseconds", "2023-11-14T22:13:20.123456"),
+        (253402300799999, "BIGINT", "milliseconds", "9999-12-31T23:59:59.999000"),
+    ],
+)
+def test_timestamp_converter_keeps_fractions(
+    spark: None, value: object, kind: str, precision: str, expected: str
+) -> None:
+    settings = {"type": "TimestampConverter", "field": "t", "target.type": "Timestamp", "unix.precision": precision}
+    (row,) = run(settings, [(value,)], f"t {kind}")
+    assert row["t"] == datetime.datetime.fromisoformat(expected).replace(tzinfo=datetime.UTC)
 
 
 def test_timestamp_converter_reads_text_and_unix_time(spark: None) -> None:

@@ -111,12 +111,7 @@ class FileSettings(PluginSettings):
         if self.schema_drift == "evolve" and self.format == "text":
             raise ConfigError("source.schema.drift", "evolve", "nothing with source.format text")
         self._check_csv()
-        if self.timezone:
-            try:
-                zoneinfo.ZoneInfo(self.timezone)
-            except (ValueError, OSError, zoneinfo.ZoneInfoNotFoundError) as error:
-                allowed = "the name of a time zone, such as Europe/Berlin or UTC"
-                raise ConfigError("source.timezone", self.timezone, allowed) from error
+        check_timezone(self.timezone)
 
     @property
     def dialect(self) -> Dialect:
@@ -162,3 +157,17 @@ def _character(text: str) -> str:
 
 def _is_separator(text: str) -> bool:
     return len(text) == 1 and text.isascii() and not text.isalnum() and text not in "\r\n\0"
+
+
+def check_timezone(name: str) -> None:
+    """Check ``source.timezone``; an empty name is none.
+
+    Raises:
+        ConfigError: there is no such zone.
+    """
+    try:
+        if name:
+            zoneinfo.ZoneInfo(name)
+    except (ValueError, OSError, zoneinfo.ZoneInfoNotFoundError) as error:
+        allowed = "the name of a time zone, such as Europe/Berlin or UTC"
+        raise ConfigError("source.timezone", name, allowed) from error

@@ -13,6 +13,7 @@ import zoneinfo
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any, Final
 
 import pyarrow as pa
@@ -154,9 +155,10 @@ class JsonColumns:
 
     def _array(self, values: list[Any], types: set[type], column: Column, kind: pa.DataType) -> pa.Array:
         if column.type.startswith("DECIMAL"):
-            if not types <= {int, float, type(None)}:
+            if not types <= {int, float, Decimal, type(None)}:
                 raise TypeError(f"{column.name} is not {column.type}")
-            return pa.array(texts_of(values), pa.string()).cast(kind)
+            plain = [f"{each:f}" if isinstance(each, Decimal) else each for each in values]
+            return pa.array(texts_of(plain), pa.string()).cast(kind)
         if column.type == "STRING":
             if not types <= _TYPES["STRING"] | _NULL | {dict, list} | (_LITERALS if self.literals else frozenset()):
                 raise TypeError(f"{column.name} is not STRING")

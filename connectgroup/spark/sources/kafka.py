@@ -1,16 +1,20 @@
 """The source ``kafka``: the records of topics, by Spark's own Kafka source.
 
-A slice is a topic partition; its position is an offset. Task *i* of *n* reads the partitions whose number plus the
-topic's CRC-32 is *i* modulo *n*. The columns are those of Spark's Kafka source; with a schema, the record's value is
-parsed as JSON and its fields are columns. Partitions that are added while a task runs are read from its next start on;
-``task_layout`` restarts the tasks when that happens.
+A slice is a topic partition; its position is an offset, with the topic's id. Task *i* of *n* reads the partitions whose
+number plus the topic's CRC-32 is *i* modulo *n*. The columns are those of Spark's Kafka source; with a schema, the
+record's value is parsed as JSON and its fields are columns. Partitions that are added while a task runs are read from
+its next start on; ``task_layout`` restarts the tasks when that happens.
+
+An offset means nothing in another topic of the same name: one that was deleted and made anew has another id, and is an
+error. The ids are checked when a task starts, and for each batch between reading and committing it.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -19,14 +23,16 @@ from pydantic import Field
 from ...connector import Lag, LocalPath
 from ...dataplane.columns import Column, Columns, check_names, from_ddl
 from ...dataplane.errors import SourceError
-from ...dataplane.ownership import Range, ranges_between
+from ...dataplane.ownership import Position, Range, metadata_of, ranges_between
 from ...dataplane.source import BatchReader, Source, field_of, position_of
 from ...dataplane.transform import listed
 from ...errors import NO_VALUE, ConfigError
 from ...protocol.units import printable
 from ...topics import regex
 from ..converters import HEADERS_TYPE, ConverterSettings
+from ..errors import SparkError
 from ..kafka_client import admin, client_files, client_settings, kept_admin
+from .file_settings import check_timezone
 from .kafka_records import rows_of
 
 if TYPE_CHECKING:
@@ -40,6 +46,10 @@ _METADATA: Final = {
     "timestamp": "TIMESTAMP",
 }
 _HEADERS: Final = "headers"
+_NO_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
+"""What a broker without ids of topics returns: 16 zero bytes."""
+
+logger = logging.getLogger(__name__)
 
 
 class KafkaSourceSettings(ConverterSettings):
@@ -57,6 +67,11 @@ class KafkaSourceSettings(ConverterSettings):
         str | None,
         Field(alias="schema", description="fields of the value, a JSON object, as NAME TYPE, separated by commas"),
     ] = None
+    timezone: Annotated[
+        str,
+        Field(description="with a schema: the zone of timestamps without one, such as Europe/Berlin; by default they"
+              " are invalid"),
+    ] = ""  # fmt: skip
     metadata: Annotated[
         str | None,
         Field(description=f"columns of the record to read beside the value: {', '.join(_METADATA)} by default, none"
@@ -91,6 +106,7 @@ class KafkaSourceSettings(ConverterSettings):
         if self.topics_regex and find_spec("re2") is not None and (allowed := regex.violation(self.topics_regex)):
             raise ConfigError("source.topics.regex", printable(self.topics_regex), f"a regular expression in {allowed}")
         client_settings("source.client", self.client)
+        check_timezone(self.timezone)
         self.check_converters("source.")
         if self.schema_ is not None and self.value_form == "avro":
             raise ConfigError("source.schema", self.schema_, "nothing: the fields of the Avro schema are the columns")
@@ -100,17 +116,36 @@ class KafkaSourceSettings(ConverterSettings):
 
 
 class KafkaSource(Source):
-    """The records of topics. A slice is a topic partition; with a schema, the fields of the JSON value are columns.
-    With ``errors.tolerance=all``, a record that the converters cannot read is a dead letter.
+    """The records of topics. A slice is a topic partition; with a schema, the fields of the JSON value are columns, by
+    the rules of the source ``files``: a field that is missing is null; a value of another type, a name in other case,
+    an empty value, text after the object and bytes that are not UTF-8 are errors; other fields are ignored. A column
+    STRING has a number as it is written, an object or an array as JSON; FLOAT and DOUBLE also take the texts NaN,
+    Infinity and -Infinity. With ``errors.tolerance=all``, a record that cannot be read is a dead letter. The offsets
+    belong to the topic's id: if a topic was deleted and made anew, or retention has deleted records that were not read,
+    the tasks fail with an error that names it, until the connector's offsets are reset or altered.
     """
 
     Settings = KafkaSourceSettings
     reads_remotely = True
     metadata = frozenset({*_METADATA, _HEADERS})
 
-    def __init__(self, settings: KafkaSourceSettings, partitions: Mapping[str, int], *, task: int, tasks: int) -> None:
-        """Store the arguments; ``partitions`` is the number of partitions of each topic."""
+    def __init__(
+        self,
+        settings: KafkaSourceSettings,
+        partitions: Mapping[str, int],
+        *,
+        task: int,
+        tasks: int,
+        ids: Mapping[str, str] | None = None,
+    ) -> None:
+        """Store the arguments.
+
+        Args:
+            partitions: the number of partitions of each topic.
+            ids: the id of each topic; none from a broker that has none.
+        """
         self._settings = settings
+        self._ids = dict(ids or {})
         self._task, self._tasks = task, tasks
         self._partitions = partitions
         self._first_ends: dict[str, int] = {}
@@ -128,12 +163,15 @@ class KafkaSource(Source):
 
     @classmethod
     def create(cls, settings: KafkaSourceSettings, *, task: int, tasks: int) -> KafkaSource:
-        return cls(settings, partitions_of(settings), task=task, tasks=tasks)
+        partitions = partitions_of(settings)
+        return cls(settings, partitions, task=task, tasks=tasks, ids=topic_ids(settings, partitions))
 
     @classmethod
     def task_layout(cls, settings: KafkaSourceSettings) -> str:
-        """Return the topics and their numbers of partitions."""
-        return ",".join(f"{topic}:{count}" for topic, count in sorted(partitions_of(settings).items()))
+        """Return the topics, their numbers of partitions and their ids."""
+        partitions = partitions_of(settings)
+        ids = topic_ids(settings, partitions)
+        return ",".join(f"{topic}:{count}:{ids.get(topic, '')}" for topic, count in sorted(partitions.items()))
 
     @classmethod
     def partition_of(cls, slice_name: str, position: int) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -163,6 +201,7 @@ class KafkaSource(Source):
     def stream(self, session: SparkSession, positions: Mapping[str, int]) -> DataFrame:
         from ..jars import add_kafka
 
+        self.check_positions(positions)
         add_kafka(session)
         mine = {
             topic: [n for n in range(count) if self.owns(f"{topic}-{n}")] for topic, count in self._partitions.items()
@@ -174,7 +213,7 @@ class KafkaSource(Source):
             )  # fmt: skip
         beginning = -2 if self._settings.starting_offsets == "earliest" else -1
         starts = {
-            topic: {str(n): positions.get(f"{topic}-{n}", beginning) for n in numbers}
+            topic: {str(n): int(positions.get(f"{topic}-{n}", beginning)) for n in numbers}
             for topic, numbers in mine.items()
         }
         records = (
@@ -188,6 +227,7 @@ class KafkaSource(Source):
         return self.rows_of(records)
 
     def batches(self, positions: Mapping[str, int]) -> BatchReader:
+        self.check_positions(positions)
         return KafkaBatches(self, self._settings, self._mine())
 
     @property
@@ -209,12 +249,80 @@ class KafkaSource(Source):
         """Return the columns of the source from what Spark's Kafka source reads."""
         fields = _fields(self._settings)
         metadata = self.columns[len(fields) or 1 :]
-        return rows_of(records, self._settings, fields, metadata, tolerant=self._is_tolerant)
+        timezone = self._settings.timezone
+        return rows_of(records, self._settings, fields, metadata, tolerant=self._is_tolerant, timezone=timezone)
 
     def positions(self, offset: Any) -> dict[str, int]:
         if not isinstance(offset, dict) or not all(isinstance(inner, dict) for inner in offset.values()):
             return {} if not self._has_partitions() else super().positions(None)
-        return {f"{topic}-{n}": position for topic, inner in offset.items() for n, position in inner.items()}
+        return {
+            f"{topic}-{n}": self.position(topic, position)
+            for topic, inner in offset.items()
+            for n, position in inner.items()
+        }
+
+    def position(self, topic: str, offset: int) -> int:
+        """Return an offset as a position: with the id of its topic."""
+        topic_id = self._ids.get(topic, "")
+        return Position(offset, topic_id) if topic_id else offset
+
+    def check_read(self, ranges: Sequence[Range]) -> None:
+        # An id never returns: as the topic has its id now, all that was read until now is from it.
+        topics = {self.topic_of(each.slice) for each in ranges} & self._ids.keys()
+        found = topic_ids(self._settings, topics)
+        for topic in sorted(topics):
+            if found.get(topic) != self._ids[topic]:
+                raise self._made_anew(topic, self._ids[topic], found.get(topic, ""))
+
+    def check_positions(self, positions: Mapping[str, int]) -> None:
+        """Check that reading can continue at these positions.
+
+        Raises:
+            SourceError: a topic is not the one that was read, records that were not read are deleted, or a position is
+                behind the end; or the cluster does not answer.
+        """
+        mine = set(self._mine())
+        known = [(topic, n) for topic, n in mine if f"{topic}-{n}" in positions]
+        ids = topic_ids(self._settings, {topic for topic, _ in known})
+        for topic, n in sorted(known):
+            read = metadata_of(positions[f"{topic}-{n}"])
+            if read and ids.get(topic) and ids[topic] != read:
+                raise self._made_anew(topic, read, ids[topic])
+        begins = offsets_of(self._settings, known, latest=False)
+        ends = offsets_of(self._settings, known, latest=True)
+        where = f"Kafka {self._settings.bootstrap_servers}"
+        for topic, n in sorted(known):
+            name = f"{topic}-{n}"
+            at = int(positions[name])
+            if at < begins[name]:
+                raise SourceError(
+                    f"{where}: topic {topic}, partition {n}: the records from offset {at} to {begins[name] - 1} were"
+                    " deleted before they were read (retention.ms, retention.bytes); allowed: the connector's offset"
+                    f" of this partition altered to kafka_offset {begins[name]}, to go on without them"
+                )
+            if at > ends[name]:
+                raise SourceError(
+                    f"{where}: topic {topic}, partition {n}: was read to offset {at} and ends at {ends[name]}: it has"
+                    " lost records, or was made anew; allowed: the connector's offset of this partition altered to"
+                    f" {ends[name]} or less, or its offsets reset"
+                )
+
+    def explained(self, error: BaseException, positions: Mapping[str, int]) -> BaseException:
+        if isinstance(error, SparkError):
+            try:
+                self.check_positions(positions)
+            except SourceError as found:
+                return found
+            except Exception as unknown:
+                logger.debug("%s: not looked for the cause: %s", self.description, unknown)
+        return error
+
+    def _made_anew(self, topic: str, read: str, found: str) -> SourceError:
+        return SourceError(
+            f"Kafka {self._settings.bootstrap_servers}: topic {topic} was deleted and made anew: its id is"
+            f" {found or 'none'}, and {read} was read; allowed: the connector's offsets reset, to read the new topic"
+            " from its beginning, or another name of the connector"
+        )
 
     def ranges(self, start: Mapping[str, int], end: Mapping[str, int]) -> Sequence[Range]:
         return list(ranges_between(start, end))
@@ -267,7 +375,9 @@ class KafkaBatches(BatchReader):
         for name, last in ends.items():
             first = start.get(name, self._first.get(name, 0))
             if last > first:
-                end[name] = min(last, first + most)
+                end[name] = self._source.position(name.rpartition("-")[0], min(last, first + most))
+            elif last < first:
+                self._source.check_positions(start)
         return end
 
     def read(self, session: SparkSession, ranges: Sequence[Range]) -> DataFrame:
@@ -315,6 +425,32 @@ def partitions_of(settings: KafkaSourceSettings) -> dict[str, int]:
         if name not in found or not found[name].partitions:
             raise SourceError(f"Kafka {settings.bootstrap_servers}: topic {name} does not exist; allowed: a topic")
     return {name: len(found[name].partitions) for name in wanted}
+
+
+def topic_ids(settings: KafkaSourceSettings, topics: Collection[str]) -> dict[str, str]:
+    """Return the id of each topic that exists; none from a broker that has no ids.
+
+    Raises:
+        SourceError: the cluster does not answer.
+    """
+    if not topics:
+        return {}
+    from confluent_kafka import KafkaError, KafkaException, TopicCollection
+
+    client = kept_admin(settings.bootstrap_servers, settings.client)
+    ids = {}
+    try:
+        for name, found in client.describe_topics(TopicCollection(sorted(topics)), request_timeout=10).items():
+            try:
+                topic_id = str(found.result(15).topic_id)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise
+            else:
+                ids[name] = "" if topic_id == _NO_ID else topic_id
+    except (KafkaException, TimeoutError) as error:
+        raise SourceError(f"Kafka {settings.bootstrap_servers}: {error}; allowed: a cluster that answers") from error
+    return {name: topic_id for name, topic_id in ids.items() if topic_id}
 
 
 def offsets_of(settings: KafkaSourceSettings, partitions: Sequence[tuple[str, int]], *, latest: bool) -> dict[str, int]:

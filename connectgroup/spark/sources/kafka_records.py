@@ -1,37 +1,51 @@
-"""Reads the records of Spark's Kafka source as rows: converters, the fields of JSON values, metadata and headers."""
+"""Reads the records of Spark's Kafka source as rows: converters, the fields of values, metadata and headers.
+
+Java hands on keys, headers and values that are texts or bytes. Python code parses JSON and Avro (``KafkaValues``), as
+it parses the lines of files: what is no value for its column is an error, never null and never another value.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import base64
+import decimal
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
-from ...dataplane.columns import Columns
-from ...dataplane.dead_letters import ERROR_COLUMN
-from ..avro import Fields
+from ...dataplane.columns import Column as FieldColumn, Columns, to_arrow, to_ddl
+from ...dataplane.dead_letters import ERROR_COLUMN, PLACE_COLUMN, error_text
+from ...dataplane.errors import SourceError
+from ..avro import Codec
 from ..converters import HEADERS_TYPE, ConverterSettings
+from .json_values import FAULTS, JsonColumns, check_case, loads, objects_of, texts_of
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import Column, DataFrame
 
-_BAD: Final = "connectgroup_bad"
-_MODES: Final = {
-    False: {"mode": "FAILFAST"},
-    True: {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _BAD},
-}
-"""By whether bad records are tolerated. A value that is no JSON object of the schema is an error or a bad record, never
-a row of nulls."""
-_WRITTEN: Final = {"TIMESTAMP": "BIGINT", "DATE": "INT"}
-"""Types of the logical types in JSON with schemas."""
+_VALUE: Final = "connectgroup_value"
+_KEY: Final = "connectgroup_key"
+_PLACE: Final = ("topic", "partition", "offset")
 _NO_SCHEMA: Final = (
     "the {name} is not an object of schema and payload; allowed: what JsonConverter writes with schemas, or"
     " {name}.converter.schemas.enable=false"
 )
-_SOURCE_ERROR: Final = "connectgroup.dataplane.errors.SourceError: "
+_NOT_UTF8: Final = "the {name} is not UTF-8; allowed: UTF-8 text, or ByteArrayConverter"
 _AVRO: Final = "allowed: values of value.converter.avro.schema in its encoding, or errors.tolerance=all"
-_NOT_THE_FIELDS: Final = "the value is not JSON with the fields of source.schema"
+_NOT_THE_FIELDS: Final = "the value is not JSON with the fields of source.schema: "
+_SOURCE_ERROR: Final = "connectgroup.dataplane.errors.SourceError: "
+_NOTHING: Final[Mapping[str, Any]] = {}
 
 
 def rows_of(
-    records: DataFrame, settings: ConverterSettings, fields: Columns, metadata: Columns, *, tolerant: bool = False
+    records: DataFrame,
+    settings: ConverterSettings,
+    fields: Columns,
+    metadata: Columns,
+    *,
+    tolerant: bool,
+    timezone: str,
 ) -> DataFrame:
     """Return the columns of a source of Kafka.
 
@@ -41,81 +55,73 @@ def rows_of(
         fields: the fields of the value; none: the value is the column ``value``.
         metadata: the other columns.
         tolerant: whether a record that the converters cannot read is a row with an error (``dead_letters``).
+        timezone: the zone of timestamps without one in JSON; empty: they are an error.
     """
     from pyspark.sql import functions as F
 
     problems: list[Column] = []
 
-    def checked(text: Column, name: str) -> Column:
-        if not tolerant:
-            return _checked(text, name)
-        problems.append(F.when(~_is_with_schema(text), F.lit(_NO_SCHEMA.format(name=name))))
-        return text
+    def text(name: str, is_valid: Callable[[Column], Column], kind: str = "string") -> Column:
+        """A text, or the error of its record."""
+        read = F.col(name).cast(kind)
+        reason = F.lit(_NOT_UTF8.format(name=name))
+        bad = ~F.coalesce(is_valid(F.col(name)), F.lit(True))
+        if tolerant:
+            problems.append(F.when(bad, reason))
+            return read
+        error = F.concat(F.lit(_SOURCE_ERROR), _place(), F.lit(": "), reason, F.lit("\n"))
+        return F.when(bad, F.raise_error(error).cast(kind)).otherwise(read)
 
-    chosen = []
+    value_schemas = settings.value_form == "json" and settings.value_converter_schemas_enable
+    key_schemas = settings.key_form == "json" and settings.key_converter_schemas_enable
+    key_schemas = key_schemas and "key" in {column.name for column in metadata}
+    in_python = bool(fields) or value_schemas or key_schemas
+    chosen: dict[str, Column] = {}
+    if not fields and not value_schemas:
+        is_text = settings.value_form != "bytes"
+        chosen["value"] = text("value", _is_utf8) if is_text else F.col("value")
     for column in metadata:
-        if column.name == "key":
-            key = F.col("key") if settings.key_form == "bytes" else F.col("key").cast("string")
-            with_schema = settings.key_form == "json" and settings.key_converter_schemas_enable
-            chosen.append((_payload(checked(key, "key")) if with_schema else key).alias("key"))
+        if column.name == "key" and not key_schemas:
+            is_text = settings.key_form != "bytes"
+            chosen["key"] = text("key", _is_utf8) if is_text else F.col("key")
         elif column.name == "headers":
-            chosen.append(F.col("headers").cast(HEADERS_TYPE.format(settings.header_type)).alias("headers"))
-        else:
-            chosen.append(F.col(column.name))
-    with_schema = settings.value_form == "json" and settings.value_converter_schemas_enable
-    is_binary = settings.value_form in ("bytes", "avro")
-    value = F.col("value") if is_binary else F.col("value").cast("string")
-    if with_schema:
-        value = checked(value, "value")
-    if not fields:
-        values = [(_payload(value) if with_schema else value).alias("value")]
-    elif settings.value_form == "avro":
-        ddl = ", ".join(f"`{field.name}` {field.type}" for field in fields)
-        decode = F.udf(Fields(settings.avro("source."), tuple(f.name for f in fields)), f"{ddl}, {_BAD} STRING")
-        records = records.withColumn("connectgroup_value", decode(value))
-        parsed = F.col("connectgroup_value")
-        problem = F.when(parsed[_BAD].isNotNull(), parsed[_BAD])
-        if tolerant:
-            problems.append(problem)
-            values = [parsed[f.name].alias(f.name) for f in fields]
-        else:
-            error = F.concat(F.lit(_SOURCE_ERROR), _place(), F.lit(": "), problem, F.lit(f"; {_AVRO}\n"))
-            # Whatever columns are read, a bad record is an error.
-            checked_value = F.when(problem.isNull(), parsed).otherwise(F.raise_error(error).cast(f"{_struct(ddl)}"))
-            values = [checked_value[f.name].alias(f.name) for f in fields]
-    else:
-        types = [(f, _WRITTEN.get(f.type, f.type) if with_schema else f.type) for f in fields]
-        ddl = ", ".join(f"`{field.name.replace('`', '``')}` {kind}" for field, kind in types)
-        whole = (f"payload STRUCT<{ddl}>" if with_schema else ddl) + (f", {_BAD} STRING" if tolerant else "")
-        records = records.withColumn("connectgroup_value", F.from_json(value, whole, _MODES[tolerant]))
-        parsed = F.col("connectgroup_value")
-        if tolerant:
-            problems.append(F.when(parsed[_BAD].isNotNull(), F.lit(_NOT_THE_FIELDS)))
-        inner = parsed["payload"] if with_schema else parsed
-        values = [_typed(inner[f.name], f.type, with_schema).alias(f.name) for f in fields]
-    if not problems:
-        return records.select([*values, *chosen])
-    record = F.base64(F.col("value")) if settings.value_form == "avro" else F.col("value").cast("string")
-    return records.select([*values, *chosen, _error(F.coalesce(*problems), record).alias(ERROR_COLUMN)])
+            kind = HEADERS_TYPE.format(settings.header_type)
+            is_text = settings.header_type == "STRING"
+            chosen["headers"] = text("headers", _are_utf8, kind) if is_text else F.col("headers").cast(kind)
+        elif column.name != "key":
+            chosen[column.name] = F.col(column.name)
+    selected = [column.alias(name) for name, column in chosen.items()]
+    problem = F.coalesce(*problems) if problems else F.lit(None).cast("string")
+    if not in_python:
+        if not tolerant:
+            return records.select(selected)
+        return records.select([*selected, _place().alias(PLACE_COLUMN), _error(problem).alias(ERROR_COLUMN)])
+    values = KafkaValues(
+        fields=fields,
+        metadata=metadata,
+        codec=settings.avro("source.") if settings.value_form == "avro" else None,
+        value_schemas=value_schemas,
+        key_schemas=key_schemas,
+        tolerant=tolerant,
+        timezone=timezone,
+    )
+    raw = {_VALUE: F.col("value"), **({_KEY: F.col("key")} if key_schemas else {})}
+    raw |= {f"connectgroup_{name}": F.col(name) for name in _PLACE}
+    with_raw = [*selected, *(column.alias(name) for name, column in raw.items())]
+    with_error = [_error(problem).alias(ERROR_COLUMN)] if tolerant else []
+    return records.select([*with_raw, *with_error]).mapInArrow(values, values.ddl)
 
 
-def _struct(ddl: str) -> str:
-    return f"STRUCT<{ddl}, {_BAD}: STRING>"
-
-
-def _error(reason: Column, record: Column) -> Column:
-    """Return the value of ``ERROR_COLUMN``, as ``dead_letters.error_text`` does; null without a reason."""
+def _is_utf8(value: Column) -> Column:
     from pyspark.sql import functions as F
 
-    context = F.to_json(
-        F.struct(
-            F.lit("source").alias("stage"),
-            _place().alias("place"),
-            reason.alias("reason"),
-            F.coalesce(record, F.lit("")).alias("record"),
-        )
-    )
-    return F.when(reason.isNotNull(), context)
+    return F.is_valid_utf8(value.cast("string"))
+
+
+def _are_utf8(headers: Column) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.forall(headers, lambda each: F.coalesce(_is_utf8(each["value"]), F.lit(True)) & _is_utf8(each["key"]))
 
 
 def _place() -> Column:
@@ -124,34 +130,253 @@ def _place() -> Column:
     return F.concat(F.col("topic"), F.lit("-"), F.col("partition"), F.lit(", offset "), F.col("offset"))
 
 
-def _typed(value: Column, kind: str, with_schema: bool) -> Column:
-    """Return a field; the logical types of JSON with schemas are numbers."""
+def _error(reason: Column) -> Column:
+    """Return the value of ``ERROR_COLUMN``; null without a reason. The record may be no text, and is in base64."""
     from pyspark.sql import functions as F
 
-    if with_schema and kind == "TIMESTAMP":
-        return F.timestamp_millis(value)
-    return F.date_from_unix_date(value) if with_schema and kind == "DATE" else value
+    context = F.to_json(
+        F.struct(
+            F.lit("source").alias("stage"),
+            _place().alias("place"),
+            reason.alias("reason"),
+            F.coalesce(F.base64(F.col("value")), F.lit("")).alias("base64"),
+        )
+    )
+    return F.when(reason.isNotNull(), context)
 
 
-def _payload(text: Column) -> Column:
-    """Return the payload of JSON with schemas: a text as it is, everything else as JSON."""
-    from pyspark.sql import functions as F
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaValues:
+    """Parses the values of records, and keys that are JSON with schemas; a function for Spark's ``mapInArrow``.
 
-    return F.get_json_object(text, "$.payload")
+    Attributes:
+        fields: the fields of the value; none: its payload is the column ``value``.
+        metadata: the other columns.
+        codec: reads Avro; None: values are JSON.
+        value_schemas, key_schemas: whether value and key are JSON with schemas.
+        tolerant, timezone: see ``rows_of``.
+    """
+
+    fields: Columns
+    metadata: Columns
+    codec: Codec | None
+    value_schemas: bool
+    key_schemas: bool
+    tolerant: bool
+    timezone: str
+
+    @property
+    def ddl(self) -> str:
+        """The columns of the rows, as Spark's DDL."""
+        columns = [*(self.fields or (FieldColumn("value", "STRING"),)), *self.metadata]
+        if self.tolerant:
+            columns += [FieldColumn(PLACE_COLUMN, "STRING"), FieldColumn(ERROR_COLUMN, "STRING")]
+        return to_ddl(tuple(columns))
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if batch.num_rows:
+                yield self.rows(batch)
+
+    def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows of some records.
+
+        Raises:
+            SourceError: a record cannot be read, and errors are not tolerated.
+        """
+        import pyarrow as pa
+
+        values, errors = batch.column(_VALUE).to_pylist(), dict[int, str]()
+        if self.fields or self.value_schemas:
+            arrays = self._read(values, errors, self._fields if self.fields else _payloads("value"))
+        else:
+            arrays = [batch.column("value")]
+        names = [column.name for column in self.fields] or ["value"]
+        for column in self.metadata:
+            names.append(column.name)
+            if column.name == "key" and self.key_schemas:
+                arrays += self._read(batch.column(_KEY).to_pylist(), errors, _payloads("key"))
+            else:
+                arrays.append(batch.column(column.name))
+        if errors and not self.tolerant:
+            at = min(errors)
+            raise SourceError(f"{_places(batch.slice(at, 1))[0].as_py()}: {errors[at]}")
+        if self.tolerant:
+            places = _places(batch)
+            found = batch.column(ERROR_COLUMN)
+            if errors:
+                texts = found.to_pylist()
+                for at, reason in errors.items():
+                    record = self._shown(values[at] or b"")
+                    texts[at] = error_text(place=places[at].as_py(), reason=reason, record=record)
+                found = pa.array(texts, pa.string())
+            names += [PLACE_COLUMN, ERROR_COLUMN]
+            arrays += [places, found]
+        return pa.RecordBatch.from_arrays(arrays, names=names)
+
+    def _read(
+        self,
+        values: Sequence[bytes | None],
+        errors: dict[int, str],
+        parse: Callable[[Sequence[bytes | None]], list[pa.Array]],
+    ) -> list[pa.Array]:
+        """Return the columns of all values. One that cannot be parsed is null; its reason is added to ``errors``."""
+        import pyarrow as pa
+
+        def read(start: int, end: int) -> list[list[pa.Array]]:
+            try:
+                return [parse(values[start:end])]
+            except FAULTS as error:
+                if end - start > 1:
+                    middle = (start + end) // 2
+                    return [*read(start, middle), *read(middle, end)]
+                errors.setdefault(start, self._explained(values[start] or b"", error))
+                return [parse([None])]
+
+        parts = read(0, len(values))
+        return parts[0] if len(parts) == 1 else [pa.concat_arrays(each) for each in zip(*parts, strict=True)]
+
+    def _fields(self, values: Sequence[bytes | None]) -> list[pa.Array]:
+        """Return the fields of values; all are null for a null value."""
+        import pyarrow as pa
+
+        present = [value for value in values if value is not None]
+        if self.codec is not None:
+            found = iter([self.codec.decode(value) for value in present])
+        elif self.value_schemas:
+            return self._fields_of_payloads(values)
+        else:
+            found = iter(objects_of(present))
+        rows = [_NOTHING if value is None else next(found) for value in values]
+        if self.codec is not None:
+            schema = to_arrow(self.fields)
+            return [pa.array([row.get(field.name) for row in rows], field.type) for field in schema]
+        check_case(rows, frozenset(column.name for column in self.fields))
+
+        def again() -> list[Mapping[str, Any]]:
+            exact = iter(objects_of(present, exact=True))
+            return [_NOTHING if value is None else next(exact) for value in values]
+
+        return self._json.arrays(rows, again)
+
+    @property
+    def _json(self) -> JsonColumns:
+        return JsonColumns(columns=self.fields, timezone=self.timezone, literals=True)
+
+    @property
+    def _written(self) -> JsonColumns:
+        """The fields as JsonConverter writes them with schemas: dates and times are numbers."""
+        kinds = {"TIMESTAMP": "BIGINT", "DATE": "BIGINT"}
+        columns = tuple(FieldColumn(each.name, kinds.get(each.type, each.type)) for each in self.fields)
+        return JsonColumns(columns=columns, timezone=self.timezone, literals=True)
+
+    def _fields_of_payloads(self, values: Sequence[bytes | None]) -> list[pa.Array]:
+        """Return the fields of JSON with schemas: dates, times and decimals are as Kafka Connect writes them."""
+        import pyarrow as pa
+
+        present = [value for value in values if value is not None]
+
+        def payloads(*, exact: bool) -> list[Mapping[str, Any]]:
+            found = iter(objects_of(present, exact=exact))
+            wholes = [None if value is None else next(found) for value in values]
+            rows = []
+            for whole in wholes:
+                payload = _NOTHING if whole is None else _payload(whole)
+                if not isinstance(payload, dict) and payload is not None and payload is not _NOTHING:
+                    raise _NoSchema
+                rows.append(self._plain(payload or _NOTHING, (whole or _NOTHING).get("schema")))
+            return rows
+
+        rows = payloads(exact=False)
+        check_case(rows, frozenset(column.name for column in self.fields))
+        arrays = self._written.arrays(rows, lambda: payloads(exact=True))
+        for at, column in enumerate(self.fields):
+            if column.type == "TIMESTAMP":
+                arrays[at] = arrays[at].cast(pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC"))
+            elif column.type == "DATE":
+                arrays[at] = arrays[at].cast(pa.int32()).cast(pa.date32())
+        return arrays
+
+    def _plain(self, payload: Mapping[str, Any], schema: Any) -> Mapping[str, Any]:
+        """Return a payload in which decimals are texts of numbers, not the bytes of their unscaled values."""
+        names = [column.name for column in self.fields if column.type.startswith("DECIMAL")]
+        if not names or not payload:
+            return payload
+        kinds = {each.get("field"): each for each in (schema or {}).get("fields", ()) if isinstance(each, dict)}
+        return {**payload, **{name: _number(payload.get(name), kinds.get(name, {})) for name in names}}
+
+    def _shown(self, value: bytes) -> str:
+        if self.codec is not None:
+            return base64.b64encode(value).decode()
+        return value.decode(errors="backslashreplace")
+
+    def _explained(self, value: bytes, error: BaseException) -> str:
+        """Return why a record cannot be read, and what is allowed."""
+        if isinstance(error, _NoSchema):
+            return _NO_SCHEMA.format(name=error.name)
+        if self.codec is not None:
+            return f"{error}; {_AVRO}"
+        try:
+            text = value.decode()
+        except UnicodeDecodeError as wrong:
+            return f"byte {wrong.start + 1} of the value is not UTF-8; allowed: UTF-8 text"
+        if not self.value_schemas:
+            return _NOT_THE_FIELDS + self._json.explain(text)
+        try:
+            payload = _payload(loads(text))
+        except (ValueError, RecursionError, AttributeError):
+            return _NO_SCHEMA.format(name="value")
+        return _NOT_THE_FIELDS + self._written.explain(json.dumps(payload))
 
 
-def _is_with_schema(text: Column) -> Column:
-    """Whether a text is JSON with schemas, or null."""
-    from pyspark.sql import functions as F
+class _NoSchema(ValueError):
+    """JSON without schemas.
 
-    keys = F.sort_array(F.json_object_keys(text))
-    return text.isNull() | F.coalesce(keys == F.array(F.lit("payload"), F.lit("schema")), F.lit(False))
+    Attributes:
+        name: of the part of the record.
+    """
+
+    def __init__(self, name: str = "value") -> None:
+        super().__init__(name)
+        self.name = name
 
 
-def _checked(text: Column, name: str) -> Column:
-    """Return JSON with schemas; anything else is an error, never a row of nulls."""
-    from pyspark.sql import functions as F
+def _payload(whole: Mapping[str, Any], name: str = "value") -> Any:
+    if whole.keys() != {"schema", "payload"}:
+        raise _NoSchema(name)
+    return whole["payload"]
 
-    reason = F.lit(f": {_NO_SCHEMA.format(name=name)}\n")
-    error = F.concat(F.lit(_SOURCE_ERROR), _place(), reason)
-    return F.when(_is_with_schema(text), text).otherwise(F.raise_error(error).cast("string"))
+
+def _payloads(name: str) -> Callable[[Sequence[bytes | None]], list[pa.Array]]:
+    """Return what parses keys or values of JSON with schemas into texts: a text as it is, everything else as JSON."""
+
+    def parse(values: Sequence[bytes | None]) -> list[pa.Array]:
+        import pyarrow as pa
+
+        present = [value for value in values if value is not None]
+        try:
+            found = iter(texts_of(_payload(whole, name) for whole in objects_of(present, exact=True)))
+        except (ValueError, RecursionError) as error:
+            raise _NoSchema(name) from error
+        return [pa.array([None if value is None else next(found) for value in values], pa.string())]
+
+    return parse
+
+
+def _number(value: Any, schema: Mapping[str, Any]) -> Any:
+    """Return a decimal of Kafka Connect; a number as it is."""
+    if not isinstance(value, str) or schema.get("type") != "bytes":
+        return value
+    scale = int(schema.get("parameters", {}).get("scale", 0))
+    unscaled = int.from_bytes(base64.b64decode(value, validate=True), "big", signed=True)
+    return decimal.Decimal(unscaled).scaleb(-scale, decimal.Context(prec=200))
+
+
+def _places(batch: pa.RecordBatch) -> pa.Array:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    topic, partition, offset = (batch.column(f"connectgroup_{name}") for name in _PLACE)
+    return pc.binary_join_element_wise(
+        topic, "-", partition.cast(pa.string()), ", offset ", offset.cast(pa.string()), ""
+    )

@@ -22,6 +22,20 @@ def unchanged(frame: DataFrame) -> dict[str, Column]:
     return {name: frame[quoted(name)] for name in frame.columns}
 
 
+def add(columns: dict[str, Column], name: str, column: Column, setting: str) -> None:
+    """Add a column that the rows do not have.
+
+    Args:
+        setting: the setting that names it, for the error.
+
+    Raises:
+        ConfigError: they have it; Spark and databases do not distinguish a from A.
+    """
+    if name.lower() in {known.lower() for known in columns}:
+        raise ConfigError(setting, name, f"a name that is not one of the columns {', '.join(columns)}")
+    columns[name] = column
+
+
 class InsertFieldSettings(PluginSettings):
     """Settings of ``InsertField``. At least one field must be named."""
 
@@ -34,7 +48,7 @@ class InsertFieldSettings(PluginSettings):
 
 
 class InsertField(RowTransform):
-    """Adds record metadata or a constant text as fields.
+    """Adds record metadata or a constant text as fields. A field that the rows have already is an error.
 
     Topic, partition, offset and timestamp come from the columns of these names, which Kafka records have.
     """
@@ -64,9 +78,9 @@ class InsertField(RowTransform):
         columns = unchanged(frame)
         for source, field in self._copies.items():
             self.require(frame, f"{source}.field", [source])
-            columns[field] = frame[quoted(source)]
+            add(columns, field, frame[quoted(source)], f"{self.place.prefix}{source}.field")
         if self._static is not None:
-            columns[self._static] = F.lit(self.settings.static_value)
+            add(columns, self._static, F.lit(self.settings.static_value), f"{self.place.prefix}static.field")
         return columns
 
 
@@ -79,7 +93,9 @@ class ReplaceFieldSettings(PluginSettings):
 
 
 class ReplaceField(RowTransform):
-    """Keeps, drops and renames fields. A field that does not exist is ignored, as in Kafka Connect."""
+    """Keeps, drops and renames fields. A field that does not exist is ignored, as in Kafka Connect; a new name that
+    another field has is an error.
+    """
 
     Settings = ReplaceFieldSettings
 
@@ -89,11 +105,11 @@ class ReplaceField(RowTransform):
         self._renames = parse_pairs(f"{place.prefix}renames", settings.renames, "pairs old:new, separated by commas")
 
     def select(self, frame: DataFrame) -> Mapping[str, Column]:
-        columns = {}
+        columns: dict[str, Column] = {}
         for name, column in unchanged(frame).items():
             kept = name not in self._exclude and (not self._include or name in self._include)
             if kept or name in self.place.metadata - self._exclude:
-                columns[self._renames.get(name, name)] = column
+                add(columns, self._renames.get(name, name), column, f"{self.place.prefix}renames")
         if not columns:
             raise ConfigError(f"{self.place.prefix}include", self.settings.include, "at least one field to keep")
         return columns
@@ -109,7 +125,7 @@ class MaskFieldSettings(PluginSettings):
 
 
 class MaskField(RowTransform):
-    """Replaces fields by the zero of their type, or by ``replacement``."""
+    """Replaces fields by the zero of their type, or by ``replacement``. Null stays null."""
 
     Settings = MaskFieldSettings
 
@@ -117,7 +133,12 @@ class MaskField(RowTransform):
         names = listed(self.settings.fields_)
         self.require(frame, "fields", names)
         types = {field.name: field.dataType for field in frame.schema.fields}
-        return unchanged(frame) | {name: self._mask(name, types[name]) for name in dict.fromkeys(names)}
+        return unchanged(frame) | {name: self._masked(frame, name, types[name]) for name in dict.fromkeys(names)}
+
+    def _masked(self, frame: DataFrame, name: str, kind: T.DataType) -> Column:
+        from pyspark.sql import functions as F
+
+        return F.when(frame[quoted(name)].isNotNull(), self._mask(name, kind)).otherwise(F.lit(None).cast(kind))
 
     def _mask(self, name: str, kind: T.DataType) -> Column:
         from pyspark.sql import functions as F, types as T
@@ -153,9 +174,11 @@ class HoistField(RowTransform):
     def select(self, frame: DataFrame) -> Mapping[str, Column]:
         from pyspark.sql import functions as F
 
-        columns = unchanged(frame)
-        metadata = {name: columns.pop(name) for name in frame.columns if name in self.place.metadata}
-        return {self.settings.field: F.struct(*(column.alias(name) for name, column in columns.items()))} | metadata
+        value = unchanged(frame)
+        columns = {name: value.pop(name) for name in frame.columns if name in self.place.metadata}
+        hoisted = F.struct(*(column.alias(name) for name, column in value.items()))
+        add(columns, self.settings.field, hoisted, f"{self.place.prefix}field")
+        return {self.settings.field: columns.pop(self.settings.field)} | columns
 
 
 class ExtractField(RowTransform):
@@ -170,9 +193,12 @@ class ExtractField(RowTransform):
         self.require(frame, "field", [field])
         kind, column = frame.schema[field].dataType, frame[quoted(field)]
         metadata = {name: frame[quoted(name)] for name in frame.columns if name in self.place.metadata - {field}}
-        if isinstance(kind, T.StructType):
-            return {inner: column.getField(inner) for inner in kind.names} | metadata
-        return {field: column} | metadata
+        setting = f"{self.place.prefix}field"
+        columns = {inner: column.getField(inner) for inner in kind.names} if isinstance(kind, T.StructType) else {}
+        columns = columns or {field: column}
+        for name, kept in metadata.items():
+            add(columns, name, kept, setting)
+        return columns
 
 
 class ValueToKeySettings(PluginSettings):
@@ -192,6 +218,9 @@ class ValueToKey(RowTransform):
 
         names = listed(self.settings.fields_)
         self.require(frame, "fields", names)
+        if "key" in frame.columns and "key" not in self.place.metadata:
+            allowed = "rows without a field key, which would be lost; ReplaceField renames it"
+            raise ConfigError(f"{self.place.prefix}type", "ValueToKey", allowed)
         return unchanged(frame) | {"key": F.struct(*(frame[quoted(name)].alias(name) for name in names))}
 
 
@@ -211,22 +240,16 @@ class Flatten(RowTransform):
 
         columns: dict[str, Column] = {}
 
-        def add(name: str, column: Column, kind: T.DataType) -> None:
-            if isinstance(kind, T.StructType):
+        def flatten(name: str, column: Column, kind: T.DataType) -> None:
+            if isinstance(kind, T.StructType) and name not in self.place.metadata:
                 for field in kind.fields:
-                    add(f"{name}{self.settings.delimiter}{field.name}", column.getField(field.name), field.dataType)
-            elif name in columns:
-                raise ConfigError(
-                    f"{self.place.prefix}delimiter", self.settings.delimiter, f"one that keeps {name} unique"
-                )
+                    inner = column.getField(field.name)
+                    flatten(f"{name}{self.settings.delimiter}{field.name}", inner, field.dataType)
             else:
-                columns[name] = column
+                add(columns, name, column, f"{self.place.prefix}delimiter")
 
         for field in frame.schema.fields:
-            if field.name in self.place.metadata:
-                columns[field.name] = frame[quoted(field.name)]
-            else:
-                add(field.name, frame[quoted(field.name)], field.dataType)
+            flatten(field.name, frame[quoted(field.name)], field.dataType)
         return columns
 
 
@@ -234,12 +257,12 @@ def parse_pairs(setting: str, text: str, allowed: str) -> dict[str, str]:
     """Parse ``a:b,c:d``.
 
     Raises:
-        ConfigError: a part is not two non-empty texts with a colon between them.
+        ConfigError: a part is not two non-empty texts with a colon between them, or two parts begin alike.
     """
     pairs: dict[str, Any] = {}
     for part in listed(text):
         left, colon, right = (piece.strip() for piece in part.partition(":"))
-        if not (left and colon and right):
+        if not (left and colon and right) or left in pairs:
             raise ConfigError(setting, part, allowed)
         pairs[left] = right
     return pairs

@@ -92,8 +92,9 @@ class TimestampConverter(RowTransform):
         if isinstance(kind, T.StringType):
             return F.to_timestamp(column, self._require_format())
         if isinstance(kind, T.NumericType):
-            micros = column.cast("decimal(38,0)") * 10**6 / _UNITS_PER_SECOND[self.settings.unix_precision]
-            return F.timestamp_micros(micros.cast("bigint"))
+            # Whole microseconds, rounded down, as a time before 1970 is later than its fraction says.
+            micros = column.cast("decimal(38,9)") * 10**6 / _UNITS_PER_SECOND[self.settings.unix_precision]
+            return F.timestamp_micros(F.floor(micros).cast("bigint"))
         allowed = "a field of type text, number, date or timestamp"
         raise ConfigError(f"{self.place.prefix}field", self.settings.field, allowed)
 
