@@ -37,10 +37,14 @@ class Column:
 
     A source's types are keys of ``SQLITE_TYPES``. Transforms may add columns of any other type of Spark, in upper case
     (``BINARY``, ``STRUCT<A:INT>``).
+
+    Attributes:
+        metadata: in the columns that a sink gets: whether it is record metadata (``dataplane.transform``).
     """
 
     name: str
     type: str
+    metadata: bool = False
 
 
 Columns = tuple[Column, ...]

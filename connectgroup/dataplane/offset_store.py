@@ -20,7 +20,9 @@ BUSY_TIMEOUT_S: Final = 5.0
 """Seconds to wait for another writer of the same file before the batch fails."""
 
 
-class _SqliteTransaction(Transaction):
+class SqliteTransaction(Transaction):
+    """The open transaction of one claim or batch."""
+
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
         self._connection = connection
         self.where = str(path)
@@ -30,6 +32,23 @@ class _SqliteTransaction(Transaction):
 
     def execute_many(self, statement: str, rows: Iterable[Sequence[object]]) -> None:
         self._connection.executemany(statement, rows)
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """Undo what is written in the block if it ends with an error."""
+        self._connection.execute("SAVEPOINT connectgroup_rows")
+        try:
+            yield
+        except BaseException as error:
+            if not self._connection.in_transaction:
+                # What came next would be written outside of it.
+                raise SinkError(
+                    f"{self.where}: a trigger has ended the transaction ({error}); allowed: RAISE(ABORT) in triggers"
+                ) from error
+            self._connection.execute("ROLLBACK TO connectgroup_rows")
+            self._connection.execute("RELEASE connectgroup_rows")
+            raise
+        self._connection.execute("RELEASE connectgroup_rows")
 
 
 class OffsetStore:
@@ -66,7 +85,9 @@ class OffsetStore:
             )
             self._prepare()
 
-    def commit(self, owner: Owner, ranges: Sequence[Range], write: Callable[[Transaction], None] | None = None) -> bool:
+    def commit(
+        self, owner: Owner, ranges: Sequence[Range], write: Callable[[SqliteTransaction], None] | None = None
+    ) -> bool:
         """Write one batch and advance its slices, or change nothing.
 
         Args:
@@ -135,13 +156,13 @@ class OffsetStore:
             self._connection.close()
 
     @contextmanager
-    def _transaction(self) -> Iterator[Transaction]:
+    def _transaction(self) -> Iterator[SqliteTransaction]:
         """One atomic write transaction. Waits for other writers up to the busy timeout."""
         with self._lock, self._told():
             # IMMEDIATE: SQLite takes the write lock before the first read, so no read in here is stale.
             self._connection.execute("BEGIN IMMEDIATE")
             try:
-                yield _SqliteTransaction(self._connection, self.path)
+                yield SqliteTransaction(self._connection, self.path)
                 self._connection.execute("COMMIT")
             except BaseException:
                 if self._connection.in_transaction:

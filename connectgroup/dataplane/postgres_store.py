@@ -9,6 +9,7 @@ A worker that is suspended inside a transaction would hold its locks for ever: t
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -190,7 +191,7 @@ def connect(url: str, *, schema: str = "", password: str | None = None) -> psyco
             arguments["password"] = ""
         return psycopg.connect(url, autocommit=True, **arguments)
     except (psycopg.Error, OSError) as error:
-        raise SinkError(f"PostgreSQL: {_one_line(error)}; allowed: a server that accepts this connection") from error
+        raise SinkError(f"PostgreSQL: {one_line(error)}; allowed: a server that accepts this connection") from error
 
 
 def parse_url(field: str, url: str) -> dict[str, str]:
@@ -268,17 +269,25 @@ def told_as(error_class: type[SinkError | SourceError], place: str) -> Iterator[
             " allowed: shorter write transactions"
         ) from error
     except psycopg.OperationalError as error:
-        raise error_class(f"{place}: {_one_line(error)}; allowed: a server that answers") from error
+        raise error_class(f"{place}: {one_line(error)}; allowed: a server that answers") from error
     except psycopg.Error as error:
-        raise error_class(f"{place}: {_one_line(error)}; allowed: rows that fit the table") from error
+        raise error_class(f"{place}: {one_line(error)}; allowed: rows that fit the table") from error
+
+
+_COPIED: Final = re.compile(r"^COPY \S+, line \d+, (?:column )?([^:\n]+):", re.MULTILINE)
+"""The column, in the context of an error of COPY."""
 
 
 def _translated(statement: str) -> Any:
     return statement.replace("%", "%%").replace("?", "%s") if "?" in statement else statement
 
 
-def _one_line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
+    """Return the text of an error of the driver: with its detail and, for COPY, with column and value."""
     primary = getattr(getattr(error, "diag", None), "message_primary", None)
     detail = getattr(getattr(error, "diag", None), "message_detail", None)
+    copied = _COPIED.search(getattr(getattr(error, "diag", None), "context", None) or "")
     text = f"{primary} ({detail})" if primary and detail else primary or str(error)
+    if copied is not None:
+        text = f"column {copied[1]}: {text}"
     return " ".join(text.split())[:300] or type(error).__name__

@@ -12,13 +12,13 @@ import base64
 import datetime
 import decimal
 import json
-import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import Field
 
 from ..dataplane.columns import Columns
+from ..dataplane.json_text import finite, json_encoder
 from ..dataplane.settings import PluginSettings
 from ..errors import ConfigError
 from .avro import Codec, Encoding, columns_of
@@ -186,20 +186,18 @@ def encoder(kind: pa.DataType, form: Form, *, schemas: bool, optional: bool = Tr
 
 
 def text_of(value: Any) -> bytes | str | None:
-    """Return texts and bytes as they are, and other values as JSON."""
+    """Return texts and bytes as they are, structs, arrays and maps as JSON, and other values as text."""
     if value is None or isinstance(value, str | bytes):
         return value
-    return json.dumps(value, default=_plain, separators=(",", ":"))
+    if isinstance(value, dict | list):
+        return _JSON(value)
+    return _JSON(value) if isinstance(value, bool) else str(finite(value))
 
 
 def headers_of(value: Any) -> list[tuple[str, bytes | str | None]]:
     """Return the headers of a record for confluent-kafka, in their order."""
     pairs = ((item["key"], item["value"]) if isinstance(item, dict) else item for item in value or ())
     return [(str(name), text_of(text)) for name, text in pairs]
-
-
-def _plain(value: object) -> object:
-    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
 
 
 def _schema(kind: pa.DataType, *, optional: bool = True) -> dict[str, Any]:
@@ -250,10 +248,9 @@ def _payload(value: Any, kind: pa.DataType) -> Any:
         value = unscaled.to_bytes(unscaled.bit_length() // 8 + 1, "big", signed=True)
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
-    return value
+    return finite(value)
 
 
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _EXACT: Final = decimal.Context(prec=80)
+_JSON: Final = json_encoder(ensure_ascii=True)

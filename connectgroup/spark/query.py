@@ -110,7 +110,7 @@ class SparkTask(Task):
         session = self._open_session()
         try:
             chain = self._pipeline.chain(source)
-            sink = self._pipeline.sink(columns_after(chain, source.columns, session))
+            sink = self._pipeline.sink(columns_after(chain, source.columns, session, source.metadata))
         except BaseException:
             self._close_session()
             raise

@@ -15,11 +15,11 @@ def topic(place: Path) -> str:
     return re.sub(r"[^\w-]", "_", place.name)
 
 
-def make_topic(servers: str, name: str, partitions: int = 3) -> None:
+def make_topic(servers: str, name: str, partitions: int = 3, config: dict[str, str] | None = None) -> None:
     from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
     admin = AdminClient({"bootstrap.servers": servers})
-    admin.create_topics([NewTopic(name, partitions)])[name].result(30)
+    admin.create_topics([NewTopic(name, partitions, config=config or {})])[name].result(30)
 
 
 def delete_topic(servers: str, name: str) -> None:
@@ -55,6 +55,15 @@ def produce(servers: str, name: str, records: Sequence[tuple[int, str | None, st
 
 def committed(servers: str, name: str) -> list[tuple[str | None, str]]:
     """Key and value of the committed records of a topic."""
+    return [(key, value) for key, value, _ in _read(servers, name)]
+
+
+def times(servers: str, name: str) -> list[int]:
+    """The timestamps of the committed records of a topic, in milliseconds."""
+    return [at for *_, at in _read(servers, name)]
+
+
+def _read(servers: str, name: str) -> list[tuple[str | None, str, int]]:
     from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
     consumer = Consumer(
@@ -67,7 +76,7 @@ def committed(servers: str, name: str) -> list[tuple[str | None, str]]:
     )
     partitions = consumer.list_topics(name, timeout=10).topics[name].partitions
     consumer.assign([TopicPartition(name, n, OFFSET_BEGINNING) for n in partitions])
-    found: list[tuple[str | None, str]] = []
+    found: list[tuple[str | None, str, int]] = []
     ended: set[int | None] = set()
     while len(ended) < len(partitions):
         message = consumer.poll(1)
@@ -78,6 +87,6 @@ def committed(servers: str, name: str) -> list[tuple[str | None, str]]:
             continue
         key, value = message.key(), message.value()
         assert isinstance(value, bytes)
-        found.append((key.decode() if isinstance(key, bytes) else None, value.decode()))
+        found.append((key.decode() if isinstance(key, bytes) else None, value.decode(), message.timestamp()[1]))
     consumer.close()
     return found

@@ -12,13 +12,15 @@ import sys
 import threading
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from connectgroup.connector import Lag
 from connectgroup.connectors.pipeline import PipelineConnector
-from connectgroup.dataplane.columns import Column, from_ddl
-from connectgroup.dataplane.errors import Fenced, SourceError
+from connectgroup.dataplane.columns import Column, Columns, from_ddl, to_arrow
+from connectgroup.dataplane.dead_letters import DeadLetters
+from connectgroup.dataplane.errors import Fenced, SinkError, SourceError
 from connectgroup.dataplane.ownership import Owner, Position, Range
 from connectgroup.dataplane.sink import PositionStore, Sink
 from connectgroup.dataplane.source import Source
@@ -26,14 +28,14 @@ from connectgroup.errors import ConfigError
 from connectgroup.spark import measuring
 from connectgroup.spark.query import SparkTask
 from connectgroup.spark.sinks import kafka_offsets
-from connectgroup.spark.sinks.kafka import KafkaSink, KafkaSinkSettings
+from connectgroup.spark.sinks.kafka import MAX_LETTER, KafkaSink, KafkaSinkSettings
 from connectgroup.spark.sinks.sqlite import SqliteSettings, SqliteSink
 from connectgroup.spark.sources.kafka import KafkaSource, KafkaSourceSettings
 from connectgroup.testing.contracts.sink import SinkContract
 from connectgroup.testing.contracts.source import SourceContract, read
 
 from .conftest import Bench, Run
-from .kafka_topics import committed, delete_records, delete_topic, make_topic, produce, topic
+from .kafka_topics import committed, delete_records, delete_topic, make_topic, produce, times, topic
 
 
 class TestKafkaSource(SourceContract):
@@ -168,7 +170,7 @@ def _numbers(servers: str, name: str, numbers: range) -> None:
 
 def _start(table: Bench, servers: str, name: str, epoch: int, **more: str) -> Run:
     kafka = {"source": "kafka", "source_bootstrap_servers": servers, "source_topics": name, "source_schema": "a INT"}
-    return table.start(epoch, **{**kafka, **more})
+    return table.start(epoch, **{**kafka, **more})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("new", [2, 15], ids=["shorter", "longer"])
@@ -276,7 +278,8 @@ def test_key_topic_and_value_of_a_record_come_from_the_columns(kafka: str) -> No
     for name in (first, second):
         make_topic(kafka, name, 1)
     columns = (*from_ddl("value STRING, topic STRING"), Column("key", "STRUCT<ID:INT>"))
-    sink = KafkaSink.create(KafkaSinkSettings.model_validate({"bootstrap.servers": kafka, "topic": first}), columns)
+    settings = {"bootstrap.servers": kafka, "topic": first, "metadata": "key, topic"}
+    sink = KafkaSink.create(KafkaSinkSettings.model_validate(settings), columns)
     owner = Owner(connector=first, task=0, tasks=1, fencing_token=1)
     sink.claim(owner, lambda name: True)
     rows = pa.table({"value": ["v", "w"], "topic": [second, None], "key": [{"id": 1}, None]})
@@ -297,12 +300,141 @@ def test_key_topic_and_value_of_a_record_come_from_the_columns(kafka: str) -> No
 )
 def test_column_of_headers_has_keys_and_values(kafka: str, kind: str, accepted: bool) -> None:
     settings = KafkaSinkSettings.model_validate({"bootstrap.servers": kafka, "topic": "t"})
-    columns = (Column("value", "STRING"), Column("headers", kind))
+    columns = (Column("value", "STRING"), Column("headers", kind, metadata=True))
     if accepted:
         KafkaSink.create(settings, columns)
         return
     with pytest.raises(ConfigError, match=r"headers: got .*; allowed: an array of structs of key and value, or a map"):
         KafkaSink.create(settings, columns)
+
+
+def _json(servers: str, name: str) -> list[Any]:
+    return [json.loads(value) for _, value in committed(servers, name)]
+
+
+def _to_kafka(table: Bench, servers: str, name: str, **more: str) -> Run:
+    """A pipeline into a topic."""
+    sink = {"sink": "kafka", "sink.bootstrap.servers": servers, "sink.topic": name, "trigger.ms": "50"}
+    files = {"source": "files", "source.path": str(table.input), "source.format": "csv"}
+    config = {**({} if "source" in more else files), **sink, "sink.offsets.topic": f"o{uuid.uuid4().hex}"}
+    settings = {key.replace("_", "."): value for key, value in more.items()}
+    table.config = lambda **_: {**config, **settings}  # type: ignore[method-assign]
+    return table.start(1)
+
+
+NAMES = ["timestamp", "value", "key", "partition", "offset", "headers", "topic"]
+
+
+def test_columns_that_are_named_like_metadata_are_fields_of_the_value(kafka: str, table: Bench) -> None:
+    name = f"t{uuid.uuid4().hex}"
+    make_topic(kafka, name, 1)
+    (table.input / "one.csv").write_text(f"sensor,{','.join(NAMES)}\ns,{','.join(f'<{n}>' for n in NAMES)}\n")
+    run = _to_kafka(table, kafka, name)
+    run.wait(lambda: sum(run.rows) == 1)
+    assert _json(kafka, name) == [{"sensor": "s", **{each: f"<{each}>" for each in NAMES}}]
+
+
+def test_setting_makes_columns_the_records_own(kafka: str, table: Bench) -> None:
+    name = f"t{uuid.uuid4().hex}"
+    make_topic(kafka, name, 1)
+    (table.input / "one.csv").write_text("id,key,timestamp,offset\n1,k,2024-02-29T12:30:01.500Z,7\n")
+    run = _to_kafka(
+        table,
+        kafka,
+        name,
+        source_schema="id INT, key STRING, timestamp TIMESTAMP, offset BIGINT",
+        sink_metadata="key, timestamp",
+    )
+    run.wait(lambda: sum(run.rows) == 1)
+    ((key, value),) = committed(kafka, name)
+    assert (key, json.loads(value)) == ("k", {"id": 1, "offset": 7})
+    assert times(kafka, name) == [1_709_209_801_500]
+
+
+def test_record_of_another_topic_keeps_its_timestamp_key_headers_and_value(kafka: str, table: Bench) -> None:
+    from confluent_kafka import Producer
+
+    origin, target = (f"t{uuid.uuid4().hex}" for _ in range(2))
+    for name in (origin, target):
+        make_topic(kafka, name, 1)
+    producer = Producer({"bootstrap.servers": kafka})
+    for at in (1, 1_000_000_000_123, 1_700_000_000_000):
+        producer.produce(origin, f"v{at}", "k", timestamp=at)
+    assert producer.flush(30) == 0
+    more = {"source_bootstrap_servers": kafka, "source_topics": origin, "source_metadata": "key, timestamp"}
+    run = _to_kafka(table, kafka, target, source="kafka", **more)
+    run.wait(lambda: sum(run.rows) == 3)
+    assert times(kafka, target) == times(kafka, origin) == [1, 1_000_000_000_123, 1_700_000_000_000]
+    assert committed(kafka, target) == committed(kafka, origin)
+
+
+def _tolerant_sink(kafka: str, columns: Columns, **more: str) -> tuple[KafkaSink, str, str, Owner]:
+    """A sink with dead letters, its topic and that of the dead letters."""
+    name, dead = (f"t{uuid.uuid4().hex}" for _ in range(2))
+    make_topic(kafka, dead, 1)
+    settings = {"bootstrap.servers": kafka, "topic": name, **{key.replace("_", "."): v for key, v in more.items()}}
+    sink = KafkaSink.create(KafkaSinkSettings.model_validate(settings), columns)
+    owner = Owner(connector=name, task=0, tasks=1, fencing_token=1)
+    sink.open_dead_letters(dead)
+    sink.claim(owner, lambda name: True)
+    return sink, name, dead, owner
+
+
+SMALL = {"max.message.bytes": "1000"}
+COMPACT = {"cleanup.policy": "compact"}
+
+
+@pytest.mark.parametrize(
+    ("config", "bad"),
+    [
+        (SMALL, {"key": "k", "a": "x" * 2_000}),
+        ({}, {"key": "k", "a": "x" * 1_500_000}),
+        (COMPACT, {"key": None, "a": "x"}),
+    ],
+    ids=["topic's limit", "client's limit", "no key"],
+)
+def test_record_that_the_topic_rejects_is_one_dead_letter_and_the_others_are_written_once(
+    kafka: str, config: dict[str, str], bad: dict[str, str | None]
+) -> None:
+    import pyarrow as pa
+
+    columns = from_ddl("key STRING, a STRING")
+    sink, name, dead, owner = _tolerant_sink(kafka, columns, metadata="key")
+    make_topic(kafka, name, 1, config)
+    rows = [{"key": "k", "a": str(n)} for n in range(40)]
+    rows[7] = rows[23] = bad  # type: ignore[assignment]
+    whole = pa.Table.from_pylist(rows, schema=to_arrow(columns))
+    letters = DeadLetters(owner, places=pa.chunked_array([[f"place {n}" for n in range(40)]]))
+    span = [Range(slice="s", start=0, end=1)]
+    assert sink.commit_all(owner, span, whole, letters) is True
+    assert sink.commit_all(owner, span, whole, DeadLetters(owner)) is False
+    assert [value["a"] for value in _json(kafka, name)] == [str(n) for n in range(40) if n not in (7, 23)]
+    found = _json(kafka, dead)
+    assert [(each["stage"], each["place"], each["connector"]) for each in found] == [
+        ("sink", "place 7", name),
+        ("sink", "place 23", name),
+    ]
+    assert found == [{**each, "record": each["record"][:MAX_LETTER]} for each in letters]
+    assert all(name in each["reason"] and "allowed: " in each["reason"] for each in found)
+    with pytest.raises(SinkError, match=rf"topic {name}: .*; allowed: .*; row: "):
+        sink.commit(owner, [Range(slice="s", start=1, end=2)], whole)
+    sink.claim(owner, lambda name: True)
+    assert sink.commit(owner, [Range(slice="s", start=1, end=2)], whole.slice(0, 1)) is True
+    sink.close()
+
+
+def test_error_names_the_topic_that_does_not_exist(kafka: str) -> None:
+    import pyarrow as pa
+
+    name = f"t{uuid.uuid4().hex}"
+    client = json.dumps({"topic.metadata.propagation.max.ms": "500", "message.timeout.ms": "2000"})
+    settings = {"bootstrap.servers": kafka, "topic": name, "client": client}
+    sink = KafkaSink.create(KafkaSinkSettings.model_validate(settings), from_ddl("a INT"))
+    owner = Owner(connector=name, task=0, tasks=1, fencing_token=1)
+    sink.claim(owner, lambda name: True)
+    with pytest.raises(SinkError, match=rf"^Kafka {kafka}(:|,) topic {name}"):
+        sink.commit(owner, [Range(slice="s", start=0, end=1)], pa.table({"a": pa.array([1], pa.int32())}))
+    sink.close()
 
 
 def test_transaction_of_a_worker_that_died_is_invisible(kafka: str, tmp_path: Path) -> None:
@@ -315,7 +447,7 @@ from connectgroup.dataplane.columns import from_ddl
 from connectgroup.dataplane.ownership import Owner, Position, Range
 from connectgroup.spark.query import SparkTask
 from connectgroup.spark.sinks import kafka_offsets
-from connectgroup.spark.sinks.kafka import KafkaSink, KafkaSinkSettings
+from connectgroup.spark.sinks.kafka import MAX_LETTER, KafkaSink, KafkaSinkSettings
 import pyarrow as pa
 settings = KafkaSinkSettings.model_validate({{"bootstrap.servers": {kafka!r}, "topic": {name!r}}})
 sink = KafkaSink.create(settings, from_ddl("a INT"))

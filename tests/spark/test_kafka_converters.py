@@ -7,6 +7,7 @@ import math
 import sqlite3
 import uuid
 from decimal import Decimal
+from typing import Any
 
 import pytest
 
@@ -76,17 +77,15 @@ def test_converters_write_what_they_read_and_headers_arrive(kafka: str, table: B
 
 
 def _tolerant(table: Bench, kafka: str, name: str, **more: str) -> Run:
-    return table.start(
-        1,
-        **{
-            "source": "kafka",
-            "source_bootstrap_servers": kafka,
-            "source_topics": name,
-            "errors_tolerance": "all",
-            "errors_deadletterqueue_name": "dead",
-            **more,
-        },
-    )
+    settings: dict[str, Any] = {
+        "source": "kafka",
+        "source_bootstrap_servers": kafka,
+        "source_topics": name,
+        "errors_tolerance": "all",
+        "errors_deadletterqueue_name": "dead",
+        **more,
+    }
+    return table.start(1, **settings)
 
 
 def _dead(table: Bench) -> list[tuple[str, str, str, str]]:
@@ -168,7 +167,7 @@ def test_value_that_cannot_be_read_is_an_error_with_topic_partition_offset_and_f
     make_topic(kafka, name, 1)
     produce(kafka, name, [(0, None, b'{"a": 1}'), (0, None, b'{"a": 19.90}')])
     settings = {"source": "kafka", "source_bootstrap_servers": kafka, "source_topics": name, "source_schema": COLUMNS}
-    run = table.start(1, **settings)
+    run = table.start(1, **settings)  # type: ignore[arg-type]
     assert str(run.failure()) == (
         f"{name}-0, offset 1: the value is not JSON with the fields of source.schema: a is 19.90; allowed: INT or null"
     )
@@ -312,11 +311,11 @@ def test_json_converter_writes_the_types_of_kafka_connect() -> None:
 )
 def test_header_converter_of_a_sink_must_fit_the_headers(converter: str, kind: str, fitting: str | None) -> None:
     """It had no effect."""
-    columns = (Column("value", "STRING"), Column("headers", kind))
+    columns = (Column("value", "STRING"), Column("headers", kind, metadata=True))
     values = {"bootstrap.servers": "localhost:1", "topic": "t", "header.converter": converter}
     settings = KafkaSinkSettings.model_validate(values)
     if fitting is None:
-        _check_forms(settings, columns)
+        _check_forms(settings, columns, frozenset({"headers"}))
         return
     with pytest.raises(
         ConfigError, match=rf"sink\.header\.converter: got '{converter}'; allowed: {fitting}: the column"

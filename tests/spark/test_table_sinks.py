@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import json
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,8 @@ import pyarrow as pa
 import pytest
 
 from connectgroup.connectors.pipeline import PipelineConnector
-from connectgroup.dataplane.columns import Column, Columns, from_ddl
+from connectgroup.dataplane.columns import Column, Columns, from_ddl, to_arrow
+from connectgroup.dataplane.dead_letters import DeadLetters, DeadLetterSink
 from connectgroup.dataplane.errors import SinkError
 from connectgroup.dataplane.sink import Sink
 from connectgroup.errors import ConfigError
@@ -69,6 +71,143 @@ def write(sink: Sink, *batches: list[tuple[int, str | None, bool | None]]) -> No
             {"id": pa.array(ids, pa.int32()), "name": pa.array(names, pa.string()), "gone": pa.array(gone, pa.bool_())}
         )
         assert sink.commit(owner(1), span(at, at + 1), rows) is True
+    sink.close()
+
+
+def tolerant(base: Database, sink: Sink, rows: pa.Table) -> list[tuple[Any, ...]]:
+    """Write a batch twice, and return stage, place, reason and record of its dead letters."""
+    assert isinstance(sink, DeadLetterSink)
+    sink.open_dead_letters("dead")
+    sink.claim(owner(1), every)
+    places = pa.chunked_array([[f"place {n}" for n in range(rows.num_rows)]])
+    letters = DeadLetters(owner(1), places=places)
+    assert sink.commit_all(owner(1), span(0, 1), rows, letters) is True
+    assert sink.commit_all(owner(1), span(0, 1), rows, DeadLetters(owner(1))) is False
+    sink.close()
+    found = base.query("SELECT stage, place, reason, record FROM dead")
+    assert len(found) == len(letters)
+    assert all("; allowed: " in reason for _, _, reason, _ in found)
+    return found
+
+
+def table_of(rows: list[dict[str, Any]], columns: Columns = COLUMNS) -> pa.Table:
+    return pa.Table.from_pylist(rows, schema=to_arrow(columns))
+
+
+@pytest.mark.parametrize("mode", ["upsert", "delete"])
+def test_row_with_a_null_key_is_a_dead_letter_and_overwrites_nothing(base: Database, mode: str) -> None:
+    columns = from_ddl("id BIGINT, part STRING, name STRING")
+    base.query("CREATE TABLE t (id BIGINT, part TEXT, name TEXT, PRIMARY KEY (id, part))")
+    base.query("INSERT INTO t VALUES (1, 'a', 'old'), (2, 'a', 'old')")
+    rows: list[dict[str, Any]] = [
+        {"id": 1, "part": "a", "name": "n"},
+        {"part": "a", "name": "x"},
+        {"id": 9, "name": "y"},
+        {"name": "z"},
+    ]
+    found = tolerant(base, base.sink(columns, insert_mode=mode, pk_fields="id,part"), table_of(rows, columns))
+    assert [(stage, place, reason.partition(";")[0]) for stage, place, reason, _ in found] == [
+        ("sink", "place 1", "id is null"),
+        ("sink", "place 2", "part is null"),
+        ("sink", "place 3", "id is null"),
+    ]
+    expected = {"upsert": [(1, "a", "n"), (2, "a", "old")], "delete": [(2, "a", "old")]}
+    assert base.query("SELECT * FROM t ORDER BY id") == expected[mode]
+
+
+def test_null_integer_key_is_an_error_without_tolerance(base: Database) -> None:
+    """SQLite makes up a number for it, and a later row with this number would overwrite the row."""
+    sink = base.sink(insert_mode="upsert", pk_fields="id")
+    sink.claim(owner(1), every)
+    with pytest.raises(SinkError, match=r"table t: id is null; allowed: .*; row: .*\"name\": \"x\""):
+        sink.commit(owner(1), span(0, 1), table_of([{"id": 1}, {"name": "x"}]))
+    assert base.query("SELECT * FROM t") == []
+    sink.close()
+
+
+BAD_ROWS: dict[str, tuple[str, dict[str, Any]]] = {
+    "not null": ("CHECK (id > 0), b TEXT NOT NULL", {"id": 7}),
+    "check": ("CHECK (id < 100), b TEXT", {"id": 500, "b": "x"}),
+    "unique": ("UNIQUE, b TEXT", {"id": 1, "b": "again"}),
+}
+
+
+@pytest.mark.parametrize("case", BAD_ROWS)
+@pytest.mark.parametrize("mode", ["insert", "upsert"])
+def test_only_rows_that_the_table_rejects_are_dead_letters(base: Database, case: str, mode: str) -> None:
+    rule, bad = BAD_ROWS[case]
+    columns = from_ddl("id INT, b STRING")
+    if case == "unique" and mode == "upsert":
+        rule, bad = "PRIMARY KEY, b TEXT UNIQUE", {"id": 90, "b": "5"}
+    elif mode == "upsert":
+        rule = f"PRIMARY KEY {rule}"
+    base.query(f"CREATE TABLE t (id INTEGER {rule})")
+    rows: list[dict[str, Any]] = [{"id": n, "b": str(n)} for n in range(1, 50)]
+    rows[20:20] = [bad]
+    rows.append(bad)
+    keys = {"insert_mode": "upsert", "pk_fields": "id"} if mode == "upsert" else {}
+    found = tolerant(base, base.sink(columns, **keys), table_of(rows, columns))
+    good = [row["id"] for row in rows if row is not bad]
+    if mode == "upsert" and case == "not null":
+        # Its key is that of a good row, which stays as it was.
+        assert base.query("SELECT id, b FROM t WHERE id = 7") == [(7, "7")]
+    assert [key for (key,) in base.query("SELECT id FROM t ORDER BY id")] == good
+    assert [place for _, place, *_ in found] == ["place 20", "place 50"]
+    assert all(json.loads(record) == {"id": bad["id"], "b": bad.get("b")} for *_, record in found)
+
+
+def test_text_that_postgresql_refuses_is_a_dead_letter_with_its_column(database: str) -> None:
+    base = Database(database)
+    columns = from_ddl("id INT, b STRING")
+    base.query("CREATE TABLE t (id SMALLINT, b VARCHAR(10))")
+    rows: list[dict[str, Any]] = [{"id": n, "b": "good"} for n in range(30)]
+    rows[3]["b"], rows[17]["b"], rows[29]["id"] = "nul\0", "x" * 11, 70_000
+    found = tolerant(base, base.sink(columns), table_of(rows, columns))
+    assert [place for _, place, *_ in found] == ["place 3", "place 17", "place 29"]
+    assert ["0x00" in found[0][2], "column b: " in found[1][2], "column id: " in found[2][2]] == [True] * 3
+    assert base.query("SELECT count(*) FROM t") == [(27,)]
+
+
+def test_place_of_a_row_is_its_own_when_rows_before_it_have_no_key(base: Database) -> None:
+    columns = from_ddl("id INT, b STRING")
+    base.query("CREATE TABLE t (id INTEGER PRIMARY KEY, b TEXT NOT NULL)")
+    rows: list[dict[str, Any]] = [{"id": 1, "b": "x"}, {"b": "x"}, {"id": 2}, {"id": 3, "b": "x"}]
+    found = tolerant(base, base.sink(columns, insert_mode="upsert", pk_fields="id"), table_of(rows, columns))
+    assert [(place, json.loads(record)["id"]) for _, place, _, record in found] == [("place 1", None), ("place 2", 2)]
+    assert base.query("SELECT id FROM t ORDER BY id") == [(1,), (3,)]
+
+
+def test_deferred_constraint_and_trigger_reject_single_rows(database: str) -> None:
+    base = Database(database)
+    base.query("CREATE TABLE u (id INTEGER PRIMARY KEY)")
+    base.query("INSERT INTO u SELECT generate_series(1, 20)")
+    base.query("CREATE TABLE t (id INTEGER REFERENCES u DEFERRABLE INITIALLY DEFERRED, b TEXT)")
+    base.query(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF NEW.b = 'bad' THEN"
+        " RAISE EXCEPTION 'refused'; END IF; RETURN NEW; END $$"
+    )
+    base.query("CREATE TRIGGER r BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION refuse()")
+    columns = from_ddl("id INT, b STRING")
+    rows: list[dict[str, Any]] = [{"id": n, "b": "good"} for n in range(1, 21)]
+    rows[4]["id"], rows[11]["b"] = 99, "bad"
+    found = tolerant(base, base.sink(columns), table_of(rows, columns))
+    assert [place for _, place, *_ in found] == ["place 4", "place 11"]
+    assert base.query("SELECT count(*) FROM t") == [(18,)]
+
+
+def test_trigger_that_ends_the_transaction_writes_nothing(tmp_path: Path) -> None:
+    """What came after it would be written outside of the transaction."""
+    base = Database(str(tmp_path / "out.db"))
+    base.query("CREATE TABLE t (id INTEGER, b TEXT)")
+    base.query("CREATE TRIGGER r BEFORE INSERT ON t WHEN NEW.b = 'bad' BEGIN SELECT RAISE(ROLLBACK, 'refused'); END")
+    sink = base.sink(from_ddl("id INT, b STRING"))
+    assert isinstance(sink, DeadLetterSink)
+    sink.open_dead_letters("dead")
+    sink.claim(owner(1), every)
+    rows = table_of([{"id": 1, "b": "good"}, {"id": 2, "b": "bad"}], from_ddl("id INT, b STRING"))
+    with pytest.raises(SinkError, match=r"a trigger has ended the transaction \(refused\); allowed: RAISE\(ABORT\)"):
+        sink.commit_all(owner(1), span(0, 1), rows, DeadLetters(owner(1)))
+    assert base.query("SELECT * FROM t") == base.query("SELECT * FROM dead") == []
     sink.close()
 
 

@@ -6,17 +6,17 @@ commit of the offsets. Without ``offsets`` the positions are in memory alone, an
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import Field
 
 from ...connector import LocalPath
 from ...dataplane.columns import Columns
 from ...dataplane.fences import Transaction
+from ...dataplane.json_text import json_encoder
 from ...dataplane.offset_store import FilePositions, OffsetStore
 from ...dataplane.ownership import Owner, Range
 from ...dataplane.settings import PluginSettings, require_absolute
@@ -24,6 +24,8 @@ from ...dataplane.sink import Sink
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_JSON: Final = json_encoder(compact=False)
 
 
 class ConsoleSettings(PluginSettings):
@@ -78,7 +80,7 @@ class ConsoleSink(Sink):
     def commit(self, owner: Owner, ranges: Sequence[Range], rows: pa.Table) -> bool:
         def write(_: Transaction) -> None:
             shown = rows.slice(0, self._settings.max_rows).to_pylist()
-            lines = [json.dumps(row, default=str, ensure_ascii=False) for row in shown]
+            lines = [_JSON(row) for row in shown]
             if rows.num_rows > len(lines):
                 lines.append(f"... and {rows.num_rows - len(lines)} more rows")
             sys.stdout.write("".join(f"{owner.connector}-{owner.task}: {line}\n" for line in lines))

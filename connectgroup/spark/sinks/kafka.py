@@ -7,42 +7,64 @@ rules are those of ``dataplane.fences``; ``kafka_offsets`` has the state that th
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from itertools import chain, repeat
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import repeat
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import Field
 
 from ...connector import LocalPath
 from ...dataplane.columns import Columns
-from ...dataplane.dead_letters import DeadLetter, DeadLetterSink
+from ...dataplane.dead_letters import DeadLetter, DeadLetterSink, reject, write_rows
 from ...dataplane.errors import DataPlaneError, Fenced, OffsetConflict, SinkError
 from ...dataplane.ownership import Owner, Range
+from ...dataplane.transform import listed
 from ...errors import NO_VALUE, ConfigError
 from ..converters import ConverterSettings, Form, encoder, headers_of, text_of
 from ..kafka_client import admin, client_files, client_settings
 from .kafka_offsets import OffsetsTopic, reason, slice_records, told_as_sink_error
 from .kafka_positions import TIMEOUT_S, KafkaPositions, transactional_id, transactional_producer
+from .tables import without
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from confluent_kafka import Producer
+    from confluent_kafka import KafkaError, Message, Producer
 
 _HEADERS: Final = re.compile(r"MAP<|ARRAY<STRUCT<(?=.*\bkey:)(?=.*\bvalue:)", re.IGNORECASE)
 METADATA: Final = ("key", "topic", "partition", "offset", "timestamp", "headers")
-"""Columns that are not part of a value that is written as JSON. ``key`` and ``topic`` are those of the record."""
+"""Columns that may be the record's own and no fields of its value. Partition and offset are those of another topic."""
+MAX_LETTER: Final = 500_000
+"""Characters of a record in a dead letter: a record that is too large for its topic is too large for this one, too."""
 
+_ROW_ERRORS: Final = (
+    "MSG_SIZE_TOO_LARGE",
+    "INVALID_TIMESTAMP",
+    "INVALID_RECORD",
+    "TOPIC_EXCEPTION",
+    "_INVALID_ARG",
+    "_INVALID_DIFFERENT_RECORD",
+)
+"""Errors of confluent-kafka that are those of a record: its size, its timestamp, no key, the name of its topic."""
 _Headers = list[tuple[str, bytes | str | None]]
-_Record = tuple[str, bytes | str | None, bytes | str | None, _Headers]
-"""Topic, key, value, headers."""
+_Record = tuple[str, bytes | str | None, bytes | str | None, _Headers, int]
+"""Topic, key, value, headers, and the timestamp in milliseconds (0: the time at which it is written)."""
 
 
 class KafkaSinkSettings(ConverterSettings):
     """Settings of the sink ``kafka``, each with the prefix ``sink.``."""
 
     bootstrap_servers: Annotated[str, Field(min_length=1, description="host:port, separated by commas")]
-    topic: Annotated[str, Field(description="the topic of rows that have no column topic")] = ""
+    topic: Annotated[str, Field(description="the topic of rows whose record has none")] = ""
+    metadata: Annotated[
+        str | None,
+        Field(
+            description="columns that are the record's own and no fields of its value: key, topic, timestamp, headers"
+            " are written; partition and offset are left out. By default those that the source kafka reads, and those"
+            " that transforms make (ValueToKey, RegexRouter); empty: every column is a field"
+        ),
+    ] = None
     offsets_topic: Annotated[
         str, Field(min_length=1, description="a compacted topic of one partition; created if it is missing")
     ] = "connectgroup-offsets"
@@ -63,15 +85,21 @@ class KafkaSinkSettings(ConverterSettings):
         """
         client_settings("sink.client", self.client)
         self.check_converters("sink.")
+        for name in listed(self.metadata or ""):
+            if name not in METADATA:
+                raise ConfigError("sink.metadata", name, ", ".join(METADATA))
 
 
 class KafkaSink(DeadLetterSink):
-    """Writes each row as a record, in transactions that contain the offsets.
+    """Writes each row as a record, in transactions that contain the offsets. The record's value is a JSON object of all
+    columns, or a single column ``value`` as it is; the columns of ``sink.metadata`` are the record's key, topic,
+    timestamp and headers instead. A record from Kafka keeps its timestamp, unless the topic has its own
+    (``message.timestamp.type``). Numbers that JSON does not have are the texts NaN, Infinity and -Infinity.
 
-    A column ``value`` is the record's value as it is; without one, the value is a JSON object of the columns. Columns
-    ``key`` and ``topic`` are the record's; a key that is a struct is written as JSON. A column ``headers``, an array of
-    structs of key and value, or a map, is the record's headers. ``key.converter`` and ``value.converter`` write other
-    forms.
+    The columns of ``sink.metadata`` are the record's own: a key that is a struct is written as JSON, ``timestamp`` is
+    the record's time, ``headers`` is an array of structs of key and value, or a map. If the only other column is
+    ``value``, it is the record's value as it is; else the value is a JSON object of all other columns.
+    ``key.converter`` and ``value.converter`` write other forms.
     """
 
     Settings = KafkaSinkSettings
@@ -83,14 +111,15 @@ class KafkaSink(DeadLetterSink):
             ConfigError: confluent-kafka is not installed, or there is no topic to write to.
             SinkError: the cluster does not answer.
         """
-        names = [column.name for column in columns]
-        if "topic" not in names and not settings.topic:
-            raise ConfigError("sink.topic", NO_VALUE, "a topic, or rows with a column topic")
-        _check_forms(settings, columns)
+        self._metadata = metadata_of(settings, columns)
+        if "topic" not in self._metadata and not settings.topic:
+            raise ConfigError("sink.topic", NO_VALUE, "a topic, or topic in sink.metadata and in the rows")
+        _check_forms(settings, columns, self._metadata)
         self._settings = settings
-        self._values = [name for name in names if name not in METADATA]
+        self._values = [column.name for column in columns if column.name not in self._metadata]
         self._avro = settings.avro("sink.") if settings.value_form == "avro" else None
         self._client = client_of(settings)
+        self._cluster = f"Kafka {settings.bootstrap_servers}"
         self._offsets = OffsetsTopic(settings.offsets_topic, self._client)
         self._producer: Producer | None = None
         self._owner: Owner | None = None
@@ -109,7 +138,7 @@ class KafkaSink(DeadLetterSink):
     def topics_of(self, rows: pa.Table) -> Collection[str]:
         if not rows.num_rows:
             return ()
-        named = rows["topic"].unique().to_pylist() if "topic" in rows.column_names else [None]
+        named = rows["topic"].unique().to_pylist() if "topic" in self._metadata else [None]
         return {topic or self._settings.topic for topic in named}
 
     @classmethod
@@ -169,10 +198,7 @@ class KafkaSink(DeadLetterSink):
                     " allowed: a batch that starts where every slice of it stands",
                 )
         try:
-            letters: Iterator[_Record] = (
-                (self._dead_letters, None, text_of(dict(letter)), []) for letter in dead_letters
-            )
-            self._write(self._producer, owner, ranges, chain(self._records(rows), letters))
+            self._write(self._producer, owner, ranges, rows, dead_letters)
         except BaseException as error:
             self._drop_producer()
             raise self._explained(owner, error) from error
@@ -183,30 +209,125 @@ class KafkaSink(DeadLetterSink):
         self._drop_producer()
         self._offsets.close()
 
-    def _write(self, producer: Producer, owner: Owner, ranges: Sequence[Range], records: Iterable[_Record]) -> None:
+    def _write(
+        self,
+        producer: Producer,
+        owner: Owner,
+        ranges: Sequence[Range],
+        rows: pa.Table,
+        dead_letters: Sequence[DeadLetter],
+    ) -> None:
+        """Write a batch in one transaction. If a record is rejected, the transaction is aborted, and the others are
+        written in another one."""
+        try:
+            self._transaction(producer, owner, ranges, rows, dead_letters)
+            return
+        except Exception as error:
+            failed = error
+            if not _was_aborted(producer, error):
+                raise
+        bad: dict[int, Exception] = {}
+        write_rows(
+            rows.num_rows,
+            lambda start, end: self._trial(producer, rows.slice(start, end - start)),
+            contextlib.nullcontext,
+            (_BadRow,),
+            bad.__setitem__,
+        )
+        if not bad:
+            self._check_topics(rows)
+            raise failed
+        for at, rejection in bad.items():
+            reject(dead_letters, self._cluster, rows, at, str(rejection))
+        self._transaction(producer, owner, ranges, without(rows, bad), dead_letters)
+
+    def _transaction(
+        self,
+        producer: Producer,
+        owner: Owner,
+        ranges: Sequence[Range],
+        rows: pa.Table,
+        dead_letters: Sequence[DeadLetter],
+    ) -> None:
         producer.begin_transaction()
-        for topic, key, value, headers in records:
-            _produce(producer, topic, key, value, headers=headers)
+        for record in self._records(rows):
+            _produce(producer, record)
+        for letter in dead_letters:
+            text = text_of({**letter, "record": letter.get("record", "")[:MAX_LETTER]})
+            _produce(producer, (self._dead_letters, None, text, [], 0))
         for key, value in slice_records(owner, ranges):
-            _produce(producer, self._settings.offsets_topic, key, value, partition=0)
+            _produce(producer, (self._settings.offsets_topic, key, value, [], 0), partition=0)
         producer.commit_transaction(TIMEOUT_S)
+
+    def _trial(self, producer: Producer, rows: pa.Table) -> None:
+        """Write rows in a transaction that is aborted.
+
+        Raises:
+            _BadRow: a record is rejected.
+            SinkError: a topic does not exist, or may not be written.
+        """
+        from confluent_kafka import KafkaError, KafkaException
+
+        found: list[tuple[str, KafkaError]] = []
+
+        def report(error: KafkaError | None, message: Message) -> None:
+            if error is not None:
+                found.append((message.topic() or "", error))
+
+        producer.begin_transaction()
+        try:
+            for record in self._records(rows):
+                try:
+                    _produce(producer, record, on_delivery=report)
+                except KafkaException as error:
+                    found.append((record[0], error.args[0]))
+                    break
+            producer.flush(TIMEOUT_S)
+        except SinkError as error:
+            raise _BadRow(str(error)) from error
+        finally:
+            producer.abort_transaction(TIMEOUT_S)
+        purged = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._STATE)
+        of_a_row = {getattr(KafkaError, name) for name in _ROW_ERRORS}
+        for topic, problem in found:
+            if problem.code() in of_a_row:
+                allowed = "a record that the topic accepts (max.message.bytes, cleanup.policy, message.timestamp.type)"
+                raise _BadRow(f"topic {topic}: {reason(problem)}; allowed: {allowed}")
+            if problem.code() not in purged:
+                where = f"{self._cluster}, topic {topic}"
+                raise SinkError(f"{where}: {reason(problem)}; allowed: a topic that exists and may be written")
+
+    def _check_topics(self, rows: pa.Table) -> None:
+        """Check that the topics of a batch exist.
+
+        Raises:
+            SinkError: one does not.
+        """
+        wanted = {*self.topics_of(rows), self._dead_letters} - {""}
+        client = {name: value for name, value in self._client.items() if name != "bootstrap.servers"}
+        with told_as_sink_error(self._cluster):
+            known = admin(self._settings.bootstrap_servers, client).list_topics(timeout=10).topics
+        for topic in sorted(wanted):
+            if topic not in known:
+                raise SinkError(f"{self._cluster}: topic {topic} does not exist; allowed: a topic")
 
     def _records(self, rows: pa.Table) -> Iterator[_Record]:
         """Yield the record of each row."""
-        count, settings = rows.num_rows, self._settings
-        topics = rows["topic"].to_pylist() if "topic" in rows.column_names else repeat(settings.topic, count)
-        found = rows["headers"].to_pylist() if "headers" in rows.column_names else repeat((), count)
+        count, settings, own = rows.num_rows, self._settings, self._metadata
+        topics = rows["topic"].to_pylist() if "topic" in own else repeat(settings.topic, count)
+        found = rows["headers"].to_pylist() if "headers" in own else repeat((), count)
+        times = _milliseconds(rows["timestamp"]) if "timestamp" in own else repeat(0, count)
         keys = self._encoded(rows, "key", settings.key_form, settings.key_converter_schemas_enable)
         values = self._encoded(rows, "value", settings.value_form, settings.value_converter_schemas_enable)
-        for topic, key, value, headers in zip(topics, keys, values, found, strict=True):
-            yield topic or settings.topic, key, value, headers_of(headers) if headers else []
+        for topic, key, value, headers, at in zip(topics, keys, values, found, times, strict=True):
+            yield topic or settings.topic, key, value, headers_of(headers) if headers else [], at
 
     def _encoded(self, rows: pa.Table, name: str, form: Form, schemas: bool) -> Iterator[Any]:
         """Yield the keys or the values of the records."""
         if form == "avro":
             assert self._avro is not None
             return map(self._avro.encode, rows.select(self._values).to_pylist())
-        if name in rows.column_names:
+        if name in self._metadata or self._values == [name]:
             return map(encoder(rows.schema.field(name).type, form, schemas=schemas), rows[name].to_pylist())
         if name == "key":
             return repeat(None, rows.num_rows)
@@ -238,31 +359,54 @@ class KafkaSink(DeadLetterSink):
             pass
         if isinstance(error, DataPlaneError):
             return error
-        return SinkError(f"{self._offsets.where}: {reason(error)}; allowed: a cluster that commits transactions")
+        return SinkError(f"{self._cluster}: {reason(error)}; allowed: a cluster that commits transactions")
 
     def _drop_producer(self) -> None:
         # Without a timeout: the cluster aborts an open transaction of a producer whose successor initializes.
         self._producer = self._owner = None
 
 
-def _check_forms(settings: KafkaSinkSettings, columns: Columns) -> None:
+def metadata_of(settings: KafkaSinkSettings, columns: Columns) -> frozenset[str]:
+    """Return the columns that are the record's own.
+
+    Raises:
+        ConfigError: ``sink.metadata`` names a column that does not exist.
+    """
+    names = [column.name for column in columns]
+    if settings.metadata is None:
+        return frozenset(column.name for column in columns if column.metadata) & frozenset(METADATA)
+    for name in listed(settings.metadata):
+        if name not in names:
+            raise ConfigError("sink.metadata", name, f"columns {', '.join(names)}")
+    return frozenset(listed(settings.metadata))
+
+
+def _check_forms(settings: KafkaSinkSettings, columns: Columns, metadata: frozenset[str]) -> None:
     """Check that the converters fit the columns.
 
     Raises:
-        ConfigError: a converter of texts or bytes has no column to write, or bytes or headers have another type.
+        ConfigError: a converter of texts or bytes has no column to write, or bytes, headers or timestamp have another
+            type.
     """
     types = {column.name: column.type for column in columns}
+    values = [name for name in types if name not in metadata]
+    own = {"key": "key" in metadata, "value": values == ["value"]}
     for name, form in (("key", settings.key_form), ("value", settings.value_form)):
-        if form in ("string", "bytes") and name == "value" and name not in types:
-            raise ConfigError("sink.value.converter", settings.value_converter, "JsonConverter, or a column value")
-        if form == "bytes" and types.get(name, "BINARY") != "BINARY":
+        if form in ("string", "bytes") and name == "value" and not own[name]:
+            allowed = f"JsonConverter, or value alone beside sink.metadata: the columns are {', '.join(values)}"
+            raise ConfigError("sink.value.converter", settings.value_converter, allowed)
+        if form == "bytes" and own[name] and types[name] != "BINARY":
             allowed = f"another converter: the column {name} is {types[name]}"
             raise ConfigError(f"sink.{name}.converter", "ByteArrayConverter", allowed)
     if settings.value_form == "avro":
-        _check_avro([name for name in types if name not in METADATA], settings)
-    if not _HEADERS.match(types.get("headers", "MAP<")):
+        _check_avro(values, settings)
+    if "timestamp" in metadata and types["timestamp"] not in ("TIMESTAMP", "TIMESTAMP_NTZ"):
+        raise ConfigError("timestamp", types["timestamp"], "a column of type TIMESTAMP, or sink.metadata without it")
+    if "headers" not in metadata:
+        return
+    if not _HEADERS.match(types["headers"]):
         raise ConfigError("headers", types["headers"], "an array of structs of key and value, or a map")
-    if settings.header_converter and "headers" in types:
+    if settings.header_converter:
         has_bytes = re.search(r"(?:\bvalue:\s*|,\s*)BINARY>+$", types["headers"], re.IGNORECASE) is not None
         if has_bytes != (settings.header_type == "BINARY"):
             fitting = "ByteArrayConverter" if has_bytes else "StringConverter"
@@ -279,19 +423,53 @@ def _check_avro(names: Sequence[str], settings: KafkaSinkSettings) -> None:
             raise ConfigError("sink.value.converter.avro.schema", f"fields {', '.join(fields)}", allowed)
 
 
+class _BadRow(Exception):
+    """The cluster, or the client, rejects a record; carries the reason and what is allowed."""
+
+
+def _was_aborted(producer: Producer, error: Exception) -> bool:
+    """Abort the transaction in which an error was raised; return whether the batch may be written in another one."""
+    from confluent_kafka import KafkaException
+
+    if isinstance(error, KafkaException):
+        of_commit: KafkaError = error.args[0]
+        if of_commit.fatal() or of_commit.retriable():
+            return False  # fenced, or it may have been committed
+    elif not isinstance(error, SinkError):
+        return False
+    try:
+        producer.abort_transaction(TIMEOUT_S)
+    except KafkaException:
+        return False
+    return True
+
+
+def _milliseconds(times: pa.ChunkedArray) -> Iterator[int]:
+    """Yield the timestamps of records. One that Kafka cannot have is an error; -1 ms is a record without a time."""
+    import pyarrow as pa
+
+    for at in times.cast(pa.timestamp("us", tz=times.type.tz)).cast(pa.int64()).to_pylist():
+        if at is None or at // 1000 == -1:
+            yield 0
+        elif at < 1000:
+            raise SinkError(f"timestamp is {at} microseconds; allowed: a time after 1970-01-01T00:00:00Z, or null")
+        else:
+            yield at // 1000
+
+
 def _produce(
     producer: Producer,
-    topic: str,
-    key: bytes | str | None,
-    value: bytes | str | None,
+    record: _Record,
     *,
     partition: int = -1,
-    headers: _Headers | None = None,
+    on_delivery: Callable[[KafkaError | None, Message], None] | None = None,
 ) -> None:
     """Add a record to the client's queue; wait while it is full. Partition -1: the client chooses."""
+    topic, key, value, headers, at = record
+    more: dict[str, Any] = {} if on_delivery is None else {"on_delivery": on_delivery}
     while True:
         try:
-            producer.produce(topic, value, key, partition, headers=headers or None)
+            producer.produce(topic, value, key, partition, timestamp=at, headers=headers or None, **more)
             return
         except BufferError:
             producer.poll(0.01)

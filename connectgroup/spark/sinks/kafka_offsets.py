@@ -235,9 +235,9 @@ def told_as_sink_error(where: str) -> Iterator[None]:
         raise SinkError(f"{where}: {reason(error)}; allowed: a cluster that answers") from error
 
 
-def reason(error: BaseException) -> str:
+def reason(error: Any) -> str:
     """Return the text of an error of the Kafka client."""
-    first = error.args[0] if error.args else error
+    first = error.args[0] if getattr(error, "args", ()) else error
     return " ".join((first.str() if hasattr(first, "str") else str(first)).split())[:300]
 
 

@@ -16,10 +16,19 @@ from pydantic import Field, SecretStr
 
 from ...connector import LocalPath
 from ...dataplane.columns import Column, Columns, sql_name
-from ...dataplane.dead_letters import DeadLetter, DeadLetterSink, values_of
+from ...dataplane.dead_letters import DeadLetter, DeadLetters, DeadLetterSink, reject, values_of, write_rows
 from ...dataplane.errors import SinkError
 from ...dataplane.ownership import Owner, Range
-from ...dataplane.postgres_store import PostgresStore, PostgresTransaction, connect, files_in_url, parse_url, run, where
+from ...dataplane.postgres_store import (
+    PostgresStore,
+    PostgresTransaction,
+    connect,
+    files_in_url,
+    one_line,
+    parse_url,
+    run,
+    where,
+)
 from ...errors import ConfigError
 from .tables import (
     TableSettings,
@@ -28,7 +37,9 @@ from .tables import (
     insert_dead_letter,
     missing_columns,
     no_table,
+    null_keys,
     plain_values,
+    without,
 )
 
 if TYPE_CHECKING:
@@ -49,6 +60,7 @@ _TYPES: Final = {
 }
 _SCHEMA_NAMES: Final = "a name of letters, digits and _"
 _STAGE: Final = "connectgroup_stage"
+_ALLOWED: Final = "rows that fit the table: its types, constraints and triggers"
 
 
 class PostgresSettings(TableSettings):
@@ -129,20 +141,50 @@ class PostgresSink(DeadLetterSink):
     def commit_all(
         self, owner: Owner, ranges: Sequence[Range], rows: pa.Table, dead_letters: Sequence[DeadLetter]
     ) -> bool:
-        # Encode before the transaction: a claim waits for it.
+        import psycopg
+
+        bad, where = null_keys(self._settings, rows), f"{self._store.where}, table {self._settings.table}"
+        kept = [at for at in range(rows.num_rows) if at not in bad] if bad else range(rows.num_rows)
+        good = without(rows, bad)
         names = [column.name for column in self._columns]
         deleted = self._settings.delete_field
-        text = as_csv(rows.select([*names, deleted] if deleted else names)) if rows.num_rows else b""
+        chosen = good.select([*names, deleted] if deleted else names)
+        # Encode before the transaction: a claim waits for it.
+        whole = as_csv(chosen)
 
         def write(transaction: PostgresTransaction) -> None:
+            def write_some(start: int, end: int) -> None:
+                text = whole if end - start == chosen.num_rows else as_csv(chosen.slice(start, end - start))
+                if self._settings.insert_mode == "insert":
+                    copy(transaction, self._settings.table, names, text)
+                else:
+                    self._change(transaction, names, text)
+                if isinstance(dead_letters, DeadLetters):
+                    # A deferred constraint would fail at the end of the transaction, for all rows.
+                    transaction.execute("SET CONSTRAINTS ALL IMMEDIATE")
+
+            def rejected(at: int, error: Exception) -> None:
+                reject(dead_letters, where, rows, kept[at], f"{one_line(error)}; allowed: {_ALLOWED}")
+
+            for at, reason in bad.items():
+                reject(dead_letters, where, rows, at, reason)
+            write_rows(
+                chosen.num_rows,
+                write_some,
+                transaction.connection.transaction,
+                # The last two: an index has no room for a text, a trigger has raised an error.
+                (
+                    psycopg.DataError,
+                    psycopg.IntegrityError,
+                    psycopg.errors.ProgramLimitExceeded,
+                    psycopg.errors.RaiseException,
+                ),
+                lambda at, error: reject(
+                    dead_letters, where, rows, kept[at], f"{one_line(error)}; allowed: {_ALLOWED}"
+                ),
+            )
             if dead_letters:
                 transaction.execute_many(self._dead_letters, [values_of(letter) for letter in dead_letters])
-            if not text:
-                return
-            if self._settings.insert_mode == "insert":
-                copy(transaction, self._settings.table, names, text)
-            else:
-                self._change(transaction, names, text)
 
         return self._store.commit(owner, ranges, write)
 
@@ -154,6 +196,7 @@ class PostgresSink(DeadLetterSink):
         table, keys, deleted = sql_name(self._settings.table), self._settings.keys, self._settings.delete_field
         key_list = ", ".join(map(sql_name, keys))
         flag = f", false AS {sql_name(deleted)}" if deleted else ""
+        transaction.execute(f"DROP TABLE IF EXISTS pg_temp.{_STAGE}")
         transaction.execute(
             f"CREATE TEMPORARY TABLE {_STAGE} ON COMMIT DROP AS"
             f" SELECT {', '.join(map(sql_name, names))}{flag} FROM {table} WITH NO DATA"

@@ -6,17 +6,18 @@ Rows become visible with the transaction that checks the fencing tokens and adva
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import Field
 
 from ...connector import LocalPath
 from ...dataplane.columns import Columns, sql_name, sqlite_type
-from ...dataplane.dead_letters import DeadLetter, DeadLetterSink, values_of
+from ...dataplane.dead_letters import DeadLetter, DeadLetterSink, reject, values_of, write_rows
 from ...dataplane.fences import Transaction
-from ...dataplane.offset_store import BUSY_TIMEOUT_S, FilePositions, OffsetStore
+from ...dataplane.offset_store import BUSY_TIMEOUT_S, FilePositions, OffsetStore, SqliteTransaction
 from ...dataplane.ownership import Owner, Range
 from ...dataplane.settings import require_absolute
 from .tables import (
@@ -26,11 +27,18 @@ from .tables import (
     insert_dead_letter,
     missing_columns,
     no_table,
+    null_keys,
     plain_values,
+    without,
 )
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+_FAULTS: Final = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, OverflowError, UnicodeError)
+"""Errors of SQLite and its driver that are those of a row."""
+_ALLOWED: Final = "rows that fit the table: its types, constraints and triggers"
 
 
 class SqliteSettings(TableSettings):
@@ -96,15 +104,23 @@ class SqliteSink(DeadLetterSink):
     def commit_all(
         self, owner: Owner, ranges: Sequence[Range], rows: pa.Table, dead_letters: Sequence[DeadLetter]
     ) -> bool:
+        bad, where = null_keys(self._settings, rows), f"{self._store.path}, table {self._settings.table}"
         # Convert before the transaction: while it is open, every other task that writes to this file waits.
-        values = list(_rows(rows, self._columns))
-        deleted = rows[self._settings.delete_field].to_pylist() if self._settings.delete_field else []
+        kept = [at for at in range(rows.num_rows) if at not in bad] if bad else range(rows.num_rows)
+        good = without(rows, bad)
+        values = list(_rows(good, self._columns))
+        deleted = good[self._settings.delete_field].to_pylist() if self._settings.delete_field else []
 
-        def write(transaction: Transaction) -> None:
-            if self._settings.insert_mode == "insert":
-                transaction.execute_many(self._insert_statement(), values)
-            else:
-                self._change(transaction, values, deleted)
+        def write(transaction: SqliteTransaction) -> None:
+            for at, reason in bad.items():
+                reject(dead_letters, where, rows, at, reason)
+            write_rows(
+                len(values),
+                lambda start, end: self._write(transaction, values[start:end], deleted[start:end]),
+                transaction.savepoint,
+                _FAULTS,
+                lambda at, error: reject(dead_letters, where, rows, kept[at], f"{error}; allowed: {_ALLOWED}"),
+            )
             if dead_letters:
                 transaction.execute_many(self._dead_letters, map(values_of, dead_letters))
 
@@ -112,6 +128,12 @@ class SqliteSink(DeadLetterSink):
 
     def close(self) -> None:
         self._store.close()
+
+    def _write(self, transaction: Transaction, values: list[tuple[Any, ...]], deleted: list[bool | None]) -> None:
+        if self._settings.insert_mode == "insert":
+            transaction.execute_many(self._insert_statement(), values)
+        else:
+            self._change(transaction, values, deleted)
 
     def _insert_statement(self) -> str:
         names = ", ".join(sql_name(column.name) for column in self._columns)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import Field
@@ -12,6 +11,7 @@ from pydantic import Field
 from ...dataplane.columns import Column, Columns, sql_name
 from ...dataplane.dead_letters import FIELDS
 from ...dataplane.errors import SinkError
+from ...dataplane.json_text import json_encoder
 from ...dataplane.settings import PluginSettings
 from ...dataplane.transform import listed
 from ...errors import NO_VALUE, ConfigError
@@ -23,6 +23,7 @@ TABLE_NAMES: Final = "a name of letters, digits and _, not starting with connect
 _TABLE: Final = re.compile(r"(?!connectgroup_|sqlite_)[A-Za-z_]\w{0,62}", re.IGNORECASE | re.ASCII)
 InsertMode = Literal["insert", "upsert", "delete"]
 BOOLEANS: Final = "true, false"
+_JSON: Final = json_encoder(ensure_ascii=True, compact=False)
 
 
 class TableSettings(PluginSettings):
@@ -117,6 +118,28 @@ def no_table(where: str, settings: TableSettings) -> SinkError:
     return SinkError(f"{where}: table {settings.table} does not exist; allowed: a table, or sink.auto.create true")
 
 
+def null_keys(settings: TableSettings, rows: pa.Table) -> dict[int, str]:
+    """Return the numbers of the rows whose key has a null, with the reason why they cannot be written: null is equal to
+    nothing, and SQLite would make up a number for it."""
+    import pyarrow.compute as pc
+
+    found: dict[int, str] = {}
+    for key in settings.keys:
+        if rows.column(key).null_count:
+            for at in pc.indices_nonzero(pc.is_null(rows.column(key))).to_pylist():
+                found.setdefault(at, f"{key} is null; allowed: a value in each column of sink.pk.fields")
+    return dict(sorted(found.items()))
+
+
+def without(rows: pa.Table, bad: Collection[int]) -> pa.Table:
+    """Return the rows without those of some numbers."""
+    import pyarrow as pa
+
+    if not bad:
+        return rows
+    return rows.take(pa.array([at for at in range(rows.num_rows) if at not in bad], pa.int64()))
+
+
 def plain_values(rows: pa.Table) -> pa.Table:
     """Return the rows with structs, arrays and maps as JSON text, and decimals as text."""
     import pyarrow as pa
@@ -124,7 +147,7 @@ def plain_values(rows: pa.Table) -> pa.Table:
     for at, field in enumerate(rows.schema):
         values = rows.column(at)
         if pa.types.is_nested(field.type):
-            texts = [None if value is None else json.dumps(value, default=str) for value in values.to_pylist()]
+            texts = [None if value is None else _JSON(value) for value in values.to_pylist()]
             rows = rows.set_column(at, field.name, pa.chunked_array([pa.array(texts, pa.string())]))
         elif pa.types.is_decimal(field.type):
             rows = rows.set_column(at, field.name, values.cast(pa.string()))

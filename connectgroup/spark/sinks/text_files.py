@@ -6,14 +6,13 @@ is an empty field and an empty text has quotes.
 
 from __future__ import annotations
 
-import base64
 import datetime
-import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
+from ...dataplane.json_text import json_encoder, plain
 from ...dataplane.real_paths import open_below
 from ..sources.dialect import Dialect
 from .manifest import FileSinkSettings, ManifestSink
@@ -33,15 +32,16 @@ class JsonlSettings(FileSinkSettings):
 
 
 class JsonlSink(ManifestSink):
-    """Writes one JSON object a line; nested values stay nested, times are ISO text in UTC, bytes are base64."""
+    """Writes one JSON object a line; nested values stay nested, times are ISO text in UTC, bytes are base64. Numbers
+    that JSON does not have are the texts NaN, Infinity and -Infinity.
+    """
 
     Settings = JsonlSettings
     extension = "jsonl"
 
     def encode(self, rows: pa.Table, file: BinaryIO) -> None:
-        encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_plain)
         for batch in rows.to_batches(max_chunksize=65_536):
-            file.write("".join(f"{encoder.encode(row)}\n" for row in batch.to_pylist()).encode())
+            file.write("".join(f"{_JSON(row)}\n" for row in batch.to_pylist()).encode())
 
     def head(self, path: Path) -> bytes | None:
         return b""
@@ -85,4 +85,7 @@ class CsvSink(ManifestSink):
 def _plain(value: object) -> object:
     if isinstance(value, datetime.datetime):
         return value.isoformat().replace("+00:00", "Z")
-    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
+    return plain(value)
+
+
+_JSON: Final = json_encoder(_plain)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ...dataplane.columns import Column, Columns, to_ddl
@@ -49,15 +49,21 @@ def apply_chain(chain: Chain, frame: DataFrame) -> DataFrame:
     return frame
 
 
-def columns_after(chain: Chain, columns: Columns, session: SparkSession) -> Columns:
+def columns_after(chain: Chain, columns: Columns, session: SparkSession, metadata: frozenset[str]) -> Columns:
     """Return the columns after all steps, computed on an empty batch. Structs, arrays and maps keep Spark's type.
+
+    Args:
+        metadata: the columns of the source that are record metadata; those that the steps add are, too.
 
     Raises:
         ConfigError: a setting does not fit the columns.
     """
+    names = metadata.union(*(step.transform.adds_metadata for step in chain))
     if not chain:
-        return columns
+        return tuple(replace(column, metadata=column.name in names) for column in columns)
     # A session of its own: the view of an sql step is visible in the whole session.
     empty = own_session(session).createDataFrame([], to_ddl(columns))
     fields = apply_chain(chain, empty).schema.fields
-    return tuple(Column(field.name, field.dataType.simpleString().upper()) for field in fields)
+    return tuple(
+        Column(field.name, field.dataType.simpleString().upper(), metadata=field.name in names) for field in fields
+    )
