@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from ..connector import Connector, LocalPath
@@ -83,6 +84,23 @@ def require_absolute_paths(field: str, paths: Sequence[Path]) -> None:
     for path in paths:
         if not path.is_absolute():
             raise ConfigError(field, path, "an absolute path")
+
+
+def within(path: str, directory: str) -> tuple[str, ...] | None:
+    """Return the components of a path below a directory, whether they exist or not; None if it is not in there.
+
+    Links are resolved, and directories that are mounted in two places are one. Reads links: call it off the loop.
+    """
+    real, root = Path(os.path.realpath(path)), Path(os.path.realpath(directory))
+    try:
+        found = root.stat()
+    except OSError:
+        found = None
+    for above in (real, *real.parents):
+        with suppress(OSError):
+            if above == root or (found is not None and os.path.samestat(above.stat(), found)):
+                return real.relative_to(above).parts
+    return None
 
 
 def _is_below(path: Path, roots: Sequence[Path]) -> bool:

@@ -17,7 +17,7 @@ from pydantic import BaseModel, Field, field_validator
 from pydantic_core import PydanticCustomError
 
 from ..assign.placement import RESERVED
-from ..config.paths import path_settings
+from ..config.paths import path_settings, within
 from ..connector import Config, Connector, PartitionOffset, Task, TaskContext
 from ..dataplane.committed import CommittedPositions
 from ..dataplane.dead_letters import DeadLetterSink
@@ -36,6 +36,7 @@ from ..errors import NO_VALUE, UNKNOWN_SETTING, ConfigError, ConnectGroupError, 
 from ..plugins import available, load_sink_class, load_source_class
 from ..spark.converters import CONVERTERS, check_pair
 from ..spark.remote import REMOTE, remote_address
+from ..spark.sources.listing import is_listed
 from .transforms import PREDICATES, TRANSFORMS, check_predicates, parse_chain
 
 if TYPE_CHECKING:
@@ -46,6 +47,12 @@ LAYOUT: Final = "layout"
 SOURCE: Final = "source."
 SINK: Final = "sink."
 _CONVERTED: Final = "the setting of the source and of the sink that have it, if they lack it"
+_DIRECTORIES: Final = ("files", "parquet")
+"""Sources that read all files of a directory."""
+_FILES: Final = ("sqlite", "console")
+"""Sinks whose paths are files, not directories."""
+_TABLE_PLACES: Final = {"sqlite": ("path",), "postgres": ("url", "schema")}
+"""Where the tables of sources and sinks of databases are, beside their names."""
 _PREFIXES: Final = (SOURCE, SINK, TRANSFORMS, PREDICATES)
 
 
@@ -248,6 +255,7 @@ def parse_config(config: Config) -> Pipeline:
     _check_dead_letters(settings, sink)
     chain = parse_chain(config, source.metadata)
     (_, source_settings), (_, sink_settings) = _source_of(config), _sink_of(config)
+    _check_apart(config, source_settings)
     if (columns := source.known_columns(source_settings)) is not None:
         check_predicates(chain, columns, config["source"])
     if not settings.transforms:  # they may make other columns of it
@@ -331,6 +339,43 @@ def _check_remote(settings: PipelineSettings, source: type[Source]) -> None:
             settings.source,
             f"with Spark Connect ({REMOTE}) the sources {', '.join(names)}, or a worker with its own Spark",
         )
+
+
+def _check_apart(config: Config, source_settings: Any) -> None:
+    """Reject a pipeline that reads what it writes: an endless loop.
+
+    Raises:
+        ConfigError: the sink writes below the directory of the source, the other way round, or to the source's table.
+    """
+    source, sink = config["source"], config["sink"]
+    if source == sink and source in _TABLE_PLACES:
+        same = [
+            (config.get(f"source.{name}", ""), config.get(f"sink.{name}", ""))
+            for name in (*_TABLE_PLACES[source], "table")
+        ]
+        if all(read == written or (read and written and within(written, read) == ()) for read, written in same):
+            raise ConfigError("sink.table", config["sink.table"], "another table than source.table")
+    directory = config.get("source.path", "")
+    if source not in _DIRECTORIES or "\0" in directory:
+        return
+    pattern = getattr(source_settings, "file_pattern", "")
+    for setting in path_settings(PipelineConnector, config):
+        path = config.get(setting, "")
+        if not setting.startswith(SINK) or not os.path.isabs(path) or "\0" in path:
+            continue
+        below, above = within(path, directory), within(directory, path)
+        if sink in _FILES:
+            above = None
+            name = "/".join(below or ())
+            if not name or not is_listed(name, pattern) or (source == "parquet" and not name.endswith(".parquet")):
+                continue
+        elif below and any(part.startswith(("_", ".")) for part in below):
+            continue  # Hidden from the source.
+        if below is not None or above is not None:
+            what = (
+                f"a path that is neither below source.path ({directory}) nor above it: the source would read the rows"
+            )
+            raise ConfigError(setting, path, f"{what} again", is_path=True)
 
 
 def _check_dead_letters(settings: PipelineSettings, sink: type[Sink]) -> None:

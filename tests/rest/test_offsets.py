@@ -275,7 +275,9 @@ async def test_files_outside_the_servers_list_are_neither_configured_nor_opened(
             validated = await api("PUT", "/connector-plugins/pipeline/config/validate", 200, {**config, "name": "c"})
             assert [each["value"]["name"] for each in validated["configs"] if each["value"]["errors"]] == ["sink.path"]
             # The server tries what it may use.
-            config = {**config, "sink.path": str(tmp_path / "in" / "nowhere" / "out.db")}
+            inner = tmp_path / "in"
+            places = {"source.path": str(inner / "files"), "sink.path": str(inner / "nowhere" / "out.db")}
+            config = {**config, **places}
             validated = await api("PUT", "/connector-plugins/pipeline/config/validate", 200, {**config, "name": "c"})
             wrong = [each["value"]["name"] for each in validated["configs"] if each["value"]["errors"]]
             assert wrong == ["source.path", "sink.path"]

@@ -39,7 +39,7 @@ def files(path: Path) -> dict[str, str]:
 def test_missing_places_are_errors_of_both_ends_and_nothing_is_created(tmp_path: Path) -> None:
     nowhere = tmp_path / "nowhere"
     database = {"sink": "sqlite", "sink.path": str(nowhere / "out.db"), "sink.table": "t"}
-    found = errors(files(nowhere), database)
+    found = errors(files(nowhere / "in"), database)
     assert found.keys() == {"source.path", "sink.path"}
     assert found["source.path"].startswith(str(nowhere))
     assert found["sink.path"] == f"{nowhere}: does not exist; allowed: a directory"
@@ -49,7 +49,9 @@ def test_missing_places_are_errors_of_both_ends_and_nothing_is_created(tmp_path:
         assert errors(DATAGEN, {"sink": sink, "sink.path": str(tmp_path / "out")}) == {}
     assert errors(DATAGEN, CONSOLE, {"sink.offsets": str(nowhere / "o.db")}).keys() == {"sink.offsets"}
     assert errors(DATAGEN, CONSOLE) == {}
-    assert errors(files(tmp_path), {**database, "sink.path": str(tmp_path / "out.db")}) == {}
+    (tmp_path / "in").mkdir()
+    assert errors(files(tmp_path / "in"), {**database, "sink.path": str(tmp_path / "out.db")}) == {}
+    (tmp_path / "in").rmdir()
     table = {"source": "sqlite", "source.path": str(tmp_path / "in.db"), "source.table": "t"}
     table["source.incrementing.column"] = "id"
     assert "in.db" in errors(table, CONSOLE)["source.path"]

@@ -147,3 +147,58 @@ def _environment() -> dict[str, str]:
     import os
 
     return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+
+@pytest.mark.parametrize("source", ["files", "parquet"])
+@pytest.mark.parametrize("sink", ["csv", "jsonl", "parquet", "delta", "sqlite"])
+@pytest.mark.parametrize("how", ["below", "deep", "equal", "above", "linked source", "linked sink", "dots"])
+def test_sink_below_the_directory_of_the_source_is_rejected(tmp_path: Path, source: str, sink: str, how: str) -> None:
+    inner = tmp_path / "in"
+    inner.mkdir()
+    (tmp_path / "link").symlink_to(inner)
+    read, written = {
+        "below": (inner, inner / "out"),
+        "deep": (inner, inner / "a" / "b" / "out"),
+        "equal": (inner, inner),
+        "above": (inner, tmp_path),
+        "linked source": (tmp_path / "link", inner / "out"),
+        "linked sink": (inner, tmp_path / "link" / "out"),
+        "dots": (inner, tmp_path / "other" / ".." / "in" / "out"),
+    }[how]
+    config = {"source": source, "source.path": str(read), "sink": sink, "sink.path": str(written)}
+    config |= {"source.format": "text"} if source == "files" else {"source.schema": "value STRING"}
+    config |= {"sink.table": "t"} if sink == "sqlite" else {}
+    if sink == "sqlite" and (how in ("equal", "above") or source == "parquet"):
+        PipelineConnector("c", config)  # a file, which the source does not list
+        return
+    with pytest.raises(ConfigError, match=rf"sink\.path: got '{written}'; allowed: a path that is neither below"):
+        PipelineConnector("c", config)
+    for other in (tmp_path / "out", inner / "_out", inner.parent / "in2"):
+        PipelineConnector("c", config | {"sink.path": str(other)})
+    if source == "files":
+        PipelineConnector("c", config | {"sink.path": str(tmp_path / "out"), "source.file.pattern": "*.csv"})
+
+
+def test_directory_that_is_mounted_in_two_places_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bind mount: another real path with the device and the inode of the directory."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    stat = Path.stat
+    monkeypatch.setattr(Path, "stat", lambda path, **more: stat(first if path == second else path, **more))
+    config = {"source": "files", "source.path": str(first), "source.format": "text", "sink": "csv"}
+    with pytest.raises(ConfigError, match=r"sink\.path: got .*; allowed: a path that is neither below"):
+        PipelineConnector("c", config | {"sink.path": str(second / "out")})
+
+
+def test_sink_that_writes_the_table_of_the_source_is_rejected(tmp_path: Path) -> None:
+    (tmp_path / "link.db").symlink_to(tmp_path / "a.db")
+    table = {"source": "sqlite", "source.path": str(tmp_path / "a.db"), "source.table": "t", "sink": "sqlite"}
+    table |= {"source.incrementing.column": "id", "sink.path": str(tmp_path / "link.db")}
+    with pytest.raises(ConfigError, match=r"sink\.table: got 't'; allowed: another table than source\.table"):
+        PipelineConnector("c", table | {"sink.table": "t"})
+    PipelineConnector("c", table | {"sink.table": "u"})
+    server = {"source": "postgres", "source.table": "t", "source.incrementing.column": "id", "sink": "postgres"}
+    with pytest.raises(ConfigError, match=r"sink\.table: got 't'; allowed: another table than source\.table"):
+        PipelineConnector("c", server | {"sink.table": "t"})
+    PipelineConnector("c", server | {"sink.table": "t", "sink.schema": "other"})

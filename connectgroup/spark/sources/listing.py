@@ -13,6 +13,7 @@ from ...dataplane.ownership import Range
 from ...dataplane.real_paths import directory_in, open_below, opened_directory
 
 UNFINISHED: Final = (".tmp", ".part")
+_HIDDEN: Final = (".", "_")
 _BLOCK_BYTES: Final = 64 * 1024
 
 
@@ -49,6 +50,20 @@ def list_inodes(root: Path, pattern: str, problems: dict[str, str]) -> dict[str,
     return found
 
 
+def is_listed(name: str, pattern: str) -> bool:
+    """Whether a file is read: neither it nor a directory above it is hidden, it is not unfinished, and it has the form
+    of the pattern.
+
+    Args:
+        name: its path below the directory of the source.
+        pattern: as in ``list_inodes``.
+    """
+    parts = name.split("/")
+    if any(part.startswith(_HIDDEN) for part in parts) or name.lower().endswith(UNFINISHED):
+        return False
+    return not pattern or fnmatchcase(name if "/" in pattern else parts[-1], pattern)
+
+
 def _outside(root: Path, name: str) -> Path | None:
     """Return the target of a link if it is outside of the directory."""
     target = Path(os.path.realpath(root / name))
@@ -62,10 +77,10 @@ def _files_below(
     # Text, not paths: a directory may have 20,000 files, and is listed at each trigger.
     with os.scandir(directory) as entries:
         for entry in entries:
-            if entry.name.startswith((".", "_")):
+            if entry.name.startswith(_HIDDEN):
                 continue
             if not entry.is_dir():
-                if not entry.name.endswith(UNFINISHED):
+                if not entry.name.lower().endswith(UNFINISHED):
                     yield prefix + entry.name, entry
             elif not entry.is_symlink():
                 name = prefix + entry.name
