@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from connectgroup.assign.members import TopicSpec
 from connectgroup.consumer import group_consumer, reading
-from connectgroup.consumer.client import GroupClient, Line, Topics
+from connectgroup.consumer.client import GroupClient, Line, Topics, TopicSeen
 from connectgroup.consumer.group_consumer import GroupConsumer
 from connectgroup.consumer.listener import ConsumerRebalanceListener
 from connectgroup.consumer.membership import Membership
@@ -104,7 +104,7 @@ class ConsumerNode(Node):
         """
         if self.dead or self.removed or not self.is_in_group():
             return frozenset()
-        return self.consumer.assignment
+        return self.consumer.assignment()
 
     @property
     def _membership(self) -> Membership:
@@ -196,6 +196,14 @@ class _Client(GroupClient):
         there = tuple(TopicSpec(name=name, num_partitions=known[name]) for name in sorted(names) if name in known)
         return Topics(there=there, missing={})
 
+    async def seen(self, names: Collection[str] | None) -> dict[str, TopicSeen]:
+        known = self._node.cluster.topics
+        return {
+            name: TopicSeen(topic_id=topic_id(name), partitions=count)
+            for name, count in known.items()
+            if names is None or name in names
+        }
+
     async def topic_names(self, topic_ids: Collection[str]) -> dict[str, str]:
         return {topic_id(name): name for name in self._node.cluster.topics if topic_id(name) in topic_ids}
 
@@ -212,13 +220,16 @@ class _Client(GroupClient):
 class _Fetcher:
     """In place of librdkafka: every partition begins at offset 0."""
 
+    def __init__(self) -> None:
+        self.ends: dict[TopicPartition, int] = {}
+
     async def drop(self, partitions: Partitions) -> None:
         return None
 
     async def take(self, offsets: Any) -> None:
         return None
 
-    async def start_position(self, partition: TopicPartition) -> int:
+    async def start_position(self, partition: TopicPartition, *, is_new: bool = False) -> int:
         return 0
 
     async def close(self) -> None:

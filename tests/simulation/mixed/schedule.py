@@ -144,7 +144,7 @@ class MixedSchedule(FaultSchedule):
                 return f"the group is {group.state_name}: {sorted(group.behind)} behind, {group.computation}"
         elif group.state is not ClassicState.STABLE:
             return f"the group is {group.state.name}"
-        owned = [partition for node in living for partition in node.consumer.assignment]
+        owned = [partition for node in living for partition in node.consumer.assignment()]
         if sorted(owned) != sorted(cluster.partitions):
             missing = cluster.partitions.difference(owned)
             return f"{len(owned)} partitions are owned of {len(cluster.partitions)}; not: {sorted(missing)[:3]}"
