@@ -10,9 +10,11 @@ from typing import Final
 
 from ...dataplane.columns import Column, Columns, check_names
 from ...dataplane.errors import BadLine, SourceError
+from ...errors import ConfigError
 from ...protocol.units import printable
 from .dialect import Dialect
 
+_TRAILING: Final = ". A delimiter ends the header: without it, or with "
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 
@@ -62,7 +64,8 @@ def check_header(path: Path, names: Sequence[str], columns: Columns, dialect: Di
     if not dialect.ignores_others:
         if list(names) != wanted:
             found, allowed = printable(dialect.delimiter.join(names)), printable(dialect.delimiter.join(wanted))
-            raise _bad(path, f"header {found!r}", f"exactly the columns {allowed!r}, in this order")
+            hint = f"{_TRAILING}source.schema.drift=ignore" if list(names) == [*wanted, ""] else ""
+            raise _bad(path, f"header {found!r}", f"exactly the columns {allowed!r}, in this order{hint}")
         return
     if not set(names) & set(wanted):
         raise _bad(path, f"header {printable(','.join(names))!r}", f"at least one of {printable(', '.join(wanted))}")
@@ -80,6 +83,9 @@ def columns_of(path: Path, header: bytes, dialect: Dialect) -> Columns:
         ConfigError: a name is empty or stands twice.
     """
     names = names_in(path, header, dialect)
+    if len(names) > 1 and names[-1] == "" and "" not in names[:-1]:
+        allowed = f"column names that are not empty{_TRAILING}source.schema and source.schema.drift=ignore"
+        raise ConfigError(f"header of {path}", printable(dialect.delimiter.join(names)), allowed)
     return check_names([Column(name, "STRING") for name in names], field=f"header of {path}")
 
 

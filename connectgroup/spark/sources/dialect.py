@@ -72,7 +72,7 @@ class Dialect:
 
 def codec_of(file: str) -> str | None:
     """Return the codec of a compressed file, by the end of its name; None for other files."""
-    return next((codec for end, codec in COMPRESSED.items() if file.endswith(end)), None)
+    return next((codec for end, codec in COMPRESSED.items() if file.lower().endswith(end)), None)
 
 
 def last_record_end(data: bytes, quote: bytes | None) -> int:

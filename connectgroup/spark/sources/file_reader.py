@@ -79,12 +79,9 @@ class FilesReader(Reader):
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from .parts import read_part
-
         assert isinstance(partition, LineRange)
         end = Position(partition.end, partition.metadata)
-        wanted, source = Range(slice=partition.file, start=partition.start, end=end), self._source
-        yield from read_part(source.root, wanted, source.columns, source.settings.dialect, tolerant=source.is_tolerant)
+        yield from self._source.read_part(Range(slice=partition.file, start=partition.start, end=end))
 
     def __getstate__(self) -> dict[str, Any]:
         # Spark pickles the reader for its workers after it has planned; the planner knows every file.

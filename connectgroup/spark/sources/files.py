@@ -189,6 +189,19 @@ class FileSource(Source):
         parts = divided(self.root, file, wanted.start, wanted.end, PART_BYTES, is_file)
         return [Range(slice=file, start=start, end=Position(end, metadata)) for start, end in parts]
 
+    def read_part(self, wanted: Range) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a part of a range, in one of Spark's workers."""
+        from .parts import read_part
+
+        return read_part(
+            self.root,
+            wanted,
+            self.columns,
+            self.settings.dialect,
+            tolerant=self.is_tolerant,
+            most_bytes=self.most_bytes,
+        )
+
     def planner(self, positions: Mapping[str, int]) -> Planner:
         """Return a planner of this task's batches.
 
@@ -267,10 +280,8 @@ class ReadFile:
 
     def __call__(self, wanted: Range) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a range."""
-        from .parts import read_part
-
         source, _ = FileSource.from_json(self.source)
-        return read_part(source.root, wanted, source.columns, source.settings.dialect, tolerant=source.is_tolerant)
+        return source.read_part(wanted)
 
 
 def merged(columns: Columns, *others: Columns) -> Columns:

@@ -244,7 +244,8 @@ class LineParser:
                 allowed = "a quote inside quotes is written twice; or source.quote=none"
             return f"not CSV ({error}); allowed: {allowed}"
         if len(fields) != len(names):
-            return f"{len(fields)} fields; allowed: {len(names)} ({printable(', '.join(names))})"
+            hint = ", without a delimiter at the end of the line" if [*fields[:-1]] and fields[-1] == "" else ""
+            return f"{len(fields)} fields; allowed: {len(names)} ({printable(', '.join(names))}){hint}"
         columns = {column.name: column for column in self.columns}
         for name, value in zip(names, fields, strict=True):
             column = columns.get(name, Column(name, "STRING"))

@@ -41,6 +41,9 @@ def list_inodes(root: Path, pattern: str, problems: dict[str, str]) -> dict[str,
             for name, entry in _files_below(directory, "", root, problems):
                 if pattern and not fnmatchcase(name if has_path else entry.name, pattern):
                     continue
+                if not name.isascii() and (shown := shown_name(name)) != name:
+                    problems[shown] = f"{root / shown}: is no name in UTF-8; allowed: names in UTF-8"
+                    continue
                 if entry.is_symlink() and (target := _outside(root, name)):
                     problems[name] = f"{root / name}: links to {target}; allowed: links to files below {root}"
                 else:
@@ -48,6 +51,11 @@ def list_inodes(root: Path, pattern: str, problems: dict[str, str]) -> dict[str,
     except OSError as error:
         raise unreadable(root, error) from error
     return found
+
+
+def shown_name(name: str) -> str:
+    """Return the name of a file with bytes that are not UTF-8 escaped."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def is_listed(name: str, pattern: str) -> bool:
@@ -90,7 +98,7 @@ def _files_below(
                 except FileNotFoundError:
                     continue  # Deleted since its parent was listed.
                 except OSError as error:
-                    problems[name] = str(unreadable(root / name, error))
+                    problems[shown_name(name)] = str(unreadable(root / shown_name(name), error))
 
 
 def last_line_end(descriptor: int, start: int, stop: int) -> int:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES: Final = 16 << 20
 """Bytes of a compressed file that are parsed at once."""
+_SHOWN_BYTES: Final = 1024
 _HEADER_BYTES: Final = 64 << 10
 _SAMPLE_BYTES: Final = 1 << 20
 _EVOLVE_TOTAL_BYTES: Final = 256 << 20
@@ -39,7 +40,7 @@ def read_range(root: Path, wanted: Range, columns: Columns, dialect: Dialect) ->
 
 
 def read_part(
-    root: Path, wanted: Range, columns: Columns, dialect: Dialect, *, tolerant: bool = False
+    root: Path, wanted: Range, columns: Columns, dialect: Dialect, *, tolerant: bool = False, most_bytes: int = 1 << 62
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one range of one file, in their order.
 
@@ -51,6 +52,7 @@ def read_part(
         dialect: how the lines are written.
         tolerant: whether the rows have the column ``connectgroup_error``: a line that is invalid, and a file whose
             header does not fit or that cannot be decompressed, is a row of nulls with its error.
+        most_bytes: if bad lines are tolerated, a longer range is one line that is too long: it is a row of nulls too.
 
     Yields:
         One row for each line that is not blank.
@@ -64,6 +66,8 @@ def read_part(
         try:
             if codec := codec_of(wanted.slice):
                 yield from part.compressed(codec, tolerant)
+            elif tolerant and wanted.end - wanted.start > most_bytes:
+                yield part.too_long(most_bytes)
             else:
                 yield from part.plain(tolerant)
         except NewFields as error:
@@ -113,6 +117,13 @@ class _Part:
             yield from self.parser.rows_and_errors(body, place)
         else:
             yield with_error(rows) if tolerant else rows
+
+    def too_long(self, most_bytes: int) -> pa.RecordBatch:
+        """Return the row for a line that is longer than a batch."""
+        start, encoding = int(self.wanted.start), self.parser.dialect.encoding
+        reason = f"the line has {self.wanted.end - start} bytes; allowed: {most_bytes} (source.max.bytes.per.batch)"
+        text = os.pread(self.file.fileno(), min(_SHOWN_BYTES, most_bytes), start).decode(encoding, "backslashreplace")
+        return self.parser.error(str(self._place_of(start)), reason, f"{text}...")
 
     def _place_of(self, offset: int) -> Place:
         """Return a place with its number of lines."""

@@ -141,7 +141,10 @@ class Planner:
             if found.st_size <= position or (position == 0 and catalog.belongs_to_another(name)):
                 continue
             files, left = files + 1, left + found.st_size - position
-            unfinished += self._is_unfinished(name, position, found)
+            try:
+                unfinished += self._is_unfinished(name, position, found)
+            except SourceError as error:
+                self.problems[name] = str(error).removeprefix(str(self.root / name)).lstrip(":, ")
         return Lag(bytes=left, files=files, unfinished_files=unfinished, unreadable_files=len(self.problems))
 
     def _list(self) -> dict[str, int]:
@@ -220,10 +223,22 @@ class Planner:
         if self.rules.quote is None:
             end = last_line_end(descriptor, position, stop)
         else:
-            end = position + last_record_end(os.pread(descriptor, stop - position, position), self.rules.quote)
+            data = os.pread(descriptor, stop - position, position)
+            end = position + last_record_end(data, self.rules.quote)
+            last = position + data.rfind(b"\n") + 1
+            is_at_rest = stop == found.st_size and self._age_ms(found) >= self.rules.final_newline_ms
+            if end == position and last > end and is_at_rest:
+                if self.rules.skips_bad:
+                    return last  # The reader puts the line aside, and goes on behind it.
+                raise SourceError(
+                    f"{self.root / name}, line {_lines_before(descriptor, end) + 1} (byte {end}): a quote that is not"
+                    f" closed in {last - end} bytes; allowed: quotes that end, or source.quote=none"
+                )
         if end == position and stop == found.st_size and may_accept:
             return stop
         if end == position and most_bytes == self.most_bytes and stop - position == most_bytes:
+            if self.rules.skips_bad and (line_end := _next_line_end(descriptor, stop, found.st_size)):
+                return line_end  # The reader puts the line aside.
             raise SourceError(
                 f"{self.root / name}: the line at byte {position} is longer than {most_bytes} bytes;"
                 " allowed: lines up to source.max.bytes.per.batch"
@@ -234,12 +249,18 @@ class Planner:
         return time.time() * 1000 - found.st_mtime_ns / 1_000_000
 
     def _is_unfinished(self, name: str, position: int, found: os.stat_result) -> bool:
-        """Whether nothing of a file can be read now but a last line without a line feed."""
+        """Whether nothing of a file can be read now but a last line without a line feed.
+
+        Raises:
+            SourceError: the file is not read on: a line is too long, or a quote is not closed.
+        """
         if codec_of(name):
             return False
         start = max(position, found.st_size - _CHUNK_BYTES)
         try:
             with open_below(self.root, name) as file:
+                if self.rules.quote is not None or found.st_size - position >= self.most_bytes:
+                    return self._end(file.fileno(), name, position, self.most_bytes) == position
                 return b"\n" not in os.pread(file.fileno(), found.st_size - start, start)
         except OSError:
             return False
@@ -263,6 +284,21 @@ class Planner:
                 return False
         self._incomplete.pop(name, None)
         return True
+
+
+def _lines_before(descriptor: int, offset: int) -> int:
+    """Return the number of line feeds before an offset."""
+    starts = range(0, offset, _CHUNK_BYTES)
+    return sum(os.pread(descriptor, min(_CHUNK_BYTES, offset - at), at).count(b"\n") for at in starts)
+
+
+def _next_line_end(descriptor: int, start: int, end: int) -> int:
+    """Return the offset after the first line feed in ``[start, end)``; 0 without one."""
+    for at in range(start, end, _CHUNK_BYTES):
+        found = os.pread(descriptor, min(_CHUNK_BYTES, end - at), at).find(b"\n")
+        if found >= 0:
+            return at + found + 1
+    return 0
 
 
 def _continues(descriptor: int, position: int) -> bool:
