@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import ConfigError, ConnectGroupError
 from ..garbage import short_collections
+from ..private import make_private
 from ..protocol.units import counted
 from .arguments import allowed_paths_of, secrets_of
 from .http import metrics_server, print_rest, rest_server
@@ -402,11 +403,9 @@ SERVERS: Final = (run_up, serve_coordinator, serve_rest, serve_proxy, serve_work
 
 
 def _make_directory(option: str, path: Path) -> None:
-    """Create a directory of mode 0700; an existing directory keeps its mode."""
-    try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(option, path, f"a directory that can be created ({error.strerror})") from error
+    """Create a directory of mode 0700; an existing directory keeps its mode, and no other user may write it."""
+    # The directory itself may be a link that the operator has made.
+    make_private(path.resolve(), option, may_be_sticky=option == "--scratch")
 
 
 def _stop_event() -> asyncio.Event:

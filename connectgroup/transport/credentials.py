@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from ..errors import NO_VALUE, ConfigError
+from ..private import make_private
 from ..protocol.units import printable
 from .base import reason
 from .limits import is_loopback
@@ -114,12 +115,12 @@ def announce(port: int, path: Path) -> bool:
     """
     note = _note(port)
     try:
-        note.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(note.parent, "credentials")
         other = note.with_name(f"{note.name}.{os.getpid()}")
         other.unlink(missing_ok=True)
         _write(other, f"{path.absolute()}\n")
         other.replace(note)
-    except (OSError, RuntimeError):  # RuntimeError: this user has no home directory
+    except (OSError, ConfigError, RuntimeError):  # RuntimeError: this user has no home directory
         return False
     return True
 

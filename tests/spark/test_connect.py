@@ -156,24 +156,39 @@ def test_files_are_read_and_transformed_on_the_server_and_bad_lines_are_dead_let
     ("query", "reason"),
     [
         ("SELECT missing FROM batch", "Spark SQL over the columns"),
-        ("INSERT OVERWRITE DIRECTORY '{out}' USING text SELECT b FROM batch", "Spark SQL over the columns"),
+        ("INSERT OVERWRITE DIRECTORY '{out}' USING text SELECT b FROM batch", "runs no program"),
+        ("CACHE TABLE batch", "Spark SQL over the columns"),
         ("SELECT a, value AS b FROM batch, text.`{file}`", "Spark SQL over the columns"),
         ("SELECT TRANSFORM(a) USING 'cat' AS (a INT) FROM batch", "runs no program"),
         ("SELECT a FROM batch WHERE b IN (SELECT TRANSFORM(b) USING 'cat' AS (x) FROM batch)", "runs no program"),
-        ("SELECT a, system.builtin.java_method('java.lang.System', 'getProperty', b) AS b FROM batch", "calls no Java"),
         (
-            "SELECT a, IDENTIFIER('ref' || 'lect')('java.lang.System', 'getProperty', b) AS b FROM batch",
-            "calls no Java",
+            "SELECT a, system.builtin.java_method('java.lang.System', 'getProperty', b) AS b FROM batch",
+            "functions of Spark",
         ),
-        ("SELECT a FROM batch WHERE try_reflect('java.lang.System', 'getProperty', b) = ''", "calls no Java"),
+        ("SELECT a, IDENTIFIER('ref' || 'lect')('java.lang.System', 'getProperty', b) AS b FROM batch", "IDENTIFIER"),
+        ("SELECT a FROM batch WHERE try_reflect('java.lang.System', 'getProperty', b) = ''", "functions of Spark"),
+        (
+            "SELECT a, from_xml('<a>1</a>', 'a INT', map('rowValidationXSDPath', '{url}')).a AS b FROM batch",
+            "functions of Spark",
+        ),
+        ("SELECT a, xpath_string('<!DOCTYPE a SYSTEM \"{url}\"><a>1</a>', 'a') AS b FROM batch", "functions of Spark"),
+        ("SELECT a, x AS b FROM batch, global_temp.of_another_client", "the view batch"),
+        ("SELECT a, (SELECT max(x) FROM global_temp.of_another_client) AS b FROM batch", "the view batch"),
     ],
 )
 def test_query_that_reaches_more_than_the_rows_is_an_error_at_the_start(bench: Bench, query: str, reason: str) -> None:
     file, out = bench.root / "secret.txt", bench.root / "dir"
     file.write_text("canary")
-    text = query.format(file=file, out=out)
-    with pytest.raises(ConfigError, match=rf"transforms\.t\.query: .*{reason}"):
-        bench.start(1, transforms="t", transforms_t_type="sql", transforms_t_query=text)
+    check = RemoteSession(TaskKey(task="another client", fencing_token=1))
+    check.session.sql("SELECT 'canary' AS x").createOrReplaceGlobalTempView("of_another_client")
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        text = query.format(file=file, out=out, url=f"http://127.0.0.1:{listening.getsockname()[1]}/x")
+        with pytest.raises(ConfigError, match=rf"transforms\.t\.query: .*{reason}"):
+            bench.start(1, transforms="t", transforms_t_type="sql", transforms_t_query=text)
+        listening.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            listening.accept()
+    check.close()
     assert not out.exists()
 
 

@@ -83,7 +83,7 @@ def test_launcher_removes_one_option_only(bare: Path) -> None:
 def test_cache_without_write_permission_is_a_one_line_error(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (bare / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(bare / "file"))
-    with pytest.raises(ConfigError, match=r"XDG_CACHE_HOME: got .*; allowed: a directory that can be written"):
+    with pytest.raises(ConfigError, match=r"XDG_CACHE_HOME: got .*; allowed: a directory that can be created"):
         java.ensure_java()
 
 

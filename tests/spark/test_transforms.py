@@ -346,24 +346,21 @@ BY_REFLECTION = "java_method('java.lang.System', 'getenv', 'HOME')"
 @pytest.mark.parametrize(
     ("query", "reason"),
     [
-        ("SELECT * FROM text.`{file}`", "cannot be found"),
+        ("SELECT * FROM text.`{file}`", "the view batch"),
         ("INSERT OVERWRITE LOCAL DIRECTORY '{out}' USING text SELECT name FROM batch", "Syntax error"),
         ("FROM batch INSERT OVERWRITE LOCAL DIRECTORY '{out}' USING text SELECT name", "Syntax error"),
         ("CREATE TABLE t USING text LOCATION '{out}' AS SELECT name FROM batch", "Syntax error"),
         ("ADD JAR '{file}'", "Syntax error"),
         ("SET spark.sql.runSQLOnFiles=true", "Syntax error"),
         ("BEGIN SELECT 1; END", "Syntax error"),
-        (PROGRAM, "runs no program"),
-        ("SELECT id FROM (FROM batch MAP id USING 'cat' AS id)", "runs no program"),
-        (f"WITH c AS ({PROGRAM}) SELECT (SELECT max(x) FROM c) AS x FROM batch", "runs no program"),
-        (f"SELECT * FROM batch WHERE id IN (SELECT cast(x AS INT) FROM ({PROGRAM}))", "runs no program"),
-        (f"SELECT {BY_REFLECTION} FROM batch", "Cannot resolve routine"),
-        (f"SELECT system.builtin.{BY_REFLECTION} FROM batch", "system"),
-        (
-            f"SELECT IDENTIFIER('java_' || 'method'){BY_REFLECTION.removeprefix('java_method')}",
-            "Cannot resolve routine",
-        ),
-        ("SELECT try_reflect('java.lang.System', 'exit', 1) FROM batch", "Cannot resolve routine"),
+        (PROGRAM, "ScriptTransformation"),
+        ("SELECT id FROM (FROM batch MAP id USING 'cat' AS id)", "ScriptTransformation"),
+        (f"WITH c AS ({PROGRAM}) SELECT (SELECT max(x) FROM c) AS x FROM batch", "ScriptTransformation"),
+        (f"SELECT * FROM batch WHERE id IN (SELECT cast(x AS INT) FROM ({PROGRAM}))", "ScriptTransformation"),
+        (f"SELECT {BY_REFLECTION} FROM batch", r"java_method\(\)"),
+        (f"SELECT system.builtin.{BY_REFLECTION} FROM batch", r"system.builtin.java_method\(\)"),
+        (f"SELECT IDENTIFIER('java_' || 'method'){BY_REFLECTION.removeprefix('java_method')}", "UnresolvedIdentifier"),
+        ("SELECT try_reflect('java.lang.System', 'exit', 1) FROM batch", r"try_reflect\(\)"),
     ],
 )
 def test_query_of_a_transform_reaches_no_file_program_or_java_class(

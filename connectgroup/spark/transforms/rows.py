@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
@@ -10,7 +9,7 @@ from pydantic import Field
 from ...dataplane.settings import PluginSettings
 from ...dataplane.transform import Place, Predicate, Transform
 from ...errors import ConfigError
-from .expressions import checked, query
+from .expressions import checked, condition, query
 from .routing import ALLOWED, check_pattern, is_topic
 
 if TYPE_CHECKING:
@@ -36,9 +35,9 @@ class Filter(Transform):
     def apply(self, frame: DataFrame) -> DataFrame:
         from pyspark.sql import functions as F
 
-        matches = F.lit(True) if self.settings.condition is None else F.expr(self.settings.condition)
-        matches = F.coalesce(matches, F.lit(False))
-        return checked(frame.where, self.place, matches if self.settings.type_ == "include" else ~matches)
+        text = self.settings.condition
+        matches = F.coalesce(F.lit(True) if text is None else condition(frame, text, self.place), F.lit(False))
+        return checked(frame, frame.where, self.place, matches if self.settings.type_ == "include" else ~matches)
 
     def apply_where(self, frame: DataFrame, condition: Column) -> DataFrame:
         if self.settings.condition is not None:
@@ -65,7 +64,7 @@ class Sql(Transform):
     def apply(self, frame: DataFrame) -> DataFrame:
         # The session of a batch belongs to one query, so the view is not shared with other tasks.
         frame.createOrReplaceTempView("batch")
-        return checked(partial(query, frame.sparkSession), self.place, self.settings.query, "query")
+        return query(frame, self.settings.query, self.place, "query")
 
 
 class TopicNameMatchesSettings(PluginSettings):
@@ -126,8 +125,6 @@ class SqlCondition(Predicate):
     Settings = ConditionSettings
 
     def condition(self, frame: DataFrame) -> Column:
-        from pyspark.sql import functions as F
-
-        matches = F.expr(self.settings.condition)
-        checked(frame.where, self.place, matches)
+        matches = condition(frame, self.settings.condition, self.place)
+        checked(frame, frame.where, self.place, matches)
         return matches

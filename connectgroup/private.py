@@ -1,0 +1,65 @@
+"""Directories of which this user alone decides what is in them: scripts and jars that are executed, secrets, logs.
+
+Their mode is 0700 whatever the umask is. A directory that is there already is used only if no other user could have put
+something into it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+from .errors import ConfigError
+
+ALLOWED = "a directory, no link, that belongs to this user (or root) and that no other user can write"
+
+
+def make_private(path: Path, field: str, *, below: Path | None = None, may_be_sticky: bool = False) -> None:
+    """Create a directory of mode 0700, and those above it that are missing; or check one that exists.
+
+    Args:
+        path: the directory.
+        field: the setting that names it, for the error.
+        below: check, and create, the directories from this one down to ``path``, each of them.
+        may_be_sticky: whether others may write it if none can replace what is not theirs, as in ``/tmp``.
+
+    Raises:
+        ConfigError: it is a link or belongs to another user, others can write it, or it cannot be created.
+    """
+    if below is not None and below != path:
+        make_private(path.parent, field, below=below)
+    try:
+        _make(path)
+        found = path.lstat()
+        if not stat.S_ISDIR(found.st_mode) and not stat.S_ISLNK(found.st_mode):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+    except OSError as error:
+        raise ConfigError(field, path, f"a directory that can be created ({error.strerror})", is_path=True) from error
+    if not (may_be_sticky and stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX):
+        check_private(path, found, field)
+
+
+def check_private(path: Path, found: os.stat_result, field: str) -> None:
+    """Check the status of a directory, as ``lstat`` returns it.
+
+    Raises:
+        ConfigError: another user may decide what is in it.
+    """
+    is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid in (os.geteuid(), 0)
+    if not is_ours or found.st_mode & 0o022:
+        raise ConfigError(field, path, ALLOWED, is_path=True)
+
+
+def _make(path: Path) -> None:
+    """Create a directory and those above it that are missing: the directory with exactly the mode 0700."""
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        return
+    except FileNotFoundError:
+        _make(path.parent)
+        _make(path)
+        return
+    os.chmod(path, 0o700)  # a umask may take rights of the owner

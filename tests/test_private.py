@@ -1,0 +1,96 @@
+"""Directories with scripts, jars, secrets and logs belong to one user."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from connectgroup.errors import ConfigError
+from connectgroup.private import make_private
+from connectgroup.spark.archive import archive_options
+from connectgroup.spark.jars import kafka_jars
+from connectgroup.spark.java import cache_directory, make_launcher, make_script
+
+
+@pytest.fixture(params=[0o000, 0o002, 0o022, 0o077, 0o777])
+def umask(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_directories_of_scripts_have_mode_0700_whatever_the_umask_is(tmp_path: Path, umask: int) -> None:
+    home = make_launcher(Path("/usr/bin/java"), tmp_path / "a" / "connectgroup")
+    script = home / "bin" / "java"
+    assert [mode(path) for path in (home.parent, home, script.parent, script)] == [0o700] * 4
+    assert make_launcher(Path("/usr/bin/java"), tmp_path / "a" / "connectgroup") == home
+    make_private(tmp_path / "data" / "deep", "--data")
+    assert mode(tmp_path / "data" / "deep") == 0o700
+
+
+def _script(cache: Path) -> None:
+    make_script(cache, "java", "exec true\n")
+
+
+def _jars(cache: Path) -> None:
+    kafka_jars()
+
+
+def _archive(cache: Path) -> None:
+    archive_options(Path("/usr/bin/java"))
+
+
+@pytest.mark.parametrize("use", [_script, _jars, _archive])
+@pytest.mark.parametrize("what", ["writable for others", "writable for the group", "of another user", "a link"])
+def test_directory_that_others_may_change_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, use: Callable[[Path], None], what: str
+) -> None:
+    """What others have put there would be executed as this user."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    cache = cache_directory()
+    match what:
+        case "writable for others":
+            cache.mkdir()
+            cache.chmod(0o757)
+        case "writable for the group":
+            cache.mkdir()
+            cache.chmod(0o775)
+        case "of another user":
+            if os.geteuid() != 0:
+                pytest.skip("only root may give a directory away")
+            cache.mkdir()
+            os.chown(cache, 12345, 12345)
+        case "a link":
+            (tmp_path / "elsewhere").mkdir()
+            cache.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match=r"XDG_CACHE_HOME: got .*connectgroup'; allowed: a directory, no link, that"):
+        use(cache)
+    assert [*cache.iterdir()] == []
+
+
+def test_directory_below_the_cache_that_others_may_change_is_refused(tmp_path: Path) -> None:
+    script = make_script(tmp_path / "connectgroup", "java", "exec true\n")
+    for directory in script.parent, script.parent.parent:
+        directory.chmod(0o777)
+        with pytest.raises(ConfigError, match="allowed: a directory, no link, that belongs to this user"):
+            make_script(tmp_path / "connectgroup", "java", "exec true\n")
+        directory.chmod(0o755)
+    assert make_script(tmp_path / "connectgroup", "java", "exec true\n") == script
+
+
+def test_data_directory_that_others_can_write_is_refused_and_scratch_may_be_sticky(tmp_path: Path) -> None:
+    tmp_path.chmod(0o1777)
+    with pytest.raises(ConfigError, match="--data: got"):
+        make_private(tmp_path, "--data")
+    make_private(tmp_path, "--scratch", may_be_sticky=True)
+    tmp_path.chmod(0o777)
+    with pytest.raises(ConfigError, match="--scratch: got"):
+        make_private(tmp_path, "--scratch", may_be_sticky=True)
