@@ -19,6 +19,7 @@ from pydantic_core import PydanticCustomError
 from ..assign.placement import RESERVED
 from ..config.paths import path_settings, within
 from ..connector import Config, Connector, PartitionOffset, Task, TaskContext
+from ..dataplane.columns import from_ddl
 from ..dataplane.committed import CommittedPositions
 from ..dataplane.dead_letters import DeadLetterSink
 from ..dataplane.errors import SourceError
@@ -37,7 +38,7 @@ from ..plugins import available, load_sink_class, load_source_class
 from ..spark.converters import CONVERTERS, check_pair
 from ..spark.remote import REMOTE, remote_address
 from ..spark.sources.listing import is_listed
-from .transforms import PREDICATES, TRANSFORMS, check_predicates, parse_chain
+from .transforms import PREDICATES, TRANSFORMS, check_predicates, check_types, parse_chain
 
 if TYPE_CHECKING:
     from ..spark.query import Pipeline
@@ -49,6 +50,8 @@ SINK: Final = "sink."
 _CONVERTED: Final = "the setting of the source and of the sink that have it, if they lack it"
 _DIRECTORIES: Final = ("files", "parquet")
 """Sources that read all files of a directory."""
+_DDL: Final = ("files", "parquet", "sqlite", "kafka")
+"""Sources whose schema is a list of columns."""
 _FILES: Final = ("sqlite", "console")
 """Sinks whose paths are files, not directories."""
 _TABLE_PLACES: Final = {"sqlite": ("path",), "postgres": ("url", "schema")}
@@ -258,6 +261,9 @@ def parse_config(config: Config) -> Pipeline:
     _check_apart(config, source_settings)
     if (columns := source.known_columns(source_settings)) is not None:
         check_predicates(chain, columns, config["source"])
+    ddl = getattr(source_settings, "schema_", None)
+    if config["source"] in _DDL and isinstance(ddl, str):
+        check_types(chain, {column.name: column.type for column in from_ddl(ddl)})
     if not settings.transforms:  # they may make other columns of it
         check_pair(source_settings, sink_settings)
     return Pipeline(

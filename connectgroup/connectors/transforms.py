@@ -9,7 +9,7 @@ are its settings.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ..connector import Config
@@ -49,6 +49,18 @@ def check_predicates(chain: Chain, columns: frozenset[str], source: str) -> None
                         f"predicates without the column {name}: the source {source} has the columns "
                         + ", ".join(sorted(columns)),
                     )
+        if not step.transform.keeps_columns:
+            return
+
+
+def check_types(chain: Chain, types: Mapping[str, str]) -> None:
+    """Check the settings of transforms with the columns of the source, as far as the transforms before keep them.
+
+    Raises:
+        ConfigError: a setting does not fit a column.
+    """
+    for step in chain:
+        step.transform.check_columns(types)
         if not step.transform.keeps_columns:
             return
 

@@ -53,6 +53,17 @@ class Transform(ABC):
     keeps_columns: ClassVar[bool] = False
     adds_metadata: ClassVar[tuple[str, ...]] = ()
 
+    def check_columns(self, types: Mapping[str, str]) -> None:  # noqa: B027 (to do nothing is the usual case)
+        """Check the settings with the columns that the transform will get, when the connector is written.
+
+        Args:
+            types: the types of the columns by their names, such as ``BIGINT``. Called only if the source's schema is a
+                setting, and the transforms before keep it.
+
+        Raises:
+            ConfigError: a setting does not fit a column.
+        """
+
     def __init__(self, settings: Any, place: Place) -> None:
         """Store the settings, an instance of ``Settings``.
 

@@ -202,3 +202,29 @@ def test_sink_that_writes_the_table_of_the_source_is_rejected(tmp_path: Path) ->
     with pytest.raises(ConfigError, match=r"sink\.table: got 't'; allowed: another table than source\.table"):
         PipelineConnector("c", server | {"sink.table": "t"})
     PipelineConnector("c", server | {"sink.table": "t", "sink.schema": "other"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [
+        ("SMALLINT", ["0", "-32768", " 7 ", "1e2"], ["40000", "x", "1.5", "nan", "1e9"]),
+        ("BIGINT", ["9223372036854775807"], ["9223372036854775808", "0x10", "inf"]),
+        ("FLOAT", ["0.5"], ["1e39", "NaN"]),
+        ("DOUBLE", ["-1.5e300"], ["1e400", "one"]),
+        ("STRING", ["x", "5"], []),
+        ("DATE", [], ["2024-01-01"]),
+        ("BOOLEAN", [], ["true"]),
+    ],
+)
+def test_replacement_that_does_not_fit_its_column_is_rejected(kind: str, good: list[str], bad: list[str]) -> None:
+    config = {"source": "files", "source.path": "/in", "source.format": "csv", "source.schema": f"a {kind}, b STRING"}
+    config |= {"sink": "sqlite", "sink.path": "/out.db", "sink.table": "t", "transforms": "f,m"}
+    config |= {"transforms.f.type": "Filter", "transforms.f.condition": "b = 'x'"}
+    config |= {"transforms.m.type": "MaskField", "transforms.m.fields": "b,a"}
+    for text in good:
+        PipelineConnector("c", config | {"transforms.m.replacement": text})
+    for text in bad:
+        with pytest.raises(
+            ConfigError, match=r"transforms\.m\.replacement: got .*; allowed: (a number|none), for the field a"
+        ):
+            PipelineConnector("c", config | {"transforms.m.replacement": text})

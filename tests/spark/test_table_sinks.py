@@ -351,3 +351,14 @@ def test_connection_string_has_no_option_that_writes_a_file(tmp_path: Path) -> N
 
     with pytest.raises(ConfigError, match=r"url: got 'sslkeylogfile'"):
         connect(f"postgresql://h/d?sslkeylogfile={tmp_path / 'file'}")
+
+
+def test_name_of_a_column_that_postgres_cuts_off_is_an_error_at_the_first_start(database: str) -> None:
+    for name in ("x" * 64, "\u00e9" * 32):
+        with pytest.raises(SinkError, match=r"the name .* has 64 bytes; allowed: names of columns of up to 63 bytes"):
+            PostgresSink.create(
+                PostgresSettings.model_validate({"url": database, "table": "t"}), from_ddl(f"a INT, `{name}` STRING")
+            )
+    for _ in range(2):
+        settings = PostgresSettings.model_validate({"url": database, "table": "t"})
+        PostgresSink.create(settings, from_ddl(f"a INT, `{'x' * 63}` STRING")).close()

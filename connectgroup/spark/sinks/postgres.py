@@ -30,6 +30,7 @@ from ...dataplane.postgres_store import (
     where,
 )
 from ...errors import ConfigError
+from ...protocol.units import printable
 from .tables import (
     TableSettings,
     check_dead_letters,
@@ -61,6 +62,9 @@ _TYPES: Final = {
 _SCHEMA_NAMES: Final = "a name of letters, digits and _"
 _STAGE: Final = "connectgroup_stage"
 _ALLOWED: Final = "rows that fit the table: its types, constraints and triggers"
+
+
+_MAX_NAME_BYTES: Final = 63
 
 
 class PostgresSettings(TableSettings):
@@ -223,6 +227,12 @@ class PostgresSink(DeadLetterSink):
 
     def _make_table(self) -> None:
         settings, table = self._settings, sql_name(self._settings.table)
+        for column in self._columns:
+            if (size := len(column.name.encode())) > _MAX_NAME_BYTES:
+                raise SinkError(
+                    f"{self._store.where}: table {settings.table}: the name {printable(column.name)} has {size} bytes;"
+                    f" allowed: names of columns of up to {_MAX_NAME_BYTES} bytes: PostgreSQL cuts longer ones off"
+                )
         # One lock for all tasks: two that start at once must not both create the table.
         with self._store.transaction(f"table {settings.schema_}.{settings.table}") as transaction:
             found = transaction.execute(

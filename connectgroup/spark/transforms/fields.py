@@ -4,8 +4,11 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from decimal import Decimal, InvalidOperation
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import Field
 
@@ -119,15 +122,35 @@ class MaskFieldSettings(PluginSettings):
     """Settings of ``MaskField``."""
 
     fields_: Annotated[str, Field(alias="fields", min_length=1, description="fields, separated by commas")]
-    replacement: Annotated[str | None, Field(description="a text or number; 0, false or an empty text by default")] = (
-        None
-    )
+    replacement: Annotated[
+        str | None, Field(description="a text or number that the fields hold; 0, false or an empty text by default")
+    ] = None
 
 
 class MaskField(RowTransform):
     """Replaces fields by the zero of their type, or by ``replacement``. Null stays null."""
 
     Settings = MaskFieldSettings
+    keeps_columns = True
+
+    def check_columns(self, types: Mapping[str, str]) -> None:
+        for name in listed(self.settings.fields_):
+            if name in types:
+                self._check(name, types[name].lower())
+
+    def _check(self, name: str, kind: str) -> None:
+        """Reject a replacement that is no value of a field.
+
+        Args:
+            kind: the type, as Spark's ``simpleString``.
+        """
+        text = self.settings.replacement
+        if not text or kind == "string":
+            return
+        if not _fits(text, kind):
+            is_number = kind in _BITS or kind.startswith(("float", "double", "decimal"))
+            allowed = f"a number, for the field {name} of type {kind}" if is_number else f"none, for the field {name}"
+            raise ConfigError(f"{self.place.prefix}replacement", text, allowed)
 
     def select(self, frame: DataFrame) -> Mapping[str, Column]:
         names = listed(self.settings.fields_)
@@ -147,17 +170,34 @@ class MaskField(RowTransform):
         if isinstance(kind, T.StringType):
             return F.lit(text or "")
         if isinstance(kind, T.NumericType):
-            try:
-                float(text or 0)
-            except ValueError:
-                allowed = f"a number, for the field {name} of type {kind.simpleString()}"
-                raise ConfigError(f"{self.place.prefix}replacement", text, allowed) from None
-            return F.lit(text or "0").cast(kind)
+            self._check(name, kind.simpleString())
+            whole = isinstance(kind, T.IntegralType) and text
+            return F.lit(str(int(Decimal(text or 0))) if whole else text or "0").cast(kind)
         if text is None and isinstance(kind, T.BooleanType | T.DateType | T.TimestampType):
             return F.lit(False) if isinstance(kind, T.BooleanType) else F.lit("1970-01-01").cast(kind)
         if text is None:
             return F.lit(None).cast(kind)
         raise ConfigError(f"{self.place.prefix}replacement", text, f"none, for the field {name} of this type")
+
+
+_BITS: Final = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
+_MAX_FLOAT: Final = 3.4028235e38
+
+
+def _fits(text: str, kind: str) -> bool:
+    """Whether a text is a number of a type of Spark."""
+    try:
+        number = Decimal(text.strip())
+    except InvalidOperation:
+        return False
+    if not number.is_finite():
+        return False
+    if kind in _BITS:
+        return number == number.to_integral_value() and -(1 << _BITS[kind] - 1) <= number < 1 << _BITS[kind] - 1
+    if found := re.fullmatch(r"decimal\((\d+),(\d+)\)", kind):
+        precision, scale = int(found[1]), int(found[2])
+        return abs(number) < Decimal(10) ** (precision - scale) and number == round(number, scale)
+    return math.isfinite(float(number)) if kind == "double" else kind == "float" and abs(number) <= _MAX_FLOAT
 
 
 class OneFieldSettings(PluginSettings):
