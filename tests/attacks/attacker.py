@@ -1,4 +1,5 @@
-"""The attacks, each in a process of its own: ``python -m tests.attacks.attacker ATTACK ADDRESS CREDENTIALS SECONDS``.
+"""The attacks, each in a process of its own:
+``python -m tests.attacks.attacker ATTACK ADDRESS CREDENTIALS SECONDS [REST_ADDRESS]``.
 
 The attacker has the credentials of the coordinator, except where that would make an attack weaker: a client that may
 connect must not be able to harm the others either. Prints how many of its operations were performed, as JSON.
@@ -47,6 +48,7 @@ class Target:
     port: int
     name: str
     password: str
+    rest: tuple[str, int] = ("", 0)
     done: Counter[str] = field(default_factory=Counter)
 
     async def connect(self) -> Peer:
@@ -247,6 +249,81 @@ async def half_open_tls(target: Target, number: int) -> None:
         await asyncio.sleep(0.001)
 
 
+REST_HEAD: Final = b"HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+BEGUN: Final = (
+    b"",
+    b"GET /connectors HTTP/1.1\r\nHost: localhost\r\n",
+    b"POST /connectors " + REST_HEAD + b"Content-Length: 1000\r\n\r\n{",
+    b"GET /connectors " + REST_HEAD + b"Content-Length: 1000\r\n\r\n{",
+    b"GET /groups/sleepers/events " + REST_HEAD + b"\r\n",
+    b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 400,
+    b"not HTTP\r\n\r\n",
+)
+"""What a client of REST sends before it goes silent: nothing, half a request, one whose response it never reads."""
+
+
+async def rest_connections(target: Target, number: int) -> None:
+    """Connections of REST that send nothing, or stop in the middle; closed ones are replaced, and some send a byte."""
+    opened: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+    for n in itertools.count():
+        with suppress(*LOST):
+            reader, writer = await asyncio.open_connection(*target.rest, limit=1)
+            opened.append((reader, writer))
+            writer.write(BEGUN[(n + number) % len(BEGUN)])
+            target.done["connections"] += 1
+        if len(opened) > 300:
+            for reader, writer in [each for each in opened if each[1].is_closing() or each[0].at_eof()]:
+                writer.close()
+                opened.remove((reader, writer))
+            if n % 20 == 0 and opened:
+                opened[n % len(opened)][1].write(b"a")
+            while len(opened) > 600:
+                opened.pop(0)[1].close()
+        await asyncio.sleep(0 if len(opened) < 200 else 0.002)
+
+
+def _chunked(body: bytes) -> bytes:
+    return b"Transfer-Encoding: chunked\r\n\r\n" + b"".join(b"1\r\n%c\r\n" % each for each in body) + b"0\r\n\r\n"
+
+
+async def rest_bodies(target: Target, number: int) -> None:
+    """Bodies that a careless parser reads in quadratic time, and forged hosts and origins."""
+    pipeline = {"connector.class": "pipeline", "name": "c", "source": "files", "source.path": "/in", "sink": "console"}
+    configs = (
+        {"source.format": "csv", "source.schema": "," * 120_000},
+        {"source.format": "csv", "source.schema": "`" * 120_000},
+        {"transforms": ",".join(f"a{n}" for n in range(100_000))},
+        {f"source.unknown.{n}": "x" for n in range(900)},
+        {"password": "${env:" * 20_000, "topic": "password=" * 20_000},
+        {"predicates": "p", "predicates.p.type": "TopicNameMatches", "predicates.p.pattern": "(" * 100_000},
+    )
+    validate = "PUT /connector-plugins/pipeline/config/validate "
+    requests = [
+        *((validate, json.dumps(pipeline | config).encode()) for config in configs),
+        *(
+            ("POST /connectors ", part * (1_000_000 // len(part)))
+            for part in (b'\\"', b'"', b"[", b'{"a":', b"9", b"[],")
+        ),
+        ("POST /connectors ", b'"' + b'\\"' * 400_000),
+        ("POST /connectors ", None),
+        ("GET /" + "a/" * 7_000 + " ", b""),
+        ("GET /connectors?" + "a=b&" * 3_500 + " ", b""),
+    ]
+    for n in itertools.count():
+        what, body = requests[(n + number) % len(requests)]
+        sent = _chunked(b" " * 100_000) if body is None else b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
+        forged = (b"", b"Origin: http://localhost:1\r\n", b"X-Forwarded-Host: evil\r\n")[n % 3]
+        with suppress(*LOST):
+            reader, writer = await asyncio.open_connection(*target.rest)
+            writer.write(what.encode() + REST_HEAD + b"Connection: close\r\n" + forged + sent)
+            target.done["requests"] += 1
+            answer = await reader.read()
+            assert b" 201 " not in answer[:20], (what, forged)
+            assert not forged.startswith(b"Origin") or b" 200 " not in answer[:20], (what, forged)
+            target.done["responses"] += 1
+            writer.close()
+
+
 ATTACKS: Final[dict[str, tuple[Attack, int]]] = {
     "unknown_members": (unknown_members, 4),
     "impostors": (impostors, 2),
@@ -255,6 +332,8 @@ ATTACKS: Final[dict[str, tuple[Attack, int]]] = {
     "connections": (connections, 2),
     "giant_frames": (giant_frames, 2),
     "half_open_tls": (half_open_tls, 1),
+    "rest_connections": (rest_connections, 2),
+    "rest_bodies": (rest_bodies, 2),
 }
 """Each attack, and how many attackers run it side by side."""
 
@@ -277,10 +356,12 @@ async def _attack(name: str, target: Target, seconds: float) -> None:
         attacker.result()  # a fault of the attack itself
 
 
-def main(name: str, address: str, credentials: str, seconds: str) -> None:
+def main(name: str, address: str, credentials: str, seconds: str, rest: str = "") -> None:
     host, _, port = address.rpartition(":")
     user, _, password = Path(credentials).read_text().splitlines()[0].partition("=")
     target = Target(host, int(port), user, password)
+    if rest:
+        target.rest = rest.rpartition(":")[0], int(rest.rpartition(":")[2])
     asyncio.run(_attack(name, target, float(seconds)))
     print(json.dumps(target.done))
 

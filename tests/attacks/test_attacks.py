@@ -19,13 +19,16 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import httpx
 import pytest
 
 from connectgroup.client.admin import Admin
 from connectgroup.config.access import AccessConfig
 from connectgroup.config.base import checked
 from connectgroup.log.registry import LOG_FILE
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from connectgroup.transport.credentials import FILE_NAME
+from connectgroup.transport.tcp_client import TcpClient
 from tests.integration.commands import GROUP, CommandGroup
 from tests.integration.processes import PATIENCE_S, Program, wait
 from tests.volume import volume
@@ -45,13 +48,23 @@ TASKS = 4
 LIMITS = ("--max-connections", 100, "--max-connections-per-address", 100, "--max-unauthenticated", 50)
 
 
+MAX_LINES = 100 + 50 * SECONDS
+"""Lines of the log that an attack causes at most."""
+
+
 @dataclass
 class Honest:
-    """Clients one after the other, each of which describes the group, as ``connectgroup groups describe`` does."""
+    """Clients one after the other, each of which describes the group, as ``connectgroup groups describe`` does.
+
+    Besides, a member sends heartbeats, and a client of REST asks for the groups.
+    """
 
     address: str
     access: AccessConfig
+    rest: str = ""
     times_ms: list[float] = field(default_factory=list)
+    heartbeats_ms: list[float] = field(default_factory=list)
+    rest_ms: list[float] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
 
     def __enter__(self) -> Honest:
@@ -65,6 +78,61 @@ class Honest:
         self._thread.join(PATIENCE_S)
 
     async def _run(self) -> None:
+        async with asyncio.TaskGroup() as clients:
+            clients.create_task(self._describe())
+            clients.create_task(self._beat())
+            if self.rest:
+                clients.create_task(self._ask_rest())
+
+    async def _beat(self) -> None:
+        """Heartbeats of a member of a group of its own, over one connection, as a worker's."""
+        host, _, port = self.address.rpartition(":")
+        client = TcpClient(host, int(port), access=self.access.access())
+        member, epoch, sequence = f"m{time.monotonic_ns()}", 0, 0
+        while not self._stop.is_set():
+            began, sequence = time.monotonic(), sequence + 1
+            first = {"owned": (), "rebalance_timeout_ms": 60_000, "server_assignor": "balanced"} if not epoch else {}
+            request = HeartbeatRequest(
+                group_id="probe", member_id=member, member_epoch=epoch, sequence=sequence, process_id=7, **first
+            )
+            try:
+                response = await client.call(request, timeout_s=PATIENCE_S)
+                assert isinstance(response, HeartbeatResponse)
+                assert response.error_code == 0, response
+                epoch = response.member_epoch
+            except Exception as error:
+                self.failures.append(f"heartbeat: {type(error).__name__}: {error}")
+            self.heartbeats_ms.append((time.monotonic() - began) * 1000)
+            await asyncio.sleep(0.02)
+        await client.call(
+            HeartbeatRequest(group_id="probe", member_id=member, member_epoch=-1, sequence=sequence + 1, process_id=7),
+            timeout_s=PATIENCE_S,
+        )
+        await client.close()
+
+    async def _ask_rest(self) -> None:
+        """Each request on a new connection; at a limit, the server says when to retry."""
+        while not self._stop.is_set():
+            began = time.monotonic()
+            for _ in range(40):
+                status = await self._rest_status()
+                if status == 200:
+                    break
+                await asyncio.sleep(0.1)
+            else:
+                self.failures.append(f"REST: {status}")
+            self.rest_ms.append((time.monotonic() - began) * 1000)
+            await asyncio.sleep(0.05)
+
+    async def _rest_status(self) -> int:
+        """The status of a response; 0 if the connection was closed."""
+        try:
+            async with httpx.AsyncClient(base_url=self.rest, timeout=PATIENCE_S) as http:
+                return (await http.get("/groups")).status_code
+        except httpx.TransportError:
+            return 0
+
+    async def _describe(self) -> None:
         while not self._stop.is_set():
             began = time.monotonic()
             try:
@@ -77,7 +145,12 @@ class Honest:
             await asyncio.sleep(0.02)
 
     def percentile(self, share: float) -> float:
-        return sorted(self.times_ms)[min(len(self.times_ms) - 1, int(share * len(self.times_ms)))]
+        return percentile(self.times_ms, share)
+
+
+def percentile(times: list[float], share: float) -> float:
+    """The time that this share of the times does not exceed; 0 without any."""
+    return sorted(times)[min(len(times) - 1, int(share * len(times)))] if times else 0.0
 
 
 @dataclass
@@ -87,6 +160,7 @@ class Attacked:
     group: CommandGroup
     coordinator: Program
     access: AccessConfig
+    rest: str = ""
 
     @property
     def data(self) -> Path:
@@ -95,10 +169,12 @@ class Attacked:
     def attack(self, name: str) -> dict[str, int]:
         """Run an attack; check memory, leases and honest clients. Returns how often the attacker did what."""
         ran, before_mb = (self.group.starts(), self.group.stops()), self._begin_peak()
-        with Honest(self.group.address, self.access) as honest:
+        lines = len(self.coordinator.lines)
+        with Honest(self.group.address, self.access, self.rest) as honest:
             command = (sys.executable, "-m", "tests.attacks.attacker", name, self.group.address)
+            rest = self.rest.partition("://")[2]
             done = subprocess.run(
-                [*command, str(self.data / FILE_NAME), str(SECONDS)],
+                [*command, str(self.data / FILE_NAME), str(SECONDS), rest],
                 capture_output=True,
                 text=True,
                 timeout=SECONDS + PATIENCE_S,
@@ -109,6 +185,12 @@ class Attacked:
         print(f"{name}: {done_of}, {before_mb} MB before, {self.megabytes()} MB at most")
         shown = f"honest clients: {len(honest.times_ms)} requests, "
         print(shown + f"median {honest.percentile(0.5):.0f} ms, p99 {honest.percentile(0.99):.0f} ms")
+        print(
+            f"heartbeats: {len(honest.heartbeats_ms)}, median {percentile(honest.heartbeats_ms, 0.5):.0f} ms, "
+            f"p99 {percentile(honest.heartbeats_ms, 0.99):.0f} ms; REST: {len(honest.rest_ms)}, "
+            f"p99 {percentile(honest.rest_ms, 0.99):.0f} ms; {len(self.coordinator.lines) - lines} lines of the log"
+        )
+        assert len(self.coordinator.lines) - lines <= MAX_LINES, self.coordinator.output()[-3_000:]
         assert sum(done_of.values()) > 0, "the attack has begun"
         assert honest.failures == []
         assert honest.percentile(0.99) < 5_000, honest.times_ms
@@ -131,10 +213,19 @@ class Attacked:
         return int(found[1]) >> 10
 
 
-def attacked(root: Path, *options: str | int, **access: Path) -> Iterator[Attacked]:
-    """Start the processes; at the end the coordinator has logged no failure of its own."""
+def attacked(
+    root: Path, *options: str | int, with_rest: bool = False, files: int = 0, **access: Path
+) -> Iterator[Attacked]:
+    """Start the processes; at the end the coordinator has logged no failure of its own.
+
+    Args:
+        files: how many files the coordinator may open; 0: as many as this process.
+    """
+    if with_rest:
+        options = (*options, "--rest-port", 0)
     root.mkdir(exist_ok=True)
-    group = CommandGroup(root, *LIMITS, *options, tasks=TASKS)
+    limited = ("sh", "-c", f'ulimit -n {files} && exec "$@"', "sh") if files else ()
+    group = CommandGroup(root, *LIMITS, *options, tasks=TASKS, prefix=limited)
     with group.coordinator() as coordinator:
         files = {"credentials": group.root / "data" / FILE_NAME, **access}
         words = tuple(word for name, file in files.items() for word in (f"--{name.replace('_', '-')}", str(file)))
@@ -142,7 +233,8 @@ def attacked(root: Path, *options: str | int, **access: Path) -> Iterator[Attack
         group.put("naps", TASKS)
         with group.worker("w1", *words), group.worker("w2", *words):
             wait("all tasks run", lambda: group.is_stable("w1", "w2"), group.described)
-            yield Attacked(group, coordinator, checked(AccessConfig, files))
+            rest = coordinator.line_with("REST at ").partition("REST at ")[2] if with_rest else ""
+            yield Attacked(group, coordinator, checked(AccessConfig, files), rest)
         assert coordinator.code is None, coordinator.output()
         assert not any("Traceback" in line for line in coordinator.lines), coordinator.output()
 
@@ -182,3 +274,29 @@ def over_tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
 
 def test_half_open_tls_handshakes_harm_nobody(over_tls: Attacked) -> None:
     over_tls.attack("half_open_tls")
+
+
+@pytest.fixture(scope="module")
+def with_rest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
+    limits = ("--rest-max-connections", 100, "--rest-max-connections-per-address", 100)
+    yield from attacked(tmp_path_factory.mktemp("attacked-rest"), *limits, with_rest=True)
+
+
+@pytest.mark.parametrize("name", ["rest_connections", "rest_bodies"])
+def test_attack_on_rest_harms_neither_members_nor_other_clients(with_rest: Attacked, name: str) -> None:
+    with_rest.attack(name)
+
+
+FEW_FILES = 320
+
+
+@pytest.fixture(scope="module")
+def with_few_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
+    """A coordinator that may open fewer files than its limits on connections allow."""
+    limits = ("--rest-max-connections", 10_000, "--rest-max-connections-per-address", 10_000)
+    yield from attacked(tmp_path_factory.mktemp("attacked-files"), *limits, with_rest=True, files=FEW_FILES)
+
+
+def test_connections_of_rest_leave_descriptors_to_workers(with_few_files: Attacked) -> None:
+    with_few_files.attack("rest_connections")
+    assert not any("Too many open files" in line for line in with_few_files.coordinator.lines)

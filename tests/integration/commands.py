@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
 from benchmarks.task_log import TaskLog
 
-from .processes import Finished, Program, call_command
+from .processes import COMMAND, Finished, Program, call_command
 
 GROUP = "sleepers"
 CONNECTOR = "naps"
@@ -27,16 +27,17 @@ class CommandGroup:
         root: a directory of the test.
         options: more options of ``connectgroup coordinator``.
         tasks: number of tasks of ``naps``.
+        prefix: a command that starts the coordinator's, with other limits for example.
     """
 
-    def __init__(self, root: Path, *options: str | int, tasks: int = 5) -> None:
+    def __init__(self, root: Path, *options: str | int, tasks: int = 5, prefix: Sequence[str] = ()) -> None:
         self.root = root
         self.log = TaskLog(root / "tasks.log")
         self.tasks = tasks
         self.address = ""
         self.access: tuple[str, ...] = ()
         """Options of each command about credentials and TLS."""
-        self._options = options
+        self._options, self._prefix = options, prefix
         self._port = "0"
 
     def __enter__(self) -> Self:
@@ -51,7 +52,8 @@ class CommandGroup:
 
     def coordinator(self) -> Program:
         """Start a coordinator; a later one has the same port and data directory."""
-        program = Program("coordinator", "--data", self.root / "data", "--port", self._port, *self._options)
+        words = ("coordinator", "--data", self.root / "data", "--port", self._port, *self._options)
+        program = Program(*words, command=(*self._prefix, *COMMAND))
         self.address = program.line_with("coordinator at ").removeprefix("coordinator at ")
         self._port = self.address.rpartition(":")[2]
         return program
