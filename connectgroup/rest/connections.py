@@ -22,7 +22,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ..transport.access import Certificate
 from ..transport.handshake import Handshake
-from ..transport.limits import MAX_REFUSED, Complaints, descriptor_of, max_descriptor
+from ..transport.limits import MAX_REFUSED, REFUSED_DESCRIPTORS, Complaints, descriptor_of, max_descriptor
 from .guard import error_response
 
 logger = logging.getLogger(__name__)
@@ -117,7 +117,8 @@ class Connections:
             self._by_address[connection.address] += 1
             return ""
         self._complaints.log(connection.address, message)
-        if len(self._refused) >= self.limits.max_refused:
+        last = self._max_descriptor + REFUSED_DESCRIPTORS
+        if len(self._refused) >= self.limits.max_refused or connection.descriptor >= last:
             connection.abort()
         else:
             self._refused[connection] = None

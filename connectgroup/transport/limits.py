@@ -21,6 +21,8 @@ LOOPBACK: Final = "an address of this machine's own (127.0.0.1, ::1, localhost)"
 MAX_REFUSED: Final = 64
 MIN_SPARE: Final = 128
 """File descriptors that connections leave: the log, threads of lookups, files of plug-ins; and the refused ones."""
+REFUSED_DESCRIPTORS: Final = 16
+"""So many of these are for connections that are refused because of them; others are closed without a response."""
 
 MAX_COMPLAINTS: Final = 1_000
 """Peers whose last log message is remembered: one machine may have any number of IPv6 addresses."""
@@ -37,7 +39,7 @@ def max_descriptor(*, spare: float = 0.0) -> int:
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return sys.maxsize
-    return int(limit - max(min(MIN_SPARE, limit // 4), limit * spare))
+    return int(limit - max(min(MIN_SPARE, limit // 8), limit * spare))
 
 
 def descriptor_of(transport: asyncio.BaseTransport) -> int:

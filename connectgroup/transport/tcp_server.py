@@ -38,7 +38,7 @@ from .access import Security
 from .base import Relay, reason
 from .group_access import AuthorizedHandler, GroupAccess
 from .handshake import Handshake
-from .limits import LOOPBACK, Complaints, Limits, is_loopback, max_descriptor, resolve
+from .limits import LOOPBACK, REFUSED_DESCRIPTORS, Complaints, Limits, is_loopback, max_descriptor, resolve
 from .tcp_connection import Connection
 
 GROUP_KEY: Final = 0
@@ -319,7 +319,8 @@ class TcpServer:
 
     def admit_refused(self, connection: Connection) -> bool:
         """Whether a connection above a limit may stay open until the response to its first request."""
-        if len(self._refused) >= self.limits.max_refused:
+        last = self._max_descriptor + REFUSED_DESCRIPTORS
+        if len(self._refused) >= self.limits.max_refused or connection.descriptor >= last:
             return False
         self._refused.add(connection)
         return True

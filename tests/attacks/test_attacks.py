@@ -9,15 +9,17 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import socket
 import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -91,7 +93,9 @@ class Honest:
         member, epoch, sequence = f"m{time.monotonic_ns()}", 0, 0
         while not self._stop.is_set():
             began, sequence = time.monotonic(), sequence + 1
-            first = {"owned": (), "rebalance_timeout_ms": 60_000, "server_assignor": "balanced"} if not epoch else {}
+            first: dict[str, Any] = (
+                {"owned": (), "rebalance_timeout_ms": 60_000, "server_assignor": "balanced"} if not epoch else {}
+            )
             request = HeartbeatRequest(
                 group_id="probe", member_id=member, member_epoch=epoch, sequence=sequence, process_id=7, **first
             )
@@ -214,17 +218,17 @@ class Attacked:
 
 
 def attacked(
-    root: Path, *options: str | int, with_rest: bool = False, files: int = 0, **access: Path
+    root: Path, *options: str | int, with_rest: bool = False, max_files: int = 0, **access: Path
 ) -> Iterator[Attacked]:
     """Start the processes; at the end the coordinator has logged no failure of its own.
 
     Args:
-        files: how many files the coordinator may open; 0: as many as this process.
+        max_files: how many files the coordinator may open; 0: as many as this process.
     """
     if with_rest:
         options = (*options, "--rest-port", 0)
     root.mkdir(exist_ok=True)
-    limited = ("sh", "-c", f'ulimit -n {files} && exec "$@"', "sh") if files else ()
+    limited = ("sh", "-c", f'ulimit -n {max_files} && exec "$@"', "sh") if max_files else ()
     group = CommandGroup(root, *LIMITS, *options, tasks=TASKS, prefix=limited)
     with group.coordinator() as coordinator:
         files = {"credentials": group.root / "data" / FILE_NAME, **access}
@@ -294,9 +298,17 @@ FEW_FILES = 320
 def with_few_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
     """A coordinator that may open fewer files than its limits on connections allow."""
     limits = ("--rest-max-connections", 10_000, "--rest-max-connections-per-address", 10_000)
-    yield from attacked(tmp_path_factory.mktemp("attacked-files"), *limits, with_rest=True, files=FEW_FILES)
+    yield from attacked(tmp_path_factory.mktemp("attacked-files"), *limits, with_rest=True, max_files=FEW_FILES)
 
 
 def test_connections_of_rest_leave_descriptors_to_workers(with_few_files: Attacked) -> None:
-    with_few_files.attack("rest_connections")
-    assert not any("Too many open files" in line for line in with_few_files.coordinator.lines)
+    address = httpx.URL(with_few_files.rest)
+    coordinator = with_few_files.coordinator
+    with ExitStack() as held:
+        for _ in range(FEW_FILES + 80):
+            held.enter_context(socket.create_connection((address.host, address.port or 80)))
+        # Connections are accepted in their order: with the answer, those before have been accepted, too.
+        assert httpx.get(f"{with_few_files.rest}/groups", timeout=PATIENCE_S).status_code == 200
+        assert len(list(Path(f"/proc/{coordinator.pid}/fd").iterdir())) <= FEW_FILES - 40, "those left for workers"
+        with_few_files.attack("rest_connections")
+    assert not any("Too many open files" in line for line in coordinator.lines)
