@@ -109,7 +109,9 @@ class MixedWatch:
             for record in records:
                 before.apply(record)
         after = self.group
-        if new is not None and self.epoch < epoch and members:
+        # A group whose last member this batch has removed may be replaced in it by one of the other type (GT-01).
+        replaced = _type_of(before) != _type_of(after) and not members & self.members
+        if new is not None and self.epoch < epoch and members and not replaced:
             self.broken("S4 GroupEpochs", f"epoch {epoch} became {self.epoch}")
         if isinstance(after, ConsumerGroup):
             self._check_owners(after)
@@ -252,7 +254,8 @@ class MixedWatch:
     def on_fenced(self, node: ConsumerNode, code: int) -> None:
         """A consumer loses its membership by a response: it must have been removed from the group."""
         self.cluster.say(node.name, "is fenced", code)
-        peer = node.clients[0].peer
+        # A commit has a connection of its own, which may still lead to a coordinator that has been replaced.
+        peers = [client.peer for client in node.clients if client.peer is not None]
         # A static member that has missed a generation of a classic group stays a member, and joins again.
         missed = code == ILLEGAL_GENERATION and node.instance_id and isinstance(self.group, ClassicGroup)
         if (
@@ -260,8 +263,8 @@ class MixedWatch:
             and node.is_in_group()
             and node.member_id in self.members
             and not node.removed
-            and peer is not None
-            and peer.log.epoch == self.cluster.disk.storage.epoch
+            and peers
+            and all(peer.log.epoch == self.cluster.disk.storage.epoch for peer in peers)
         ):
             self.broken("S14 RemovedInTime", f"{node.name} is fenced with {code} and is still a member")
 
@@ -326,7 +329,7 @@ class MixedWatch:
             self.broken("L1 GroupConverges", f"settled, and epoch {self._epoch_at_rest} became {self.epoch}")
 
 
-def _type_of(group: GroupState) -> str:
+def _type_of(group: GroupState | None) -> str:
     return "consumer" if isinstance(group, ConsumerGroup) else "classic"
 
 
