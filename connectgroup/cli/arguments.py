@@ -20,6 +20,18 @@ def add_group(parser: argparse.ArgumentParser) -> None:
     with_groups(parser.add_argument("--group", type=name, default="workers", help="group id (workers)"))
 
 
+GROUP_TYPES: Final = ("connect", "classic", "consumer")
+
+
+def group_types(text: str) -> tuple[str, ...]:
+    """Convert ``--type``: types of groups, separated by commas."""
+    types = tuple(part.strip().lower() for part in text.split(","))
+    for each in types:
+        if each not in GROUP_TYPES:
+            raise argparse.ArgumentTypeError(f"got {printable(each)!r}; allowed: {', '.join(GROUP_TYPES)}")
+    return types
+
+
 def add_json(parser: argparse.ArgumentParser) -> None:
     """Add ``--json``."""
     parser.add_argument("--json", action="store_true", help="print JSON")

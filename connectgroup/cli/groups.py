@@ -48,7 +48,8 @@ async def list_groups(options: argparse.Namespace) -> int:
 
 def _is_wanted(group: DescribedGroup, options: argparse.Namespace) -> bool:
     """Whether a group passes ``--type`` and ``--state``; a group that cannot be served has neither."""
-    types, states = options.type or [], options.state or []
+    types = {each for given in options.type or [] for each in given}
+    states = options.state or []
     return (not types or group.group_type in types) and (not states or group.state.lower() in states)
 
 
@@ -67,11 +68,16 @@ async def _groups_of(options: argparse.Namespace) -> AsyncIterator[Admin | Broke
 
 
 async def describe_groups(options: argparse.Namespace) -> int:
+    if options.type and (options.members or options.offsets):
+        raise ConfigError("--type", "also --members or --offsets", "--type alone")
     async with _groups_of(options) as admin:
         group = await admin.describe(options.group)
         if options.offsets and group.group_type in ("", GROUP_TYPE):
             raise ConfigError("--offsets", group.group_id, "a group of consumers; connectgroup connectors offsets NAME")
         offsets = _offsets(await admin.committed_offsets(options.group)) if options.offsets else []
+    if options.type:
+        _print_type(group, options)
+        return 0
     if options.json:
         described = group_description(group)
         if options.members or options.offsets:
@@ -87,6 +93,14 @@ async def describe_groups(options: argparse.Namespace) -> int:
     for line in _description(group) if not (options.members or options.offsets) else ():
         print(line)
     return 0
+
+
+def _print_type(group: DescribedGroup, options: argparse.Namespace) -> None:
+    shown = (group.group_id, group.group_type, group.protocol_type, group.state)
+    if options.json:
+        print_json(dict(zip(("group_id", "type", "protocol_type", "state"), shown, strict=True)))
+    else:
+        print_table(("GROUP", "TYPE", "PROTOCOL TYPE", "STATE"), [shown])
 
 
 def _offsets(topics: Iterable[FetchedTopic]) -> list[dict[str, object]]:

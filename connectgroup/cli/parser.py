@@ -11,7 +11,19 @@ from typing import Any, NoReturn
 from .. import __version__
 from ..log.registry import LOG_FORMS
 from ..protocol.records.connect import HISTORY
-from .arguments import add_allowed_paths, add_coordinator, add_group, add_json, add_secrets, count, name, number, path
+from .arguments import (
+    GROUP_TYPES,
+    add_allowed_paths,
+    add_coordinator,
+    add_group,
+    add_json,
+    add_secrets,
+    count,
+    group_types,
+    name,
+    number,
+    path,
+)
 from .completion import SHELLS, print_completion, with_groups, with_plugins, with_workers
 from .connector_options import add_connectors, add_plugins
 from .errors import UsageError
@@ -128,11 +140,10 @@ def build_parser() -> argparse.ArgumentParser:
     proxy.add_argument(
         "--initial-rebalance-delay-ms",
         type=number,
-        default=3_000,
         help="how long the first rebalance of a classic group waits for more members (3000)",
     )
     proxy.add_argument(
-        "--min-session-timeout-ms", type=number, default=6_000, help="lowest session timeout of a classic member (6000)"
+        "--min-session-timeout-ms", type=number, help="lowest session timeout of a classic member (6000)"
     )
     add_server(proxy)
     add_metrics(proxy)
@@ -177,9 +188,11 @@ def build_parser() -> argparse.ArgumentParser:
     listing.add_argument(
         "--type",
         action="append",
-        type=str.lower,
-        choices=("connect", "classic", "consumer"),
-        help="groups of this type only; may be repeated",
+        type=group_types,
+        nargs="?",
+        const=(),
+        metavar="TYPE",
+        help=f"groups of this type only: {', '.join(GROUP_TYPES)}; several separated by commas; may be repeated",
     )
     listing.add_argument(
         "--state",
@@ -194,6 +207,7 @@ def build_parser() -> argparse.ArgumentParser:
     describe = groups.add_parser("describe", help="describe a group: workers, connectors, tasks")
     explain = groups.add_parser("explain", help="explain the rebalances of a group: cause, moves, downtime")
     forget = groups.add_parser("delete", help="delete a group that has no workers, with its connectors")
+    describe.add_argument("--type", action="store_true", help="its type and state only")
     describe.add_argument("--members", action="store_true", help="its members only, one per line")
     describe.add_argument("--offsets", action="store_true", help="the committed offsets of a group of consumers only")
     for command in (listing, describe):

@@ -5,22 +5,23 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import difflib
 import logging
 import os
 import resource
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from ..errors import ConfigError, ConnectGroupError
+from ..errors import UNKNOWN_SETTING, ConfigError, ConnectGroupError
 from ..garbage import short_collections
 from ..private import make_private
-from ..protocol.units import counted
+from ..protocol.units import counted, printable
 from .arguments import allowed_paths_of, secrets_of
 from .http import metrics_server, print_rest, rest_server
 from .requests import admin_of
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+C = TypeVar("C", bound="CoordinatorConfig")
 
 LIMITS: Final = (
     *("max_connections_per_principal", "max_unauthenticated", "idle_timeout_s", "max_frame_bytes"),
@@ -70,7 +72,7 @@ async def run_up(options: argparse.Namespace) -> int:
     for name in assignors:
         # Report an error once here, and not from every worker.
         load_assignor(name)
-    data, coordinator = Path(options.data), _coordinator_config(options)
+    data, coordinator = Path(options.data), coordinator_config(options)
     _check_connections(options.workers, coordinator)
     options.allowed_path = paths = allowed_paths_of(options) or (Path.cwd(),)
     _check_connector_paths(options, connectors)
@@ -179,16 +181,43 @@ def _check_connector_paths(options: argparse.Namespace, connectors: Sequence[Con
             raise ConfigError(f"{file}: config.{error.field}", error.value, error.allowed, is_path=True) from error
 
 
-def _coordinator_config(options: argparse.Namespace) -> CoordinatorConfig:
+def coordinator_config(options: argparse.Namespace) -> CoordinatorConfig:
     """Return the validated settings."""
-    from ..config.base import checked
     from ..config.coordinator import CoordinatorConfig
 
-    return checked(CoordinatorConfig, _coordinator_values(options))
+    return _checked_with_file(CoordinatorConfig, _coordinator_values(options), options.config)
+
+
+def _checked_with_file(model: type[C], values: Mapping[str, Any], file: Path | None) -> C:
+    """Return the validated settings of options and of a file with Kafka's names; options take precedence.
+
+    Raises:
+        ConfigError: as ``checked``; a setting of the file is named as it is there.
+    """
+    from ..config.base import checked
+    from ..config.connector_file import read_properties
+    from ..config.coordinator import KAFKA_NAMES
+
+    given = {name: value for name, value in values.items() if value is not None}
+    if file is None:
+        return checked(model, given)
+    in_file = read_properties(file)
+    for name in in_file:
+        if name not in KAFKA_NAMES:
+            near = difflib.get_close_matches(name, KAFKA_NAMES, n=1)
+            allowed = f"{near[0]} (did you mean that?)" if near else ", ".join(KAFKA_NAMES)
+            raise ConfigError(f"{file}: {printable(name)}", UNKNOWN_SETTING, allowed)
+    names = {KAFKA_NAMES[name]: name for name in in_file}
+    try:
+        return checked(model, {KAFKA_NAMES[name]: value for name, value in in_file.items()} | given)
+    except ConfigError as error:
+        if error.field not in names or error.field in given:
+            raise
+        raise ConfigError(f"{file}: {names[error.field]}", error.value, error.allowed) from error
 
 
 def _coordinator_values(options: argparse.Namespace) -> dict[str, Any]:
-    """The settings of a coordinator, by the names of ``CoordinatorConfig``."""
+    """The settings of a coordinator, by the names of ``CoordinatorConfig``; null: not given."""
     from ..log.registry import LOG_FILE
 
     return {
@@ -248,7 +277,7 @@ async def serve_coordinator(options: argparse.Namespace) -> int:
     from ..client.admin import Admin
     from ..coordinator.server import CoordinatorServer
 
-    config = _coordinator_config(options)
+    config = coordinator_config(options)
     connections = config.max_connections + config.max_unauthenticated
     server = CoordinatorServer(config)
     rest = None
@@ -294,12 +323,12 @@ async def _serve_groups(
 
 
 async def serve_proxy(options: argparse.Namespace) -> int:
-    from ..config.base import checked
     from ..config.proxy import ProxyConfig
     from ..proxy.server import ProxyServer
 
     names = ("broker", "advertised_host", "advertised_port", "initial_rebalance_delay_ms", "min_session_timeout_ms")
-    config = checked(ProxyConfig, _coordinator_values(options) | {name: getattr(options, name) for name in names})
+    values = _coordinator_values(options) | {name: getattr(options, name) for name in names}
+    config = _checked_with_file(ProxyConfig, values, options.config)
     # Each connection of a client has one of its own to the broker.
     line = f"proxy at {{}} for broker {config.broker}"
     return await _serve_groups(options, ProxyServer(config), line, 2 * config.max_connections)

@@ -17,6 +17,13 @@ def add_server(parser: argparse.ArgumentParser, *, rebalance_delay_ms: int = 10_
     from ..config.base import DEFAULT_PORT
 
     parser.add_argument(
+        "--config",
+        type=path,
+        metavar="FILE",
+        help="properties with Kafka's names of a broker's settings for groups (group.consumer.*, group.*, offsets.*); "
+        "an option takes precedence",
+    )
+    parser.add_argument(
         "--log", metavar="URL", help="memory: or sqlite:///path instead of a file in the --data directory"
     )
     parser.add_argument("--uvloop", action="store_true", help="run on uvloop, a faster event loop (extra 'uvloop')")
@@ -41,27 +48,23 @@ def add_server(parser: argparse.ArgumentParser, *, rebalance_delay_ms: int = 10_
         metavar="HOST:PORT",
         help="PLAINTEXT listener of the Kafka broker whose topics consumer groups (KIP-848) subscribe to",
     )
-    parser.add_argument(
-        "--consumer-session-timeout-ms", type=number, default=45_000, help="session timeout of consumer groups (45000)"
-    )
+    parser.add_argument("--consumer-session-timeout-ms", type=number, help="session timeout of consumer groups (45000)")
     parser.add_argument(
         "--consumer-heartbeat-interval-ms",
         type=number,
-        default=5_000,
         help="heartbeat interval of consumer groups (5000)",
     )
     parser.add_argument(
         "--consumer-assignment-interval-ms",
         type=number,
-        default=1_000,
         help="minimum interval between two computations of the assignment of a consumer group: consumers that join "
         "within it are assigned together (1000)",
     )
     parser.add_argument(
         "--consumer-migration-policy",
         choices=("bidirectional", "upgrade", "downgrade", "disabled"),
-        default="bidirectional",
-        help="which groups of consumers change between the classic protocol and KIP-848 while they have members",
+        help="which groups of consumers change between the classic protocol and KIP-848 while they have members "
+        "(bidirectional)",
     )
     parser.add_argument(
         "--fallback-assignor",

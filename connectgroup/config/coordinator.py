@@ -9,11 +9,31 @@ from typing import Annotated, Final
 from pydantic import Field, model_validator
 
 from ..errors import NO_VALUE, ConfigError
+from ..group.classic.settings import ClassicSettings
 from ..group.connect.settings import GroupSettings, ServerAssignorCall
 from ..group.consumer.settings import ConsumerSettings, MigrationPolicy
+from ..group.offsets.settings import OffsetSettings
 from ..log.registry import log_from_url, sqlite_url
 from ..transport.limits import LOOPBACK, Limits, is_address, is_loopback
 from .base import DEFAULT_PORT, MaybeMilliseconds, Milliseconds, Name, Port, Settings, ShortText, parse_address
+
+MaybeMembers = Annotated[int | None, Field(ge=1, le=10_000)]
+
+KAFKA_NAMES: Final = {
+    "group.consumer.session.timeout.ms": "consumer_session_timeout_ms",
+    "group.consumer.heartbeat.interval.ms": "consumer_heartbeat_interval_ms",
+    "group.consumer.assignment.interval.ms": "consumer_assignment_interval_ms",
+    "group.consumer.max.size": "consumer_max_members",
+    "group.consumer.migration.policy": "consumer_migration_policy",
+    "group.initial.rebalance.delay.ms": "initial_rebalance_delay_ms",
+    "group.min.session.timeout.ms": "min_session_timeout_ms",
+    "group.max.session.timeout.ms": "max_session_timeout_ms",
+    "group.max.size": "classic_max_members",
+    "offsets.retention.minutes": "offsets_retention_minutes",
+    "offsets.retention.check.interval.ms": "offsets_retention_check_interval_ms",
+    "offset.metadata.max.bytes": "offset_metadata_max_bytes",
+}
+"""Kafka's names of settings of a broker that a coordinator has, and our names of them."""
 
 _GROUP: Final = GroupSettings()
 """The defaults of the group rules."""
@@ -54,6 +74,18 @@ class CoordinatorConfig(Settings):
         consumer_migration_policy: which groups of consumers are converted between the classic protocol and KIP-848
             while they have members: ``bidirectional``, ``upgrade``, ``downgrade`` or ``disabled``
             (``group.consumer.migration.policy``).
+        initial_rebalance_delay_ms: how long the first rebalance of an empty classic group waits for more members
+            (``group.initial.rebalance.delay.ms``).
+        min_session_timeout_ms: the lowest session timeout of a member of a classic group
+            (``group.min.session.timeout.ms``).
+        max_session_timeout_ms: the highest one (``group.max.session.timeout.ms``).
+        classic_max_members: maximum number of members of a classic group (``group.max.size``); ``max_members`` if null.
+        consumer_max_members: maximum number of members of a consumer group (``group.consumer.max.size``);
+            ``max_members`` if null.
+        offsets_retention_minutes: how long offsets are kept that no member uses (``offsets.retention.minutes``).
+        offsets_retention_check_interval_ms: interval between two searches for them
+            (``offsets.retention.check.interval.ms``).
+        offset_metadata_max_bytes: limit on the metadata of an offset (``offset.metadata.max.bytes``).
         max_connections: maximum number of open connections. A worker needs two, a command one while it runs: 2,000 are
             enough for 999 workers. Each takes a file descriptor.
         max_connections_per_address: maximum number of connections from one address. All workers of one machine share
@@ -90,6 +122,14 @@ class CoordinatorConfig(Settings):
     consumer_heartbeat_interval_ms: Milliseconds = 5_000
     consumer_assignment_interval_ms: MaybeMilliseconds = 1_000
     consumer_migration_policy: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL
+    initial_rebalance_delay_ms: MaybeMilliseconds = 3_000
+    min_session_timeout_ms: Milliseconds = 6_000
+    max_session_timeout_ms: Milliseconds = 1_800_000
+    classic_max_members: MaybeMembers = None
+    consumer_max_members: MaybeMembers = None
+    offsets_retention_minutes: Annotated[int, Field(ge=1, le=2**31 - 1)] = 10_080
+    offsets_retention_check_interval_ms: Annotated[int, Field(ge=1, le=86_400_000)] = 600_000
+    offset_metadata_max_bytes: Annotated[int, Field(ge=0, le=32_767)] = 4_096
     max_connections: Annotated[int, Field(ge=1, le=100_000)] = Limits().max_connections
     max_connections_per_address: Annotated[int, Field(ge=1, le=100_000)] = Limits().max_connections_per_address
     max_connections_per_principal: Annotated[int, Field(ge=1, le=100_000)] = Limits().max_connections_per_principal
@@ -113,6 +153,12 @@ class CoordinatorConfig(Settings):
                 "consumer_heartbeat_interval_ms",
                 self.consumer_heartbeat_interval_ms,
                 f"at most a third of consumer_session_timeout_ms ({self.consumer_session_timeout_ms})",
+            )
+        if self.min_session_timeout_ms > self.max_session_timeout_ms:
+            raise ConfigError(
+                "min_session_timeout_ms",
+                self.min_session_timeout_ms,
+                f"at most max_session_timeout_ms ({self.max_session_timeout_ms})",
             )
         if self.topics_from is not None:
             parse_address("topics_from", self.topics_from)
@@ -164,8 +210,27 @@ class CoordinatorConfig(Settings):
             session_timeout_ms=self.consumer_session_timeout_ms,
             heartbeat_interval_ms=self.consumer_heartbeat_interval_ms,
             assignment_interval_ms=self.consumer_assignment_interval_ms,
-            max_members=self.max_members,
+            max_members=self.consumer_max_members or self.max_members,
             migration_policy=self.consumer_migration_policy,
+            offsets=self.offset_settings(),
+        )
+
+    def classic_settings(self) -> ClassicSettings:
+        """Return the settings of classic groups."""
+        return ClassicSettings(
+            initial_rebalance_delay_ms=self.initial_rebalance_delay_ms,
+            min_session_timeout_ms=self.min_session_timeout_ms,
+            max_session_timeout_ms=self.max_session_timeout_ms,
+            max_members=self.classic_max_members or self.max_members,
+            offsets=self.offset_settings(),
+        )
+
+    def offset_settings(self) -> OffsetSettings:
+        """Return the settings of committed offsets."""
+        return OffsetSettings(
+            retention_ms=self.offsets_retention_minutes * 60_000,
+            check_interval_ms=self.offsets_retention_check_interval_ms,
+            max_metadata=self.offset_metadata_max_bytes,
         )
 
     def group_settings(self, server_assignors: Mapping[str, ServerAssignorCall]) -> GroupSettings:

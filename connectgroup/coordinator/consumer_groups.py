@@ -17,7 +17,7 @@ from ..group.classic.group_type import ClassicGroupType
 from ..group.classic.settings import ClassicSettings
 from ..group.consumer.group_type import ConsumerGroupType
 from ..group.consumer.settings import ConsumerServerAssignment, ConsumerServerAssignor, ConsumerSettings
-from ..group.kernel.effects import TopicsChanged
+from ..group.kernel.effects import ExpireOffsets, TopicsChanged
 from ..plugins import load_partition_assignor
 from ..protocol.messages.consumer import ConsumerPrepareResponse
 from ..protocol.messages.offsets import OffsetCommitRequest
@@ -93,6 +93,7 @@ class ConsumerGroups:
         self._absent: set[frozenset[str]] = set()
         self._reading: asyncio.Task[None] | None = None
         self._next_read: asyncio.Task[None] | None = None
+        self._expiring: asyncio.Task[None] | None = None
         self._reads: set[asyncio.Task[None]] = set()
         self._read_lock = asyncio.Lock()
         self.classic_type = ClassicGroupType(
@@ -120,6 +121,7 @@ class ConsumerGroups:
                 if is_consumer or (group.group_type is self.classic_type and group.state.offsets.changes(topics)):
                     shard.intake.submit_input(group_id, TopicsChanged(group_id=group_id))
 
+        self._expiring = asyncio.get_running_loop().create_task(self._expire(shard))
         if self._topics is not None:
             self.group_type.confirm_absent = self._confirm_absent
             self.group_type.expect_topics = partial(self._topics.expect_change, EXPECTED_FOR_S)
@@ -127,12 +129,20 @@ class ConsumerGroups:
 
     async def close(self) -> None:
         """Stop watching the topics."""
-        for reading in (self._reading, *self._reads):
-            if reading is not None:
-                reading.cancel()
-                await asyncio.wait([reading])
+        for task in (self._reading, self._expiring, *self._reads):
+            if task is not None:
+                task.cancel()
+                await asyncio.wait([task])
         if self._topics is not None:
             await self._topics.close()
+
+    async def _expire(self, shard: Shard) -> None:
+        """Remove offsets that have not been used for the retention time."""
+        while True:
+            await asyncio.sleep(self.group_type.settings.offsets.check_interval_ms / 1000)
+            for group_id, group in shard.groups.loaded.items():
+                if group.group_type in (self.group_type, self.classic_type) and group.state.offsets:
+                    shard.intake.submit_input(group_id, ExpireOffsets(group_id=group_id))
 
     async def look_again(self, request: OffsetCommitRequest | None = None) -> None:
         """Read the topics before a request about committed offsets is decided; requests share a read.

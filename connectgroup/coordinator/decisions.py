@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from ..errors import GroupError, InconsistentGroupProtocol, InvalidRequest, PolicyViolation, UnknownMemberId
 from ..fault_points import fault_point
@@ -22,6 +24,11 @@ from .retention import Remove, Retention, removal
 from .timers import Timers
 from .turn import Turn
 
+logger = logging.getLogger(__name__)
+
+REPORT_FULL_EVERY_S: Final = 600.0
+"""Seconds between two warnings that the limit of groups rejects groups."""
+
 
 class Decisions:
     """Admits commands and has them decided."""
@@ -33,6 +40,7 @@ class Decisions:
         self._groups, self._registry, self._timers = groups, registry, timers
         self._parking, self._dedup, self._max_groups = parking, dedup, max_groups
         self.retention = Retention(groups)
+        self._reports_full_from_s = 0.0
 
     def admit(self, command: Command, turn: Turn) -> Loaded | None:
         """Return the group of the command, or ``None`` if the command was completed or is obsolete."""
@@ -74,6 +82,7 @@ class Decisions:
             return group
         if group is None or not group.state.exists:
             if command.traits.creates_group and self._is_full() and not self._make_room(turn):
+                self._report_full(group_id)
                 return PolicyViolation(f"this coordinator has all of its {self._max_groups} groups")
             # A deleted group keeps its state for its own type only.
             is_of_type = group is not None and self._registry.claimed_by(command.what) in (None, group.group_type)
@@ -125,6 +134,18 @@ class Decisions:
         loaded = self._groups.loaded
         limit = self._max_groups
         return len(loaded) >= limit and sum(group.state.exists for group in loaded.values()) >= limit
+
+    def _report_full(self, group_id: str) -> None:
+        """Say once in a while that groups are rejected: their clients may not show the error."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s >= self._reports_full_from_s:
+            self._reports_full_from_s = now_s + REPORT_FULL_EVERY_S
+            logger.warning(
+                "group %s is rejected: all %d groups are in use; delete those without members "
+                "(connectgroup groups list --state empty, groups delete GROUP), or raise --max-groups",
+                printable(group_id),
+                self._max_groups,
+            )
 
     def _make_room(self, turn: Turn) -> bool:
         """Remove a vacant group; return whether there was one."""

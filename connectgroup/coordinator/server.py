@@ -8,7 +8,6 @@ from pathlib import Path
 
 from ..config.coordinator import CoordinatorConfig
 from ..errors import ConfigError
-from ..group.classic.settings import ClassicSettings
 from ..log.registry import log_from_url
 from ..sasl.server import Authenticator
 from ..topics.broker import BrokerTopics
@@ -79,9 +78,7 @@ class CoordinatorServer(GroupServer):
         coordinator = Coordinator(
             log,
             config.group_settings(server_assignors([config.assignor])),
-            consumers=ConsumerGroups(
-                topics, config.consumer_settings(), classic=ClassicSettings(max_members=config.max_members)
-            ),
+            consumers=ConsumerGroups(topics, config.consumer_settings(), classic=config.classic_settings()),
         )
         certificate = None
         if config.tls_cert is not None and config.tls_key is not None:

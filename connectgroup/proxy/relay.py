@@ -18,7 +18,6 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple, Protocol, cast
 
 from ..errors import TransportError, WireError
-from ..group.offsets.rules import too_large
 from ..protocol.messages.cluster import FindCoordinatorRequest, FindCoordinatorResponse
 from ..protocol.messages.offsets import (
     NO_GENERATION,
@@ -302,13 +301,11 @@ class BrokerRelay(asyncio.Protocol):
 
 
 def for_broker(request: TxnOffsetCommitRequest, token: str) -> TxnOffsetCommitRequest:
-    """The request that the broker gets: of no member, with the token as metadata, but as large as it is allowed."""
+    """The request that the broker gets: of no member, with the token as metadata."""
     topics = tuple(
         replace(
             topic,
-            partitions=tuple(
-                each if too_large(each) else replace(each, committed_metadata=token) for each in topic.partitions
-            ),
+            partitions=tuple(replace(each, committed_metadata=token) for each in topic.partitions),
         )
         for topic in request.topics
     )

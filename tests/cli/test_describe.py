@@ -107,6 +107,15 @@ async def test_committed_offsets_and_members_of_a_group_are_shown_as_tables(caps
         committed = json.loads(" ".join(map(" ".join, await describe("g", "--offsets", "--json"))))
         assert [each["offset"] for each in committed.pop("offsets")] == [0, 10]
         assert committed == {"group_id": "g"}
+        assert (await describe("g", "--type"))[1] == ["g", "classic", "Empty"]
+        assert json.loads(" ".join(map(" ".join, await describe("workers", "--type", "--json"))))["type"] == "connect"
+        listing, every = ["groups", "list", "--coordinator", server.address], ["g", "workers"]
+        for types, names in (("classic,consumer", ["g"]), ("Connect, classic", every), ("", every)):
+            command = [*listing, "--type", *([types] if types else [])]
+            assert await asyncio.to_thread(main, command) == 0
+            assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]] == names
+        assert await asyncio.to_thread(main, [*listing, "--type", "classic,streams"]) == 2
+        assert "got 'streams'; allowed: connect, classic, consumer" in capsys.readouterr().err
     finally:
         await server.close()
 

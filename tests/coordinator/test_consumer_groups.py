@@ -415,3 +415,19 @@ async def test_failed_replacement_leaves_the_group_as_it_was() -> None:
         await coordinator.handle(join("a", "foo"), client_host="h")
         await tick()
         assert (await type_of(coordinator), await offsets_of(coordinator)) == ("classic", {0: 7})
+
+
+async def test_second_consumer_with_a_group_instance_id_gets_an_error_and_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """UNRELEASED_INSTANCE_ID, as from a broker; its clients repeat the join."""
+    async with serving(StaticTopics({"foo": 1})) as coordinator:
+        await ask(coordinator, join("a", "foo", instance_id="one"))
+        for _ in range(3):
+            second: Any = await coordinator.handle(join("b", "foo", instance_id="one"), client_host="h")
+            assert second.error_code == 111
+    [line] = [each.getMessage() for each in caplog.records if "group.instance.id" in each.getMessage()]
+    assert line == (
+        "group g: two consumers have the same group.instance.id: InstanceId: 'one' is in use: member a has not left; "
+        "give each its own"
+    )

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,11 +14,25 @@ from connectgroup.coordinator import retention
 from connectgroup.coordinator.consumer_groups import ConsumerGroups
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.errors import LogError, PolicyViolation
+from connectgroup.group.classic.settings import ClassicSettings
+from connectgroup.group.consumer.settings import ConsumerSettings
+from connectgroup.group.offsets.settings import OffsetSettings
 from connectgroup.log.memory import MemoryLog
-from connectgroup.protocol.messages.classic import JoinGroupRequest, LeaveGroupRequest, OfferedProtocol
+from connectgroup.protocol.messages.classic import (
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    OfferedProtocol,
+    SyncGroupRequest,
+)
 from connectgroup.protocol.messages.consumer import ConsumerHeartbeatRequest
 from connectgroup.protocol.messages.describe import DeleteRequest, DescribeRequest, DescribeResponse
-from connectgroup.protocol.messages.offsets import OffsetCommitRequest, PartitionCommit, TopicCommit
+from connectgroup.protocol.messages.offsets import (
+    GroupToFetch,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    PartitionCommit,
+    TopicCommit,
+)
 from connectgroup.topics.static import StaticTopics
 from tests.worker.builders import settings
 
@@ -88,6 +105,128 @@ async def test_groups_of_consumers_that_have_left_are_vacant_unless_they_have_of
         assert sum(not isinstance(each, LogError) and bool(each) for each in (await log.load()).values()) == 1
     finally:
         await coordinator.close()
+
+
+HOUR_S = 3_600
+
+
+async def offsets_of(coordinator: Coordinator, group_id: str) -> dict[str, int]:
+    """The committed offset of partition 0 of each topic."""
+    asked = GroupToFetch(group_id=group_id, topics=None)
+    response: Any = await coordinator.handle(OffsetFetchRequest(groups=(asked,)), client_host="h")
+    return {topic.name: topic.partitions[0].committed_offset for topic in response.groups[0].topics}
+
+
+def commit_of(group_id: str, *topics: str, member_id: str = "", epoch: int = -1) -> OffsetCommitRequest:
+    partition = PartitionCommit(partition_index=0, committed_offset=1, committed_metadata="")
+    return OffsetCommitRequest(
+        group_id=group_id,
+        member_id=member_id,
+        generation_id_or_member_epoch=epoch,
+        topics=tuple(TopicCommit(name=name, partitions=(partition,)) for name in topics),
+    )
+
+
+async def committed(coordinator: Coordinator, request: OffsetCommitRequest) -> set[int]:
+    """Commit; return the errors."""
+    response: Any = await coordinator.handle(request, client_host="h")
+    return {each.error_code for topic in response.topics for each in topic.partitions}
+
+
+@asynccontextmanager
+async def expiring() -> AsyncIterator[Coordinator]:
+    """A coordinator that keeps offsets for an hour."""
+    loop, offsets = asyncio.get_running_loop(), OffsetSettings(retention_ms=HOUR_S * 1_000, check_interval_ms=60_000)
+    coordinator = Coordinator(
+        MemoryLog(),
+        settings(),
+        wall_clock_ms=lambda: int(loop.time() * 1000),
+        consumers=ConsumerGroups(
+            StaticTopics({"foo": 1, "bar": 1}),
+            ConsumerSettings(offsets=offsets, session_timeout_ms=100_000_000),
+            classic=ClassicSettings(offsets=offsets, initial_rebalance_delay_ms=0, max_session_timeout_ms=100_000_000),
+        ),
+    )
+    await coordinator.start()
+    try:
+        yield coordinator
+    finally:
+        await coordinator.close()
+
+
+async def test_offsets_of_a_group_without_members_expire_after_the_last_commit() -> None:
+    """``offsets.retention.minutes``; then the group is vacant, and deleted."""
+    async with expiring() as coordinator:
+        assert await committed(coordinator, commit_of("simple", "foo", "bar")) == {0}
+        await asyncio.sleep(HOUR_S / 2)
+        assert await committed(coordinator, commit_of("simple", "foo")) == {0}
+        await asyncio.sleep(HOUR_S * 0.6)
+        assert await offsets_of(coordinator, "simple") == {"foo": 1}
+        await asyncio.sleep(HOUR_S / 2)
+        assert await offsets_of(coordinator, "simple") == {}
+        for _ in range(12):
+            await asyncio.sleep(retention.CHECK_EVERY_S)
+            await join_and_leave(coordinator, "other")
+        assert "simple" not in await groups(coordinator)
+
+
+async def test_offsets_of_consumers_expire_only_for_topics_without_subscribers() -> None:
+    async with expiring() as coordinator:
+        joins = ConsumerHeartbeatRequest(
+            group_id="new",
+            member_id="m",
+            member_epoch=0,
+            rebalance_timeout_ms=60_000,
+            subscribed_topic_names=("foo",),
+            owned=(),
+        )
+        joined: Any = await coordinator.handle(joins, client_host="h")
+        request = commit_of("new", "foo", "bar", member_id="m", epoch=joined.member_epoch)
+        assert await committed(coordinator, request) == {0}
+        await asyncio.sleep(2 * HOUR_S)
+        assert await offsets_of(coordinator, "new") == {"foo": 1}
+        await coordinator.handle(replace(joins, member_epoch=-1), client_host="h")
+        await asyncio.sleep(120)
+        assert await offsets_of(coordinator, "new") == {}
+
+
+async def test_offsets_of_a_classic_group_expire_after_its_last_member_has_left() -> None:
+    async with expiring() as coordinator:
+        subscription = bytes.fromhex("0001 00000001 0003") + b"foo" + bytes.fromhex("00000000 00000000")
+        join = JoinGroupRequest(
+            group_id="old",
+            session_timeout_ms=90_000_000,
+            member_id="",
+            protocol_type="consumer",
+            protocols=(OfferedProtocol(name="range", metadata=subscription),),
+        )
+        joined: Any = await coordinator.handle(join, client_host="h")
+        member_id, generation = joined.member_id, joined.generation_id
+        sync = SyncGroupRequest(group_id="old", member_id=member_id, generation_id=generation, assignments=())
+        await coordinator.handle(sync, client_host="h")
+        request = commit_of("old", "foo", "bar", member_id=member_id, epoch=generation)
+        assert await committed(coordinator, request) == {0}
+        await asyncio.sleep(2 * HOUR_S)
+        assert await offsets_of(coordinator, "old") == {"foo": 1}
+        await coordinator.handle(LeaveGroupRequest(group_id="old", member_id=member_id), client_host="h")
+        await asyncio.sleep(HOUR_S / 2)
+        assert await offsets_of(coordinator, "old") == {"foo": 1}, "kept for an hour from now on"
+        await asyncio.sleep(HOUR_S)
+        assert await offsets_of(coordinator, "old") == {}
+
+
+async def test_group_above_the_limit_is_logged_with_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
+    coordinator = Coordinator(MemoryLog(), settings(max_groups=1))
+    await coordinator.start()
+    try:
+        assert await committed(coordinator, commit_of("one", "foo")) == {0}
+        for name in "two", "three":
+            assert await committed(coordinator, commit_of(name, "foo")) == {PolicyViolation.code}
+    finally:
+        await coordinator.close()
+    [line] = [each.getMessage() for each in caplog.records if "all 1 groups" in each.getMessage()]
+    assert line.startswith("group two is rejected")
+    assert "--max-groups" in line
 
 
 async def groups(coordinator: Coordinator) -> list[str]:

@@ -43,7 +43,7 @@ from ...protocol.records.base import Key, Kind, Tombstone
 from ...protocol.records.classic import ClassicState
 from ...protocol.records.connect import Record
 from ...protocol.units import printable
-from ..kernel.effects import Compute, Repeat, TopicsChanged, TransactionsEnded
+from ..kernel.effects import Compute, ExpireOffsets, Repeat, TopicsChanged, TransactionsEnded
 from ..kernel.outcome import Outcome
 from ..kernel.timers import SetTimer, Timer, TimerKey, TimerKind
 from ..offsets.rules import end_transactions, refused_commit, refused_fetch, refused_in_transaction
@@ -51,7 +51,7 @@ from ..offsets.state import Topics
 from ..registry import NO_CLIENT, Client, GroupNumbers, Input, RequestTraits, Retired
 from .embedded import EmbeddedFormat, NoFormat
 from .join import join
-from .offsets import commit, commit_in_transaction, delete, fetch
+from .offsets import commit, commit_in_transaction, delete, expire, fetch
 from .rebalance import continue_without_pending, drop_pending, expire_rebalance, is_current, remove_and_rebalance
 from .refusals import refused
 from .settings import JOIN_WAIT_MS, ClassicSettings
@@ -141,6 +141,9 @@ class ClassicGroupType:
                 return leave(step, what)
             case OffsetCommitRequest() | OffsetFetchRequest() | OffsetDeleteRequest() | CommitInTransaction():
                 return self._offsets(step, what)
+            case ExpireOffsets():
+                for record in expire(step, partial(self._is_subscribed, group)):
+                    step.write(record)
             case TransactionsEnded():
                 for record in end_transactions(group.offsets, what):
                     step.write(record)

@@ -25,6 +25,7 @@ from ...protocol.messages.offsets import (
     TxnOffsetCommitRequest,
 )
 from ...protocol.records.classic import ClassicState
+from ...protocol.records.connect import Record
 from ...protocol.units import printable
 from ..kernel.outcome import Outcome
 from ..offsets import rules
@@ -54,7 +55,9 @@ def commit(step: Step, request: OffsetCommitRequest) -> Outcome[Response | None]
         if group.state is ClassicState.COMPLETING_REBALANCE:
             raise RebalanceInProgress("the leader has not assigned yet")
         step.arm_session(request.member_id)
-    response, records = rules.commit(request, lambda topic, partition: 0, step.now_ms, step.topics, group.offsets)
+    response, records = rules.commit(
+        request, lambda topic, partition: 0, step.now_ms, step.topics, group.offsets, step.settings.offsets
+    )
     for record in records:
         step.write(record)
     return step.outcome(response)
@@ -79,7 +82,7 @@ def commit_in_transaction(step: Step, commit: CommitInTransaction) -> Outcome[Re
         if not group.is_generation_of(request.member_id, generation):
             raise IllegalGeneration(f"generation {generation}; the group is at {group.generation}")
     response, records = rules.commit_in_transaction(
-        commit, lambda topic, partition: 0, step.now_ms, step.topics, group.offsets
+        commit, lambda topic, partition: 0, step.now_ms, step.topics, group.offsets, step.settings.offsets
     )
     for record in records:
         step.write(record)
@@ -102,6 +105,21 @@ def delete(step: Step, request: OffsetDeleteRequest, is_subscribed: Callable[[st
     for record in records:
         step.write(record)
     return step.outcome(response)
+
+
+def expire(step: Step, is_subscribed: Callable[[str], bool]) -> tuple[Record, ...]:
+    """The records that remove offsets after the retention time: from when the last member left, or from the commit.
+
+    The offsets of members that are rebalancing, or whose subscriptions are not known, do not expire.
+
+    Source: Kafka's ``ClassicGroup.offsetExpirationCondition``.
+    """
+    group = step.group
+    empty_ms = group.record.since_ms if group.record.protocol_type and not group.members else 0
+    if group.members and (group.record.protocol_type != CONSUMERS or group.state is not ClassicState.STABLE):
+        return ()
+    before_ms = step.now_ms - step.settings.offsets.retention_ms
+    return rules.expired(group.offsets, is_subscribed, lambda record: empty_ms or record.at_ms, before_ms)
 
 
 def _check_member(step: Step, request: OffsetCommitRequest | TxnOffsetCommitRequest) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from ..offsets.settings import OffsetSettings
 
 JOIN_WAIT_MS = 1_000
 """How long JoinGroup waits in a consumer group for the target assignment that it causes."""
@@ -19,6 +21,7 @@ class ClassicSettings:
             member extends it, up to the rebalance timeout (``group.initial.rebalance.delay.ms``).
         new_member_timeout_ms: how long a new member may wait in JoinGroup: its client may have disconnected.
         max_members: maximum number of members of a group (``group.max.size``).
+        offsets: limits on committed offsets.
     """
 
     min_session_timeout_ms: int = 6_000
@@ -26,3 +29,4 @@ class ClassicSettings:
     initial_rebalance_delay_ms: int = 3_000
     new_member_timeout_ms: int = 300_000
     max_members: int = 1_000
+    offsets: OffsetSettings = field(default_factory=OffsetSettings)

@@ -9,9 +9,11 @@ from typing import Any, Final
 from ...errors import (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
+    FencedInstanceId,
     GroupError,
     GroupIdNotFound,
     InconsistentGroupProtocol,
+    UnreleasedInstanceId,
     UnsupportedVersion,
 )
 from ...protocol.messages.api import Response
@@ -51,11 +53,21 @@ from ..classic.settings import ClassicSettings
 from ..classic.step import GROUP_TYPE as CLASSIC
 from ..kernel import deadlines
 from ..kernel.computation import under_way
-from ..kernel.effects import Compute, Computed, Match, Matched, Repeat, TopicsChanged, TransactionsEnded
+from ..kernel.effects import (
+    Compute,
+    Computed,
+    ExpireOffsets,
+    Match,
+    Matched,
+    Repeat,
+    TopicsChanged,
+    TransactionsEnded,
+    Warn,
+)
 from ..kernel.outcome import Outcome
 from ..kernel.timers import Timer, TimerKey, TimerKind
 from ..kernel.unchanged import Key as UnchangedKey, keep, kept
-from ..offsets.rules import end_transactions, refused_commit, refused_fetch, refused_in_transaction
+from ..offsets.rules import end_transactions, expired, refused_commit, refused_fetch, refused_in_transaction
 from ..registry import NO_CLIENT, Client, Converted, GroupNumbers, Input, RequestTraits, Retired
 from . import classic_members, offsets, validate
 from .classic_members import ClassicRules, session_timer
@@ -178,7 +190,7 @@ class ConsumerGroupType:
         try:
             outcome = self._decide(self._draft(group, now_ms), what, client)
         except GroupError as error:
-            return Outcome(response=self.error_response(what, error))
+            return Outcome(response=self.error_response(what, error), effects=self._warnings(group, error))
         if key is not None:
             keep(group, key, outcome)
         if outcome.records:
@@ -207,6 +219,13 @@ class ConsumerGroupType:
             )
         effects = (*outcome.effects, *effects_of(self._draft(group, now_ms), records))
         return replace(outcome, records=records, timers=timers, effects=tuple(dict.fromkeys(effects)))
+
+    def _warnings(self, group: ConsumerGroup, error: GroupError) -> tuple[Warn, ...]:
+        """Two consumers with one group instance id: one of them is a mistake that its operator must see."""
+        if not isinstance(error, UnreleasedInstanceId | FencedInstanceId):
+            return ()
+        message = f"two consumers have the same group.instance.id: {error}; give each its own"
+        return (Warn(group_id=group.group_id, epoch=group.epoch, message=message),)
 
     def _reports_nothing(self, group: ConsumerGroup, request: ConsumerHeartbeatRequest) -> UnchangedKey | None:
         """The key of a heartbeat that reports nothing and does not join or leave; ``None`` for any other request."""
@@ -287,13 +306,15 @@ class ConsumerGroupType:
             case ConsumerInstallRequest():
                 return install(draft, what, settings)
             case OffsetCommitRequest():
-                return offsets.commit(draft.group, what, draft.now_ms, self.topics)
+                return offsets.commit(draft.group, what, draft.now_ms, self.topics, settings.offsets)
             case OffsetFetchRequest():
                 return offsets.fetch(draft.group, what, self.topics)
             case OffsetDeleteRequest():
                 return offsets.delete(draft, what, self.topics)
             case CommitInTransaction():
-                return offsets.commit_in_transaction(draft.group, what, draft.now_ms, self.topics)
+                return offsets.commit_in_transaction(draft.group, what, draft.now_ms, self.topics, settings.offsets)
+            case ExpireOffsets():
+                return Outcome(response=None, records=self._expired(draft))
             case TransactionsEnded():
                 return Outcome(response=None, records=end_transactions(draft.group.offsets, what))
             case DeleteRequest():
@@ -330,6 +351,11 @@ class ConsumerGroupType:
         regexes = sorted({member.subscribed_topic_regex for member in draft.members()} - {""})
         effects = [Match(group_id=draft.group.group_id, group_type=CONSUMER, pattern=regex) for regex in regexes]
         return Outcome(response=None, records=tuple(draft.records), timers=timers, effects=tuple(effects))
+
+    def _expired(self, draft: Draft) -> tuple[Record, ...]:
+        """The offsets of topics that no member has been subscribed to for the retention time since the commit."""
+        before_ms = draft.now_ms - self.settings.offsets.retention_ms
+        return expired(draft.group.offsets, draft.is_subscribed, lambda record: record.at_ms, before_ms)
 
     def _expire(self, draft: Draft, key: TimerKey) -> Outcome[Any]:
         match key.kind:

@@ -19,13 +19,14 @@ from ...protocol.messages.offsets import (
 from ...protocol.units import TopicPartition, printable
 from ..kernel.outcome import Outcome
 from ..offsets import rules
+from ..offsets.settings import OffsetSettings
 from ..offsets.state import Topics
 from .draft import Draft
 from .state import ConsumerGroup
 
 
 def commit(
-    group: ConsumerGroup, request: OffsetCommitRequest, now_ms: int, topics: Topics
+    group: ConsumerGroup, request: OffsetCommitRequest, now_ms: int, topics: Topics, settings: OffsetSettings
 ) -> Outcome[OffsetCommitResponse]:
     """Commit offsets.
 
@@ -45,19 +46,19 @@ def commit(
         return Outcome(response=unknown)
     epoch = request.generation_id_or_member_epoch
     if epoch < 0 and not group.members:
-        response, records = rules.commit(request, lambda topic, partition: 0, now_ms, topics, group.offsets)
+        response, records = rules.commit(request, _any_partition, now_ms, topics, group.offsets, settings)
         return Outcome(response=response, records=records)
     _check_member(group, request.member_id)
     is_classic = group.members[request.member_id].uses_classic_protocol
     if request.lacks_member_epochs and not is_classic:
         raise UnsupportedVersion(f"{printable(request.member_id)} must commit with OffsetCommit v9 or later")
     check = _check_of(group, request.member_id, epoch, IllegalGeneration if is_classic else StaleMemberEpoch)
-    response, records = rules.commit(request, check, now_ms, topics, group.offsets)
+    response, records = rules.commit(request, check, now_ms, topics, group.offsets, settings)
     return Outcome(response=response, records=records)
 
 
 def commit_in_transaction(
-    group: ConsumerGroup, commit: CommitInTransaction, now_ms: int, topics: Topics
+    group: ConsumerGroup, commit: CommitInTransaction, now_ms: int, topics: Topics, settings: OffsetSettings
 ) -> Outcome[TxnOffsetCommitResponse]:
     """Commit offsets with a transaction.
 
@@ -70,7 +71,7 @@ def commit_in_transaction(
     if request.generation_id >= 0 or group.members:
         _check_member(group, request.member_id)
         check = _check_of(group, request.member_id, request.generation_id, IllegalGeneration)
-    response, records = rules.commit_in_transaction(commit, check, now_ms, topics, group.offsets)
+    response, records = rules.commit_in_transaction(commit, check, now_ms, topics, group.offsets, settings)
     return Outcome(response=response, records=records)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from ...protocol.messages.consumer import ConsumerPrepareResponse, InstalledConsumer
+from ..offsets.settings import OffsetSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +69,7 @@ class ConsumerSettings:
             members that join within it get one target assignment together.
         max_classic_members: maximum number of members of a group that becomes a classic group.
         migration_policy: which groups with members are converted.
+        offsets: limits on committed offsets.
         regex_violation: returns what is allowed instead of a regular expression, or an empty string if it is valid.
     """
 
@@ -82,6 +84,7 @@ class ConsumerSettings:
     assignment_interval_ms: int = 1_000
     max_classic_members: int = 1_000
     migration_policy: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL
+    offsets: OffsetSettings = field(default_factory=OffsetSettings)
     regex_violation: Callable[[str], str] = no_regex
 
     @property

@@ -116,6 +116,13 @@ class TransactionsEnded:
     outcomes: Mapping[tuple[str, int], TransactionOutcome]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpireOffsets:
+    """An input of a group: remove the offsets that no member has used for the retention time."""
+
+    group_id: str
+
+
 class PatternMatcher(Protocol):
     """A group type whose groups return ``Match``."""
 

@@ -42,10 +42,10 @@ from ...protocol.records.connect import Record
 from ...protocol.records.offsets import OffsetRecord, PendingCommit, PendingOffsetRecord
 from ...protocol.units import NO_TOPIC_ID
 from ..kernel.effects import TransactionsEnded
+from .settings import OffsetSettings
 from .state import Offsets, Topics, exists, is_of
 
-MAX_METADATA: Final = 4_096
-"""Limit on the metadata committed with an offset, in UTF-16 code units (Kafka's ``offset.metadata.max.bytes``)."""
+DEFAULTS: Final = OffsetSettings()
 
 MAX_PENDING: Final = 32
 """Maximum number of offsets of transactions, of one partition, whose outcome is not known: older ones have ended."""
@@ -60,6 +60,7 @@ def commit(
     now_ms: int,
     topics: Topics = None,
     offsets: Offsets | None = None,
+    settings: OffsetSettings = DEFAULTS,
 ) -> tuple[OffsetCommitResponse, tuple[Record, ...]]:
     """Commit the offsets of a sender that is known to the group; each partition is decided by itself.
 
@@ -72,6 +73,7 @@ def commit(
         now_ms: the coordinator's wall clock.
         topics: the topics of the cluster.
         offsets: the offsets of the group.
+        settings: the limits.
     """
     records: list[Record] = []
     committed = []
@@ -80,7 +82,8 @@ def commit(
         name = names.get(topic.topic_id, "") if topic.topic_id != NO_TOPIC_ID else topic.name
         partitions = []
         for each in topic.partitions:
-            code = _unknown(topics, name, each.partition_index) or check(name, each.partition_index) or _violation(each)
+            code = _unknown(topics, name, each.partition_index) or check(name, each.partition_index)
+            code = code or _violation(each, settings)
             if not code:
                 known = topics.get(name) if topics is not None else None
                 pending = offsets.pending.get((name, each.partition_index)) if offsets is not None else None
@@ -114,9 +117,9 @@ def _unknown(topics: Topics, name: str, partition: int) -> int:
     return 0 if exists(topics, name, partition) else UnknownTopicOrPartition.code
 
 
-def _violation(commit: PartitionCommit) -> int:
+def _violation(commit: PartitionCommit, settings: OffsetSettings) -> int:
     metadata = commit.committed_metadata or ""
-    return OffsetMetadataTooLarge.code if len(metadata.encode("utf-16-le")) > 2 * MAX_METADATA else 0
+    return OffsetMetadataTooLarge.code if len(metadata.encode("utf-16-le")) > 2 * settings.max_metadata else 0
 
 
 def refused_commit(request: OffsetCommitRequest, error: GroupError, topics: Topics = None) -> OffsetCommitResponse:
@@ -132,14 +135,19 @@ def commits_nothing(request: OffsetCommitRequest, topics: Topics) -> OffsetCommi
 
 
 def commit_in_transaction(
-    commit: CommitInTransaction, check: Check, now_ms: int, topics: Topics, offsets: Offsets
+    commit: CommitInTransaction,
+    check: Check,
+    now_ms: int,
+    topics: Topics,
+    offsets: Offsets,
+    settings: OffsetSettings = DEFAULTS,
 ) -> tuple[TxnOffsetCommitResponse, tuple[Record, ...]]:
     """Store the offsets that a transaction commits if it is committed; the broker has accepted them."""
     records, committed = [], []
     for topic in commit.request.topics:
         partitions = []
         for each in topic.partitions:
-            code = check(topic.name, each.partition_index)
+            code = check(topic.name, each.partition_index) or _violation(each, settings)
             if not code:
                 known = topics.get(topic.name) if topics is not None else None
                 pending = offsets.pending.get((topic.name, each.partition_index))
@@ -168,11 +176,6 @@ def refused_in_transaction(request: TxnOffsetCommitRequest, error: GroupError) -
     """The response that rejects the commit of every partition."""
     commit = CommitInTransaction(request=request, token="")
     return commit_in_transaction(commit, lambda topic, partition: error.code, 0, None, Offsets())[0]
-
-
-def too_large(commit: PartitionCommit) -> bool:
-    """Whether the metadata of an offset is too large."""
-    return bool(_violation(commit))
 
 
 def end_transactions(offsets: Offsets, ended: TransactionsEnded) -> tuple[Record, ...]:
@@ -207,6 +210,26 @@ def end_transactions(offsets: Offsets, ended: TransactionsEnded) -> tuple[Record
         elif kept != pending.commits:
             records.append(replace(pending, commits=kept))
     return tuple(records)
+
+
+def expired(
+    offsets: Offsets, is_subscribed: Callable[[str], bool], since_ms: Callable[[OffsetRecord], int], before_ms: int
+) -> tuple[Record, ...]:
+    """The records that remove the offsets that no member has used for the retention time.
+
+    Args:
+        offsets: the offsets of the group.
+        is_subscribed: whether a member is subscribed to a topic: its offsets are kept.
+        since_ms: since when an offset is not used.
+        before_ms: the end of the retention time.
+    """
+    return tuple(
+        Tombstone(record.key)
+        for record in offsets.records()
+        if (record.topic, record.partition) not in offsets.pending
+        and since_ms(record) <= before_ms
+        and not is_subscribed(record.topic)
+    )
 
 
 def delete(
