@@ -148,7 +148,7 @@ CONSUMER_GROUPS: tuple[Fault, ...] = (
         C("a sender that is not a member commits while the group has members (OC-07)",
           "A < 0 and not B", "A < 0", model=True),
         C("an offset of a topic that does not exist is committed",
-          "rules.commit(A, B, C, D, E)", "rules.commit(A, B, C, None, E)", nth=1, model=True)),
+          "rules.commit(A, B, C, D, E, F)", "rules.commit(A, B, C, None, E, F)", nth=1, model=True)),
     *at(f"{GROUP}.group_type:ConsumerGroupType._topics_changed", OFFSETS,
         C("the offsets of a deleted topic remain",
           "for A in B.group.offsets.changes(C): ...", "pass", model=True)),
