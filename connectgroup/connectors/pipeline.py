@@ -188,6 +188,8 @@ class PipelineSettings(PluginSettings):
     key_converter_schemas_enable: Annotated[str | None, Field(description=_CONVERTED)] = None
     value_converter: Annotated[str | None, Field(description=_CONVERTED)] = None
     value_converter_schemas_enable: Annotated[str | None, Field(description=_CONVERTED)] = None
+    value_converter_avro_schema: Annotated[str | None, Field(description=_CONVERTED)] = None
+    value_converter_avro_encoding: Annotated[str | None, Field(description=_CONVERTED)] = None
     header_converter: Annotated[str | None, Field(description=_CONVERTED)] = None
     errors_log_enable: Annotated[
         bool, Field(description="true, false: whether each dead letter is logged as one line, with place and reason")
@@ -282,12 +284,14 @@ def parse_config(config: Config) -> Pipeline:
 def _source_of(config: Config) -> tuple[type[Source], Any]:
     """The class of the source, and its settings."""
     source = load_source_class(config["source"])
+    config = _with_converters(config, source, load_sink_class(config["sink"]))
     return source, parse_settings(source.Settings, settings_below(config, SOURCE), prefix=SOURCE)
 
 
 def _sink_of(config: Config) -> tuple[type[Sink], Any]:
     """The class of the sink, and its settings."""
     sink = load_sink_class(config["sink"])
+    config = _with_converters(config, load_source_class(config["source"]), sink)
     return sink, parse_settings(sink.Settings, settings_below(config, SINK), prefix=SINK)
 
 

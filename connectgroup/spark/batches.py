@@ -18,7 +18,7 @@ from ..dataplane.sink import PartSink, PartWriter
 from ..dataplane.transform import RowTransform
 from .errors import SparkError
 from .remote import frame_of
-from .tolerance import apply_tolerantly
+from .tolerance import apply_tolerantly, check_texts
 from .transforms.chain import Chain, apply_chain
 from .writing import write_parts
 
@@ -171,6 +171,8 @@ class Batches:
 
     def _work(self, ranges: Sequence[Range], rows: pa.Table, dead_letters: DeadLetters) -> Work:
         """Return the commit of rows that this process has."""
+        if self._chain:
+            rows = check_texts(rows, dead_letters, self._is_tolerant)
         if self._is_tolerant and isinstance(self._sink, DeadLetterSink):
             commit = partial(self._sink.commit_all, self._owner, ranges, rows, dead_letters)
         else:

@@ -46,6 +46,8 @@ CONVERTERS: Final = (
     "key.converter.schemas.enable",
     "value.converter",
     "value.converter.schemas.enable",
+    "value.converter.avro.schema",
+    "value.converter.avro.encoding",
     "header.converter",
 )
 """Settings of a source or sink of Kafka that a connector may also have without the prefix, as in Kafka Connect."""

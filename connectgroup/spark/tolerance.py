@@ -10,7 +10,7 @@ import base64
 import json
 from typing import TYPE_CHECKING
 
-from ..dataplane.dead_letters import ERROR_COLUMN, PLACE_COLUMN, DeadLetters, dead_letter, record_of
+from ..dataplane.dead_letters import ERROR_COLUMN, PLACE_COLUMN, DeadLetters, dead_letter, record_of, reject
 from ..dataplane.ownership import Owner
 from ..dataplane.transform import RowTransform
 from ..errors import ConnectGroupError
@@ -58,6 +58,38 @@ def apply_tolerantly(
     elif places is not None and bad:
         letters.places = places.take(pa.array(sorted(set(range(len(places))) - set(bad)), pa.int64()))
     return pa.concat_tables(parts), letters
+
+
+def check_texts(rows: pa.Table, letters: DeadLetters, is_tolerant: bool) -> pa.Table:
+    """Return the rows after the transforms without those in which a text is not UTF-8 (``cast(b AS STRING)``).
+
+    Args:
+        letters: those of the batch; such a row is added to them.
+
+    Raises:
+        SinkError: there is one, and errors are not tolerated.
+    """
+    import pyarrow as pa
+
+    try:
+        rows.validate(full=True)
+        return rows
+    except pa.ArrowInvalid:
+        kept = list[int]()
+    for at in range(rows.num_rows):
+        for name, column in zip(rows.column_names, rows.columns, strict=True):
+            try:
+                column.slice(at, 1).validate(full=True)
+            except pa.ArrowInvalid:
+                where = letters.owner.connector
+                reason = f"{name} is not UTF-8 after the transforms; allowed: UTF-8 text, or a column of type BINARY"
+                reject(letters if is_tolerant else (), where, rows, at, reason)
+                break
+        else:
+            kept.append(at)
+    if letters.places is not None:
+        letters.places = letters.places.take(pa.array(kept, pa.int64()))
+    return rows.take(pa.array(kept, pa.int64()))
 
 
 def _applied(

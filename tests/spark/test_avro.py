@@ -49,6 +49,25 @@ def test_values_are_avro_of_the_specification() -> None:
         codec.encode({"a": "text"})
 
 
+@pytest.mark.parametrize("prefix", ["", "source."])
+def test_converter_of_the_connector_may_be_avro(kafka: str, prefix: str) -> None:
+    """With the schema beside it, or as a setting of the source."""
+    name = f"t{uuid.uuid4().hex}"
+    make_topic(kafka, name, 1)
+    config = {
+        "source": "kafka",
+        "source.bootstrap.servers": kafka,
+        "source.topics": name,
+        "value.converter": "AvroConverter",
+        f"{prefix}value.converter.avro.schema": SCHEMA,
+        "sink": "parquet",
+        "sink.path": "/out",
+    }
+    connector = PipelineConnector("c", config)
+    assert len(connector.task_configs(2)) == 2
+    assert not connector.check_access(1).keys() & {"source"}
+
+
 def test_single_object_encoding_begins_with_the_fingerprint_of_the_schema() -> None:
     """CRC-64-AVRO, little endian. That of the schema "null" is 63dd24e7cc258f8a in Avro's own tests."""
     table = []

@@ -122,12 +122,29 @@ def test_pipeline_puts_bad_lines_and_failed_transforms_aside(table: Bench, caplo
     assert source[1].startswith(f"{table.input / 'one.csv'}, line 3 (byte ")
     assert source[3] == "x,20"
     assert transform[0] == "transform"
+    assert transform[2].startswith("transforms.c: ")
     assert "no number" in transform[2]
     assert json.loads(transform[3]) == {"a": 2, "b": "no number"}
     logged = [record.getMessage() for record in caplog.records if "dead letter" in record.getMessage()]
     assert len(logged) == 2
     assert f"{table.input / 'one.csv'}, line 3" in logged[0]
     assert "x,20" not in " ".join(logged), "records are logged only with errors.log.include.messages"
+
+
+@pytest.mark.parametrize("is_tolerant", [True, False])
+def test_text_of_a_transform_that_is_not_utf8_is_a_dead_letter_or_an_error(table: Bench, is_tolerant: bool) -> None:
+    (table.input / "one.csv").write_text("a,b\n1,6869\n2,ff\n3,6869\n")
+    tolerance = {"errors_tolerance": "all", "errors_deadletterqueue_name": "dead"} if is_tolerant else {}
+    query = "SELECT a, cast(unhex(b) AS STRING) AS b FROM batch"
+    run = table.start(1, transforms="q", transforms_q_type="sql", transforms_q_query=query, **tolerance)
+    if not is_tolerant:
+        assert str(run.failure()).startswith("flights: b is not UTF-8 after the transforms; allowed: ")
+        return
+    run.wait(lambda: sum(run.rows) == 2)
+    with sqlite3.connect(table.output) as connection:
+        assert connection.execute("SELECT a, b FROM t ORDER BY a").fetchall() == [(1, "hi"), (3, "hi")]
+        ((stage, record),) = connection.execute("SELECT stage, record FROM dead").fetchall()
+    assert (stage, json.loads(record)) == ("sink", {"a": 2, "b": "\\xff"})
 
 
 def test_logged_dead_letters_are_limited_and_contain_the_record_on_request(caplog: pytest.LogCaptureFixture) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 import multiprocessing
 import resource
 import sqlite3
@@ -19,9 +20,14 @@ from connectgroup.dataplane.columns import from_ddl, to_arrow
 from connectgroup.dataplane.errors import Fenced, OffsetConflict, SinkError
 from connectgroup.dataplane.ownership import Owner, Range
 from connectgroup.dataplane.sink import Sink
+from connectgroup.spark.converters import text_of
+from connectgroup.spark.sinks.manifest import ManifestSink
 from connectgroup.spark.sinks.parquet import MANIFEST, ParquetSink, read_committed
 from connectgroup.spark.sinks.sqlite import SqliteSink
-from connectgroup.spark.sinks.tables import TableSettings
+from connectgroup.spark.sinks.tables import TableSettings, plain_values
+from connectgroup.spark.sinks.text_files import CsvSink, JsonlSink
+from connectgroup.spark.sources.dialect import Dialect
+from connectgroup.spark.sources.lines import LineParser
 
 COLUMNS = from_ddl("a INT, b STRING")
 Open = Callable[[], Sink]
@@ -216,6 +222,76 @@ def test_manifest_has_owner_and_range_of_each_file(tmp_path: Path) -> None:
     assert row[:6] == (file.name, 2, file.stat().st_size, "a.b/c", 1, 3)
     assert json.loads(row[6]) == {"f": [0, 4], "g": [0, 9]}
     assert file.parent == tmp_path / "out"
+
+
+@pytest.mark.parametrize("kind", [ParquetSink, JsonlSink, CsvSink])
+@pytest.mark.parametrize("fault", ["encode", "conflict", "manifest"])
+def test_batch_that_fails_leaves_no_file(tmp_path: Path, kind: type[ManifestSink], fault: str) -> None:
+    directory = tmp_path / "out"
+    sink = kind(directory, busy_timeout_s=0.2)
+    sink.claim(owner(1), every)
+    assert sink.commit(owner(1), one(0, 4), rows(1)) is True
+    before = sorted(path.name for path in directory.iterdir())
+    table, span = rows(2, 3), one(4, 8)
+    if fault == "encode":  # the texts are no UTF-8, or a struct has no columns
+        text = pa.array([b"ok", b"\xff"]).cast(pa.binary()).view(pa.string())
+        table = pa.table({"a": pa.array([2, 3], pa.int32()), "b": text})
+        if kind is ParquetSink:
+            table = pa.table({"a": pa.array([{}, {}], pa.struct([]))})
+        elif kind is CsvSink:
+            table = pa.table({"a": pa.array([(1, 2, 3)], pa.month_day_nano_interval())})
+    elif fault == "conflict":
+        span = one(100, 104)
+    with sqlite3.connect(directory / MANIFEST) as connection:
+        if fault == "manifest":
+            connection.execute(
+                "CREATE TRIGGER r BEFORE INSERT ON connectgroup_manifest BEGIN SELECT RAISE(ABORT, 'no'); END"
+            )
+    try:
+        with pytest.raises(Exception, match=r"."):
+            sink.commit(owner(1), span, table)
+    finally:
+        assert sorted(path.name for path in directory.iterdir()) == before
+        sink.close()
+
+
+NAN = [math.nan, math.inf, -math.inf, 1.5, None]
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_json_has_no_nan_and_no_infinity(tmp_path: Path, nested: bool) -> None:
+    """What the sinks write is JSON, and the source ``files`` reads the numbers again."""
+    values = pa.array([[value] for value in NAN]) if nested else pa.array(NAN)
+    sink = JsonlSink(tmp_path / "out")
+    sink.claim(owner(1), every)
+    assert sink.commit(owner(1), one(0, 4), pa.table({"a": values})) is True
+    sink.close()
+    (path,) = read_committed(tmp_path / "out")
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    found = [json.loads(line, parse_constant=refuse)["a"] for line in path.read_text().splitlines()]
+    plain: list[Any] = ["NaN", "Infinity", "-Infinity", 1.5, None]
+    assert found == [[each] for each in plain] if nested else found == plain
+    if not nested:
+        parser = LineParser(columns=from_ddl("a DOUBLE"), dialect=Dialect("jsonl"))
+        assert repr(parser.rows(path.read_bytes()).column(0).to_pylist()) == repr(NAN)
+    text = text_of({"a": NAN})
+    assert json.loads(str(text), parse_constant=refuse) == {"a": plain}
+    assert [text_of(value) for value in NAN] == ["NaN", "Infinity", "-Infinity", "1.5", None]
+
+
+def test_bytes_are_base64_in_text(tmp_path: Path) -> None:
+    table = pa.table({"a": pa.array([[b"\xff", None], None]), "b": pa.array([b"\xff,", None])})
+    assert plain_values(table)["a"].to_pylist() == ['["/w==", null]', None]
+    for kind in (CsvSink, JsonlSink):
+        sink = kind(tmp_path / kind.extension)
+        sink.claim(owner(1), every)
+        assert sink.commit(owner(1), one(0, 4), table) is True
+        sink.close()
+        (path,) = read_committed(tmp_path / kind.extension)
+        assert "/yw=" in path.read_text()
 
 
 def test_claim_removes_uncommitted_leftovers_only(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import re
 import uuid
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, ClassVar, Final, Self
@@ -92,9 +93,9 @@ class FileSinkSettings(PluginSettings):
 class ManifestSink(PartSink):
     """Writes rows to files in one directory; ``_manifest.sqlite`` in that directory lists the committed files.
 
-    A batch's file, or each of its parts, is first written and synced under its final name. The manifest's rows, written
-    in the transaction of the offsets, commit the files. Readers use ``read_committed``. Small files are compacted
-    (``compaction``) if the format has ``head`` and ``join``.
+    A batch's file, or each of its parts, is first written and synced under a hidden name. The manifest's rows, written
+    in the transaction of the offsets, commit the files, which get their names in it. Readers use ``read_committed``.
+    Small files are compacted (``compaction``) if the format has ``head`` and ``join``.
 
     Attributes:
         extension: the end of the files' names, without the dot.
@@ -164,15 +165,14 @@ class ManifestSink(PartSink):
             return self._store.commit(owner, ranges)
         path = self._new_file(owner)
         try:
-            size = write_synced(path, partial(self.encode, rows))
-            listed = {each.slice: [each.start, each.end] for each in ranges}
-            is_new = self._list(owner, ranges, [(path.name, rows.num_rows, size, listed)])
-        except OSError as error:
-            remove_file(path)
-            raise SinkError(f"{path}: {disk_says(error)}") from error
-        if not is_new:
-            remove_file(path)
-        return is_new
+            size = write_synced(hidden_name(path), partial(self.encode, rows), lists=False)
+        except BaseException as error:
+            remove_file(hidden_name(path))
+            if isinstance(error, OSError):
+                raise SinkError(f"{path}: {disk_says(error)}") from error
+            raise
+        listed = {each.slice: [each.start, each.end] for each in ranges}
+        return self._list(owner, ranges, [(path.name, rows.num_rows, size, listed)])
 
     def part_writer(self, owner: Owner) -> PartWriter | None:
         if type(self).commit is not ManifestSink.commit:
@@ -187,12 +187,7 @@ class ManifestSink(PartSink):
 
     def commit_parts(self, owner: Owner, ranges: Sequence[Range], parts: Sequence[Part]) -> bool:
         listed = [(part.name, part.rows, part.bytes, {part.slice: [part.start, part.end]}) for part in parts]
-        # In the transaction: another owner may have deleted the files, and the fence says so.
-        is_new = self._list(owner, ranges, listed, partial(show, self._directory, [part.name for part in parts]))
-        if not is_new:
-            for part in parts:
-                remove_file(hidden_name(self._directory / part.name))
-        return is_new
+        return self._list(owner, ranges, listed)
 
     def discard_parts(self, owner: Owner) -> None:
         begin = f".{_begin(owner)}{self._opened}"
@@ -205,23 +200,39 @@ class ManifestSink(PartSink):
         owner: Owner,
         ranges: Sequence[Range],
         files: Sequence[tuple[str, int, int, dict[str, list[int]]]],
-        prepare: Callable[[], None] = lambda: None,
     ) -> bool:
-        """Commit the files of a batch, given name, rows, bytes and ranges of each."""
+        """Commit the hidden files of a batch, given name, rows, bytes and ranges of each. Without success, none is left
+        that a reader of the directory sees."""
+        names = [name for name, *_ in files]
         values = [
             (name, rows, size, owner.connector, owner.task, owner.fencing_token, json.dumps(listed))
             for name, rows, size, listed in files
         ]
 
         def write(transaction: Transaction) -> None:
-            prepare()
             transaction.execute_many("INSERT INTO connectgroup_manifest VALUES (?, ?, ?, ?, ?, ?, ?)", values)
+            # In the transaction: another owner may have deleted the files, and the fence says so.
+            show(self._directory, names)
 
-        # After an SQLite error the files stay: the commit may have succeeded nevertheless.
-        is_new = self._store.commit(owner, ranges, write)
+        try:
+            is_new = self._store.commit(owner, ranges, write)
+        except BaseException:
+            self._remove_unlisted(names)
+            raise
         if is_new:
             self._compact(owner)
+        else:
+            for name in names:
+                remove_file(hidden_name(self._directory / name))
         return is_new
+
+    def _remove_unlisted(self, names: Sequence[str]) -> None:
+        """Remove files whose commit has failed, unless it has succeeded nevertheless, or nobody can tell."""
+        with suppress(SinkError):
+            for name in names:
+                if not self._store.execute(_KNOWN_FILE, name, name):
+                    for path in (self._directory / name, hidden_name(self._directory / name)):
+                        remove_file(path)
 
     def close(self) -> None:
         self._store.close()
@@ -243,13 +254,14 @@ class ManifestSink(PartSink):
 
     def _compact_run(self, owner: Owner, run: Run) -> None:
         path = self._new_file(owner)
+        parts = [self._directory / name for name in run.files]
         try:
-            size = write_synced(path, partial(self.join, [self._directory / name for name in run.files]))
+            size = write_synced(hidden_name(path), partial(self.join, parts), lists=False)
+            show(self._directory, [path.name])
+            replace(self._store, owner, run, path.name, size)
         except BaseException:
-            remove_file(path)
+            self._remove_unlisted([path.name])
             raise
-        # After an error here the file stays: the change may have been committed nevertheless.
-        replace(self._store, owner, run, path.name, size)
         delete_replaced(self._store, self._directory, owner, self._compaction.retention_ms)
 
     def _new_file(self, owner: Owner) -> Path:

@@ -57,15 +57,21 @@ class CsvSettings(FileSinkSettings):
 
 
 class CsvSink(ManifestSink):
-    """Writes CSV with a header; structs, arrays and maps are JSON text."""
+    """Writes CSV with a header; structs, arrays and maps are JSON text, bytes are base64."""
 
     Settings = CsvSettings
     extension = "csv"
 
     def encode(self, rows: pa.Table, file: BinaryIO) -> None:
+        import pyarrow as pa
         import pyarrow.csv
 
-        pyarrow.csv.write_csv(plain_values(rows), file)
+        rows = plain_values(rows)
+        for at, field in enumerate(rows.schema):
+            if pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type):
+                texts = [None if value is None else plain(value) for value in rows.column(at).to_pylist()]
+                rows = rows.set_column(at, field.name, pa.chunked_array([pa.array(texts, pa.string())]))
+        pyarrow.csv.write_csv(rows, file)
 
     def head(self, path: Path) -> bytes | None:
         from ..sources.parts import head_of
