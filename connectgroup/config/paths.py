@@ -42,7 +42,7 @@ def check_paths(cls: type[Connector], config: Mapping[str, str], allowed: Allowe
         if mark.within is not None:
             for name, path in mark.within(value).items():
                 if "\0" not in path:
-                    _check(f"{setting}: {name}", path, roots, allowed)
+                    _check(setting, path, roots, allowed, shown=f"{name}={path}")
             continue
         real = _check(setting, value, roots, allowed)
         if os.path.isabs(value):
@@ -50,13 +50,13 @@ def check_paths(cls: type[Connector], config: Mapping[str, str], allowed: Allowe
     return found
 
 
-def _check(setting: str, path: str, roots: Sequence[Path] | None, allowed: AllowedPaths) -> str:
+def _check(setting: str, path: str, roots: Sequence[Path] | None, allowed: AllowedPaths, shown: str = "") -> str:
     """Return the real path."""
     real = os.path.realpath(path)
     if roots is not None and not _is_below(Path(real), roots):
         listed = ", ".join(map(str, allowed or ())) or "none"
         what = f"a path at or below one of --allowed-path ({listed}), not hidden"
-        raise ConfigError(setting, path, what, is_path=True)
+        raise ConfigError(setting, shown or path, what, is_path=True)
     return real
 
 

@@ -218,7 +218,7 @@ def parse_url(field: str, url: str) -> dict[str, str]:
         check_setting(field, "postgres", name, OPTIONS, _WHAT)
     for name, path in _paths_of(found):
         if not os.path.isabs(path):
-            raise ConfigError(f"{field}: {name}", path, "an absolute path", is_path=True)
+            raise ConfigError(field, f"{name}={path}", "an absolute path", is_path=True)
     return found
 
 

@@ -103,9 +103,9 @@ def check_client_setting(field: str, name: str, value: str) -> None:
     allowed = _VALUES.get(name)
     if allowed is not None and value not in allowed and not is_allowed("kafka", f"{name}={value}"):
         what = f"{', '.join(allowed)}, and what the worker's {ALLOWED_SETTINGS} adds (kafka.{name}=VALUE)"
-        raise ConfigError(f"{field}: {name}", value, what)
+        raise ConfigError(field, f"{name}={value}", what)
     if is_file_setting(name, value) and not os.path.isabs(value):
-        raise ConfigError(f"{field}: {name}", value, "an absolute path", is_path=True)
+        raise ConfigError(field, f"{name}={value}", "an absolute path", is_path=True)
 
 
 def _parsed(text: str) -> dict[str, str] | None:

@@ -222,7 +222,7 @@ def _check_option(form: str, key: str, name: str, value: str) -> None:
         raise ConfigError("source.options", name, allowed)
     if key == "path" and (not _plain_path(value).startswith("/") or re.search(r"[][{}*?\\]", value)):
         allowed = "an absolute path of this machine without wildcards, or of a directory"
-        raise ConfigError("source.options: path", value, allowed, is_path=True)
+        raise ConfigError("source.options", f"path={value}", allowed, is_path=True)
 
 
 def _plain_path(value: str) -> str:
