@@ -210,6 +210,7 @@ class EpochMembership(Membership):
                 if request.client_assignors:
                     self._begin_to_compute()
             case Code.NONE:
+                self._client.problems.solved("group.instance.id")
                 self._accept(response, joins, owned, sent_at)
             case Code.COMPUTE_ASSIGNMENT:
                 self._heard_at, self._reported = max(self._heard_at, sent_at), None
@@ -217,6 +218,12 @@ class EpochMembership(Membership):
                 self._begin_to_compute()
             case Code.UNRELEASED_INSTANCE_ID:
                 self._reported, self._interval_s = None, RETRY_S  # until the session of the other member expires
+                instance = printable(self.settings.instance or "")
+                self._client.problems.met(
+                    "group.instance.id",
+                    f"group.instance.id {instance!r} belongs to another member; this one joins when that has left or "
+                    "its session has expired; of two live consumers, give each its own",
+                )
             case code if code in JOIN_AGAIN and joins:
                 self._reported, self._interval_s = None, RETRY_S
             case code:

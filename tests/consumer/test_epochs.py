@@ -151,6 +151,17 @@ async def test_member_of_a_deleted_group_joins_again() -> None:
         assert membership.may_join
 
 
+async def test_second_consumer_with_a_group_instance_id_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    async with joining() as (membership, coordinator):
+        for _ in range(3):
+            await coordinator.heartbeat(ConsumerHeartbeatResponse(error_code=Code.UNRELEASED_INSTANCE_ID))
+        await coordinator.heartbeat(accepted())
+        await changed(membership)
+        assert membership.in_group
+    [line] = [each.getMessage() for each in caplog.records if "belongs to another member" in each.getMessage()]
+    assert line.startswith("group g: group.instance.id")
+
+
 async def test_join_is_retried_while_the_coordinator_does_not_know_the_member() -> None:
     async with joining() as (membership, coordinator):
         await coordinator.heartbeat(ConsumerHeartbeatResponse(error_code=Code.UNKNOWN_MEMBER_ID))
