@@ -1,6 +1,6 @@
 """A rebalance and its trace: five workers, one is killed, and the spans show what the others did about it.
 
-pip install connectgroup pytest opentelemetry-sdk
+pip install 'connectgroup[testing]'
 pytest examples/test_traced_rebalance.py
 
 Needs no Spark and no Kafka. Time is virtual: the ten seconds until the dead worker's session expires take milliseconds.

@@ -36,7 +36,7 @@ from connectgroup.telemetry.metric_table import METRICS
 ROOT = Path(__file__).parent.parent
 METHODS = r"(?:GET|POST|PUT|PATCH|DELETE)"
 METRIC = r"(?:kafka_connect|kafka_consumer|connectgroup_(?:worker|group|coordinator))_\w+"
-PYTEST_OPTIONS = {"--seed", "--seeds", "--faults", "--shrink-seconds"}
+PYTEST_OPTIONS = {f"--connectgroup-{name}" for name in ("seed", "seeds", "faults", "shrink-seconds")}
 OF_EVERY_CONNECTOR = {
     "name",
     "connector.class",

@@ -82,7 +82,7 @@ def parse_ids(text: str) -> frozenset[str]:
         if not is_known:
             one_time = ", ".join(f"{kind}:NAME:NUMBER" for kind in KINDS)
             allowed = f"{NO_FAULTS}, or ids as a failure prints them: {', '.join(KINDS_OF_A_RUN)}, {one_time}"
-            raise ConfigError("--faults", each, allowed)
+            raise ConfigError("--connectgroup-faults", each, allowed)
     return frozenset(ids)
 
 

@@ -6,6 +6,7 @@ Requires pytest and nothing else; ``spans`` also ``opentelemetry-sdk``. A test f
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import nullcontext
@@ -36,12 +37,19 @@ _SHRUNK = pytest.StashKey[int]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    # With a prefix: two plug-ins, or a plug-in and a conftest.py, with an option of one name end pytest.
     options = parser.getgroup("connectgroup")
-    options.addoption("--seeds", type=int, metavar="N", help="number of seeds of each test with @seeds")
-    options.addoption("--seed", type=int, metavar="SEED", help="run each test with @seeds under this seed only")
-    options.addoption("--faults", metavar="IDS", help="with --seed: only these of its faults; a failure prints them")
+    options.addoption("--connectgroup-seeds", type=int, metavar="N", help="number of seeds of each test with @seeds")
     options.addoption(
-        "--shrink-seconds",
+        "--connectgroup-seed", type=int, metavar="SEED", help="run each test with @seeds under this seed only"
+    )
+    options.addoption(
+        "--connectgroup-faults",
+        metavar="IDS",
+        help="with --connectgroup-seed: only these of its faults; a failure prints them",
+    )
+    options.addoption(
+        "--connectgroup-shrink-seconds",
         type=float,
         default=10.0,
         metavar="S",
@@ -51,11 +59,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", f"{MARK}(n): run the test under n seeds; use connectgroup.testing.seeds")
-    faults = config.getoption("--faults", None)
+    faults = config.getoption("--connectgroup-faults", None)
     if faults is None:
         return
-    if config.getoption("--seed", None) is None:
-        raise pytest.UsageError("--faults: needs --seed; the command at the end of a failure has both")
+    if config.getoption("--connectgroup-seed", None) is None:
+        needs = "needs --connectgroup-seed; the command at the end of a failure has both"
+        raise pytest.UsageError(f"--connectgroup-faults: {needs}")
     from ..errors import ConfigError
     from .faults import parse_ids
 
@@ -85,7 +94,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     mark = metafunc.definition.get_closest_marker(MARK)
     if mark is None:
         return
-    one, many = metafunc.config.getoption("--seed", None), metafunc.config.getoption("--seeds", None)
+    config = metafunc.config
+    one, many = config.getoption("--connectgroup-seed", None), config.getoption("--connectgroup-seeds", None)
     seeds = [one] if one is not None else range(many if many is not None else mark.args[0])
     metafunc.fixturenames.append(SEED)
     metafunc.parametrize(SEED, list(seeds), ids=[f"seed={seed}" for seed in seeds])
@@ -100,16 +110,16 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     from .faults import parse_ids
     from .seeded_runs import ONLY, SeededRun
 
-    faults, shrunk = item.config.getoption("--faults", None), item.config.stash.get(_SHRUNK, 0)
+    faults, shrunk = item.config.getoption("--connectgroup-faults", None), item.config.stash.get(_SHRUNK, 0)
     item.stash[ONLY] = None if faults is None else parse_ids(faults)
-    seconds = item.config.getoption("--shrink-seconds", 10.0)
+    seconds = item.config.getoption("--connectgroup-shrink-seconds", 10.0)
     wanted = faults is None and seconds > 0 and not item.config.getoption("usepdb", False)
     run = SeededRun(item, nextitem, seed, _progress_writer(item.config))
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     for report in run.run(shrink_for_s=seconds if wanted and shrunk < MAX_SHRUNK else 0.0):
         if report.failed and wanted and shrunk >= MAX_SHRUNK:
             hint = f"not run with fewer faults: only the first {MAX_SHRUNK} failures of a test process are"
-            report.sections.append(("seed", f"{hint}; for this one: --seed {seed}"))
+            report.sections.append(("seed", f"{hint}; for this one: --connectgroup-seed {seed}"))
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     item.config.stash[_SHRUNK] = shrunk + run.failed
@@ -232,12 +242,18 @@ def worker_group(request: pytest.FixtureRequest) -> Iterator[StartGroup]:
     """
     from .seeded_runs import ONLY
 
+    if inspect.iscoroutinefunction(getattr(request.node, "obj", None)):
+        pytest.fail(
+            "an async test cannot use the fixture worker_group, which runs an event loop of its own; allowed: a plain"
+            " function (def); in async code, `async with connectgroup.worker_group(...)`",
+            pytrace=False,
+        )
     groups: list[WorkerGroup] = []
     request.node.stash[_GROUPS] = groups
     try:
         only = request.node.stash.get(ONLY, None)
         yield StartGroup(groups, _seed_of(request.node), only)
-        if request.config.getoption("--faults", None) is not None:
+        if request.config.getoption("--connectgroup-faults", None) is not None:
             _warn_of_absent(only or frozenset(), groups)
         for group in groups:
             group.assert_one_owner()
@@ -250,7 +266,8 @@ def _warn_of_absent(ids: frozenset[str], groups: list[WorkerGroup]) -> None:
     """Warn of the faults of the option that have not occurred: this run is then not the one that they are from."""
     occurred = {fault.id for group in groups for fault in group.faults_occurred or ()}
     if absent := sorted(ids - occurred):
-        warnings.warn(f"--faults: {', '.join(absent)} did not occur in this run", pytest.PytestWarning, stacklevel=1)
+        text = f"--connectgroup-faults: {', '.join(absent)} did not occur in this run"
+        warnings.warn(text, pytest.PytestWarning, stacklevel=1)
 
 
 @pytest.fixture
@@ -269,12 +286,12 @@ def spans(request: pytest.FixtureRequest) -> Iterator[Spans]:
 
 
 def seeds(count: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Run a test under this many seeds: each draws its network faults, slow stops and appends, and rare branches.
+    """Run a test under this many seeds; each draws its network faults, slow stops and appends, and rare branches.
 
-    After a failure the test runs again with fewer faults, for up to ``--shrink-seconds`` (10). The report is that of
-    the smallest run that fails in the same way: its faults, and the command that repeats it. ``--seeds N`` runs more
-    seeds, ``--seed S`` runs one. The test draws its own decisions from ``group.random``. With ``real=True`` a seed
-    decides only about ``group.random``.
+    After a failure the test runs again with fewer faults, for up to ``--connectgroup-shrink-seconds`` (10). The report
+    is that of the smallest run that fails in the same way: its faults, and the command that repeats it.
+    ``--connectgroup-seeds N`` runs more seeds, ``--connectgroup-seed S`` runs one. The test draws its own decisions
+    from ``group.random``. With ``real=True`` a seed decides only about ``group.random``.
 
     Raises:
         ConfigError: ``count`` is no whole number of at least 1.

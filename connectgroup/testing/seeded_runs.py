@@ -136,9 +136,9 @@ class SeededRun:
         lines += [str(fault) for fault in faults[:MAX_LINES]]
         if len(faults) > MAX_LINES:
             lines.append(f"{'':13} ... and {len(faults) - MAX_LINES} more")
-        words = ["pytest", self._node_id(), "--seed", str(self._seed)]
+        words = ["pytest", self._node_id(), "--connectgroup-seed", str(self._seed)]
         if self._item.stash[ONLY] is not None or self._runs > 1:
-            words += ["--faults", format_ids([fault.id for fault in faults])]
+            words += ["--connectgroup-faults", format_ids([fault.id for fault in faults])]
         lines.append(f"run it again: {shlex.join(words)}")
         self._write(lines[-1])
         next(report for report in reports if report.failed).sections.append(("seed", "\n".join(lines)))

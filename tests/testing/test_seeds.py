@@ -140,7 +140,7 @@ def test_failure_names_the_seed_and_the_command_that_repeats_it(tmp_path: Path) 
     said = run_pytest(tmp_path)
     assert "the test fails also without faults" in said
     words = repeated(said)
-    assert words[-2:] == ["--faults", "none"]
+    assert words[-2:] == ["--connectgroup-faults", "none"]
     again = run_pytest(tmp_path, *words)
     assert "1 failed" in again
     assert "numbers-0" in again
@@ -153,7 +153,7 @@ def test_command_that_repeats_a_failure_works_where_pytest_was_started(tmp_path:
     tests.mkdir(parents=True)
     (tmp_path / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
     (tests / "test_luck.py").write_text(FAILS_UNDER_SOME_SEEDS, encoding="utf-8")
-    said = run_pytest(here, "tests", "--shrink-seconds=0")
+    said = run_pytest(here, "tests", "--connectgroup-shrink-seconds=0")
     words = repeated(said)
     assert words[0].startswith("tests/test_luck.py::test_of_luck")
     assert "1 failed" in run_pytest(here, *words)
@@ -162,7 +162,7 @@ def test_command_that_repeats_a_failure_works_where_pytest_was_started(tmp_path:
 @ci_only("10 s of a core; in a user's run, the search itself, and failures that are run with fewer faults")
 def test_schedule_of_faults_is_shrunk_to_the_faults_that_the_failure_needs(tmp_path: Path) -> None:
     (tmp_path / "test_repeated.py").write_text(FAILS_IF_A_REQUEST_IS_REPEATED, encoding="utf-8")
-    said = run_pytest(tmp_path, "--seeds=12", "--shrink-seconds=60")
+    said = run_pytest(tmp_path, "--connectgroup-seeds=12", "--connectgroup-shrink-seconds=60")
     assert re.search(
         r"^seed \d+: faults left: 1 of \d+, after \d+ runs\n.* arrives twice\nrun it again: ", said, re.MULTILINE
     ), said
@@ -186,38 +186,40 @@ def test_shrinking_sets_up_fixtures_anew_and_can_be_switched_off(tmp_path: Path)
     said = run_pytest(tmp_path)
     assert "fails also without faults" in said
     assert "the fixture has 1 item" in said
-    said = run_pytest(tmp_path, "--shrink-seconds=0")
+    said = run_pytest(tmp_path, "--connectgroup-shrink-seconds=0")
     assert "faults left" not in said
-    assert "--seed 0" in said
+    assert "--connectgroup-seed 0" in said
 
 
 def test_each_failure_is_written_at_once_and_the_first_three_are_run_with_fewer_faults(tmp_path: Path) -> None:
     test = FAILS_WITH_A_FIXTURE.replace("@seeds(1)", "@seeds(5)")
     (tmp_path / "test_many.py").write_text(test, encoding="utf-8")
-    progress, _, reports = run_pytest(tmp_path, "--shrink-seconds=5").partition(" FAILURES ")
+    progress, _, reports = run_pytest(tmp_path, "--connectgroup-shrink-seconds=5").partition(" FAILURES ")
     for seed in range(5):
-        assert re.search(rf"^run it again: pytest test_many.py::test_items --seed {seed}", progress, re.MULTILINE)
+        assert re.search(
+            rf"^run it again: pytest test_many.py::test_items --connectgroup-seed {seed}", progress, re.MULTILINE
+        )
         told = re.search(rf"^test_items\[seed={seed}\] fails with ", progress, re.MULTILINE)
         assert (told is not None) == (seed < 3)
     assert reports.count("the test fails also without faults") == 3
-    assert reports.count("only the first 3 failures of a test process are; for this one: --seed") == 2
+    assert reports.count("only the first 3 failures of a test process are; for this one: --connectgroup-seed") == 2
 
 
 @pytest.mark.parametrize("faults", ["bogus", "worker-99:5", "lost-request:worker-1", "late-messages:worker-1:5", ""])
 def test_unknown_fault_is_a_usage_error_that_lists_the_kinds(tmp_path: Path, faults: str) -> None:
     (tmp_path / "test_luck.py").write_text(FAILS_UNDER_SOME_SEEDS, encoding="utf-8")
-    said = run_pytest(tmp_path, "--seed=0", "--faults", f"lost-response:worker-1:5,{faults}")
+    said = run_pytest(tmp_path, "--connectgroup-seed=0", "--connectgroup-faults", f"lost-response:worker-1:5,{faults}")
     assert re.match(
-        rf"^ERROR: --faults: got '{faults}'; allowed: none, or ids .*slow-stops, lost-request:NAME", said
+        rf"^ERROR: --connectgroup-faults: got '{faults}'; allowed: none, or ids .*slow-stops, lost-request:NAME", said
     ), said
 
 
 def test_fault_that_does_not_occur_is_reported(tmp_path: Path) -> None:
     (tmp_path / "test_luck.py").write_text(FAILS_UNDER_SOME_SEEDS.replace("< 0.5", "< 2"), encoding="utf-8")
-    said = run_pytest(tmp_path, "--seed=0", "--faults=lost-request:worker-99:5")
-    assert "--faults: lost-request:worker-99:5 did not occur in this run" in said
+    said = run_pytest(tmp_path, "--connectgroup-seed=0", "--connectgroup-faults=lost-request:worker-99:5")
+    assert "--connectgroup-faults: lost-request:worker-99:5 did not occur in this run" in said
     assert "1 passed" in said
-    assert "did not occur" not in run_pytest(tmp_path, "--seed=0", "--faults=none")
+    assert "did not occur" not in run_pytest(tmp_path, "--connectgroup-seed=0", "--connectgroup-faults=none")
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -233,7 +235,7 @@ def test_ids_of_all_faults_are_accepted(seed: int) -> None:
 
 
 def test_faults_need_a_seed(tmp_path: Path) -> None:
-    assert "--faults: needs --seed" in run_pytest(tmp_path, "--faults=none")
+    assert "--connectgroup-faults: needs --connectgroup-seed" in run_pytest(tmp_path, "--connectgroup-faults=none")
 
 
 @settings(max_examples=volume(50, 200), deadline=None)
@@ -254,8 +256,40 @@ def test_shrinking_keeps_the_smallest_part_when_time_is_up() -> None:
     assert shrink(range(64), fails, lambda: len(runs) >= 3) in runs
 
 
-@pytest.mark.parametrize("option", ["--seeds=2", "--seed=5"])
+@pytest.mark.parametrize("option", ["--connectgroup-seeds=2", "--connectgroup-seed=5"])
 def test_number_of_seeds_is_an_option(tmp_path: Path, option: str) -> None:
     test = "from connectgroup.testing import seeds\n\n@seeds(9)\ndef test_it(worker_group):\n    pass\n"
     (tmp_path / "test_it.py").write_text(test, encoding="utf-8")
-    assert f"{2 if option == '--seeds=2' else 1} passed" in run_pytest(tmp_path, option)
+    assert f"{2 if option == '--connectgroup-seeds=2' else 1} passed" in run_pytest(tmp_path, option)
+
+
+# --------------------------------------------------------------------------------------------------
+# In the suites of other projects
+
+
+def test_plugin_runs_in_a_suite_with_options_of_the_usual_names(tmp_path: Path) -> None:
+    names = ("--seed", "--seeds", "--faults", "--shrink-seconds", "--workers")
+    (tmp_path / "conftest.py").write_text(
+        f"def pytest_addoption(parser):\n    for name in {names}:\n        parser.addoption(name)\n"
+    )
+    (tmp_path / "test_other.py").write_text(
+        "from connectgroup.testing import seeds\n\n\n@seeds(2)\ndef test_it(request, worker_group):\n"
+        "    assert request.config.getoption('--seed') == '7'\n    worker_group(1).advance(1)\n"
+    )
+    assert "2 passed" in run_pytest(tmp_path, "--seed=7")
+    said = run_pytest(tmp_path, "--help")
+    ours = said[said.index("connectgroup:") :].split("\n\n")[0].splitlines()[1:]
+    assert [line for line in ours if re.match(r"  --(?!connectgroup-)", line)] == []
+
+
+def test_async_test_gets_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "test_async.py").write_text("async def test_it(worker_group):\n    worker_group(1)\n")
+    said = run_pytest(tmp_path)
+    assert "an async test cannot use the fixture worker_group" in said
+    assert "Traceback" not in said
+    assert "pytest_plugin.py" not in said
+
+
+def test_traced_example_needs_pytest_and_the_sdk_alone() -> None:
+    said = run_pytest(Path(__file__).parents[2], "examples/test_traced_rebalance.py", "--strict-config")
+    assert "1 passed" in said, said
