@@ -85,7 +85,10 @@ class Assignor(ABC, Generic[GroupT, AssignmentT, ShareT]):
 
         Returns:
             The complete assignment, not a difference. A member that is not listed is assigned nothing. If ``error``
-            is set, nothing is installed and the group keeps its current target assignment.
+            is set, nothing is installed and the group keeps its current target assignment, until its next change or
+            for one session timeout; then the assignor runs again. This is a decision and not a failure: no other
+            member and no other assignor is asked. (In a classic consumer group, whose leader has to answer, it is a
+            failure: the leader leaves with the error.)
 
         Raises:
             Exception: reported as one line. The coordinator selects another member, then computes the assignment

@@ -17,9 +17,8 @@ import time
 import uuid
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from ..assign.api import PartitionAssignor
+from ..assign.api import PartitionAssignment, PartitionAssignor
 from ..assign.convert import assignor_info, consumers_for_install, partition_group_from_prepare
 from ..assign.sandbox import run_assignor
 from ..errors import ConnectGroupError, PluginError
@@ -31,6 +30,7 @@ from ..protocol.messages.consumer import (
     ConsumerInstallResponse,
     ConsumerPrepareRequest,
     ConsumerPrepareResponse,
+    InstalledConsumer,
     by_topic,
     each_partition,
 )
@@ -368,10 +368,16 @@ class EpochMembership(Membership):
         if prepared.error_code:
             logger.debug("group %s: Prepare: %s", settings.group, prepared.error_message)
             return False  # another member computes, or the group has changed
-        members, failure = (), ""
+        members: tuple[InstalledConsumer, ...] = ()
+        failure, kept = "", 0
         try:
             assignor = assignor_named(self._assignors, prepared.assignor_name)
-            members = await self._run(assignor, prepared)
+            result = await self._run(assignor, prepared)
+            if (kept := result.error) == 0:
+                members = consumers_for_install(prepared, result)
+            else:
+                failure = f"assignor {assignor.name!r}: {result.message or f'error {kept}'}"
+                logger.warning("group %s: the target assignment is kept: %s", settings.group, printable(failure))
         except ConnectGroupError as error:
             failure = str(error)
             logger.error("group %s: %s", settings.group, failure)
@@ -380,7 +386,8 @@ class EpochMembership(Membership):
             member_id=member_id,
             member_epoch=epoch,
             group_epoch=prepared.group_epoch,
-            error=ASSIGNOR_FAILED if failure else 0,
+            error=kept or (ASSIGNOR_FAILED if failure else 0),
+            keeps_target=bool(kept),
             members=members,
             message=printable(failure, limit=300),
         )
@@ -393,13 +400,9 @@ class EpochMembership(Membership):
             self.computed_epoch = prepared.group_epoch
         return True
 
-    async def _run(self, assignor: PartitionAssignor, prepared: ConsumerPrepareResponse) -> tuple[Any, ...]:
-        def assign() -> tuple[Any, ...]:
-            result = run_assignor(assignor, partition_group_from_prepare(prepared))
-            if result.error:
-                text = printable(result.message or "no message", limit=200)
-                raise PluginError(f"assignor {assignor.name!r}: error {result.error}: {text}")
-            return consumers_for_install(prepared, result)
+    async def _run(self, assignor: PartitionAssignor, prepared: ConsumerPrepareResponse) -> PartitionAssignment:
+        def assign() -> PartitionAssignment:
+            return run_assignor(assignor, partition_group_from_prepare(prepared))
 
         limit_s = self.settings.max_poll_interval_ms / 2000
         try:

@@ -27,6 +27,9 @@ from .settings import FIRST_INTERVAL_MS, WorkerSettings
 
 logger = logging.getLogger(__name__)
 
+ASSIGNOR_FAILED = 1
+"""``InstallRequest.error`` of an assignor that raised, or did not return in time."""
+
 
 class Computations:
     """Runs the assignors of one member, one computation at a time."""
@@ -91,7 +94,9 @@ class Computations:
             traced = {**self._traced(), EPOCH: prepared.group_epoch, ASSIGNOR: prepared.assignor_name}
             began_s = time.monotonic()
             install = await in_span("assign", self._assign(prepared, install), traced)
-            self._metrics.on_computed(time.monotonic() - began_s, failed=bool(install.error))
+            self._metrics.on_computed(
+                time.monotonic() - began_s, failed=bool(install.error) and not install.keeps_target
+            )
             answer = await in_span("install", self._requests.send(install), traced)
             assert isinstance(answer, InstallResponse)
             self._rejections = 0
@@ -142,8 +147,10 @@ class Computations:
         except Exception as error:
             return _failed(install, f"assignor {printable(name)!r}: {describe(error)}")
         if assignment.error:
-            said = assignment.message or f"error {assignment.error}"
-            return _failed(install, f"{describe_assignor(assignor)}: {said}", assignment.error)
+            said = f"{describe_assignor(assignor)}: {assignment.message or f'error {assignment.error}'}"
+            message = printable(masked_text(said), limit=500)
+            logger.warning("epoch %d: the target assignment is kept: %s", prepared.group_epoch, message)
+            return replace(install, error=assignment.error, message=message, keeps_target=True)
         logger.info(
             "epoch %d: computed by %s for %s in %.1f ms",
             prepared.group_epoch,
@@ -176,8 +183,8 @@ class Computations:
                 self._notify()
 
 
-def _failed(install: InstallRequest, message: str, error: int = 1, *, location: str = "") -> InstallRequest:
+def _failed(install: InstallRequest, message: str, *, location: str = "") -> InstallRequest:
     message = printable(masked_text(message), limit=500)
     mark_failed("PluginError")
     logger.error("%s", PluginError(message, location=location).with_location())
-    return replace(install, error=error, message=message)
+    return replace(install, error=ASSIGNOR_FAILED, message=message)

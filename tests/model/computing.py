@@ -74,8 +74,8 @@ class Computing(GroupState):
         spent = self.computation.failures >= self.limits.failures_before_fallback
         # If the member is able with only some of the usable assignors, the product's choice decides.
         depends = who in able and not all(who in each for each in by_assignor)
-        if not who and self.computation.prepared:
-            return  # a server-side assignor computes
+        if not who and (self.computation.prepared or self.computation.keeps_target):
+            return  # a server-side assignor computes, or the assignor decided that the target stays
         if (who not in able or (depends and self.choice.computer != who)) if who else able and not spent:
             self.request_computation(self.computation)
         elif who and not self.computation.assignor and self.computation.epoch < self.epoch:
@@ -95,7 +95,7 @@ class Computing(GroupState):
 
     def request_computation(self, computation: Computation) -> None:
         """A member is chosen to compute, or a server-side assignor is requested."""
-        self.computation = computation
+        self.computation, computation.keeps_target = computation, False
         computation.who, computation.prepared, computation.epoch, computation.assignor = "", False, self.epoch, ""
         may, own = self.may_compute(), self.own_assignors()
         name, can = self.choice.server_assignor, bool(own & self.limits.server_assignors)
@@ -141,6 +141,14 @@ class Computing(GroupState):
         computation.failed |= {computation.who, *computation.replaced}
         computation.replaced = set()
         self.request_computation(computation)
+
+    def keep_target(self, computation: Computation) -> None:
+        """The assignor decided that the target stays until the next change or the timer; an earlier one counts not."""
+        if computation.epoch < self.epoch:
+            self.request_computation(computation)
+        else:
+            computation.who, computation.prepared, computation.assignor = "", False, ""
+            computation.replaced, computation.keeps_target = set(), True
 
     def expire_computation(self) -> None:
         """The compute timer fires: another member is chosen, and the late one is not fenced (CN-06)."""
@@ -224,6 +232,9 @@ class Computing(GroupState):
                 return Expected(code=StaleGroupEpoch.code)
         if refused or self.computation is None:
             return Expected(code=refused)
+        if request.error and request.keeps_target:
+            self.keep_target(self.computation)
+            return Expected()
         if request.error:
             self.failed(self.computation)
             return Expected()

@@ -195,6 +195,7 @@ class Computation:
 
     Attributes:
         replaced: members chosen before ``who`` that had not prepared when the group epoch advanced.
+        keeps_target: the assignor decided that the target stays at this epoch.
     """
 
     who: str = ""
@@ -204,6 +205,7 @@ class Computation:
     failures: int = 0
     failed: set[str] = field(default_factory=set)
     replaced: set[str] = field(default_factory=set)
+    keeps_target: bool = False
 
 
 @dataclass(kw_only=True)

@@ -27,6 +27,7 @@ from ..kernel.computation import (
     choose_again,
     fail_computation,
     fail_on_coordinator,
+    keep_target,
     under_way,
 )
 from ..kernel.effects import Computed
@@ -101,7 +102,11 @@ def install(
     response = InstallResponse()
     if request.error != 0:
         message = request.message or f"assignor {assignor} reported error {request.error}"
-        timers = fail_computation(overlay, settings, f"{request.member_id}: {message}")
+        failure = f"{request.member_id}: {message}"
+        if request.keeps_target:
+            timers = keep_target(overlay, settings, computation, failure)
+        else:
+            timers = fail_computation(overlay, settings, failure)
     elif violation := delay_out_of_range(request, settings) or violation_of(
         overlay, assignor, request.members, left_out=left_out, epoch=request.group_epoch
     ):

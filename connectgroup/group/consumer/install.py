@@ -25,6 +25,7 @@ from ..kernel.computation import (
     choose_again,
     fail_computation,
     fail_on_coordinator,
+    keep_target,
     under_way,
 )
 from ..kernel.effects import Computed
@@ -72,7 +73,10 @@ def install(
     if request.error:
         message = printable(request.message, limit=300)
         failure = f"{request.member_id}: assignor {computation.assignor} failed with {request.error} {message}"
-        timers = fail_computation(draft, settings, failure)
+        if request.keeps_target:
+            timers = keep_target(draft, settings, computation, f"{request.member_id}: {message}")
+        else:
+            timers = fail_computation(draft, settings, failure)
         return Outcome(response=ConsumerInstallResponse(), records=tuple(draft.records), timers=timers)
     violation = violation_of(draft, computation.assignor, request.members, epoch=request.group_epoch)
     if violation is None:

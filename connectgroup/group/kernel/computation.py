@@ -94,7 +94,7 @@ def ensure_computation(draft: Draft, settings: ComputationSettings, *, waited: b
     able = members_able_to_compute(members, assignor, draft.computing_members()) if assignor else []
     if running is not None:
         failed_here = not able or running.failures >= settings.failures_before_fallback
-        if running.member_id == "" and (running.prepared or failed_here):
+        if running.member_id == "" and (running.prepared or running.keeps_target or failed_here):
             return ()
         if running.member_id in able:
             return _replace_chosen_member(draft, able, running)
@@ -186,6 +186,7 @@ def _ask_member(draft: Draft, candidates: Sequence[str], computation: Computatio
             prepared=False,
             assignor="",
             replaced_members=replaced,
+            keeps_target=False,
         )
     )
     return (computation_timer(draft, chosen),)
@@ -222,7 +223,15 @@ def _compute_on_coordinator(
             draft, settings, computation, f"group.remote.assignor: got {name!r}; allowed: {allowed}"
         )
     draft.write(
-        replace(computation, epoch=draft.epoch, member_id="", prepared=True, assignor=name, replaced_members=())
+        replace(
+            computation,
+            epoch=draft.epoch,
+            member_id="",
+            prepared=True,
+            assignor=name,
+            replaced_members=(),
+            keeps_target=False,
+        )
     )
     return (compute(draft.group.group_id, draft, settings.session_timeout_ms),)
 
@@ -243,6 +252,32 @@ def fail_on_coordinator(
             assignor="",
             replaced_members=(),
             error=printable(masked_text(error), limit=500),
+        )
+    )
+    return (compute(draft.group.group_id, draft, settings.session_timeout_ms),)
+
+
+def keep_target(
+    draft: Draft, settings: ComputationSettings, computation: ComputationRecord, reason: str
+) -> tuple[Timer, ...]:
+    """Record that the assignor has decided to keep the target assignment: it set ``error``, and has not failed.
+
+    The old target assignment stays. The assignor runs again after the next change, or when the timer expires. If the
+    group has changed since Prepare, the decision is for an earlier group, and the assignor runs again now.
+
+    Source: "Connect on the new protocol", Assignment.error ("if not 0, nothing is installed").
+    """
+    if computation.epoch < draft.epoch:
+        return choose_again(draft, settings, computation)
+    draft.write(
+        replace(
+            computation,
+            member_id="",
+            prepared=False,
+            assignor="",
+            replaced_members=(),
+            keeps_target=True,
+            error=printable(masked_text(reason), limit=500),
         )
     )
     return (compute(draft.group.group_id, draft, settings.session_timeout_ms),)

@@ -166,6 +166,8 @@ class InstallRequest:
         delayed: *(tagged)* units left out on purpose; needs ``delay_ms``.
         delay_ms: *(tagged)* request another computation after this delay; 0 is never.
         process_id: *(tagged)* see ``HeartbeatRequest``.
+        keeps_target: *(tagged)* with an error: the assignor has decided to keep the current target assignment. Without
+            it, an error is a failure, and another member is asked.
     """
 
     group_id: str
@@ -178,6 +180,7 @@ class InstallRequest:
     delayed: tuple[ConnectorTasks, ...] = ()
     delay_ms: int = 0
     process_id: int = -1
+    keeps_target: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -257,6 +257,8 @@ class ConsumerInstallRequest:
         error: 0, or the assignor's error: then nothing is installed.
         members: the complete target assignment; a member that is not listed is assigned nothing.
         message: *(tagged)* the error as text; without an error, the assignor's remark on its result for operators.
+        keeps_target: *(tagged)* with an error: the assignor has decided to keep the current target assignment. Without
+            it, an error is a failure, and another member is asked.
     """
 
     group_id: str
@@ -266,6 +268,7 @@ class ConsumerInstallRequest:
     error: int = 0
     members: tuple[InstalledConsumer, ...] = ()
     message: str = ""
+    keeps_target: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -293,6 +293,7 @@ class ComputationRecord:
         assignor: *(tagged)* the assignor in the response to Prepare.
         replaced_members: *(tagged)* members that were chosen before ``member_id`` and replaced because the group epoch
             advanced before they sent Prepare; empty once a member has prepared.
+        keeps_target: *(tagged)* the assignor has decided, for ``epoch``, to keep the target assignment as it is.
     """
 
     group_id: str
@@ -304,6 +305,7 @@ class ComputationRecord:
     error: str = ""
     assignor: str = ""
     replaced_members: tuple[str, ...] = ()
+    keeps_target: bool = False
 
     @property
     def key(self) -> Key:
