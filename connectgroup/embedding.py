@@ -73,6 +73,7 @@ class EmbeddedGroup:
         name: str,
         *,
         traits: WorkerTraits = NO_TRAITS,
+        assignors: Assignors | None = None,
         listeners: Sequence[WorkerRebalanceListener] = (),
         runner: Runner | None = None,
     ) -> Worker:
@@ -80,6 +81,8 @@ class EmbeddedGroup:
 
         Args:
             traits: its labels, rack, capacity and host, for assignors.
+            assignors: its own, as of ``worker_group``; ``None``: those of the group. An assignor that is introduced, or
+                replaced by another version, is added worker by worker.
             runner: runs its units. ``None``: a ``TaskRunner``, which runs the connector classes that the configurations
                 name (``connector.class``): installed ones, and those that ``worker_group`` was given.
 
@@ -94,7 +97,7 @@ class EmbeddedGroup:
             Worker.running(
                 MemberSettings(group_id=self.group_id, member_id=name, traits=traits),
                 lambda: LocalClient(self.coordinator, client_id=name),
-                assignors=_make_assignors(self._assignors),
+                assignors=_make_assignors(self._assignors if assignors is None else assignors),
                 listeners=listeners,
                 runner=runner,
             )

@@ -20,13 +20,12 @@ from ..assign.placement import WorkerTraits
 from ..connector import Connector
 from ..errors import ConfigError
 from ..member.settings import MemberSettings
-from ..os_process import this_process
 from ..own_plugins import make_assignor
 from ..transport.tcp_client import TcpClient
 from ..worker.loop import Worker
 from ..worker.runner import TaskRunner
 from ..worker.runner_settings import RunnerSettings
-from ..worker.settings import Connections, WorkerSettings
+from ..worker.settings import Connections
 from ..worker.signals import handle_signals
 from .history import History
 from .plugins import RecordingRunner, guarded_classes, make_listeners
@@ -99,7 +98,6 @@ async def run(settings: Mapping[str, Any]) -> None:
         Connections(heartbeats=clients[0], control=clients[1]),
         assignors=[make_assignor(load(plugin)) for plugin in settings["assignors"]],
         listeners=make_listeners([load(plugin) for plugin in settings["listeners"]]),
-        times=WorkerSettings(os_process=this_process()),
     )
     node = Node(name)
     recorder = RecordingRunner(name, Journal(Path(settings["journal"])), node)

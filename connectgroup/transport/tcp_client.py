@@ -78,6 +78,11 @@ class TcpClient(Client):
         self._was_authenticated = False
 
     @property
+    def is_remote(self) -> bool:
+        """The coordinator is another process, which may notice that this one has ended (``os_process``)."""
+        return True
+
+    @property
     def address(self) -> str:
         return f"{self._host}:{self._port}"
 

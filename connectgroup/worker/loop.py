@@ -21,6 +21,7 @@ from typing import Any
 
 from ..assign.api import ConnectAssignor
 from ..assign.convert import assignor_info
+from ..assign.sandbox import configure_assignor
 from ..checks import MAX_INT32, check_object, check_whole
 from ..connector import Config
 from ..errors import TransportError, WorkerAlreadyRun
@@ -28,6 +29,7 @@ from ..listener import WorkerRebalanceListener
 from ..member.actions import Action, Compute, Drain, Fail, Restart
 from ..member.settings import GroupProtocol, MemberSettings
 from ..member.state_machine import Member, Phase
+from ..os_process import this_process
 from ..protocol.messages.heartbeat import TaskStatus
 from ..protocol.units import Units, show
 from ..telemetry.spans import GROUP, MEMBER, span
@@ -76,19 +78,24 @@ class Worker:
 
         Raises:
             ConfigError: an argument is not an object of the required kind, or a method of it has other arguments.
+            PluginError: ``configure`` or ``metadata`` of an assignor raised.
         """
         check_settings(settings)
         check_connections(connections)
         check_plugins(assignors, listeners)
         check_runner(runner)
         self._times = times or WorkerSettings()
-        first, process = self._times.first_sequence, self._times.process_id
+        for assignor in assignors:
+            configure_assignor(assignor, settings.traits)
+        first, process, named = self._times.first_sequence, self._times.process_id, self._times.os_process
+        if named is None:
+            named = this_process() if getattr(connections.heartbeats, "is_remote", False) else ""
         self.member = Member(
             settings,
             [assignor_info(each) for each in assignors],
             first_sequence=time.time_ns() // 1000 if first is None else first,
             process_id=new_process_id() if process is None else process,
-            os_process=self._times.os_process,
+            os_process=named,
         )
         if settings.group_protocol is GroupProtocol.CLASSIC:
             connections = Connections(*(ClassicClient(each, self.member) for each in connections))

@@ -23,14 +23,12 @@ from collections.abc import Callable
 from operator import itemgetter
 
 from ..assign.placement import placement_of
-from ..assign.sandbox import configure_assignor
 from ..config.secrets import Secrets
 from ..config.worker import WorkerConfig
 from ..connector import Connector
 from ..errors import ConfigError, ConnectGroupError, PluginError, TransportError
 from ..garbage import collect_all_again, short_collections
 from ..loggers import set_by_operator
-from ..os_process import this_process
 from ..plugins import load_assignor, load_connector_class, load_listener
 from ..protocol.messages.common import config_of
 from ..protocol.messages.describe import DescribeRequest, DescribeResponse
@@ -84,8 +82,6 @@ async def run_worker(
     """
     host, port = config.address
     assignors = [load_assignor(name) for name in config.assignors]
-    for assignor in assignors:
-        configure_assignor(assignor, config.traits())
     access = config.access()
     heartbeats, control = (TcpClient(host, port, config.name, access=access) for _ in range(2))
     worker = Worker(
@@ -94,7 +90,7 @@ async def run_worker(
         assignors=assignors,
         listeners=[load_listener(name) for name in config.listeners],
         # A supervisor reports the death of its workers itself: their tasks move without a delay then.
-        times=WorkerSettings(process_id=_process_id()) if supervised else WorkerSettings(os_process=this_process()),
+        times=WorkerSettings(process_id=_process_id(), os_process="") if supervised else None,
     )
     scratch = Scratch(config.scratch, config.name)
     runner = TaskRunner(

@@ -33,8 +33,9 @@ class WorkerSettings:
             can no longer write, because their fencing token is stale. ``None``: the rebalance timeout.
         first_sequence: see ``Member``; ``None``: taken from the wall clock.
         process_id: see ``Member``; ``None``: drawn at random.
-        os_process: ``os_process.this_process()``, so that a coordinator on this machine notices at once that this
-            process has ended. Empty if a supervisor reports that, or if the process outlives the worker.
+        os_process: the name of this process to the operating system, by which a coordinator on this machine notices at
+            once that the process has ended. ``None``: ``os_process.this_process()`` over TCP. Empty if a supervisor
+            reports the end of the process.
 
     Raises:
         ConfigError: a time is out of its range.
@@ -48,7 +49,7 @@ class WorkerSettings:
     lose_timeout_s: float | None = None
     first_sequence: int | None = None
     process_id: int | None = None
-    os_process: str = ""
+    os_process: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("call_timeout_s", "assignor_timeout_s", "retry_initial_s", "retry_max_s", "status_wait_s"):

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 from collections.abc import Coroutine
 from typing import Any, ClassVar
 
 import pytest
 
 from connectgroup import (
+    Admin,
     Config,
     ConfigError,
     ConnectAssignment,
     ConnectAssignor,
     ConnectGroup,
+    CoordinatorConfig,
+    CoordinatorServer,
+    DescribedGroup,
     LocalClient,
     MemberSettings,
+    Metadata,
+    PluginError,
     Task,
     TaskContext,
     TimedOut,
@@ -59,6 +66,51 @@ def test_worker_of_a_group_has_traits() -> None:
             assert {each.member_id: each.capacity for each in described.members} == {"ann": 0, "bob": 3}
 
     run(program())
+
+
+class Configured(ConnectAssignor):
+    """Records the traits that it was configured with, and when."""
+
+    name = "configured"
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def configure(self, traits: WorkerTraits) -> None:
+        self.calls.append(f"configure {traits.capacity}")
+
+    def metadata(self) -> Metadata:
+        self.calls.append("metadata")
+        return Metadata(version=self.maximum_version)
+
+    def assign(self, group: ConnectGroup) -> ConnectAssignment:
+        return ConnectAssignment(members=[])
+
+
+def test_assignor_of_every_worker_is_configured_with_its_traits_before_any_other_call() -> None:
+    one, two = Configured(), Configured()
+
+    async def program() -> None:
+        async with worker_group("mine", workers=["ann"], assignors=[one]) as group:
+            await group.add_worker("bob", traits=WorkerTraits(capacity=3), assignors=[two])
+            await group.wait_stable()
+
+    run(program())
+    assert one.calls[:2] == ["configure 0", "metadata"]
+    assert two.calls[:2] == ["configure 3", "metadata"]
+
+
+def test_assignor_that_cannot_be_configured_is_named() -> None:
+    class Picky(Configured):
+        def configure(self, traits: WorkerTraits) -> None:
+            raise ValueError("needs a label")
+
+    async def program() -> None:
+        async with worker_group("mine", assignors=[Picky()]):
+            pass
+
+    with pytest.raises(PluginError, match=r"assignor 'configured' .*: configure raised ValueError: needs a label"):
+        run(program())
 
 
 class Recorder(WorkerRebalanceListener):
@@ -277,3 +329,49 @@ def test_stable_group_has_no_unit_that_is_starting() -> None:
                     break
 
     run(program())
+
+
+# --------------------------------------------------------------------------------------------------
+# The end of the process
+
+EMBEDS = """
+import asyncio, sys
+from connectgroup import MemberSettings, TcpClient, Worker
+
+async def main():
+    settings = MemberSettings(group_id="g", member_id="embedded")
+    connect = lambda: TcpClient("127.0.0.1", int(sys.argv[1]), "embedded")
+    async with Worker.running(settings, connect) as worker:
+        await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+async def test_killed_program_with_a_worker_is_noticed_before_its_session_ends() -> None:
+    """The kernel tells the coordinator on the same machine that the process is gone."""
+    config = CoordinatorConfig(port=0, authentication=False, session_timeout_ms=3_600_000)
+    server = CoordinatorServer(config)
+    await server.start()
+    client = LocalClient(server.coordinator)
+    await Admin([client]).put_connector("g", "letters", {"connector.class": "idle"})
+    port = server.address.rpartition(":")[2]
+    program = await asyncio.create_subprocess_exec(sys.executable, "-c", EMBEDS, port)
+    try:
+        await until_members(client, ["embedded"])
+        program.kill()
+        await program.wait()
+        await until_members(client, [])
+    finally:
+        if program.returncode is None:
+            program.kill()
+        await server.close()
+
+
+async def until_members(client: LocalClient, expected: list[str]) -> None:
+    """Wait until group g has these members."""
+
+    def has_them(described: DescribedGroup) -> bool:
+        return [member.member_id for member in described.members] == expected
+
+    await Admin([client]).wait_until("g", has_them, what=f"of {expected}", timeout_s=120)
