@@ -148,3 +148,81 @@ def test_delimiter_at_the_end_of_lines_is_explained(tmp_path: Path) -> None:
     write(tmp_path / "a.csv", "a,b\n1,2,\n")
     with pytest.raises(BadLine, match=r"3 fields; allowed: 2 \(a, b\), without a delimiter at the end of the line"):
         Reader(tmp_path, schema="a INT, b INT").read()
+
+
+ENCODINGS = (
+    "utf-16",
+    "utf-16-le",
+    "utf-16-be",
+    "utf-32",
+    "UTF_32_LE",
+    "latin-1",
+    "cp1252",
+    "gb18030",
+    "shift_jis",
+    "koi8-r",
+)
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("form", ["csv", "jsonl", "text"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_files_are_read_in_their_encoding_as_they_grow(tmp_path: Path, encoding: str, form: str, packed: bool) -> None:
+    letter = {"koi8-r": "\u0436", "gb18030": "\U0001f600\u010a", "shift_jis": "\u8868\u80fd"}.get(encoding, "\u00fc")
+    if "16" in encoding or "32" in encoding:
+        letter = "\u0a0a\u0d0a\U0001f600\u010a\u0a00"  # bytes of line feeds inside characters
+    values = [f"{letter * (n % 5)}{n}" for n in range(300)]
+    lines = {
+        "csv": ["a,b", *(f'{n},"{value}"' for n, value in enumerate(values))],
+        "jsonl": [json.dumps({"a": n, "b": value}, ensure_ascii=False) for n, value in enumerate(values)],
+        "text": values,
+    }[form]
+    data = "".join(f"{line}\r\n" for line in lines).encode(encoding)
+    expected = [[value] if form == "text" else [n, value] for n, value in enumerate(values)]
+    schema: dict[str, Any] = {} if form == "text" else {"schema": "a INT, b STRING"}
+    path = tmp_path / ("a.gz" if packed else "a")
+    write(path, gzip.compress(data) if packed else data[: len(data) // 2 - 1])
+    reader = Reader(tmp_path, format=form, encoding=encoding, max_bytes_per_batch=2048, **schema)
+    rows, _ = reader.read()
+    if not packed:
+        assert rows == expected[: len(rows)]
+        assert 100 < len(rows) < 200
+        write(path, data)
+        rows += reader.read()[0]
+    assert rows == expected
+    assert reader.source.lag(reader.at).files == 0
+    if form != "text":
+        inferred = Reader(tmp_path, format=form, encoding=encoding)
+        assert [str(row[0]) for row in inferred.read()[0]] == [str(n) for n in range(300)]
+
+
+def test_bad_line_in_utf_16_is_a_dead_letter_with_its_place(tmp_path: Path) -> None:
+    lines = ["a,b", "1,\u00fc", "x,\u00fc", "2,\u00fc"]
+    data = "".join(f"{line}\n" for line in lines).encode("utf-16") + b"3\0,\0\0\xd8\n\0" + "4,y\n".encode("utf-16-le")
+    path = write(tmp_path / "a.csv", data)
+    rows, errors = Reader(tmp_path, tolerant=True, schema="a INT, b STRING", encoding="utf-16").read()
+    assert rows == [[1, "\u00fc"], [2, "\u00fc"], [4, "y"]]
+    assert [error["place"] for error in errors] == [f"{path}, line 3 (byte 18)", f"{path}, line 5 (byte 34)"]
+
+
+def test_record_with_line_feeds_in_utf_16_is_read(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", 'a,b\n1,"x\ny"\n2,"open\n'.encode("utf-16"))
+    reader = Reader(tmp_path, schema="a INT, b STRING", encoding="utf-16", multiline=True, final_newline_ms=604_800_000)
+    os.utime(tmp_path / "a.csv")
+    assert reader.read() == ([[1, "x\ny"]], [])
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ("a\n1\n".encode("utf-16"), "begins with the byte order mark of UTF-16; allowed: source.encoding=utf-16"),
+        (gzip.compress(b"a\n1\n", mtime=0), "is compressed with gzip; allowed: a name that ends in .gz"),
+        (b"PK\x03\x04....\n", "is a ZIP archive; allowed: text"),
+    ],
+)
+@pytest.mark.parametrize("form", ["csv", "jsonl", "text"])
+def test_file_of_another_kind_says_so(tmp_path: Path, data: bytes, message: str, form: str) -> None:
+    write(tmp_path / "a", data + b"\n")
+    for more in ({}, {"schema": "a INT"}):
+        with pytest.raises(SourceError, match=rf"a, line 1 \(byte 0\): {message}"):
+            Reader(tmp_path, format=form, **({} if form == "text" else more)).read()  # type: ignore[arg-type]

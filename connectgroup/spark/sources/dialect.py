@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -13,8 +14,15 @@ EVOLVE_BYTES: Final = 4 << 20
 """Upper bound on the bytes of a batch of JSON lines if the schema evolves."""
 COMPRESSED: Final = {".gz": "gzip", ".zst": "zstd"}
 """Codecs by the end of a file's name."""
-ENCODINGS: Final = ("utf-8", "iso-8859-1", "iso-8859-15", "windows-1252")
-"""Encodings in which a line feed is one byte, and each byte is a character or (UTF-8) part of one."""
+ENCODINGS: Final = (
+    "the name of a codec of Python that has the bytes of ASCII, such as utf-8, iso-8859-1, windows-1252, gb18030,"
+    " shift_jis; or utf-16, utf-32, by their byte order mark, utf-16-le, utf-16-be, utf-32-le, utf-32-be"
+)
+NO_TEXT: Final = "connectgroup.no_text"
+"""Error handler of decoders: bytes that are no text become a lone surrogate, which is not UTF-8."""
+codecs.register_error(NO_TEXT, lambda error: ("\ud800", getattr(error, "end", 0)))
+_NO_CHARSETS: Final = ("unicode-escape", "raw-unicode-escape", "punycode", "idna", "utf-7", "hz")
+_ASCII: Final = "\n\r\t ,;|\"'{}[]:.0123456789ABCabc"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +37,7 @@ class Dialect:
         multiline: whether a quoted CSV field may contain line feeds.
         decimal: the decimal point of CSV numbers.
         timezone: the zone of timestamps that have none; empty: such a timestamp is an error.
-        encoding: one of ``ENCODINGS``.
+        encoding: as ``checked_encoding`` returns it.
         drift: whether fields and columns that the schema does not have are an error, are ignored, or are added to the
             schema when the task starts again.
     """
@@ -68,6 +76,52 @@ class Dialect:
         else:
             reader = csv.reader([line], delimiter=self.delimiter, quoting=csv.QUOTE_NONE, strict=strict)
         return next(reader, [])
+
+
+def checked_encoding(name: str) -> str:
+    """Return the name of an encoding as ``Dialect`` has it.
+
+    Raises:
+        ValueError: it is not one of ``ENCODINGS``.
+    """
+    try:
+        found = codecs.lookup(name)
+        if found.name in ("utf-8", "utf-8-sig"):
+            return "utf-8"
+        if is_wide(found.name):
+            return found.name
+        if found.name in _NO_CHARSETS or _ASCII.encode(name) != _ASCII.encode():
+            raise ValueError(name)
+    except (LookupError, UnicodeError) as error:
+        raise ValueError(name) from error
+    return name.lower()
+
+
+def is_wide(encoding: str) -> bool:
+    """Whether each character has two or four bytes, so that a line feed is not one byte."""
+    return encoding.startswith(("utf-16", "utf-32"))
+
+
+def with_byte_order(encoding: str, head: bytes) -> str:
+    """Return a wide encoding with the byte order of a file, by its first four bytes; without a mark, the lower."""
+    if not encoding.endswith(("-16", "-32")):
+        return encoding
+    big = codecs.BOM_UTF16_BE if encoding.endswith("16") else codecs.BOM_UTF32_BE
+    return f"{encoding}-{'be' if head.startswith(big) else 'le'}"
+
+
+def in_utf8(data: bytes, encoding: str) -> bytes:
+    """Return text of a wide encoding in UTF-8. What is no text is not UTF-8 then, either."""
+    return data.decode(encoding, NO_TEXT).encode("utf-8", "surrogatepass")
+
+
+def wide_line_end(data: bytes, encoding: str) -> int:
+    """Return the offset after the last line feed of text in a wide encoding; 0 without one."""
+    line_feed = "\n".encode(encoding)
+    at = data.rfind(line_feed)
+    while at % len(line_feed) and at > 0:
+        at = data.rfind(line_feed, 0, at + len(line_feed) - 1)
+    return at + len(line_feed) if at >= 0 and at % len(line_feed) == 0 else 0
 
 
 def codec_of(file: str) -> str | None:

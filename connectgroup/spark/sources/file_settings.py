@@ -11,7 +11,7 @@ from ...connector import LocalPath
 from ...dataplane.columns import from_ddl
 from ...dataplane.settings import PluginSettings, require_absolute
 from ...errors import ConfigError
-from .dialect import ENCODINGS, Dialect, Drift, Format
+from .dialect import ENCODINGS, Dialect, Drift, Format, checked_encoding, is_wide
 from .identity import IdentityMode
 from .planner import FileRules
 
@@ -63,9 +63,13 @@ class FileSettings(PluginSettings):
     quote: Annotated[
         str, Field(description="csv: the character around fields; none: quotes are ordinary characters")
     ] = '"'
-    multiline: Annotated[bool, Field(description="true, false: csv: whether a quoted field may contain line feeds")] = (
-        False
-    )
+    multiline: Annotated[
+        bool,
+        Field(
+            description="true, false: csv: whether a quoted field may contain line feeds. A quote that is not closed is an"
+            " error when the file has not been modified for source.final.newline.ms"
+        ),
+    ] = False
     decimal: Annotated[Literal[".", ","], Field(description="csv: . or , as the decimal point")] = "."
     null: Annotated[
         str, Field(description="a word that means null in a csv field without quotes, beside the empty field")
@@ -74,9 +78,7 @@ class FileSettings(PluginSettings):
         str,
         Field(description="the zone of timestamps without one, such as Europe/Berlin; by default they are invalid"),
     ] = ""
-    encoding: Annotated[
-        Literal["utf-8", "iso-8859-1", "iso-8859-15", "windows-1252"], Field(description=", ".join(ENCODINGS))
-    ] = "utf-8"
+    encoding: Annotated[str, Field(description=ENCODINGS)] = "utf-8"
     final_newline: Annotated[
         Literal["wait", "accept"],
         Field(
@@ -110,6 +112,12 @@ class FileSettings(PluginSettings):
             from_ddl(self.schema_)
         if self.schema_drift == "evolve" and self.format == "text":
             raise ConfigError("source.schema.drift", "evolve", "nothing with source.format text")
+        try:
+            is_evolving = is_wide(checked_encoding(self.encoding)) and self.schema_drift == "evolve"
+        except ValueError:
+            raise ConfigError("source.encoding", self.encoding, ENCODINGS) from None
+        if is_evolving:
+            raise ConfigError("source.schema.drift", "evolve", f"error or ignore with source.encoding {self.encoding}")
         self._check_csv()
         check_timezone(self.timezone)
 
@@ -124,7 +132,7 @@ class FileSettings(PluginSettings):
             multiline=self.multiline,
             decimal=self.decimal,
             timezone=self.timezone,
-            encoding=self.encoding,
+            encoding=checked_encoding(self.encoding),
             drift=self.schema_drift,
         )
 
@@ -138,6 +146,7 @@ class FileSettings(PluginSettings):
             final_newline=self.final_newline,
             final_newline_ms=self.final_newline_ms,
             quote=self.dialect.separator,
+            wide=self.dialect.encoding if is_wide(self.dialect.encoding) else "",
         )
 
     def _check_csv(self) -> None:

@@ -21,7 +21,7 @@ from ...dataplane.ownership import Position, Range, encoded, metadata_of
 from ...dataplane.source import BatchReader, PartReader, Source
 from ...errors import NO_VALUE, ConfigError
 from .catalog import is_slice_of
-from .dialect import EVOLVE_BYTES, codec_of
+from .dialect import EVOLVE_BYTES, codec_of, is_wide
 from .file_settings import FileSettings
 from .identity import Identity, partition_of_file, without_file
 from .listing import divided, list_inodes
@@ -45,11 +45,17 @@ for a batch if it has all of Spark's processors."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSource(Source):
-    """The rows of a directory of growing files, each read by one task. A slice is a file, its position the bytes read.
-    A file is known by a fingerprint of what was read of it: a renamed file is not read again. With
-    ``errors.tolerance=all``, the rows of a file with another header are one dead letter for each 16 MiB, those of a
-    file with damaged compression one dead letter; a file that cannot be opened or was rewritten is left out, logged and
-    counted in the status.
+    """The rows of a directory of growing files and of the directories below it, each read by one task. A slice is a
+    file, its position the bytes read. A file is known by a fingerprint of what was read of it, and by
+    ``source.identity``: by default a renamed file is not read again. Not read are files and directories whose names
+    begin with . or _, files that end in .tmp or .part, directories that are links, and files without the form of
+    ``source.file.pattern``; they are not counted. A link to a file outside of the directory, and a name that is not
+    UTF-8, are errors. A line that does not fit is an error with file, line, column and value. With
+    ``errors.tolerance=all``, it is a dead letter, also one that is longer than a batch; the rows of a file with another
+    header are one dead letter for each 16 MiB, those of a file with damaged compression one dead letter; a file that
+    cannot be opened or was rewritten is left out, logged and counted in the status as unreadable. A log that is copied
+    and truncated (copytruncate) is read once if the copy is complete when it is first seen; so is one that is
+    compressed after it was read.
 
     Attributes:
         settings: the settings.
@@ -120,7 +126,9 @@ class FileSource(Source):
 
     def part_batches(self, positions: Mapping[str, int]) -> PartReader:
         # Records with line feeds are not divided into parts.
-        if "max_bytes_per_batch" in self.settings.model_fields_set or self.settings.dialect.separator is not None:
+        dialect = self.settings.dialect
+        is_whole = dialect.separator is not None or is_wide(dialect.encoding)
+        if "max_bytes_per_batch" in self.settings.model_fields_set or is_whole:
             return FileBatches(self, positions)
         settings = self.settings.model_copy(update={"max_bytes_per_batch": WRITTEN_BYTES})
         return FileBatches(replace(self, settings=settings), positions)
@@ -181,7 +189,8 @@ class FileSource(Source):
             wanted: the range of a slice.
             file: the slice's file; the slice of each part.
         """
-        if codec_of(file) or self.settings.dialect.separator is not None:
+        dialect = self.settings.dialect
+        if codec_of(file) or dialect.separator is not None or is_wide(dialect.encoding):
             return [replace(wanted, slice=file)]
         metadata = metadata_of(wanted.end)
         identity = Identity.from_metadata(metadata)

@@ -41,15 +41,20 @@ class Place:
         path: the file.
         offset: bytes before it.
         line: lines before it.
+        encoding: the file's encoding, if it is a wide one: ``after`` gets its text in UTF-8.
     """
 
     path: Path
     offset: int = 0
     line: int = 0
+    encoding: str = ""
 
     def after(self, data: bytes) -> Place:
         """Return the place after some bytes."""
-        return replace(self, offset=self.offset + len(data), line=self.line + data.count(b"\n"))
+        size = len(data)
+        if self.encoding:
+            size = len(data.decode("utf-8", "surrogatepass").encode(self.encoding, "surrogatepass"))
+        return replace(self, offset=self.offset + size, line=self.line + data.count(b"\n"))
 
     def __str__(self) -> str:
         return f"{self.path}, line {self.line + 1} (byte {self.offset})"

@@ -93,7 +93,8 @@ class ParquetSourceSettings(PluginSettings):
 
 
 class ParquetSource(SlicedSource):
-    """The rows of a directory of Parquet files, each read by one task when it is complete. A slice is a file. Without
+    """The rows of a directory of Parquet files, each read by one task when it is complete. A slice is a file; which
+    files are read is as with the source `files`. Without
     `source.schema`, columns of decimals, lists, structs, maps, times and unsigned 64-bit integers are STRING: numbers
     as they are, nested values as JSON. A value that does not fit its column exactly (a text in a column of numbers, a
     time with nanoseconds) is an error with file and column. With `errors.tolerance=all`, the rows of a batch of a file

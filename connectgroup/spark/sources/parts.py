@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
@@ -16,7 +17,7 @@ from ...dataplane.real_paths import open_below
 from ...errors import ConfigError
 from ...protocol.units import printable
 from .csv_header import BYTE_ORDER_MARK, check_header, columns_of, header_end, names_in
-from .dialect import EVOLVE_BYTES, Dialect, codec_of, last_record_end
+from .dialect import EVOLVE_BYTES, NO_TEXT, Dialect, codec_of, in_utf8, is_wide, last_record_end, with_byte_order
 from .identity import Identity, identities_in
 from .json_schema import columns_of_objects, columns_to_add
 from .lines import InvalidLine, LineParser, NewFields, Place, with_error
@@ -27,6 +28,16 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES: Final = 16 << 20
 """Bytes of a compressed file that are parsed at once."""
+_MARKS: Final = {
+    codecs.BOM_UTF16_LE: "begins with the byte order mark of UTF-16; allowed: source.encoding=utf-16",
+    codecs.BOM_UTF16_BE: "begins with the byte order mark of UTF-16; allowed: source.encoding=utf-16",
+    codecs.BOM_UTF32_BE: "begins with the byte order mark of UTF-32; allowed: source.encoding=utf-32",
+    b"\x1f\x8b": "is compressed with gzip; allowed: a name that ends in .gz",
+    b"\x28\xb5\x2f\xfd": "is compressed with zstd; allowed: a name that ends in .zst",
+    b"PK\x03\x04": "is a ZIP archive; allowed: text, or .gz and .zst",
+    b"BZh": "is compressed with bzip2; allowed: text, or .gz and .zst",
+    b"\xfd7zXZ": "is compressed with xz; allowed: text, or .gz and .zst",
+}
 _SHOWN_BYTES: Final = 1024
 _HEADER_BYTES: Final = 64 << 10
 _SAMPLE_BYTES: Final = 1 << 20
@@ -62,7 +73,12 @@ def read_part(
         SourceError: the file cannot be read or decompressed, or the schema evolves, and a line has other fields.
     """
     with opened_range(root, wanted) as (path, file):
-        part = _Part(path=path, file=file, wanted=wanted, parser=LineParser(columns=columns, dialect=dialect))
+        wide = ""
+        if is_wide(dialect.encoding):
+            is_packed = codec_of(wanted.slice) is not None
+            wide = dialect.encoding if is_packed else with_byte_order(dialect.encoding, os.pread(file.fileno(), 4, 0))
+        parser = LineParser(columns=columns, dialect=_of_text(dialect))
+        part = _Part(path=path, file=file, wanted=wanted, parser=parser, wide=wide)
         try:
             if codec := codec_of(wanted.slice):
                 yield from part.compressed(codec, tolerant)
@@ -87,13 +103,16 @@ class _Part:
     file: BinaryIO
     wanted: Range
     parser: LineParser
+    wide: str
 
     def plain(self, tolerant: bool) -> Iterator[pa.RecordBatch]:
         start, descriptor = self.wanted.start, self.file.fileno()
         data = read_bytes_of(descriptor, self.path, start, self.wanted.end)
+        if self.wide:
+            data = in_utf8(data, self.wide)
         if not data.endswith(b"\n"):
             data += b"\n"  # source.final.newline=accept
-        if start and os.pread(descriptor, 1, start - 1) != b"\n":
+        if start and not self.wide and os.pread(descriptor, 1, start - 1) != b"\n":
             # The line before was accepted without its line feed, which has come since.
             data = data.removeprefix(b"\r").removeprefix(b"\n")
         skipped = 0
@@ -127,10 +146,11 @@ class _Part:
 
     def _place_of(self, offset: int) -> Place:
         """Return a place with its number of lines."""
-        place = Place(path=self.path)
+        place = Place(path=self.path, encoding=self.wide)
         while place.offset < offset:
             end = min(offset, place.offset + CHUNK_BYTES)
-            place = place.after(read_bytes_of(self.file.fileno(), self.path, place.offset, end))
+            data = read_bytes_of(self.file.fileno(), self.path, place.offset, end)
+            place = place.after(in_utf8(data, self.wide) if self.wide else data)
         return place
 
     def compressed(self, codec: str, tolerant: bool) -> Iterator[pa.RecordBatch]:
@@ -168,9 +188,12 @@ class _Part:
 
         self.file.seek(self.wanted.start)
         stream = pa.CompressedInputStream(pa.PythonFile(self.file, mode="r"), codec)
+        decoder = codecs.getincrementaldecoder(self.wide)(NO_TEXT) if self.wide else None
         while True:
             try:
                 block = stream.read(CHUNK_BYTES)
+                if decoder is not None:
+                    block = decoder.decode(block, final=not block).encode("utf-8", "surrogatepass")
             except (OSError, pa.ArrowException) as error:
                 raise _Damaged(
                     f"{self.path}: cannot be decompressed ({' '.join(str(error).split())[:120]});"
@@ -199,6 +222,8 @@ class _Part:
         """
         parser = self.parser
         dialect = parser.dialect
+        if dialect.encoding == "utf-8":
+            _check_text(self.path, data)
         if dialect.form == "csv":
             end = header_end(data, dialect)
             names = names_in(self.path, data[:end], dialect)
@@ -209,7 +234,8 @@ class _Part:
         return len(BYTE_ORDER_MARK) if has_mark else 0
 
     def _head(self) -> bytes:
-        return head_of(self.file.fileno(), self.parser.dialect)
+        dialect = self.parser.dialect
+        return head_of(self.file.fileno(), replace(dialect, encoding=self.wide) if self.wide else dialect)
 
     def _put_aside(self, error: str) -> pa.RecordBatch:
         """Return the row for a range of which nothing can be read."""
@@ -221,9 +247,24 @@ class _Part:
         return self.parser.error(place, reason, text)
 
 
+def _of_text(dialect: Dialect) -> Dialect:
+    """Return the dialect of the text of a file: that of a wide encoding is parsed in UTF-8."""
+    return replace(dialect, encoding="utf-8") if is_wide(dialect.encoding) else dialect
+
+
+def _check_text(path: Path, data: bytes) -> None:
+    """Raise an error if a file begins with bytes that only a file of another kind begins with."""
+    for mark, what in _MARKS.items():
+        if data.startswith(mark):
+            raise BadLine(f"{path}, line 1 (byte 0): {what}")
+
+
 def head_of(descriptor: int, dialect: Dialect) -> bytes:
     """Return the beginning of an open file, with its header if that is complete."""
     data = os.pread(descriptor, _HEADER_BYTES, 0)
+    if is_wide(dialect.encoding):
+        text = in_utf8(data, with_byte_order(dialect.encoding, data))
+        return text[: header_end(text, dialect) or None]
     while not (end := header_end(data, dialect)):
         more = os.pread(descriptor, len(data) or 1, len(data))
         if not more:
@@ -245,7 +286,9 @@ def inferred_columns(root: Path, dialect: Dialect, pattern: str = "") -> Columns
     first: BadLine | ConfigError | None = None
     for path, head in _heads(root, dialect, pattern):
         try:
-            found = columns_of(path, head, dialect) if dialect.form == "csv" else columns_of_objects(path, head)
+            _check_text(path, head)
+            is_csv = dialect.form == "csv"
+            found = columns_of(path, head, _of_text(dialect)) if is_csv else columns_of_objects(path, head)
         except (BadLine, ConfigError) as error:  # Reported by the task that owns the file, if others are good.
             first = first or error
             continue
@@ -264,7 +307,7 @@ def all_headers(root: Path, dialect: Dialect, pattern: str = "") -> Iterator[Col
     """
     for path, head in _heads(root, dialect, pattern):
         with suppress(BadLine, ConfigError):  # Reported when the file is read.
-            yield columns_of(path, head, dialect)
+            yield columns_of(path, head, _of_text(dialect))
 
 
 def next_fields(root: Path, positions: Mapping[str, int], pattern: str = "") -> Iterator[Columns]:
@@ -333,6 +376,10 @@ def _heads(root: Path, dialect: Dialect, pattern: str) -> Iterator[tuple[Path, b
                     data = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), codec).read(_SAMPLE_BYTES)
                 else:
                     data = head_of(file.fileno(), dialect) if is_csv else os.pread(file.fileno(), _SAMPLE_BYTES, 0)
+                if is_wide(dialect.encoding) and (codec or not is_csv):
+                    data = in_utf8(data, with_byte_order(dialect.encoding, data))
+                elif dialect.encoding != "utf-8" and not is_csv:
+                    data = data.decode(dialect.encoding, "replace").encode()
         except OSError:
             continue  # Deleted, or not complete, damaged or unreadable: the task that owns the file reports it.
         head = data[: header_end(data, dialect) if is_csv else last_record_end(data, None)]

@@ -19,7 +19,7 @@ from ...dataplane.errors import SourceError
 from ...dataplane.ownership import Position
 from ...dataplane.real_paths import open_below
 from .catalog import Catalog, is_slice_of
-from .dialect import codec_of, last_record_end
+from .dialect import codec_of, in_utf8, last_record_end, wide_line_end, with_byte_order
 from .identity import Identity, IdentityMode
 from .listing import last_line_end, list_inodes, unreadable
 
@@ -41,6 +41,7 @@ class FileRules:
             after the file was last modified.
         final_newline_ms: in milliseconds.
         quote: the quote character between which line feeds do not end a record; null: each line feed does.
+        wide: the encoding, if its line feed has two or four bytes; empty: it has one byte.
         skips_bad: whether a file that cannot be read is left out, or is an error of the task.
         schema: the inferred schema, to commit with the positions; empty: it was configured.
     """
@@ -51,6 +52,7 @@ class FileRules:
     final_newline: Literal["wait", "accept"] = "wait"
     final_newline_ms: int = 60_000
     quote: bytes | None = None
+    wide: str = ""
     skips_bad: bool = False
     schema: str = ""
 
@@ -215,12 +217,21 @@ class Planner:
         if codec_of(name):
             return found.st_size if may_accept or self._is_complete(name, position, found) else position
         stop = min(found.st_size, position + most_bytes)
-        if position and not _continues(descriptor, position):
+        if self.rules.wide:
+            encoding = with_byte_order(self.rules.wide, os.pread(descriptor, 4, 0))
+            unit = len("\n".encode(encoding))
+            data = os.pread(descriptor, (stop - position) // unit * unit, position)
+            end = position + wide_line_end(data, encoding)
+            if self.rules.quote is not None:
+                text = in_utf8(data[: end - position], encoding)
+                text = text[: last_record_end(text, self.rules.quote)]
+                end = position + len(text.decode("utf-8", "surrogatepass").encode(encoding, "surrogatepass"))
+        elif position and not _continues(descriptor, position):
             raise SourceError(
                 f"{self.root / name}: byte {position} is not the start of a line: the line before was read without its"
                 " line feed (source.final.newline=accept); allowed: complete lines, or a new file"
             )
-        if self.rules.quote is None:
+        elif self.rules.quote is None:
             end = last_line_end(descriptor, position, stop)
         else:
             data = os.pread(descriptor, stop - position, position)
@@ -237,7 +248,8 @@ class Planner:
         if end == position and stop == found.st_size and may_accept:
             return stop
         if end == position and most_bytes == self.most_bytes and stop - position == most_bytes:
-            if self.rules.skips_bad and (line_end := _next_line_end(descriptor, stop, found.st_size)):
+            line_end = 0 if self.rules.wide else _next_line_end(descriptor, stop, found.st_size)
+            if self.rules.skips_bad and line_end:
                 return line_end  # The reader puts the line aside.
             raise SourceError(
                 f"{self.root / name}: the line at byte {position} is longer than {most_bytes} bytes;"
@@ -259,7 +271,7 @@ class Planner:
         start = max(position, found.st_size - _CHUNK_BYTES)
         try:
             with open_below(self.root, name) as file:
-                if self.rules.quote is not None or found.st_size - position >= self.most_bytes:
+                if self.rules.quote is not None or self.rules.wide or found.st_size - position >= self.most_bytes:
                     return self._end(file.fileno(), name, position, self.most_bytes) == position
                 return b"\n" not in os.pread(file.fileno(), found.st_size - start, start)
         except OSError:
