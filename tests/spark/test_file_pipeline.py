@@ -125,7 +125,7 @@ def test_new_fields_of_json_lines_become_columns_when_the_task_starts_again(tabl
     first.wait(lambda: sum(first.rows) == 3000)
     (table.input / "f.jsonl").rename(table.input / "g.jsonl")
     with (table.input / "g.jsonl").open("a") as file:
-        file.write('{"a": 3000, "A": 1, "": 2}\n{"a": 3001, "New": {"x": 1}, "n": 0.5}\n')
+        file.write('{"a": 3000, "": 2}\n{"a": 3001, "New": {"x": 1}, "n": 0.5}\n')
     error = str(first.failure())
     assert error.endswith("g.jsonl: has the new fields New, n; allowed: the task starts again and adds them"), error
     first.task.stop()

@@ -66,8 +66,8 @@ class FileSettings(PluginSettings):
     multiline: Annotated[
         bool,
         Field(
-            description="true, false: csv: whether a quoted field may contain line feeds. A quote that is not closed is an"
-            " error when the file has not been modified for source.final.newline.ms"
+            description="true, false: csv: whether a quoted field may contain line feeds. A quote that is not closed is"
+            " an error when the file has not been modified for source.final.newline.ms"
         ),
     ] = False
     decimal: Annotated[Literal[".", ","], Field(description="csv: . or , as the decimal point")] = "."
