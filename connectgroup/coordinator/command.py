@@ -106,7 +106,6 @@ class Command:
         traits: what the shard knows about it; for a timer or a result only the group id.
         response: completed with the response; ``None``: no sender waits for a response.
         error_response: builds the response that carries an error.
-        number: grows with each queued command.
         arrived: the late-copy check has been done.
         late: the request is a late copy; it changes nothing.
         parked: the request has been parked.
@@ -120,7 +119,6 @@ class Command:
     client: Client = NO_CLIENT
     response: Receiver | None = None
     error_response: Callable[[GroupError], Any] | None = None
-    number: int = 0
     arrived: bool = False
     late: bool = False
     parked: bool = False

@@ -1,24 +1,44 @@
-"""The queue of a shard: requests, expired timers and results of effects, in order of arrival."""
+"""The queue of a shard: requests, expired timers and results of effects.
+
+Heartbeats of members are decided before all others, because they must arrive before the leases of the members expire,
+whatever other clients send. All others share the time of a turn fairly (``fair_queue``).
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Sequence
-from operator import attrgetter
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any, Final
 
-from ..errors import GroupError
+from ..errors import CoordinatorLoadInProgress, GroupError
 from ..group.kernel.effects import Computed, Matched, Repeat
-from ..group.kernel.process import Process
 from ..group.registry import NO_CLIENT, Client, Input, RequestTraits
+from ..protocol.units import printable
 from .command import Command, Receiver, Reply
+from .fair_queue import FairQueue
 
 MAX_INPUTS_PER_TURN = 500
-"""Maximum number of commands per turn: bounds the batch and the latency of the first command."""
+"""Maximum number of heartbeats per turn, and of other commands: bounds the batch."""
 
-MIN_OTHERS_PER_TURN = 50
-"""Commands per turn, at least, that are not heartbeats of members, if so many are queued."""
+MAX_TURN_S: Final = 0.025
+"""Seconds after which a turn takes no further command. Nothing else runs on the event loop meanwhile."""
+
+MIN_OTHERS_S: Final = 0.005
+"""Seconds of each turn for other commands than heartbeats, at least."""
+
+FEW_HEARTBEATS: Final = 100
+"""So many heartbeats are decided in the order of their arrival: it takes some milliseconds."""
+
+MAX_OF_GROUP = 2_000
+"""Maximum number of queued requests of one principal for one group, besides heartbeats of members."""
+
+MAX_OF_PRINCIPAL = 10_000
+"""Maximum number of queued requests of one principal, besides heartbeats of members."""
+
+REFUSAL_DELAY_S: Final = 0.1
+"""A request above these limits is refused after this time: a client that repeats it at once does not keep the event
+loop busy."""
 
 
 class Intake:
@@ -27,21 +47,15 @@ class Intake:
     Attributes:
         not_serving: why all requests are rejected, or ``None``.
         on_arrival: called when a request has been queued.
-
-    If more commands are queued than one turn takes, heartbeats of members go first: they must arrive before the leases
-    of the members expire, whatever other clients send.
     """
 
-    def __init__(
-        self, is_member: Callable[[str, str, Process], bool] = lambda group_id, sender, process: False
-    ) -> None:
-        """``is_member``: whether a group has the sender as a member that belongs to the process."""
-        self._is_member = is_member
+    def __init__(self, is_from_member: Callable[[RequestTraits], bool] = lambda request: False) -> None:
+        """``is_from_member``: whether the sender of a heartbeat is a member, and sends as the member's process."""
+        self._is_from_member = is_from_member
         self.not_serving: GroupError | None = None
         self.on_arrival: Callable[[RequestTraits], None] = lambda request: None
-        self._queue: deque[Command] = deque()
-        self._heartbeats: deque[Command] = deque()
-        self._count = 0
+        self._heartbeats, self._others = FairQueue(few=FEW_HEARTBEATS), FairQueue()
+        self._waiting: Counter[tuple[str, str]] = Counter()  # the members of commands in ``_others``, by group and id
         self._has_work = asyncio.Event()
         self._pending: dict[Receiver, Command] = {}  # in order of arrival
 
@@ -83,9 +97,24 @@ class Intake:
         self._pending[receiver] = command
         if self.not_serving is not None:
             command.refuse(self.not_serving)
+        elif (queue := self._queue_of(command)) is self._others and (excess := self._excess(command)) is not None:
+            asyncio.get_running_loop().call_later(REFUSAL_DELAY_S, command.refuse, excess)
         else:
-            self.enqueue(command)
+            self._put(command, queue)
             self.on_arrival(command.traits)
+
+    def _excess(self, command: Command) -> GroupError | None:
+        """The error of a request above the limits of its principal, or ``None``."""
+        if len(self._others) < MAX_OF_GROUP:
+            return None
+        of_principal, of_group = self._others.lengths(command.client.principal, command.group_id)
+        if of_group >= MAX_OF_GROUP:
+            where, limit = f"for group {printable(command.group_id)}", MAX_OF_GROUP
+        elif of_principal >= MAX_OF_PRINCIPAL:
+            where, limit = "of this user", MAX_OF_PRINCIPAL
+        else:
+            return None
+        return CoordinatorLoadInProgress(f"{limit} requests {where} are queued already; send it again later")
 
     def on_effect(self, result: Computed | Matched | Repeat) -> None:
         """Queue the result of an effect: it is one more input of its group."""
@@ -98,42 +127,62 @@ class Intake:
     def enqueue(self, command: Command) -> None:
         """Queue a command, unless the shard does not serve any more."""
         if self.not_serving is None:
-            self._count += 1
-            command.number = self._count
-            self._queue_of(command).append(command)
-            self._has_work.set()
+            self._put(command, self._queue_of(command))
 
-    def put_back(self, commands: Sequence[Command]) -> None:
-        """Queue commands again that ``take`` has returned, before all others."""
-        if self.not_serving is None:
-            for command in reversed(commands):
-                self._queue_of(command).appendleft(command)
-            self._has_work.set()
-
-    def _queue_of(self, command: Command) -> deque[Command]:
-        return self._heartbeats if self._is_heartbeat_of_member(command) else self._queue
-
-    def _is_heartbeat_of_member(self, command: Command) -> bool:
-        """Numbered requests only: a late one is recognized, in whatever order they are decided."""
+    def _queue_of(self, command: Command) -> FairQueue:
         sent = command.traits
-        return (
-            sent.renews is not None and sent.sequence >= 0 and self._is_member(sent.group_id, sent.sender, sent.process)
-        )
+        if not sent.beats or not self._is_from_member(sent):
+            return self._others
+        return self._others if self._waiting and _member_of(sent) in self._waiting else self._heartbeats
 
-    async def take(self) -> list[Command]:
-        """Wait for commands; return those of the next turn."""
-        heartbeats, others = self._heartbeats, self._queue
-        if not heartbeats and not others:
-            self._has_work.clear()
-            await self._has_work.wait()
-        first = min(len(heartbeats), MAX_INPUTS_PER_TURN - min(len(others), MIN_OTHERS_PER_TURN))
-        taken = [heartbeats.popleft() for _ in range(first)]
-        taken += [others.popleft() for _ in range(min(len(others), MAX_INPUTS_PER_TURN - first))]
-        taken.sort(key=attrgetter("number"))  # within a turn, in order of arrival
-        return taken
+    def _put(self, command: Command, queue: FairQueue) -> None:
+        queue.put(command)
+        if queue is self._others and (member := _member_of(command.traits))[1]:
+            self._waiting[member] += 1
+        self._has_work.set()
+
+    async def ready(self) -> None:
+        """Wait until there are commands for a turn."""
+        if self._heartbeats or self._others:
+            # Also after a turn without an append: the event loop reads requests, among them heartbeats, and sends
+            # responses.
+            await asyncio.sleep(0)
+            return
+        self._has_work.clear()
+        await self._has_work.wait()
+
+    def commands(self) -> Iterator[Command]:
+        """Take the commands of one turn; each is decided before the next is taken."""
+        clock = asyncio.get_running_loop().time
+        now_s = clock()
+        ends_s = now_s + MAX_TURN_S
+        for queue in self._heartbeats, self._others:
+            for _ in range(MAX_INPUTS_PER_TURN):
+                if not queue:
+                    break
+                command = queue.take()
+                if queue is self._others:
+                    self._forget_waiting(command)
+                yield command
+                began_s, now_s = now_s, clock()
+                queue.charge(now_s - began_s)
+                if now_s >= ends_s:
+                    break
+            ends_s = max(ends_s, now_s + MIN_OTHERS_S)
+
+    def _forget_waiting(self, command: Command) -> None:
+        member = _member_of(command.traits)
+        if member[1]:
+            self._waiting[member] -= 1
+            if not self._waiting[member]:
+                del self._waiting[member]
 
     def stop(self, error: GroupError) -> None:
         """Reject all pending requests, in whatever state they are, and all later ones."""
         self.not_serving = error
         for command in list(self._pending.values()):
             command.refuse(error)
+
+
+def _member_of(sent: RequestTraits) -> tuple[str, str]:
+    return sent.group_id, sent.member or sent.sender or sent.follows

@@ -15,7 +15,7 @@ from ..errors import (
     LogError,
 )
 from ..group.kernel.outcome import Outcome
-from ..group.kernel.process import Process
+from ..group.kernel.process import NO_PROCESS, Process
 from ..group.kernel.timers import Timer
 from ..group.registry import GroupType, Registry, RequestTraits
 from ..log.base import Log, LogFenced
@@ -98,6 +98,17 @@ class Groups:
         """Whether a group in memory has the sender as a member, and the member belongs to this process."""
         group = self.loaded.get(group_id)
         return group is not None and sender in group.state.members and group.state.process_of(sender).accepts(process)
+
+    def is_from_member(self, request: RequestTraits) -> bool:
+        """Whether a group in memory has the sender of a heartbeat as a member that belongs to the sender's process."""
+        group = self.loaded.get(request.group_id)
+        member = request.member or request.sender
+        if group is None or member not in group.state.members:
+            return False
+        process: Process = group.state.process_of(member)
+        if request.sequence < 0 and request.process.process_id == NO_PROCESS.process_id:
+            process = Process(NO_PROCESS.process_id, process.principal)  # of Kafka's protocol, which has no process ids
+        return process.accepts(request.process)
 
     def is_from_its_process(self, request: RequestTraits) -> bool:
         """See ``Loaded``; true for a group that is not in memory."""

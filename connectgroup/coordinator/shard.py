@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 from ..errors import (
@@ -51,9 +51,6 @@ from .writability import Writability
 
 logger = logging.getLogger(__name__)
 
-MAX_TURN_S = 0.025
-"""Seconds after which a turn decides no further command. Nothing else runs on the event loop meanwhile."""
-
 
 class Shard:
     """Serves groups of any registered type from one log.
@@ -80,7 +77,7 @@ class Shard:
         self._log = log
         self.groups = Groups(log, registry, clock_ms=clock_ms, spawn=self._spawn)
         self.dedup = Dedup(self.groups.is_member, in_flight_s=in_flight_s)
-        self.intake = Intake(self.groups.is_member)
+        self.intake = Intake(self.groups.is_from_member)
         self.timers = Timers(self.intake.enqueue)
         self.parking = Parking()
         self.waking = Waking(self.parking, self.intake.submit_input)
@@ -160,21 +157,21 @@ class Shard:
 
     async def _run(self) -> None:
         while True:
-            await self._turn(await self.intake.take())
+            await self.intake.ready()
+            await self._turn(self.intake.commands())
 
-    async def _turn(self, commands: list[Command]) -> None:
+    async def _turn(self, commands: Iterator[Command]) -> None:
         """Decide all commands, append their records as one batch, send all responses."""
         self.metrics.on_turn()
-        turn = Turn(commands)
-        queue = deque(commands)
-        clock = asyncio.get_running_loop().time
-        ends_s = clock() + MAX_TURN_S
-        while queue:
+        turn = Turn()
+        queue: deque[Command] = deque()
+        while True:
             # A parked request that was woken belongs to this turn, as the change that it reports.
-            if not queue[0].parked and len(queue) < len(commands) and clock() >= ends_s:
-                turn.commands = commands[: -len(queue)]
-                self.intake.put_back(queue)
-                break
+            if not queue:
+                if (taken := next(commands, None)) is None:
+                    break
+                turn.commands.append(taken)
+                queue.append(taken)
             command = queue.popleft()
             try:
                 group = self.decisions.admit(command, turn)
@@ -295,7 +292,7 @@ class Shard:
             return
         for command in commands:
             command.parked, command.parked_response = False, None
-            await self._turn([command])
+            await self._turn(iter([command]))
 
     def _act(self, decided: Turn | Outcome[None]) -> None:
         """Arm the timers and perform the effects of a turn, or of a group that has been loaded."""

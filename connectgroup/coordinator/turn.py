@@ -25,7 +25,7 @@ class Turn:
         deleted: groups that were deleted, or removed.
     """
 
-    commands: list[Command]
+    commands: list[Command] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
     timers: list[Timer] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)

@@ -44,6 +44,9 @@ class RequestTraits:
 
     Attributes:
         group_id: the group that the request is about.
+        member: the member that sends a heartbeat without a ``sender``. No heartbeat of a member is decided before its
+            earlier requests that have it as their ``member``, as ``sender`` or in ``follows``.
+        beats: whether it is a heartbeat of a member, not a join or a leave: those of members come before all others.
         sender: identifies the sender for parking and deduplication; usually the member id. At most one request of a
             sender is parked in a group; a later request of the sender completes it. Empty: the request is not parked.
             A request with a sender that fails because of the coordinator gets a retriable error.
@@ -58,6 +61,8 @@ class RequestTraits:
     """
 
     group_id: str
+    member: str = ""
+    beats: bool = False
     sender: str = ""
     sequence: int = -1
     process: Process = NO_PROCESS

@@ -7,7 +7,7 @@ import tracemalloc
 
 import pytest
 
-from connectgroup.coordinator import completed, dedup, intake, shard
+from connectgroup.coordinator import completed, dedup, intake
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.errors import InvalidRequest, StaleMemberEpoch, UnknownMemberId
 from connectgroup.log.memory import MemoryLog
@@ -75,7 +75,6 @@ async def test_requests_for_unknown_groups_allocate_no_group() -> None:
 async def test_heartbeats_of_members_are_decided_before_a_flood_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """The lease of a member would expire while its heartbeat waits behind 100,000 requests of strangers."""
     monkeypatch.setattr(intake, "MAX_INPUTS_PER_TURN", 20)
-    monkeypatch.setattr(intake, "MIN_OTHERS_PER_TURN", 5)
     answered: list[str] = []
 
     async def answer(coordinator: Coordinator, request: HeartbeatRequest, name: str) -> None:
@@ -94,7 +93,8 @@ async def test_heartbeats_of_members_are_decided_before_a_flood_of_others(monkey
 
 async def test_turn_that_takes_too_long_leaves_the_rest_to_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """No response is sent and no heartbeat is read during a turn. The order of arrival stays."""
-    monkeypatch.setattr(shard, "MAX_TURN_S", 0.0)
+    monkeypatch.setattr(intake, "MAX_TURN_S", 0.0)
+    monkeypatch.setattr(intake, "MIN_OTHERS_S", 0.0)
     answered: list[str] = []
 
     async def join(coordinator: Coordinator, name: str) -> None:

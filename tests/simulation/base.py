@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from random import Random
 from typing import Any, ClassVar
@@ -43,10 +43,17 @@ class WatchedShard(Shard):
         self.decisions.decide = self._see_decision  # type: ignore[assignment,method-assign]
 
     async def _turn(self, commands: Any) -> None:
-        expired = [command for command in commands if command in self.timers.expired.values()]
+        expired = list(self.timers.expired.values())
+        taken: list[Any] = []
         self._decided = []
-        await super()._turn(commands)
-        if any(command not in self._decided for command in expired):
+
+        def seen() -> Iterator[Any]:
+            for command in commands:
+                taken.append(command)
+                yield command
+
+        await super()._turn(seen())
+        if any(command in expired and command not in self._decided for command in taken):
             self.node.cluster.sometimes.reach("a message ended an expired timer of its own turn")
         self.node.cluster.watch.after_turn(self.node)
 

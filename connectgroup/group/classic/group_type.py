@@ -45,6 +45,7 @@ from ...protocol.records.connect import Record
 from ...protocol.units import printable
 from ..kernel.effects import Compute, ExpireOffsets, Repeat, TopicsChanged, TransactionsEnded
 from ..kernel.outcome import Outcome
+from ..kernel.process import NO_PROCESS, Process
 from ..kernel.timers import SetTimer, Timer, TimerKey, TimerKind
 from ..offsets.rules import end_transactions, refused_commit, refused_fetch, refused_in_transaction
 from ..offsets.state import Topics
@@ -125,6 +126,9 @@ class ClassicGroupType:
                 )
             case CommitInTransaction(request=TxnOffsetCommitRequest(group_id=group_id, generation_id=generation)):
                 return RequestTraits(group_id=group_id, follows=request.request.member_id, creates_group=generation < 0)
+            case GroupHeartbeatRequest(group_id=group_id, member_id=member_id):
+                process = Process(NO_PROCESS.process_id, client.principal)
+                return RequestTraits(group_id=group_id, member=member_id, beats=True, process=process)
             case _:
                 return RequestTraits(group_id=request.group_id)
 

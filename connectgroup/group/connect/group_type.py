@@ -92,6 +92,7 @@ class ConnectGroupType:
                     process=sender_of(request, client),
                     max_wait_ms=min(request.max_wait_ms, self.settings.max_park_ms),
                     renews=session(group_id, member_id, self.settings) if epoch > JOIN_EPOCH else None,
+                    beats=epoch > JOIN_EPOCH,
                     creates_group=epoch == JOIN_EPOCH,
                 )
             case JoinGroupRequest() | LeaveGroupRequest():

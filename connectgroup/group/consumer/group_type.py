@@ -170,6 +170,7 @@ class ConsumerGroupType:
                 max_wait_ms=min(request.max_wait_ms or self.settings.max_wait_ms, self.settings.max_park_ms),
                 yields=not request.max_wait_ms,
                 renews=session if request.member_epoch > JOIN_EPOCH else None,
+                beats=request.member_epoch > JOIN_EPOCH,
                 creates_group=joins,
             )
         match request:
