@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from connectgroup.errors import ComputeAssignment, UnsupportedAssignor
-from connectgroup.group.kernel.selection import members_able_to_compute, select_assignor
+from connectgroup.group.kernel.selection import covers_all, listing_of, members_able_to_compute, select_assignor
 from connectgroup.group.kernel.timers import TimerKind
 from connectgroup.protocol.messages.assignment import InstalledMember
 from connectgroup.protocol.messages.common import AssignorInfo, grouped
@@ -23,6 +25,10 @@ def member(member_id: str, *assignors: AssignorInfo) -> MemberRecord:
 
 def ranges(**versions: tuple[int, int]) -> list[MemberRecord]:
     return [member(member_id, info("a", low, high)) for member_id, (low, high) in versions.items()]
+
+
+def selected(members: list[MemberRecord]) -> str | None:
+    return select_assignor(Counter(map(listing_of, members)))
 
 
 # ---- which assignor
@@ -43,14 +49,14 @@ def ranges(**versions: tuple[int, int]) -> list[MemberRecord]:
 def test_assignor_that_all_members_list_and_most_prefer(listed: dict[str, list[str]], chosen: str | None) -> None:
     """PD-06: the one that all members list; among several, the one that most members put first."""
     members = [member(member_id, *(info(name) for name in some)) for member_id, some in listed.items()]
-    assert select_assignor(members) == chosen
-    assert select_assignor(list(reversed(members))) == chosen
+    assert selected(members) == chosen
+    assert selected(list(reversed(members))) == chosen
 
 
 def test_assignor_without_a_common_version_is_not_chosen() -> None:
     """Both members prefer x, but they have no version of it in common."""
     members = [member("A", info("x", 1, 2), info("y", 0, 1)), member("B", info("x", 3, 4), info("y", 1, 5))]
-    assert select_assignor(members) == "y"
+    assert selected(members) == "y"
 
 
 # ---- which member
@@ -82,6 +88,9 @@ def test_assignor_without_a_common_version_is_not_chosen() -> None:
 def test_cn_01_members_that_are_able_to_compute(members: list[MemberRecord], able: list[str]) -> None:
     """Source, "Worker Selection": "must select a worker which is able to handle all the supported versions"."""
     assert members_able_to_compute(members, "a", {member.member_id for member in members}) == able
+    listings = Counter(map(listing_of, members))
+    covering = [each.member_id for each in members if covers_all(each, "a", listings)]
+    assert not covering or sorted(covering) == able
 
 
 def test_cn_01_member_with_the_widest_version_range_computes() -> None:

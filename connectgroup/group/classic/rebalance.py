@@ -44,7 +44,7 @@ def _prepare(step: Step) -> None:
 
 def _complete_if_all_joined(step: Step) -> None:
     group = step.group
-    if group.initial_left_ms < 0 and group.joining >= group.members.keys() and not group.pending:
+    if group.initial_left_ms < 0 and len(group.joining) == len(group.members) and not group.pending:
         _complete_join(step)
 
 

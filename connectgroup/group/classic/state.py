@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -53,6 +54,10 @@ class ClassicGroup:
     members_to_wake: set[str] = field(default_factory=set)
     members_to_wake_later: set[str] = field(default_factory=set)
     offsets: Offsets = field(default_factory=Offsets)
+    # Derived from the members, so that a request need not look at all of them.
+    instances: dict[str, str] = field(default_factory=dict)
+    offered: Counter[str] = field(default_factory=Counter)
+    timeouts: Counter[int] = field(default_factory=Counter)
 
     def process_of(self, sender: str) -> Process:
         """Unknown: clients of the classic protocol send no process id."""
@@ -70,15 +75,30 @@ class ClassicGroup:
             case ClassicMemberRecord():
                 last = next(reversed(self.members.values()), record)
                 known = record.member_id in self.members
+                self._count(self.members.get(record.member_id), record)
                 self.members[record.member_id] = record
                 if not known and record.number < last.number:
                     self.members = dict(sorted(self.members.items(), key=lambda item: item[1].number))
             case Tombstone():
                 if record.key.kind is Kind.CLASSIC_MEMBER:
-                    self.members.pop(record.key.name, None)
+                    self._count(self.members.pop(record.key.name, None), None)
                 elif record.key.kind is Kind.GROUP:
                     self.exists = False
                     self.generation, self.record = 0, ClassicGroupRecord(group_id=self.group_id)
+
+    def _count(self, before: ClassicMemberRecord | None, after: ClassicMemberRecord | None) -> None:
+        """Update what is derived from a member that is added, changed or removed."""
+        for member, by in (before, -1), (after, 1):
+            if member is not None:
+                for name in {protocol.name for protocol in member.protocols}:
+                    self.offered[name] += by
+                self.timeouts[member.rebalance_timeout_ms] += by
+        if before is not None:
+            self.offered, self.timeouts = +self.offered, +self.timeouts
+            if before.instance_id is not None and self.instances.get(before.instance_id) == before.member_id:
+                del self.instances[before.instance_id]
+        if after is not None and after.instance_id is not None:
+            self.instances[after.instance_id] = after.member_id
 
     @property
     def state(self) -> ClassicState:
@@ -92,16 +112,17 @@ class ClassicGroup:
     @property
     def next_number(self) -> int:
         """The number of the next member that joins."""
-        return max((member.number for member in self.members.values()), default=-1) + 1
+        last = next(reversed(self.members.values()), None)  # they are sorted by their numbers
+        return 0 if last is None else last.number + 1
 
     @property
     def rebalance_timeout_ms(self) -> int:
         """The longest rebalance timeout of a member."""
-        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+        return max((timeout_ms for timeout_ms, count in self.timeouts.items() if count), default=0)
 
     def static_member(self, instance_id: str) -> str | None:
         """The member id of a group instance id."""
-        return next((each.member_id for each in self.members.values() if each.instance_id == instance_id), None)
+        return self.instances.get(instance_id)
 
     def is_generation_of(self, member_id: str, generation: int) -> bool:
         """Whether a member may send this generation: that of the group, or its former epoch until it joins again."""
@@ -114,15 +135,16 @@ class ClassicGroup:
 
     def common_protocols(self) -> set[str]:
         """The assignors that all members support."""
-        offered = [{protocol.name for protocol in member.protocols} for member in self.members.values()]
-        return set.intersection(*offered) if offered else set()
+        return {name for name, count in self.offered.items() if count == len(self.members)} if self.members else set()
 
     def supports(self, protocol_type: str, protocols: Iterable[OfferedProtocol]) -> bool:
         """Whether a member with these protocols may join."""
         names = {protocol.name for protocol in protocols}
         if not self.members:
             return bool(protocol_type and names)
-        return protocol_type == self.record.protocol_type and bool(names & self.common_protocols())
+        return protocol_type == self.record.protocol_type and any(
+            self.offered.get(name) == len(self.members) for name in names
+        )
 
     def selected_protocol(self) -> str:
         """The assignor that most members prefer among those that all members support."""

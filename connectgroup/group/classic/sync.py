@@ -51,7 +51,7 @@ def sync(step: Step, request: SyncGroupRequest) -> Decided:
             step.arm_session(member_id)
             return step.parked(member_id)
         _install(step, {each.member_id: each.assignment for each in request.assignments})
-    if group.synced >= group.members.keys():
+    if len(group.synced) == len(group.members):
         step.cancel_rebalance()
     step.arm_session(member_id)
     return step.outcome(sync_response(group, member_id))

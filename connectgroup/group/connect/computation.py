@@ -20,7 +20,7 @@ from .target import group_state, install_target
 
 def ensure_computation(overlay: Overlay, settings: GroupSettings, *, waited: bool = False) -> tuple[Timer, ...]:
     """As ``kernel.computation.ensure_computation``; a group without members gets its empty target at once."""
-    if overlay.epoch > overlay.target_epoch and not any(overlay.members()):
+    if overlay.epoch > overlay.target_epoch and not overlay.any_member():
         # A group without members has nothing to assign: its target assignment is always current (KAFKA-20442, HB-13).
         return install_target(overlay, ServerAssignment(), "", COORDINATOR, settings)
     return rules.ensure_computation(overlay, settings, waited=waited)

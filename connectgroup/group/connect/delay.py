@@ -48,10 +48,8 @@ def delay_units(
             all.
     """
     member, current, share = overlay.member(member_id), overlay.current(member_id), overlay.target(member_id)
-    others = any(
-        not overlay.current(other.member_id).temporarily_left
-        for other in overlay.members()
-        if other.member_id != member_id
+    others = overlay.any_member(
+        lambda other: other.member_id != member_id and not overlay.current(other.member_id).temporarily_left
     )
     units = current.assigned.keys() & share.units & overlay.group.runnable.keys()
     if not settings.scheduled_delay_ms or member is None or not (others or returns) or not units:

@@ -97,7 +97,7 @@ def install(
 
     overlay = Overlay(group, now_ms)
     left_out, is_current = units_of(request.delayed), request.group_epoch == group.epoch
-    assignor = computation.assignor or select_assignor(list(overlay.members()))
+    assignor = computation.assignor or select_assignor(overlay.listings())
     assert assignor is not None
     response = InstallResponse()
     if request.error != 0:

@@ -29,9 +29,8 @@ def store_member(
     """
     if overlay.member(member.member_id) == member:
         return
-    others = [other for other in overlay.members() if other.member_id != member.member_id]
-    check_assignors([*others, member], settings.server_assignors)
-    validate.all_metadata([*others, member])
+    check_assignors(member, overlay.listings(without=member.member_id), settings.server_assignors)
+    validate.all_metadata(member, overlay.metadata_bytes(without=member.member_id))
     cause = joins if before is None else _what_changed(before, member)
     if not member.joined_epoch:
         member = replace(member, joined_epoch=overlay.next_epoch if cause else overlay.epoch)

@@ -25,7 +25,7 @@ from ...protocol.records.connect import (
 )
 from ...protocol.units import NO_UNITS, Unit, Units
 from ..kernel.current import Current
-from ..kernel.draft import GroupDraft, created_ms
+from ..kernel.draft import GroupDraft, Those, created_ms
 from .state import NO_TARGET, Group, Target
 
 MAX_RESTART_REQUESTS = 100
@@ -136,8 +136,19 @@ class Overlay(GroupDraft[MemberRecord, Unit]):
     def assignable_members(self) -> list[MemberRecord]:
         """Members that may be assigned units: no draining ones, unless no other member is there to take their units."""
         members = list(self.members())
-        others = [member for member in members if not member.draining]
-        return others if any(not self.current(member.member_id).temporarily_left for member in others) else members
+        return [member for member in members if not member.draining] if self._has_takers() else members
+
+    def _has_takers(self) -> bool:
+        """Whether a member that does not drain is there to take units."""
+        return self.any_member(lambda member: not member.draining and self._is_present(member))
+
+    def _is_present(self, member: MemberRecord) -> bool:
+        return not self.current(member.member_id).temporarily_left
+
+    def metadata_bytes(self, *, without: str) -> int:
+        """The size of the metadata of all members' assignors but one's; members of this step do not count."""
+        known = self.group.members.get(without)
+        return self.group.metadata_bytes - (0 if known is None else sum(len(info.metadata) for info in known.assignors))
 
     def computing_members(self) -> Container[str]:
         """Members that may compute: present, and not draining unless no other member can take units.
@@ -145,9 +156,13 @@ class Overlay(GroupDraft[MemberRecord, Unit]):
         A member of the classic protocol only if there is no other: it is asked with its next heartbeat, which is not
         parked.
         """
-        present = [each for each in self.assignable_members() if not self.current(each.member_id).temporarily_left]
-        connect = [each for each in present if not each.classic]
-        return {each.member_id for each in connect or present}
+        has_takers = self._has_takers()
+
+        def may_compute(member: MemberRecord) -> bool:
+            return self._is_present(member) and not (has_takers and member.draining)
+
+        asks_connect = self.any_member(lambda member: not member.classic and may_compute(member))
+        return Those(self, lambda member: may_compute(member) and not (asks_connect and member.classic))
 
     def is_settled(self, member_id: str) -> bool:
         """Whether a member has reached the newest target assignment and nothing has changed since.
@@ -193,7 +208,11 @@ class Overlay(GroupDraft[MemberRecord, Unit]):
             return delay.member_id
         if delay.instance_id is None:
             return None
-        return next((member.member_id for member in self.members() if member.instance_id == delay.instance_id), None)
+        for member in self._members.values():
+            if member is not None and member.instance_id == delay.instance_id:
+                return member.member_id
+        known = self.member(self.group.instances.get(delay.instance_id, ""))
+        return known.member_id if known is not None and known.instance_id == delay.instance_id else None
 
     def is_back(self, delay: DelayRecord, served: Container[str] | None = None) -> bool:
         """Whether the member of a delay has returned, and is in ``served`` if that is given."""

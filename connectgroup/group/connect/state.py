@@ -7,6 +7,7 @@ State that is not in a record is derived here from records alone, so that replay
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -35,6 +36,7 @@ from ...protocol.units import NO_UNITS, Unit, Units
 from ..kernel.current import NOTHING, Current
 from ..kernel.outcome import Outcome
 from ..kernel.process import ANY_PROCESS, Process
+from ..kernel.selection import Listing, count_listing
 from ..kernel.unchanged import Key as UnchangedKey
 from ..sizes import connector_bytes
 from .stops import Stops
@@ -99,6 +101,8 @@ class Group:
         self.holders: dict[Unit, tuple[str, int]] = {}
         self.wanted_by: dict[Unit, str] = {}
         self.behind: set[str] = set()
+        self.listings: Counter[Listing] = Counter()
+        self.metadata_bytes = 0
         self.clock_ms = 0
         # Used only to explain rebalances; excluded from the comparison after a replay.
         self.stops = Stops()
@@ -157,6 +161,7 @@ class Group:
                 self.restart_requests = record.restart_requests
             case MemberRecord():
                 self._forget_instance(record.member_id)
+                self._count(self.members.get(record.member_id), record)
                 self.members[record.member_id] = record
                 if record.instance_id is not None:
                     self.instances[record.instance_id] = record.member_id
@@ -295,7 +300,7 @@ class Group:
                     self._see_progress(key.name)
             case Kind.MEMBER:
                 self._forget_instance(key.name)
-                self.members.pop(key.name, None)
+                self._count(self.members.pop(key.name, None), None)
                 self.kept_until_ms.pop(key.name, None)
                 self.sync_responses.pop(key.name, None)
                 if not self.current(key.name).held:
@@ -323,6 +328,14 @@ class Group:
                 self.target_checksum = self.deferred = self.target_ms = 0
             case Kind.GROUP:
                 self.epoch = 0
+
+    def _count(self, before: MemberRecord | None, after: MemberRecord | None) -> None:
+        """Update what is counted of the members, so that a join need not look at all of them."""
+        if before is not None:
+            count_listing(self.listings, before, -1)
+        if after is not None:
+            count_listing(self.listings, after, 1)
+        self.metadata_bytes += _metadata_bytes(after) - _metadata_bytes(before)
 
     def _forget_instance(self, member_id: str) -> None:
         """Free a group instance id when its member is removed or changes its instance id (KAFKA-20747)."""
@@ -355,6 +368,11 @@ class Group:
             self.behind.discard(member_id)
         else:
             self.behind.add(member_id)
+
+
+def _metadata_bytes(member: MemberRecord | None) -> int:
+    """The bytes of the metadata of all assignors of a member."""
+    return 0 if member is None else sum([len(info.metadata) for info in member.assignors])
 
 
 def replay(group_id: str, records: Iterable[Record]) -> Group:

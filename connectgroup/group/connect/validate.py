@@ -135,11 +135,17 @@ def assignor(info: AssignorInfo) -> None:
         raise _refuse("Assignor.Metadata", f"{len(info.metadata)} bytes", f"at most {MAX_METADATA} bytes")
 
 
-def all_metadata(members: Sequence[MemberRecord]) -> None:
-    """Limit the metadata of all members, of which a Prepare response carries one assignor's; the last member is new."""
-    if sum([len(info.metadata) for info in members[-1].assignors]) <= SMALL_METADATA:
+def all_metadata(member: MemberRecord, others_bytes: int) -> None:
+    """Limit the metadata of all members, of which a Prepare response carries one assignor's.
+
+    Args:
+        member: a member that joins, or changes.
+        others_bytes: the size of the metadata of the other members.
+    """
+    own_bytes = sum([len(info.metadata) for info in member.assignors])
+    if own_bytes <= SMALL_METADATA:
         return  # 1,000 members with metadata of this size fit in any case
-    total = sum([len(info.metadata) for member in members for info in member.assignors])
+    total = own_bytes + others_bytes
     if total > MAX_GROUP_METADATA:
         raise _refuse(
             "Assignor.Metadata", f"{total} bytes of all members", f"at most {MAX_GROUP_METADATA} bytes a group"

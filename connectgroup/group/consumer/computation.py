@@ -29,7 +29,7 @@ def ensure_computation(draft: Draft, settings: ConsumerSettings, *, waited: bool
     """
     if draft.epoch <= draft.target_epoch:
         return ()
-    if not any(draft.members()):
+    if not draft.any_member():
         return install_target(draft, (), "", COORDINATOR)
     waited = waited or not any(draft.target(member.member_id).partitions for member in draft.members())
     return () if unresolved(draft) else rules.ensure_computation(draft, settings, waited=waited)

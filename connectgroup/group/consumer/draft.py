@@ -5,6 +5,7 @@ What does not depend on the group type is in ``kernel.draft``.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Mapping
 
 from ...protocol.messages.consumer import by_topic
@@ -22,8 +23,8 @@ from ...protocol.records.consumer import (
 )
 from ...protocol.units import TopicPartition
 from ..kernel.current import Current
-from ..kernel.draft import GroupDraft, created_ms
-from .state import NO_TARGET, ConsumerGroup, Target
+from ..kernel.draft import GroupDraft, Those, created_ms
+from .state import NO_TARGET, ConsumerGroup, Subscription, Target, count_subscription
 
 Topics = Mapping[str, TopicMetadata]
 """Topics by name."""
@@ -126,8 +127,7 @@ class Draft(GroupDraft[ConsumerMemberRecord, TopicPartition]):
 
     def computing_members(self) -> Container[str]:
         """The members that may compute: those that have not left temporarily."""
-        ids = (member.member_id for member in self.members())
-        return {member_id for member_id in ids if not self.current(member_id).temporarily_left}
+        return Those(self, lambda member: not self.current(member.member_id).temporarily_left)
 
     def target(self, member_id: str) -> Target:
         """A member's target assignment."""
@@ -150,7 +150,24 @@ class Draft(GroupDraft[ConsumerMemberRecord, TopicPartition]):
 
     def subscribed(self, member: ConsumerMemberRecord) -> frozenset[str]:
         """The topics that a member subscribes to, by name; an unresolved regular expression matches none (CA-20)."""
-        return self.regexes.get(member.subscribed_topic_regex, frozenset()).union(member.subscribed_topic_names)
+        return self.topics_of((member.subscribed_topic_names, member.subscribed_topic_regex))
+
+    def topics_of(self, subscription: Subscription) -> frozenset[str]:
+        """As ``subscribed``."""
+        names, regex = subscription
+        return self.regexes.get(regex, frozenset()).union(names)
+
+    def subscriptions(self) -> Mapping[Subscription, int]:
+        """What the members subscribe to, with the number of members that do."""
+        if not self._members:
+            return self.group.subscriptions
+        counts = Counter(self.group.subscriptions)
+        for member_id, after in self._members.items():
+            if (before := self.group.members.get(member_id)) is not None:
+                count_subscription(counts, before, -1)
+            if after is not None:
+                count_subscription(counts, after, 1)
+        return counts
 
     def is_subscribed(self, topic: str) -> bool:
         """Whether a member is subscribed to a topic."""

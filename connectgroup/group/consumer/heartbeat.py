@@ -212,8 +212,7 @@ def store(
     if draft.member(member.member_id) == member:
         return
     if before is None or (before.server_assignor, before.assignors) != (member.server_assignor, member.assignors):
-        others = [other for other in draft.members() if other.member_id != member.member_id]
-        check_assignors([*others, member], settings.server_assignors)
+        check_assignors(member, draft.listings(without=member.member_id), settings.server_assignors)
     draft.write(member)
     if (
         before is None

@@ -63,8 +63,10 @@ def leaves_classic_members_only(draft: Draft, without: str, settings: ConsumerSe
     """Whether the group becomes a classic group when a member is removed (MG-07 to MG-09)."""
     if not settings.migration_policy.downgrades:
         return False
+    if draft.any_member(lambda member: member.member_id != without and not member.uses_classic_protocol):
+        return False
     others = [member for member in draft.members() if member.member_id != without]
-    return 0 < len(others) <= settings.max_classic_members and all(member.uses_classic_protocol for member in others)
+    return 0 < len(others) <= settings.max_classic_members
 
 
 def session_timed_out(draft: Draft, member_id: str, settings: ConsumerSettings) -> Outcome[None]:

@@ -6,6 +6,7 @@ unknown key is a no-op (KAFKA-17306), and it accepts every order of records that
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
@@ -29,6 +30,7 @@ from ..kernel.current import NOTHING, Current
 from ..kernel.holders import Holders
 from ..kernel.outcome import Outcome
 from ..kernel.process import ANY_PROCESS, Process
+from ..kernel.selection import Listing, count_listing
 from ..kernel.unchanged import Key as UnchangedKey
 from ..offsets.state import Offsets
 
@@ -52,6 +54,18 @@ class Awaited(IntEnum):
     NOTHING = 0
     JOIN = 1
     SYNC = 2
+
+
+Subscription = tuple[tuple[str, ...], str]
+"""What a member subscribes to: names of topics, and a regular expression. Most members have the same."""
+
+
+def count_subscription(subscriptions: Counter[Subscription], member: ConsumerMemberRecord, by: int) -> None:
+    """Add a member to the counts (1), or remove it (-1)."""
+    subscription = member.subscribed_topic_names, member.subscribed_topic_regex
+    subscriptions[subscription] += by
+    if not subscriptions[subscription]:
+        del subscriptions[subscription]
 
 
 class ConsumerGroup:
@@ -92,6 +106,8 @@ class ConsumerGroup:
         self.holders: Holders[TopicPartition] = Holders()
         self.wanted_by: dict[TopicPartition, str] = {}
         self.behind: set[str] = set()
+        self.listings: Counter[Listing] = Counter()
+        self.subscriptions: Counter[Subscription] = Counter()
         self.awaited: dict[str, Awaited] = {}
         self.unchanged: dict[str, tuple[UnchangedKey, Outcome[Any]]] = {}
         self.members_to_wake: set[str] = set()
@@ -147,6 +163,7 @@ class ConsumerGroup:
                 self.epoch, self.created_ms = record.epoch, record.created_ms
             case ConsumerMemberRecord():
                 self._forget_instance(record.member_id)
+                self._count(self.members.get(record.member_id), record)
                 self.members[record.member_id] = record
                 if record.instance_id is not None:
                     self.instances[record.instance_id] = record.member_id
@@ -206,7 +223,7 @@ class ConsumerGroup:
                     del self.currents[key.name]
             case Kind.CONSUMER_MEMBER:
                 self._forget_instance(key.name)
-                self.members.pop(key.name, None)
+                self._count(self.members.pop(key.name, None), None)
                 if not self.current(key.name).held:
                     self.currents.pop(key.name, None)
                 self.behind.discard(key.name)
@@ -229,6 +246,15 @@ class ConsumerGroup:
                 self.epoch = 0
             case _:
                 pass
+
+    def _count(self, before: ConsumerMemberRecord | None, after: ConsumerMemberRecord | None) -> None:
+        """Update what is counted of the members, so that a join need not look at all of them."""
+        if before is not None:
+            count_listing(self.listings, before, -1)
+            count_subscription(self.subscriptions, before, -1)
+        if after is not None:
+            count_listing(self.listings, after, 1)
+            count_subscription(self.subscriptions, after, 1)
 
     def _forget_instance(self, member_id: str) -> None:
         """Free a group instance id when its member is removed or changes its instance id (KAFKA-20747)."""

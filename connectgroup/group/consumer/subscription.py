@@ -20,12 +20,13 @@ def refresh(draft: Draft) -> None:
 
     Regular expressions that no member uses any more are forgotten.
     """
-    used = {member.subscribed_topic_regex for member in draft.members()}
+    subscriptions = draft.subscriptions()
+    used = {regex for _, regex in subscriptions}
     for regex in sorted(draft.regexes.keys() - used):
         draft.forget(Kind.CONSUMER_REGEX, regex)
     names: set[str] = set()
-    for member in draft.members():
-        names |= draft.subscribed(member)
+    for subscription in subscriptions:
+        names |= draft.topics_of(subscription)
     topics = tuple(draft.cluster[name] for name in sorted(names) if name in draft.cluster)
     if {topic.topic_name: topic for topic in topics} != draft.topics:
         draft.write(ConsumerTopicsRecord(group_id=draft.group.group_id, topics=topics))
@@ -39,14 +40,13 @@ def num_partitions(topics: tuple[TopicMetadata, ...]) -> int:
 
 def unresolved(draft: Draft) -> list[str]:
     """The regular expressions of members whose topics are not known yet, sorted."""
-    regexes = {member.subscribed_topic_regex for member in draft.members()}
+    regexes = {regex for _, regex in draft.subscriptions()}
     return sorted(regexes - draft.regexes.keys() - {""})
 
 
 def resolve(draft: Draft, matched: Matched) -> None:
     """Store the topics that match a regular expression; a change advances the group epoch."""
-    users = [member for member in draft.members() if member.subscribed_topic_regex == matched.pattern]
-    if not users:
+    if not any(regex == matched.pattern for _, regex in draft.subscriptions()):
         return
     before = draft.regexes.get(matched.pattern)
     if before != matched.topics:

@@ -18,7 +18,7 @@ from ...protocol.records.connect import ComputationRecord, Record
 from ...protocol.units import printable
 from .deadlines import Computing, compute
 from .outcome import Outcome
-from .selection import AssigningMember, members_able_to_compute, select_assignor
+from .selection import AssigningMember, Listing, covers_all, members_able_to_compute, select_assignor
 from .timers import Timer
 
 COORDINATOR = "coordinator"
@@ -67,6 +67,8 @@ class Draft(Computing, Protocol):
     def write(self, record: Record) -> None: ...
     def member(self, member_id: str) -> AssigningMember | None: ...
     def members(self) -> Iterator[AssigningMember]: ...
+    def any_member(self) -> bool: ...
+    def listings(self) -> Mapping[Listing, int]: ...
     def computing_members(self) -> Container[str]:
         """The members that may compute now."""
 
@@ -86,15 +88,15 @@ def ensure_computation(draft: Draft, settings: ComputationSettings, *, waited: b
     """
     if draft.epoch <= draft.target_epoch:
         return ()
-    members = list(draft.members())
     running = under_way(draft)
     if running is None and not waited and (left_ms := _remaining_interval_ms(draft, settings)):
         return (compute(draft.group.group_id, draft, left_ms),)
-    assignor = select_assignor(members)
-    able = members_able_to_compute(members, assignor, draft.computing_members()) if assignor else []
+    if running is not None and (_coordinator_computes(running) or _goes_on(draft, running)):
+        return ()
+    able = _able(draft)
     if running is not None:
         failed_here = not able or running.failures >= settings.failures_before_fallback
-        if running.member_id == "" and (running.prepared or running.keeps_target or failed_here):
+        if running.member_id == "" and (running.keeps_target or failed_here):
             return ()
         if running.member_id in able:
             return _replace_chosen_member(draft, able, running)
@@ -103,13 +105,39 @@ def ensure_computation(draft: Draft, settings: ComputationSettings, *, waited: b
     )
 
 
+def _coordinator_computes(computation: ComputationRecord) -> bool:
+    return computation.member_id == "" and computation.prepared
+
+
+def _goes_on(draft: Draft, computation: ComputationRecord) -> bool:
+    """Whether a computation by a member goes on, as far as that can be told without a look at all members."""
+    member = draft.member(computation.member_id)
+    if member is None or not _keeps_its_member(draft, computation):
+        return False
+    listings = draft.listings()
+    assignor = select_assignor(listings)
+    return (
+        assignor is not None
+        and covers_all(member, assignor, listings)
+        and member.member_id in draft.computing_members()
+    )
+
+
+def _able(draft: Draft) -> list[str]:
+    """The members that are able to compute now, sorted; none if the group uses a server-side assignor."""
+    assignor = select_assignor(draft.listings())
+    if assignor is None:
+        return []
+    return members_able_to_compute(list(draft.members()), assignor, draft.computing_members())
+
+
 def compute_timed_out(draft: Draft, settings: ComputationSettings, *, is_ready: bool = True) -> Outcome[None]:
     """Handle the timer of a computation: the chosen member is late, or the interval before it has elapsed.
 
     Args:
         is_ready: whether the input of an assignor is complete. If not, no computation starts.
     """
-    if draft.epoch <= draft.target_epoch or not any(draft.members()):
+    if draft.epoch <= draft.target_epoch or not draft.any_member():
         return Outcome(response=None)
     computation = under_way(draft)
     timers: tuple[Timer, ...] = ()
@@ -166,10 +194,16 @@ def _replace_chosen_member(draft: Draft, able: Sequence[str], computation: Compu
     """
     asked = (*computation.replaced_members, computation.member_id)
     others = [member_id for member_id in able if member_id not in (*asked, *computation.failed_members)]
-    # The assignor, not ``prepared``: each heartbeat at epoch 0 clears ``prepared``, and the sender may be computing.
-    if computation.assignor or computation.epoch == draft.epoch or len(asked) >= MAX_ASKED_MEMBERS or not others:
+    if _keeps_its_member(draft, computation) or not others:
         return ()
     return _ask_member(draft, others, replace(computation, replaced_members=asked))
+
+
+def _keeps_its_member(draft: Draft, computation: ComputationRecord) -> bool:
+    """Whether a chosen member that is able to compute is not replaced, whoever else could."""
+    # The assignor, not ``prepared``: each heartbeat at epoch 0 clears ``prepared``, and the sender may be computing.
+    asked = len(computation.replaced_members) + 1
+    return bool(computation.assignor) or computation.epoch == draft.epoch or asked >= MAX_ASKED_MEMBERS
 
 
 def _ask_member(draft: Draft, candidates: Sequence[str], computation: ComputationRecord) -> tuple[Timer, ...]:
@@ -285,10 +319,7 @@ def keep_target(
 
 def choose_again(draft: Draft, settings: ComputationSettings, computation: ComputationRecord) -> tuple[Timer, ...]:
     """Choose who computes for the newest group epoch; failures so far still count."""
-    members = list(draft.members())
-    assignor = select_assignor(members)
-    able = members_able_to_compute(members, assignor, draft.computing_members()) if assignor else ()
-    return _choose_member(draft, settings, able, computation)
+    return _choose_member(draft, settings, _able(draft), computation)
 
 
 def fail_computation(draft: Draft, settings: ComputationSettings, error: str) -> tuple[Timer, ...]:

@@ -6,16 +6,18 @@ changed nothing (reliability D8), and later code in the same step reads what ear
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Generic, Protocol, TypeVar
 
 from ...protocol.records.connect import ComputationRecord, GroupRecord, Record, TargetRecord
 from .current import NOTHING, Current, U
 from .deadlines import Computing
+from .selection import AssigningMember, Listing, count_listing
 
-M = TypeVar("M")
+M = TypeVar("M", bound=AssigningMember)
 """The record of a member."""
-M_co = TypeVar("M_co", covariant=True)
+M_co = TypeVar("M_co", bound=AssigningMember, covariant=True)
 
 
 class CreatedGroup(Protocol):
@@ -32,6 +34,8 @@ class StoredGroup(Computing, Protocol[M_co, U]):
 
     @property
     def members(self) -> Mapping[str, M_co]: ...
+    @property
+    def listings(self) -> Counter[Listing]: ...
     def current(self, member_id: str) -> Current[U]: ...
 
 
@@ -89,6 +93,30 @@ class GroupDraft(Generic[M, U]):
             if member is not None:
                 yield member
 
+    def any_member(self, condition: Callable[[M], bool] = lambda member: True) -> bool:
+        """Whether the condition holds for any member; usually it holds for the first one that is looked at."""
+        changed = self._members
+        return any(member is not None and condition(member) for member in changed.values()) or any(
+            condition(member) for member_id, member in self._stored.members.items() if member_id not in changed
+        )
+
+    def listings(self, *, without: str = "") -> Mapping[Listing, int]:
+        """The assignors that the members list, with the number of members that list them (``kernel.selection``).
+
+        Args:
+            without: a member that does not count.
+        """
+        changed: dict[str, M | None] = {**self._members, **({without: None} if without else {})}
+        if not changed:
+            return self._stored.listings
+        listings = Counter(self._stored.listings)
+        for member_id, after in changed.items():
+            if (before := self._stored.members.get(member_id)) is not None:
+                count_listing(listings, before, -1)
+            if after is not None:
+                count_listing(listings, after, 1)
+        return listings
+
     def current(self, member_id: str) -> Current[U]:
         """A member's current assignment."""
         if member_id in self._currents:
@@ -106,3 +134,15 @@ class GroupDraft(Generic[M, U]):
             return False
         changed = self._currents[member_id]
         return changed is None or (unit not in changed.assigned and unit not in changed.pending)
+
+
+class Those(Container[str], Generic[M, U]):
+    """The member ids of a draft for which a condition holds."""
+
+    def __init__(self, draft: GroupDraft[M, U], condition: Callable[[M], bool]) -> None:
+        self._draft: GroupDraft[M, U] = draft
+        self._condition = condition
+
+    def __contains__(self, member_id: object) -> bool:
+        member = self._draft.member(member_id) if isinstance(member_id, str) else None
+        return member is not None and self._condition(member)

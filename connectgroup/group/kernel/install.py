@@ -73,7 +73,7 @@ def prepare(draft: PreparedDraft, member_id: str, member_epoch: int) -> tuple[st
     epoch = draft.group.current(member_id).epoch
     if member_epoch > epoch:
         raise FencedMemberEpoch(f"{printable(member_id)} sent epoch {member_epoch}, the group has it at {epoch}")
-    computation, assignor = under_way(draft), select_assignor(list(draft.members()))
+    computation, assignor = under_way(draft), select_assignor(draft.listings())
     if computation is None or assignor is None or not accepts_prepare(draft, computation, member_id, assignor):
         raise not_chosen(member_id)
     prepared = replace(

@@ -6,14 +6,14 @@ Source: "Connect on the new protocol", "Worker Selection"; KIP-848, "Assignor Se
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Container, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from typing import Protocol
 
 from ...errors import (
     UnsupportedAssignor,
 )
 from ...protocol.messages.common import AssignorInfo
-from ...protocol.units import printable
+from ...protocol.units import counted, printable
 
 
 class AssigningMember(Protocol):
@@ -29,6 +29,23 @@ class AssigningMember(Protocol):
     def assignors(self) -> tuple[AssignorInfo, ...]: ...
 
 
+Listing = tuple[tuple[str, int, int], ...]
+"""The assignors that a member lists, in their order: name, minimum and maximum version. Most members of a group have
+the same listing, so a group counts listings: a join in a large group takes no longer than in a small one."""
+
+
+def listing_of(member: AssigningMember) -> Listing:
+    return tuple([(info.name, info.minimum_version, info.maximum_version) for info in member.assignors])
+
+
+def count_listing(listings: Counter[Listing], member: AssigningMember, by: int) -> None:
+    """Add a member to the counts (1), or remove it (-1)."""
+    listing = listing_of(member)
+    listings[listing] += by
+    if not listings[listing]:
+        del listings[listing]
+
+
 def info_of(member: AssigningMember, assignor: str) -> AssignorInfo | None:
     for info in member.assignors:
         if info.name == assignor:
@@ -36,9 +53,12 @@ def info_of(member: AssigningMember, assignor: str) -> AssignorInfo | None:
     return None
 
 
-def select_assignor(members: Sequence[AssigningMember]) -> str | None:
+def select_assignor(listings: Mapping[Listing, int]) -> str | None:
     """The client-side assignor to use: one that all members list with overlapping versions. Among several, the one
     that most members list first, then the first by name.
+
+    Args:
+        listings: of the members of the group, each with the number of members that have it.
 
     Returns:
         ``None`` if a member lists no assignor: the group then uses a server-side assignor.
@@ -47,30 +67,42 @@ def select_assignor(members: Sequence[AssigningMember]) -> str | None:
         UnsupportedAssignor: all members list assignors, but none is common to all ("ClientAssignors' version range must
             overlap with the other members in the group").
     """
-    if not members or any(not member.assignors for member in members):
+    if not listings or () in listings:
         return None
-    common = set.intersection(*({info.name for info in member.assignors} for member in members))
-    usable = []
-    for assignor in sorted(common):
-        infos = [info for member in members if (info := info_of(member, assignor))]
-        # Ranges that overlap pairwise have a common version (Helly's theorem on a line).
-        if max(info.minimum_version for info in infos) <= min(info.maximum_version for info in infos):
-            usable.append(assignor)
+    common = set.intersection(*({name for name, _, _ in listing} for listing in listings))
+    # Ranges that overlap pairwise have a common version (Helly's theorem on a line).
+    usable = [assignor for assignor in sorted(common) if _range(listings, assignor) is not None]
     if not usable:
-        listed = sorted({info.name for member in members for info in member.assignors})
+        listed = sorted({name for listing in listings for name, _, _ in listing})
         if not common:
             raise UnsupportedAssignor(
                 f"ClientAssignors: no assignor is listed by all members; listed: {', '.join(listed)}"
             )
+        counts: Counter[tuple[str, int, int]] = Counter()
+        for listing, count in listings.items():
+            counts.update({entry: count for entry in listing if entry[0] in common})
         ranges = "; ".join(
-            f"{name} {info.minimum_version}-{info.maximum_version} at {member.member_id}"
-            for name in sorted(common)
-            for member in members
-            if (info := info_of(member, name))
+            f"{name} {low}-{high} of {counted(count, 'member')}" for (name, low, high), count in sorted(counts.items())
         )
         raise UnsupportedAssignor(f"ClientAssignors: version ranges do not overlap: {printable(ranges, limit=300)}")
-    firsts = Counter(member.assignors[0].name for member in members)
+    firsts: Counter[str] = Counter()
+    for listing, count in listings.items():
+        firsts[listing[0][0]] += count
     return min(usable, key=lambda assignor: (-firsts[assignor], assignor))
+
+
+def _range(listings: Mapping[Listing, int], assignor: str) -> tuple[int, int] | None:
+    """The lowest and the highest version that members support; ``None`` if no version is common to all."""
+    ranges = [(low, high) for listing in listings for name, low, high in listing if name == assignor]
+    if max(low for low, _ in ranges) <= min(high for _, high in ranges):
+        return min(low for low, _ in ranges), max(high for _, high in ranges)
+    return None
+
+
+def covers_all(member: AssigningMember, assignor: str, listings: Mapping[Listing, int]) -> bool:
+    """Whether the version range of a member covers the ranges of all members: it is then able to compute."""
+    info, versions = info_of(member, assignor), _range(listings, assignor)
+    return info is not None and versions == (info.minimum_version, info.maximum_version)
 
 
 def members_able_to_compute(members: Sequence[AssigningMember], assignor: str, present: Container[str]) -> list[str]:
@@ -89,16 +121,21 @@ def members_able_to_compute(members: Sequence[AssigningMember], assignor: str, p
     return [m for m, info in there if info.minimum_version <= min(versions) and max(versions) <= info.maximum_version]
 
 
-def check_assignors(members: Sequence[AssigningMember], server_assignors: Collection[str]) -> None:
-    """Reject members that would leave the group without an assignor.
+def check_assignors(member: AssigningMember, others: Mapping[Listing, int], server_assignors: Collection[str]) -> None:
+    """Reject a member that would leave the group without an assignor.
+
+    Args:
+        others: the listings of the other members.
 
     Raises:
         UnsupportedAssignor: "ServerAssignor must be supported by the server"; version ranges do not overlap.
     """
-    for member in members:
-        if member.server_assignor is not None and member.server_assignor not in server_assignors:
-            allowed = ", ".join(sorted(server_assignors)) or "none on this coordinator"
-            raise UnsupportedAssignor(f"ServerAssignor: got {printable(member.server_assignor)!r}; allowed: {allowed}")
+    if member.server_assignor is not None and member.server_assignor not in server_assignors:
+        allowed = ", ".join(sorted(server_assignors)) or "none on this coordinator"
+        raise UnsupportedAssignor(f"ServerAssignor: got {printable(member.server_assignor)!r}; allowed: {allowed}")
     # Members that list no assignor are excluded: once they leave, the other members need a common assignor, and at that
     # point no request could be rejected with UNSUPPORTED_ASSIGNOR.
-    select_assignor([member for member in members if member.assignors])
+    listings = Counter(others)
+    count_listing(listings, member, 1)
+    del listings[()]
+    select_assignor(listings)

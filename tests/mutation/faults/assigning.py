@@ -7,9 +7,10 @@ from .at import C, at
 
 # fmt: off
 ASSIGNING: tuple[Fault, ...] = (
-    *at("connectgroup.group.kernel.selection:select_assignor", "group/test_assignor_selection.py",
+    *at("connectgroup.group.kernel.selection:_range", "group/test_assignor_selection.py",
         C("an assignor whose versions do not overlap is chosen",
-          "max(...) <= min(...)", "True"),
+          "max(...) <= min(...)", "True")),
+    *at("connectgroup.group.kernel.selection:select_assignor", "group/test_assignor_selection.py",
         C("the assignor is chosen by name, not by preference",
           "(-F[A], A)", "A")),
     *at("connectgroup.group.kernel.selection:members_able_to_compute", "group/test_assignor_selection.py",

@@ -142,7 +142,7 @@ GROUP: tuple[Fault, ...] = (
         C("a late SyncGroup of a dead process keeps its member in the group",
           "Outcome(response=SyncGroupResponse(error_code=A))",
           "Outcome(response=SyncGroupResponse(error_code=A), timers=(deadlines.session(group.group_id, "
-          "member.member_id, rules.settings),))", simulator="S14", seed=168)),
+          "member.member_id, rules.settings),))")),
     *at("connectgroup.group.connect.classic_members:_heartbeat", "group/test_classic_members.py",
         C("a Heartbeat of a worker does not renew its session",
           "Outcome(response=A, timers=B)", "Outcome(response=A)", simulator="S14", seed=8)),
