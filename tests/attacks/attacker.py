@@ -124,6 +124,20 @@ async def unknown_members(target: Target, number: int) -> None:
     await _pipelined(target, "heartbeats", request)
 
 
+async def ghost_joins(target: Target, number: int) -> None:
+    """Joins of ever other members to one group, as many connections as the coordinator allows for one user."""
+    ids = itertools.count()
+
+    def request() -> Request:
+        name = f"{number}-{next(ids)}"
+        return HeartbeatRequest(
+            group_id="ghosts", member_id=name, member_epoch=0, sequence=1, owned=(), rebalance_timeout_ms=60_000,
+            server_assignor="balanced",
+        )  # fmt: skip
+
+    await _pipelined(target, "joins", request)
+
+
 async def impostors(target: Target, number: int) -> None:
     """Requests of a process that uses the name of another process's member."""
     numbers = itertools.count()
@@ -327,6 +341,7 @@ async def rest_bodies(target: Target, number: int) -> None:
 
 ATTACKS: Final[dict[str, tuple[Attack, int]]] = {
     "unknown_members": (unknown_members, 4),
+    "ghost_joins": (ghost_joins, 80),
     "impostors": (impostors, 2),
     "group_creation": (group_creation, 4),
     "kafka_groups": (kafka_groups, 2),

@@ -157,6 +157,58 @@ def percentile(times: list[float], share: float) -> float:
     return sorted(times)[min(len(times) - 1, int(share * len(times)))] if times else 0.0
 
 
+class Beating:
+    """Members of a group of their own that send a heartbeat several times a second, on one connection each."""
+
+    def __init__(self, address: str, access: AccessConfig, count: int = 8) -> None:
+        self._address, self._access, self._count = address, access, count
+        self.times_ms: list[float] = []
+        self.failures: list[str] = []
+
+    def __enter__(self) -> Beating:
+        self._stop = threading.Event()
+        self._all_joined = threading.Barrier(2)
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="members")
+        self._thread.start()
+        self._all_joined.wait(PATIENCE_S)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(PATIENCE_S)
+
+    async def _run(self) -> None:
+        joined = asyncio.Barrier(self._count + 1)
+        members = [asyncio.create_task(self._member(f"beating-{n}", joined)) for n in range(self._count)]
+        await joined.wait()
+        await asyncio.to_thread(self._all_joined.wait, PATIENCE_S)
+        await asyncio.gather(*members)
+
+    async def _member(self, name: str, joined: asyncio.Barrier) -> None:
+        host, _, port = self._address.rpartition(":")
+        client = TcpClient(host, int(port), name, access=self._access.access())
+        epoch, sequence, is_new = 0, 0, True
+        while not self._stop.is_set():
+            sequence += 1
+            joins = {"owned": (), "rebalance_timeout_ms": 60_000, "server_assignor": "balanced"} if not epoch else {}
+            request = HeartbeatRequest(
+                group_id="beating", member_id=name, member_epoch=epoch, sequence=sequence, process_id=1, **joins
+            )  # fmt: skip
+            began = time.monotonic()
+            response = await client.call(request, timeout_s=PATIENCE_S)
+            assert isinstance(response, HeartbeatResponse)
+            if response.error_code:
+                self.failures.append(f"{name}: {response.error_code} {response.error_message}")
+            epoch = max(epoch, response.member_epoch)
+            if not is_new:
+                self.times_ms.append((time.monotonic() - began) * 1000)
+            elif epoch:
+                is_new = False
+                await joined.wait()
+            await asyncio.sleep(0.1)
+        await client.close()
+
+
 @dataclass
 class Attacked:
     """A coordinator with two workers that run all tasks, and honest clients."""
@@ -251,6 +303,18 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
 @pytest.mark.parametrize("name", ["unknown_members", "impostors", "connections", "giant_frames", "kafka_groups"])
 def test_attack_harms_neither_members_nor_other_clients(plain: Attacked, name: str) -> None:
     plain.attack(name)
+
+
+def test_ghosts_that_join_a_group_cost_no_member_of_another_its_lease(plain: Attacked) -> None:
+    """A user with all connections that one may have, each with as many joins as the coordinator reads at a time."""
+    with Beating(plain.group.address, plain.access) as members:
+        done = plain.attack("ghost_joins")
+    times_ms = sorted(members.times_ms)
+    print(f"{len(times_ms)} heartbeats, p99 {times_ms[int(0.99 * len(times_ms))]:.0f} ms")
+    assert members.failures == [], "no member was fenced, and none had to wait"
+    assert times_ms
+    assert done["joins"] > 0
+    assert not any("silent" in line for line in plain.coordinator.lines)
 
 
 def test_flood_of_created_groups_leaves_a_bounded_log(plain: Attacked) -> None:
