@@ -75,7 +75,7 @@ CLASSIC: tuple[Fault, ...] = (
           "if A.state is B: ...", model=True)),
     *at("connectgroup.group.classic.group_type:ClassicGroupType.traits", "coordinator/test_classic.py",
         C("a heartbeat completes the parked JoinGroup of its sender",
-          "F(group_id=A.group_id)", "F(group_id=A.group_id, sender=A.member_id)", nth=1)),
+          "F(group_id=A, member=B, beats=True, process=C)", "F(group_id=A, sender=B)")),
     *at("connectgroup.coordinator.decisions:Decisions.decide", "coordinator/test_classic.py",
         C("a member that joins without a member id is parked without a name",
           "if A.sender: ...")),

@@ -29,7 +29,7 @@ COORDINATOR: tuple[Fault, ...] = (
     *at("connectgroup.coordinator.shard:Shard._retry_one_by_one",
         "coordinator/test_durability.py coordinator/test_slow_and_rejected_appends.py",
         C("one invalid change fails the whole batch (KAFKA-19760)",
-          "await S.F([A])", "A.refuse(InvalidRequest('the batch was refused'))"),
+          "await S.F(iter([A]))", "A.refuse(InvalidRequest('the batch was refused'))"),
         C("parked heartbeats woken by a refused batch are never answered",
           "if A not in B: ...")),
     *at("connectgroup.coordinator.shard:Shard._step_down", "coordinator/test_durability.py",
