@@ -73,7 +73,7 @@ COORDINATOR: tuple[Fault, ...] = (
           "S.A.park(B, C)", "S.A.park(B, C)\nS.A.arm([B])", tests="coordinator/test_durability.py")),
     *at("connectgroup.coordinator.decisions:Decisions._add_timers", "coordinator/test_stale_timers.py",
         C("a timer that expired before the input that ended it still fires",
-          "for T in A: ...", simulator="S14", seed=64)),
+          "for T in A: ...")),
     *at("connectgroup.group.connect.group_type:ConnectGroupType.traits", "coordinator/test_serving.py",
         C("a heartbeat is parked for any requested time",
           "min(A, B)", "A")),
