@@ -348,6 +348,8 @@ class Coordinator:
         respond = partial(group_type.error_response, commit)
         response = await self.shard.intake.submit(commit, group_type.traits(commit, client), respond, client)
         assert isinstance(response, TxnOffsetCommitResponse)
+        if self.transactions is not None:
+            self.transactions.on_commit(commit.group_id)
         return response
 
     async def _before_fetch(self, group_ids: Iterable[str]) -> None:

@@ -25,8 +25,9 @@ logger = logging.getLogger(__name__)
 ASK_WAIT_S: Final = 2.0
 """Seconds that a request waits for the broker; without an outcome, the offsets stay pending."""
 
-AFTER_END_S: Final = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
-"""Seconds between attempts after a transaction was ended: the broker completes it after its response."""
+AFTER_END_S: Final = (0.05, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
+"""Seconds before each attempt after a transaction was ended: the broker completes it after its response, and one answer
+is about all transactions that have ended meanwhile."""
 
 CHECK_EVERY_S: Final = 10.0
 """Seconds between attempts without a reason: the broker aborts a transaction whose producer is gone."""
@@ -55,6 +56,8 @@ class Transactions:
         """``shard``: with the groups; ``broker``: is asked."""
         self._shard, self._broker = shard, broker
         self._asking: dict[str, asyncio.Task[bool]] = {}
+        self._committing: set[str] = set()  # groups with transactions that have not ended, as far as is known
+        self._settling: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
@@ -68,9 +71,14 @@ class Transactions:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    def on_commit(self, group_id: str) -> None:
+        """A transaction has committed offsets of a group."""
+        self._committing.add(group_id)
+
     def on_end(self) -> None:
         """A producer has ended a transaction: the pending offsets of some groups will be decided soon."""
-        for group_id in self._with_pending():
+        for group_id in self._committing - self._settling:
+            self._settling.add(group_id)
             self._spawn(self._settle_soon(group_id))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -99,10 +107,15 @@ class Transactions:
                 await self.settle(group_id)
 
     async def _settle_soon(self, group_id: str) -> None:
-        for pause_s in AFTER_END_S:
-            await asyncio.sleep(pause_s)
-            if self._pending(group_id) is None or await self._ask_once(group_id):
-                return
+        try:
+            for pause_s in AFTER_END_S:
+                await asyncio.sleep(pause_s)
+                self._committing.discard(group_id)  # what is committed from here on needs another question
+                if self._pending(group_id) is None or await self._ask_once(group_id):
+                    return
+                self._committing.add(group_id)
+        finally:
+            self._settling.discard(group_id)
 
     def _ask_once(self, group_id: str) -> asyncio.Task[bool]:
         if group_id not in self._asking:
