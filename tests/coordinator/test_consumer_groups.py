@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -62,6 +62,8 @@ from connectgroup.protocol.messages.offsets import (
     PartitionCommit,
     TopicCommit,
 )
+from connectgroup.protocol.records.consumer import TopicMetadata
+from connectgroup.topics.base import Topics
 from connectgroup.topics.static import StaticTopics, topic_id
 from connectgroup.transport.tcp_client import TcpClient
 from connectgroup.transport.tcp_server import TcpServer
@@ -431,3 +433,62 @@ async def test_second_consumer_with_a_group_instance_id_gets_an_error_and_is_log
         "group g: two consumers have the same group.instance.id: InstanceId: 'one' is in use: member a has not left; "
         "give each its own"
     )
+
+
+class UnwatchedTopics(StaticTopics):
+    """A topic source that sees a change only when it is asked to read: the next read has not been due yet.
+
+    Attributes:
+        found: what a read finds.
+        reads: the number of reads.
+    """
+
+    def __init__(self, partitions: dict[str, int]) -> None:
+        super().__init__(partitions)
+        self.found: Topics = {}
+        self.reads = 0
+        self._told: Callable[[Topics], None] = lambda topics: None
+
+    async def start(self, on_change: Callable[[Topics], None]) -> None:
+        self._told = on_change
+        await super().start(on_change)
+
+    async def refresh(self) -> None:
+        self.reads += 1
+        await asyncio.sleep(0.1)
+        self._told(self.found)
+
+
+def topic(name: str, incarnation: int, partitions: int = 1) -> dict[str, TopicMetadata]:
+    return {name: TopicMetadata(topic_id=f"{incarnation:032x}", topic_name=name, num_partitions=partitions)}
+
+
+async def test_fetch_of_offsets_sees_that_a_topic_was_created_again_a_moment_ago() -> None:
+    source = UnwatchedTopics({"foo": 1})
+    async with serving(source) as coordinator:
+        await coordinator.handle(COMMIT, client_host="h")
+        assert source.reads == 0, "a commit to a known partition waits for nothing"
+        source.found = topic("foo", 2)
+        found = await asyncio.gather(*(offsets_of(coordinator) for _ in range(5)))
+        assert (found, source.reads) == ([{}] * 5, 1), "requests share a read"
+
+
+async def test_commit_to_a_topic_that_was_created_a_moment_ago_is_accepted() -> None:
+    source = UnwatchedTopics({})
+    async with serving(source) as coordinator:
+        source.found = topic("foo", 1)
+        committed: Any = await coordinator.handle(COMMIT, client_host="h")
+        assert committed.topics[0].partitions[0].error_code == 0
+        assert await offsets_of(coordinator) == {0: 7}
+
+
+async def test_offsets_are_fetched_and_committed_without_the_broker() -> None:
+    """Groups are served without it; the topics are those of the last read."""
+
+    class Unreachable(UnwatchedTopics):
+        async def refresh(self) -> None:
+            await asyncio.sleep(1_000)
+
+    async with serving(Unreachable({"foo": 1})) as coordinator:
+        await coordinator.handle(COMMIT, client_host="h")
+        assert await offsets_of(coordinator) == {0: 7}
