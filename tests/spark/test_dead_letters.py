@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import sqlite3
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from connectgroup.connectors.pipeline import PipelineConnector
@@ -145,6 +147,33 @@ def test_text_of_a_transform_that_is_not_utf8_is_a_dead_letter_or_an_error(table
         assert connection.execute("SELECT a, b FROM t ORDER BY a").fetchall() == [(1, "hi"), (3, "hi")]
         ((stage, record),) = connection.execute("SELECT stage, record FROM dead").fetchall()
     assert (stage, json.loads(record)) == ("sink", {"a": 2, "b": "\\xff"})
+
+
+@pytest.mark.parametrize("source", ["parquet", "sqlite"])
+def test_rows_of_parquet_and_tables_that_do_not_fit_are_dead_letters(table: Bench, source: str) -> None:
+    if source == "parquet":
+        pq.write_table(pa.table({"a": pa.array([1, 2**40, 3])}), table.input / "x.parquet")
+        settings: dict[str, Any] = {
+            "source": "parquet",
+            "source_path": str(table.input),
+            "source_schema": "a INT",
+        }
+        place = f"{table.input / 'x.parquet'}, row 2"
+    else:
+        with sqlite3.connect(table.input / "d") as connection:
+            connection.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, a INT)")
+            connection.execute("INSERT INTO t VALUES (1, 1), (2, 'two'), (3, 3)")
+        settings = {"source": "sqlite", "source_path": str(table.input / "d"), "source_table": "t"}
+        settings |= {"source_incrementing_column": "id"}
+        place = f"table t of {table.input / 'd'} by id, row id 2"
+    run = table.start(1, errors_tolerance="all", errors_deadletterqueue_name="dead", **settings)
+    run.wait(lambda: sum(run.rows) == 2)
+    run.task.stop()
+    again = table.start(2, errors_tolerance="all", errors_deadletterqueue_name="dead", **settings)
+    again.wait(lambda: bool(again.polls))
+    with sqlite3.connect(table.output) as connection:
+        assert connection.execute("SELECT a FROM t ORDER BY a").fetchall() == [(1,), (3,)]
+        assert connection.execute("SELECT stage, place FROM dead").fetchall() == [("source", place)]
 
 
 def test_logged_dead_letters_are_limited_and_contain_the_record_on_request(caplog: pytest.LogCaptureFixture) -> None:

@@ -226,3 +226,13 @@ def test_file_of_another_kind_says_so(tmp_path: Path, data: bytes, message: str,
     for more in ({}, {"schema": "a INT"}):
         with pytest.raises(SourceError, match=rf"a, line 1 \(byte 0\): {message}"):
             Reader(tmp_path, format=form, **({} if form == "text" else more)).read()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("drift", ["ignore", "evolve"])
+def test_column_whose_name_has_another_case_is_an_error(tmp_path: Path, drift: str) -> None:
+    write(tmp_path / "a.csv", "ID,b\n1,2\n")
+    with pytest.raises(BadLine, match=r"a\.csv, line 1 \(byte 0\): column 'ID'; allowed: id, in this case"):
+        Reader(tmp_path, schema="id INT, b INT", schema_drift=drift).read()
+    write(tmp_path / "a.csv", "ID,id,b\n1,3,2\n")
+    if drift == "ignore":
+        assert Reader(tmp_path, schema="id INT, b INT", schema_drift=drift).read() == ([[3, 2]], [])

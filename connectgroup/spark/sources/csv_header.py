@@ -61,7 +61,12 @@ def check_header(path: Path, names: Sequence[str], columns: Columns, dialect: Di
         new = printable(", ".join(name for name in names if name.lower() not in known))
         if new:
             raise SourceError(f"{path}: has the new columns {new}; allowed: the task starts again and adds them")
-    if not dialect.ignores_others:
+    if dialect.ignores_others:
+        missing = {name.lower(): name for name in set(wanted) - set(names)}
+        for name in names:
+            if name.lower() in missing:
+                raise _bad(path, f"column {printable(name)!r}", f"{printable(missing[name.lower()])}, in this case")
+    else:
         if list(names) != wanted:
             found, allowed = printable(dialect.delimiter.join(names)), printable(dialect.delimiter.join(wanted))
             hint = f"{_TRAILING}source.schema.drift=ignore" if list(names) == [*wanted, ""] else ""

@@ -122,7 +122,7 @@ def check_columns(path: Path, found: pa.Schema, columns: Columns, *, others: Dri
     missing = [name for name in wanted if name not in found.names]
     known = {name.lower(): name for name in wanted}
     for name in new:
-        if others == "evolve" and name.lower() in known:
+        if others != "error" and name.lower() in known and known[name.lower()] in missing:
             raise Misfit(
                 f"{path}: column {printable(name)} differs from {printable(known[name.lower()])} only in case;"
                 f" allowed: the columns {names}, and others"
