@@ -6,7 +6,7 @@ import asyncio
 import random
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import pytest
 from connectgroup.connector import TaskContext
 from connectgroup.dataplane.errors import Fenced, OffsetConflict, SinkError
 from connectgroup.dataplane.fences import Transaction
-from connectgroup.dataplane.offset_store import OffsetStore
+from connectgroup.dataplane.offset_store import OffsetStore, SqliteTransaction
 from connectgroup.dataplane.ownership import Owner, Range
 from connectgroup.protocol.units import Unit
 from connectgroup.spark.sources.catalog import is_slice_of
@@ -88,7 +88,7 @@ class LosesResponses(OffsetStore):
     lost: str = ""
 
     @contextmanager
-    def _transaction(self) -> Iterator[Transaction]:
+    def _transaction(self) -> Iterator[SqliteTransaction]:
         with super()._transaction() as connection:
             yield connection
             if self.lost == "before the commit":
@@ -282,24 +282,22 @@ class Interrupted(OffsetStore):
     between: Callable[[], None] | None = None
 
     @contextmanager
-    def _transaction(self) -> Iterator[Transaction]:
+    def _transaction(self) -> Iterator[SqliteTransaction]:
         with super()._transaction() as transaction:
             yield Watched(transaction, self.between) if self.between is not None else transaction
 
 
-class Watched(Transaction):
+class Watched(SqliteTransaction):
     """A transaction that calls a function before it reads positions."""
 
-    def __init__(self, transaction: Transaction, before: Callable[[], None]) -> None:
-        self._transaction, self._before, self.where = transaction, before, transaction.where
+    def __init__(self, transaction: SqliteTransaction, before: Callable[[], None]) -> None:
+        super().__init__(transaction._connection, Path(transaction.where))
+        self._before = before
 
     def execute(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
         if statement.startswith("SELECT position"):
             self._before()
-        return self._transaction.execute(statement, *values)
-
-    def execute_many(self, statement: str, rows: Iterable[Sequence[object]]) -> None:
-        self._transaction.execute_many(statement, rows)
+        return super().execute(statement, *values)
 
 
 def test_fences_and_positions_are_read_in_one_transaction(open_store: Callable[..., OffsetStore]) -> None:

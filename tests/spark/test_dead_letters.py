@@ -136,7 +136,9 @@ def test_pipeline_puts_bad_lines_and_failed_transforms_aside(table: Bench, caplo
 @pytest.mark.parametrize("is_tolerant", [True, False])
 def test_text_of_a_transform_that_is_not_utf8_is_a_dead_letter_or_an_error(table: Bench, is_tolerant: bool) -> None:
     (table.input / "one.csv").write_text("a,b\n1,6869\n2,ff\n3,6869\n")
-    tolerance = {"errors_tolerance": "all", "errors_deadletterqueue_name": "dead"} if is_tolerant else {}
+    tolerance: dict[str, Any] = (
+        {"errors_tolerance": "all", "errors_deadletterqueue_name": "dead"} if is_tolerant else {}
+    )
     query = "SELECT a, cast(unhex(b) AS STRING) AS b FROM batch"
     run = table.start(1, transforms="q", transforms_q_type="sql", transforms_q_query=query, **tolerance)
     if not is_tolerant:
