@@ -91,6 +91,9 @@ class ReturnToDelayedUnits(Invariant):
             return
         if durable.epoch != durable.target_epoch or len(batch.joined) != 1 or batch.left or batch.connectors:
             return
+        delayed = {unit for delay in durable.delays.values() for unit in delayed_units(durable, delay)}
+        if durable.runnable.keys() - delayed.union(*(target.units for target in durable.targets.values())):
+            return  # the last member left with units that are not delayed for it: an assignor has to assign those
         for delay in durable.delays.values():
             if delay.member_id == "" or delay.epoch != durable.epoch:
                 continue

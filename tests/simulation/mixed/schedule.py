@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from random import Random
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from connectgroup.group.classic.state import ClassicGroup
 from connectgroup.group.consumer.state import ConsumerGroup
 from connectgroup.protocol.records.classic import ClassicState
+from connectgroup.protocol.units import Partitions, TopicPartition
+from connectgroup.topics.static import topic_id
+from connectgroup.wire.embedded import decode_assignment
 
 from .. import worker_faults
 from ..faults import KINDS, Kind
@@ -72,6 +77,15 @@ def draw_migration(protocol: str) -> Any:
         return {"protocol": protocol, "roll": worker_faults.draw_roll(schedule)}
 
     return draw
+
+
+def _assigned(group: ClassicGroup | ConsumerGroup, member_id: str, topics: Iterable[str]) -> Partitions:
+    """The assignment of a member of a stable group, by its records."""
+    if isinstance(group, ConsumerGroup):
+        names = {topic_id(name): name for name in topics}
+        assigned = group.current(member_id).assigned
+        return frozenset(TopicPartition(names[partition.topic], partition.partition) for partition in assigned)
+    return decode_assignment(group.members[member_id].assignment).partitions
 
 
 class MixedSchedule(FaultSchedule):
@@ -144,6 +158,11 @@ class MixedSchedule(FaultSchedule):
                 return f"the group is {group.state_name}: {sorted(group.behind)} behind, {group.computation}"
         elif group.state is not ClassicState.STABLE:
             return f"the group is {group.state.name}"
+        for node in living:
+            # A response with another assignment may be on its way, or its revocation in progress: the group of a
+            # cooperative member that has to revoke is Stable until that member joins again.
+            if odd := node.consumer.assignment() ^ _assigned(group, node.member_id, cluster.topics):
+                return f"{node.name} has not applied its assignment: {sorted(map(str, odd))[:3]}"
         owned = [partition for node in living for partition in node.consumer.assignment()]
         if sorted(owned) != sorted(cluster.partitions):
             missing = cluster.partitions.difference(owned)
