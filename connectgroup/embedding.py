@@ -26,19 +26,28 @@ from .group.connect.settings import GroupSettings
 from .listener import WorkerRebalanceListener
 from .log.memory import MemoryLog
 from .member.settings import MemberSettings
-from .own_plugins import ConfigOrTasks, check_connector, class_loader, make_assignor, without_class
+from .own_plugins import (
+    Assignors,
+    ConfigOrTasks,
+    OneWorkersAssignors,
+    check_by_worker,
+    check_connector,
+    class_loader,
+    make_assignor,
+    of_worker,
+    without_class,
+)
 from .protocol.messages.describe import DescribedGroup
 from .transport.local import LocalClient
 from .worker.loop import Worker
 from .worker.runner import Runner, TaskRunner
 from .worker.runner_settings import RunnerSettings
 
-Assignors = Sequence[str | type[ConnectAssignor] | ConnectAssignor]
-"""Entry-point names, classes (one object per worker), or objects (one for all workers)."""
-
 MAX_WORKERS = 1_000
 """Workers that ``worker_group`` starts; the coordinator's default limit is the same."""
 
+
+ASSIGNORS: Final = "a list of names, ConnectAssignor classes or objects"
 
 WORKERS: Final = f"a whole number from 0 to {MAX_WORKERS}, or a list of names, each once"
 
@@ -64,7 +73,7 @@ class EmbeddedGroup:
         self.group_id, self.coordinator = group_id, coordinator
         self.admin = Admin.local(coordinator)
         self.workers: dict[str, Worker] = {}
-        self._assignors, self._scratch, self._load_class = tuple(assignors), scratch, class_loader(classes)
+        self._assignors, self._scratch, self._load_class = assignors, scratch, class_loader(classes)
         self._lives: dict[str, AsyncExitStack] = {}
         self._task_runners: set[str] = set()
 
@@ -73,7 +82,7 @@ class EmbeddedGroup:
         name: str,
         *,
         traits: WorkerTraits = NO_TRAITS,
-        assignors: Assignors | None = None,
+        assignors: OneWorkersAssignors | None = None,
         listeners: Sequence[WorkerRebalanceListener] = (),
         runner: Runner | None = None,
     ) -> Worker:
@@ -81,7 +90,7 @@ class EmbeddedGroup:
 
         Args:
             traits: its labels, rack, capacity and host, for assignors.
-            assignors: its own, as of ``worker_group``; ``None``: those of the group. An assignor that is introduced, or
+            assignors: its own, a list; ``None``: what the group's ``assignors`` say. An assignor that is introduced, or
                 replaced by another version, is added worker by worker.
             runner: runs its units. ``None``: a ``TaskRunner``, which runs the connector classes that the configurations
                 name (``connector.class``): installed ones, and those that ``worker_group`` was given.
@@ -97,7 +106,7 @@ class EmbeddedGroup:
             Worker.running(
                 MemberSettings(group_id=self.group_id, member_id=name, traits=traits),
                 lambda: LocalClient(self.coordinator, client_id=name),
-                assignors=_make_assignors(self._assignors if assignors is None else assignors),
+                assignors=_make_assignors(self._assignors if assignors is None else assignors, name),
                 listeners=listeners,
                 runner=runner,
             )
@@ -159,7 +168,9 @@ async def worker_group(
         workers: their number (``worker-1``, ``worker-2``, ...), or their names.
         connectors: by name: a number of idle tasks, or a configuration. ``connector.class`` is the name of an installed
             class, or a class; numbers and booleans become text.
-        assignors: entry-point names, classes or objects, in order of preference; empty: the coordinator assigns.
+        assignors: of each worker: entry-point names, classes or objects, in order of preference; empty: the coordinator
+            assigns. One list for all workers, lists by the worker's name (``{"worker-1": ["balanced"]}``), or a
+            function of the name that returns one.
         listeners: a function that returns the listeners of a worker, called with the worker's name:
             ``lambda worker: [Recorder(worker)]``. Not a list: each worker has listeners of its own.
         settings: timeouts and limits of the group.
@@ -180,7 +191,8 @@ async def worker_group(
     if settings is not None:
         check_object("settings", settings, GroupSettings, "GroupSettings(...), of the group")
     check_call("listeners", listeners, ("worker",), "a function of the worker's name: lambda worker: [listener]")
-    _make_assignors(assignors)  # an error precedes the start
+    check_by_worker("assignors", assignors, ASSIGNORS)
+    made = {name: _make_assignors(assignors, name) for name in names}  # an error precedes the start
     async with AsyncExitStack() as stack:
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="connectgroup-"))
         coordinator = Coordinator(MemoryLog(), settings or GroupSettings())
@@ -192,7 +204,7 @@ async def worker_group(
             await group.admin.put_connector(group_id, name, config)
         stack.push_async_callback(_stop_workers, group)
         for name in names:
-            await group.add_worker(name, listeners=listeners(name))
+            await group.add_worker(name, assignors=made[name], listeners=listeners(name))
         yield group
 
 
@@ -215,11 +227,9 @@ def worker_names(workers: object, allowed: str = WORKERS) -> list[str]:
     return names
 
 
-def _make_assignors(assignors: Assignors) -> list[ConnectAssignor]:
+def _make_assignors(assignors: Assignors, worker: str) -> list[ConnectAssignor]:
     """The assignors of one worker."""
-    if isinstance(assignors, str) or not isinstance(assignors, Sequence):
-        raise ConfigError("assignors", assignors, "a list of names, ConnectAssignor classes or objects")
-    return [make_assignor(each) for each in assignors]
+    return [make_assignor(each) for each in of_worker("assignors", assignors, worker, ASSIGNORS)]
 
 
 async def _stop_workers(group: EmbeddedGroup) -> None:

@@ -6,7 +6,7 @@ An error is raised where the plug-ins are passed: it names the argument and what
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from .assign.api import ConnectAssignor
@@ -22,6 +22,58 @@ CLASS: Final = "connector.class"
 
 ConfigOrTasks = int | Mapping[str, Any]
 """A connector: a number of idle tasks, or a configuration, in which ``connector.class`` may be a class."""
+
+
+OneWorkersAssignors = Sequence[str | Callable[[], ConnectAssignor] | ConnectAssignor]
+"""Entry-point names, classes (one object per worker), or objects (one for all workers), in order of preference."""
+
+Assignors = OneWorkersAssignors | Mapping[str, OneWorkersAssignors] | Callable[[str], OneWorkersAssignors]
+"""The assignors of every worker; or of each worker, by its name, or as a function of its name."""
+
+OneWorkersListeners = Sequence[str | Callable[[], WorkerRebalanceListener] | WorkerRebalanceListener]
+"""As ``OneWorkersAssignors``, for rebalance listeners."""
+
+BY_WORKER: Final = ', or a mapping or function of the worker\'s name: {"worker-1": [...]}, lambda worker: [...]'
+
+
+def check_by_worker(field: str, plugins: object, words: str) -> None:
+    """Check that plug-ins are a list, lists by the name of the worker, or a function of the worker's name.
+
+    Args:
+        words: what is allowed as the plug-ins of one worker.
+
+    Raises:
+        ConfigError: they are not.
+    """
+    allowed = words + BY_WORKER
+    if isinstance(plugins, Sequence | Mapping) and not isinstance(plugins, str):
+        return
+    if isinstance(plugins, type) or not callable(plugins):
+        raise ConfigError(field, kind_of(plugins), allowed)
+    check_call(field, plugins, ("worker",), allowed)
+
+
+def of_worker(
+    field: str,
+    plugins: Sequence[T] | Mapping[str, Sequence[T]] | Callable[[str], Sequence[T]],
+    worker: str,
+    words: str,
+) -> Sequence[T]:
+    """The plug-ins of one worker; see ``check_by_worker``.
+
+    Raises:
+        ConfigError: a mapping has none for this worker, or what is given for it is no list.
+    """
+    if isinstance(plugins, Mapping):
+        if worker not in plugins:
+            named = f"a list for every worker; listed: {', '.join(map(str, plugins)) or 'none'}"
+            raise ConfigError(field, f"nothing for {worker}", named)
+        found: object = plugins[worker]
+    else:
+        found = plugins(worker) if callable(plugins) else plugins
+    if isinstance(found, str) or not isinstance(found, Sequence):
+        raise ConfigError(f"{field} of {worker}", kind_of(found), words)
+    return found
 
 
 def make_assignor(assignor: object) -> ConnectAssignor:

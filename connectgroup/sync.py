@@ -25,11 +25,11 @@ from . import embedding
 from .assign.api import ConnectAssignor
 from .assign.placement import NO_TRAITS, WorkerTraits
 from .client.admin import Admin as AsyncAdmin
-from .embedding import Assignors, EmbeddedGroup
+from .embedding import EmbeddedGroup
 from .group.connect.settings import GroupSettings
 from .listener import WorkerRebalanceListener
 from .member.settings import MemberSettings
-from .own_plugins import ConfigOrTasks
+from .own_plugins import Assignors, ConfigOrTasks, OneWorkersAssignors
 from .protocol.messages.describe import DescribedGroup
 from .transport.base import Client
 from .worker.arguments import check_settings
@@ -158,13 +158,14 @@ class Group:
         name: str,
         *,
         traits: WorkerTraits = NO_TRAITS,
+        assignors: OneWorkersAssignors | None = None,
         listeners: Sequence[WorkerRebalanceListener] = (),
         runner: Runner | None = None,
     ) -> None:
         """Start a worker; see ``EmbeddedGroup.add_worker``."""
 
         async def add() -> None:
-            await self._group.add_worker(name, traits=traits, listeners=listeners, runner=runner)
+            await self._group.add_worker(name, traits=traits, assignors=assignors, listeners=listeners, runner=runner)
 
         self._loop.call(add())
 

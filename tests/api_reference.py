@@ -41,7 +41,7 @@ _SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Each section and the packages whose public names it has."""
 
-_MAX_ALIAS: Final = 200
+_MAX_ALIAS: Final = 320
 """Characters of an alias that is replaced by what it stands for: not the unions of all requests and of all records."""
 
 _EMPTY: Final = inspect.Parameter.empty

@@ -7,53 +7,27 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from typing import Final
 
-from ..assign.api import ConnectAssignor
-from ..checks import check_call, kind_of, setting_text
+from ..checks import setting_text
 from ..connector import Config, Connector, Task, TaskContext
-from ..errors import ConfigError
 from ..listener import WorkerRebalanceListener
 from ..member.actions import Grant
-from ..own_plugins import ConfigOrTasks, class_loader, make_listener, without_class
+from ..own_plugins import ConfigOrTasks, OneWorkersListeners, class_loader, make_listener, without_class
 from ..protocol.units import Unit, Units
 from ..worker.arguments import check_plugins
 from ..worker.runner import Runner
 from .history import History
 from .virtual_time import Node
 
-Assignors = Sequence[str | Callable[[], ConnectAssignor] | ConnectAssignor]
-"""Entry-point names, classes (one instance per worker), or instances (one for all workers)."""
+Listeners = OneWorkersListeners | Mapping[str, OneWorkersListeners] | Callable[[str], OneWorkersListeners]
+"""The listeners of every worker; or of each worker, by its name, or as a function of its name."""
 
-OneWorkersListeners = Sequence[str | Callable[[], WorkerRebalanceListener] | WorkerRebalanceListener]
-"""As ``Assignors``, for rebalance listeners."""
-
-Listeners = OneWorkersListeners | Callable[[str], OneWorkersListeners]
-"""The listeners of each worker, or a function of the worker's name that returns them."""
+PLUGINS: Final = "a list of names, classes or instances"
+"""What the plug-ins of one worker may be."""
 
 MAX_END_S = 5.0
 """Seconds of real time that the stops of a killed worker's tasks may take together at the end of a test."""
-
-LISTENERS = "a list of names, classes or instances, or a function of the worker's name: lambda worker: [listener]"
-
-
-def check_listeners(listeners: object) -> None:
-    """Check that listeners are a list or a function.
-
-    Raises:
-        ConfigError: they are not.
-    """
-    if isinstance(listeners, str | type) or not (isinstance(listeners, Sequence) or callable(listeners)):
-        raise ConfigError("listeners", kind_of(listeners), LISTENERS)
-    if callable(listeners):
-        check_call("listeners", listeners, ("worker",), LISTENERS)
-
-
-def listeners_of(listeners: Listeners, worker: str) -> OneWorkersListeners:
-    """The listeners of one worker."""
-    found = listeners(worker) if callable(listeners) else listeners
-    if isinstance(found, str) or not isinstance(found, Sequence):
-        raise ConfigError(f"listeners of {worker}", kind_of(found), "a list of names, classes or instances")
-    return found
 
 
 def make_listeners(specs: OneWorkersListeners) -> list[WorkerRebalanceListener]:

@@ -16,8 +16,8 @@ import pytest
 
 if TYPE_CHECKING:
     from ..group.connect.settings import GroupSettings
-    from ..own_plugins import ConfigOrTasks
-    from .plugins import Assignors, Listeners
+    from ..own_plugins import Assignors, ConfigOrTasks
+    from .plugins import Listeners
     from .spans import Spans
     from .worker_group import WorkerGroup, Workers
 
@@ -199,9 +199,9 @@ class StartGroup:
                 (``{"a": WorkerTraits(labels=(("gpu", "true"),))}``), for assignors that read labels, rack or capacity.
             connectors: by name: a number of idle tasks, or a configuration. ``connector.class`` may be a class.
             assignors: of each worker, in order of preference: entry-point names, classes or instances. Empty: the
-                coordinator assigns.
-            listeners: of each worker, likewise; or a function of the worker's name that returns them:
-                ``lambda worker: [Recorder(worker)]``.
+                coordinator assigns. One list for all workers, lists by the worker's name
+                (``{"worker-1": [Mine], "worker-2": ["balanced"]}``), or a function of the name that returns one.
+            listeners: of each worker, likewise: ``lambda worker: [Recorder(worker)]``.
             settings: of the group; the default session timeout is 10 s, the heartbeat interval 3 s.
             real: processes, SQLite, TCP and real time. Plug-ins must be names, or classes at the top level of a file.
 

@@ -25,7 +25,6 @@ from ..assign.placement import WorkerTraits
 from ..client.admin import Admin
 from ..transport.credentials import FILE_NAME, VARIABLE
 from ..transport.tcp_client import TcpClient
-from .plugins import listeners_of
 from .tcp_proxy import TcpProxy
 from .worker_group import COORDINATOR, GroupPlan, WorkerGroup
 from .worker_process import reference
@@ -57,9 +56,8 @@ class RealGroup(WorkerGroup):
         self._root = Path(self._folder.name)
         self._journal, self._read_bytes = self._root / "journal", 0
         self._journal.touch()
-        self._assignors = [reference(plugin) for plugin in plan.assignors]
         for name in plan.names:  # an error precedes the start
-            self._listeners(name)
+            self._plugins(name)
         self._classes: dict[str, Any] = {}
         self._workers: dict[str, _Worker] = {}
         self._coordinator: subprocess.Popen[bytes] | None = None
@@ -164,8 +162,7 @@ class RealGroup(WorkerGroup):
         proxy = TcpProxy("127.0.0.1", self._port)
         self._call(proxy.start())
         settings = {
-            "assignors": self._assignors,
-            "listeners": self._listeners(name),
+            **self._plugins(name),
             "name": name,
             "traits": asdict(traits),
             "group": self.plan.group_id,
@@ -187,8 +184,9 @@ class RealGroup(WorkerGroup):
         self._alive[name] = True
         self.history.note(f"{name} starts")
 
-    def _listeners(self, name: str) -> list[Any]:
-        return [reference(plugin) for plugin in listeners_of(self.plan.listeners, name)]
+    def _plugins(self, name: str) -> dict[str, list[Any]]:
+        assignors = [reference(plugin) for plugin in self._assignors_of(name)]
+        return {"assignors": assignors, "listeners": [reference(plugin) for plugin in self._listeners_of(name)]}
 
     def stop(self, name: str) -> None:
         self.resume(name)

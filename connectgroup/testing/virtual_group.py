@@ -38,7 +38,6 @@ from .plugins import (
     end_tasks,
     guarded_classes,
     guarded_listener,
-    listeners_of,
     make_listeners,
 )
 from .virtual_time import Node, VirtualLoop, virtual_sleep
@@ -215,13 +214,12 @@ class VirtualGroup(WorkerGroup):
 
     def _make(self, name: str, node: Node, traits: WorkerTraits) -> _Member:
         links = [self._network.link(name), self._network.link(name)]
-        listeners = listeners_of(self.plan.listeners, name)
         self._sequence += 1_000_000_000
         worker = Worker(
             MemberSettings(group_id=self.plan.group_id, member_id=name, traits=traits),
             Connections(heartbeats=links[0], control=links[1]),
-            assignors=[make_assignor(each) for each in self.plan.assignors],
-            listeners=[guarded_listener(listener, node) for listener in make_listeners(listeners)],
+            assignors=[make_assignor(each) for each in self._assignors_of(name)],
+            listeners=[guarded_listener(listener, node) for listener in make_listeners(self._listeners_of(name))],
             times=WorkerSettings(first_sequence=self._sequence, process_id=self._sequence),
         )
         recorder = RecordingRunner(name, self.history, node)

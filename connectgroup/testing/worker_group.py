@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, ClassVar, Final, TypeVar
 
+from ..assign.api import ConnectAssignor
 from ..assign.placement import WorkerTraits
 from ..checks import check_name, check_object, kind_of
 from ..client.admin import Admin
@@ -26,13 +27,21 @@ from ..client.conditions import MAX_NAMES, shown
 from ..embedding import WORKERS, worker_names
 from ..errors import ConfigError, GroupError, GroupIdNotFound, TransportError
 from ..group.connect.settings import GroupSettings
-from ..own_plugins import ConfigOrTasks, check_connector
+from ..own_plugins import (
+    Assignors,
+    ConfigOrTasks,
+    OneWorkersAssignors,
+    OneWorkersListeners,
+    check_by_worker,
+    check_connector,
+    of_worker,
+)
 from ..protocol.messages.common import units_of
-from ..protocol.messages.describe import DescribedGroup
+from ..protocol.messages.describe import DescribedGroup, Rebalance
 from ..protocol.units import Unit, show
 from .faults import Fault
 from .history import History
-from .plugins import Assignors, Listeners, check_listeners, configuration
+from .plugins import PLUGINS, Listeners, configuration
 
 T = TypeVar("T")
 
@@ -73,14 +82,21 @@ class GroupPlan:
         for name, spec in self.connectors.items():
             check_connector(f"connectors: {name}", spec)
         check_object("settings", self.settings, GroupSettings, "GroupSettings(...), of the group")
-        if isinstance(self.assignors, str) or not isinstance(self.assignors, Sequence):
-            raise ConfigError("assignors", kind_of(self.assignors), "a list of names, classes or instances")
-        check_listeners(self.listeners)
+        check_by_worker("assignors", self.assignors, PLUGINS)
+        check_by_worker("listeners", self.listeners, PLUGINS)
+        for plugins in (self.assignors, self.listeners):
+            if isinstance(plugins, Mapping):  # an error precedes the start
+                for worker in self.names:
+                    of_worker("assignors" if plugins is self.assignors else "listeners", plugins, worker, PLUGINS)
 
     @property
     def names(self) -> list[str]:
         """The names of the first workers."""
         return worker_names(self.workers)
+
+
+def _last_computed(group: DescribedGroup) -> Rebalance | None:
+    return next((each for each in reversed(group.rebalances) if each.computed_by), None)
 
 
 class WorkerGroup(ABC):
@@ -102,6 +118,7 @@ class WorkerGroup(ABC):
         self.random = Random(f"test {seed}")
         self.history = History(lambda: self.now)
         self._traits = dict(plan.workers) if isinstance(plan.workers, Mapping) else {}
+        self._own_assignors: dict[str, OneWorkersAssignors] = {}  # by name: given to ``add_worker``
         self._alive: dict[str, bool] = {}  # name to whether it can reach the coordinator
         self._configs: dict[str, dict[str, str]] = {}
         self._absence = ""  # why ``describe`` returned nothing
@@ -219,6 +236,38 @@ class WorkerGroup(ABC):
         """Assert that no unit ever ran on two workers at the same time. The fixture does it at the end of each test."""
         self.history.assert_one_owner()
 
+    def assert_computed_by(
+        self, assignor: str | type[ConnectAssignor] | ConnectAssignor, *, worker: str | None = None
+    ) -> None:
+        """Assert that this assignor computed the target assignment of the last rebalance that has ended, on a worker.
+
+        Without it, a test passes although the group uses another assignor: not all workers list this one, or it fails
+        and the coordinator assigns.
+
+        Args:
+            assignor: its name, class or instance.
+            worker: the worker that computed; by default any. ``"coordinator"``: the coordinator, with its own.
+
+        Raises:
+            AssertionError: another has computed it, or none; the message tells the group's story.
+            ConfigError: the assignor has no name, or no worker of this name was ever started.
+        """
+        name = assignor if isinstance(assignor, str) else getattr(assignor, "name", None)
+        if not isinstance(name, str) or not name:
+            raise ConfigError("assignor", kind_of(assignor), "the name, class or instance of an assignor")
+        if worker is not None:
+            self._check_worker(worker, (*self._known, COORDINATOR))
+        group = self.describe()
+        last = None if group is None else _last_computed(group)
+        found = "no target assignment has been computed"
+        if last is not None:
+            is_right_worker = last.computed_by != COORDINATOR if worker is None else last.computed_by == worker
+            if last.assignor == name and is_right_worker:
+                return
+            done = f"the target assignment of epoch {last.epoch} was computed by {last.computed_by}"
+            found = f"{done}, assignor {last.assignor}"
+        raise AssertionError(f"expected: by {worker or 'a worker'}, assignor {name}; {found}\n{self.story()}")
+
     def story(self) -> str:
         """The state of the group and the last events, for a failure report."""
         group = self.describe()
@@ -237,9 +286,8 @@ class WorkerGroup(ABC):
     def _computations(self, group: DescribedGroup) -> Iterator[str]:
         """Who computed the target assignment (the coordinator does after failures of the members' assignors), what
         the assignor says, and which units are delayed."""
-        computed = [rebalance for rebalance in group.rebalances if rebalance.computed_by]
-        if computed:
-            last = computed[-1]
+        last = _last_computed(group)
+        if last is not None:
             yield f"target assignment of epoch {last.epoch}: computed by {last.computed_by}, assignor {last.assignor}"
         if group.assignor_error:
             yield f"the assignor says: {group.assignor_error}"
@@ -250,16 +298,28 @@ class WorkerGroup(ABC):
     # ----------------------------------------------------------------------------------------------
     # Changes
 
-    def add_worker(self, name: str | None = None, *, traits: WorkerTraits | None = None) -> str:
+    def add_worker(
+        self,
+        name: str | None = None,
+        *,
+        traits: WorkerTraits | None = None,
+        assignors: OneWorkersAssignors | None = None,
+    ) -> str:
         """Start one more worker.
 
         Args:
             name: by default the next of ``worker-1``, ``worker-2``, ...
             traits: its labels, rack, capacity and host, for assignors; by default those of the last worker of this
                 name.
+            assignors: in order of preference; by default those of the last worker of this name, or what
+                ``worker_group`` was given. To introduce an assignor or another version of it worker by worker:
+                ``stop`` a worker, then add it again under its name with the new list.
 
         Returns:
             The worker's name.
+
+        Raises:
+            ConfigError: a worker of this name runs, or an argument cannot be used.
         """
         name = name or self._next_name()
         if traits is not None:
@@ -267,6 +327,8 @@ class WorkerGroup(ABC):
         check_name("worker", name)
         if name in self._alive:
             raise ConfigError("worker", name, f"a name that no running worker has: {', '.join(self._alive)}")
+        if assignors is not None:
+            self._own_assignors[name] = of_worker("assignors", assignors, name, PLUGINS)
         self._start_worker(name, self._traits.get(name, WorkerTraits()))
         self._known[name] = None
         return name
@@ -352,6 +414,13 @@ class WorkerGroup(ABC):
 
     @abstractmethod
     def _kill_coordinator(self) -> None: ...
+
+    def _assignors_of(self, name: str) -> OneWorkersAssignors:
+        own = self._own_assignors.get(name)
+        return of_worker("assignors", self.plan.assignors, name, PLUGINS) if own is None else own
+
+    def _listeners_of(self, name: str) -> OneWorkersListeners:
+        return of_worker("listeners", self.plan.listeners, name, PLUGINS)
 
     def _check_worker(self, name: str, allowed: Iterable[str]) -> None:
         names = list(allowed)

@@ -100,6 +100,26 @@ def test_assignor_of_every_worker_is_configured_with_its_traits_before_any_other
     assert two.calls[:2] == ["configure 3", "metadata"]
 
 
+@pytest.mark.parametrize("by", ["mapping", "function"])
+def test_assignors_of_a_group_may_differ_by_worker(by: str) -> None:
+    """The group uses what all of its workers list; a worker that is added has what the group's ``assignors`` say."""
+    lists: dict[str, list[str | ConnectAssignor]] = {
+        "ann": ["weighted", "balanced"],
+        "bob": [OnFirst(), "balanced"],
+        "cid": ["weighted"],
+    }
+
+    async def program() -> None:
+        assignors = lists if by == "mapping" else lists.__getitem__
+        async with worker_group("mine", workers=["ann", "bob"], assignors=assignors) as group:
+            assert (await group.wait_stable()).assignor_name == "balanced"
+            await group.stop_worker("bob")
+            await group.add_worker("cid")
+            assert (await group.wait_stable()).assignor_name == "weighted"
+
+    run(program())
+
+
 def test_assignor_that_cannot_be_configured_is_named() -> None:
     class Picky(Configured):
         def configure(self, traits: WorkerTraits) -> None:
@@ -234,6 +254,12 @@ class NoAssign(ConnectAssignor):
             "connectors: a: connector.class: got 'the class Recorder",
         ),
         ({"assignors": ["zz"]}, "assignor: got 'zz'; allowed: "),
+        (
+            {"assignors": {"bob": ["balanced"]}},
+            "assignors: got 'nothing for worker-1'; allowed: a list for every worker",
+        ),
+        ({"assignors": list}, "assignors: got '<lambda>(): too many positional arguments'; allowed: a list of "),
+        ({"assignors": lambda worker: 3}, "assignors of worker-1: got '3'; allowed: a list of names"),
         (
             {"connectors": {"a": {"tasks.max": [1]}}},
             "connector a: tasks.max: got '[1] (list)'; allowed: text",

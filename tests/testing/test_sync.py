@@ -67,7 +67,7 @@ def test_group_runs_while_the_block_runs_and_no_thread_is_left() -> None:
         assert set(running(group, 5).values()) == {"bob"}
         assert recorders["ann"].units == set()
         assert len(recorders["bob"].units) == 5
-        group.add_worker("cid")
+        group.add_worker("cid", assignors=["weighted", "balanced"])
         group.admin.add_connector("mine", "numbers", IDLE)
         assert set(running(group, 10).values()) == {"bob", "cid"}
         assert group.describe().group_id == "mine"

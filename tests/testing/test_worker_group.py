@@ -6,18 +6,19 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
-from connectgroup import ConnectAssignment, ConnectAssignor, ConnectGroup, ConnectMemberAssignment
+from connectgroup import ConnectAssignment, ConnectAssignor, ConnectGroup, ConnectMemberAssignment, Metadata
 from connectgroup.assign.placement import WorkerTraits
 from connectgroup.connector import Config, Connector, Task, TaskContext
 from connectgroup.errors import ConfigError
 from connectgroup.group.connect.settings import GroupSettings
 from connectgroup.listener import WorkerRebalanceListener
+from connectgroup.own_plugins import OneWorkersAssignors
 from connectgroup.protocol.units import Units
-from connectgroup.testing import StartGroup, seeds
+from connectgroup.testing import StartGroup, WorkerGroup, seeds
 from tests.volume import ci_only
 
 both = pytest.mark.parametrize("real", [False, pytest.param(True, marks=pytest.mark.processes)])
@@ -307,6 +308,13 @@ def test_workers_have_traits_also_after_a_restart(worker_group: StartGroup, real
             "listeners: got '<lambda>(): too many positional arguments'; allowed: a list ",
         ),
         ({"listeners": Needy}, "listeners: got 'the class Needy'; allowed: "),
+        ({"assignors": First}, "assignors: got 'the class First'; allowed: a list of names, classes or instances, or "),
+        (
+            {"assignors": {"worker-1": [First]}},
+            "assignors: got 'nothing for worker-2'; allowed: a list for every worker",
+        ),
+        ({"assignors": lambda worker: "balanced"}, "assignors of worker-1: got 'balanced'; allowed: a list of names"),
+        ({"listeners": {}}, "listeners: got 'nothing for worker-1'; allowed: a list for every worker; listed: none"),
         ({"connectors": {"a": {"connector.class": First}}}, "connectors: a: connector.class: got 'the class First'"),
         (
             {"connectors": {"a": {"connector.class": Connector}}},
@@ -527,3 +535,116 @@ def test_run_counts_until_the_stop_of_its_own_task_has_returned(worker_group: St
     group.partition("worker-1")
     group.advance(10)
     assert [unit for unit in group.running("worker-1") if "-" in unit] == ["echo-0"]
+
+
+class Counts(ConnectAssignor):
+    """Reads and writes version 0 of its metadata."""
+
+    name = "counts"
+    written: ClassVar[int] = 0
+
+    def metadata(self) -> Metadata:
+        return Metadata(version=self.written, metadata=b"%d" % self.written)
+
+    def assign(self, group: ConnectGroup) -> ConnectAssignment:
+        assert all(member.metadata == b"%d" % member.version for member in group.members)
+        assert all(member.version <= self.maximum_version for member in group.members)
+        first = min(member.member_id for member in group.members)
+        return ConnectAssignment(members=[ConnectMemberAssignment(member_id=first, units=frozenset(group.units))])
+
+
+class CountsReadsBoth(Counts):
+    """Reads versions 0 and 1, and writes 0."""
+
+    maximum_version = 1
+
+
+class CountsWritesNew(CountsReadsBoth):
+    """Reads versions 0 and 1, and writes 1."""
+
+    written = 1
+
+
+def replace_worker(group: WorkerGroup, name: str, assignors: OneWorkersAssignors) -> None:
+    """Stop a worker, and start it again with other assignors."""
+    group.stop(name)
+    group.add_worker(name, assignors=assignors)
+    group.wait_until_stable()
+
+
+@both_in_ci
+def test_assignor_is_introduced_worker_by_worker(worker_group: StartGroup, real: bool) -> None:
+    """The group uses it once all workers list it; a worker keeps its list when it is started again."""
+    new: OneWorkersAssignors = [Counts, "balanced"]
+    by_name: dict[str, OneWorkersAssignors] = {"worker-1": new, "worker-2": ["balanced"]}
+    group = worker_group(2, connectors={"numbers": 2}, assignors=by_name, settings=QUICK, real=real)
+    group.wait_until_stable()
+    group.assert_computed_by("balanced")
+    replace_worker(group, "worker-2", new)
+    group.assert_computed_by(Counts)
+    group.restart("worker-2")
+    group.wait_until_stable()
+    group.assert_computed_by(Counts)
+
+
+def test_assignors_may_be_a_function_of_the_workers_name(worker_group: StartGroup) -> None:
+    asked = []
+
+    def assignors(worker: str) -> OneWorkersAssignors:
+        asked.append(worker)
+        return [Counts()] if worker == "late" else [Counts, "balanced"]
+
+    group = worker_group(["a", "b"], connectors={"numbers": 2}, assignors=assignors)
+    group.wait_until_stable()
+    group.add_worker("late")
+    group.wait_until_stable()
+    group.assert_computed_by("counts")
+    assert asked == ["a", "b", "late"]
+
+
+def test_metadata_of_an_assignor_change_version_worker_by_worker(worker_group: StartGroup) -> None:
+    """A release that reads both versions first, then one that writes the new one; each step is computed by it."""
+    group = worker_group(3, connectors={"numbers": 4}, assignors=[Counts])
+    group.wait_until_stable()
+    for release in (CountsReadsBoth, CountsWritesNew):
+        for worker in sorted(group.workers):
+            replace_worker(group, worker, [release])
+            group.assert_computed_by(release)
+    assert "failed computations" not in group.story()
+
+
+def test_worker_with_a_version_that_others_do_not_read_is_rejected(worker_group: StartGroup) -> None:
+    class OnlyNew(CountsWritesNew):
+        minimum_version = 1
+
+    group = worker_group(2, connectors={"numbers": 4}, assignors=[Counts])
+    group.wait_until_stable()
+    group.add_worker("late", assignors=[OnlyNew])
+    group.until(lambda: "late" not in group.workers, what="the rejection")
+    assert "late has ended: ClientAssignors: version ranges do not overlap" in group.story()
+    group.assert_computed_by(Counts)
+
+
+def test_assertion_of_who_computed_tells_who_did(worker_group: StartGroup) -> None:
+    class Raises(First):
+        def assign(self, group: ConnectGroup) -> ConnectAssignment:
+            raise ValueError("no idea")
+
+    group = worker_group(2, connectors={"numbers": 2}, assignors=[Raises])
+    group.wait_until_stable(within=400)
+    with pytest.raises(
+        AssertionError, match=r"^expected: by a worker, assignor first; the target assignment of epoch "
+    ):
+        group.assert_computed_by(Raises)
+    with pytest.raises(AssertionError, match=r"computed by coordinator, assignor balanced\nat (.|\n)*no idea"):
+        group.assert_computed_by(Raises(), worker="worker-1")
+    group.assert_computed_by("balanced", worker="coordinator")
+    with pytest.raises(AssertionError, match="expected: by a worker, assignor balanced"):
+        group.assert_computed_by("balanced")
+    with pytest.raises(ConfigError, match="worker: got 'worker-9'; allowed: worker-1, worker-2, coordinator"):
+        group.assert_computed_by("first", worker="worker-9")
+    with pytest.raises(ConfigError, match="assignor: got 'an object of list'; allowed: the name, class or instance"):
+        group.assert_computed_by([Raises])  # type: ignore[arg-type]
+    empty = worker_group(0)
+    with pytest.raises(AssertionError, match="no target assignment has been computed"):
+        empty.assert_computed_by("balanced")
