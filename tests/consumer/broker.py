@@ -266,6 +266,20 @@ def fetched_jars() -> Path:
     return _cached(f"kafka-{KAFKA}", "".join(DEPENDENCY.format(*each) for each in wanted), len(wanted))
 
 
+def fetched_transforms() -> Path:
+    """The directory with Kafka Connect's own transforms, and what they need.
+
+    Raises:
+        Unavailable: see ``fetched_jars``.
+    """
+    _check_commands()
+    wanted = [
+        line.split(":") for line in JARS.split() if "jackson" in line or "kafka-clients" in line or "slf4j" in line
+    ]
+    wanted += [["org.apache.kafka", name, KAFKA] for name in ("connect-api", "connect-transforms")]
+    return _cached(f"connect-transforms-{KAFKA}", "".join(DEPENDENCY.format(*each) for each in wanted), len(wanted))
+
+
 def fetched_with_dependencies(name: str, jars: Sequence[str]) -> Path:
     """The directory with these jars and all their dependencies; they are fetched if the cache lacks them.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 import sqlite3
 from decimal import Decimal
 from pathlib import Path
@@ -142,6 +143,13 @@ def test_timestamp_converter_keeps_fractions(
     settings = {"type": "TimestampConverter", "field": "t", "target.type": "Timestamp", "unix.precision": precision}
     (row,) = run(settings, [(value,)], f"t {kind}")
     assert row["t"] == datetime.datetime.fromisoformat(expected).replace(tzinfo=datetime.UTC)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_number_that_is_no_time_is_an_error_and_not_null(spark: None, value: float) -> None:
+    settings = {"type": "TimestampConverter", "field": "t", "target.type": "Timestamp"}
+    with pytest.raises(Exception, match="is no time; allowed: a finite number"):
+        run(settings, [(value,)], "t DOUBLE")
 
 
 def test_timestamp_converter_reads_text_and_unix_time(spark: None) -> None:

@@ -35,7 +35,10 @@ class CastSettings(PluginSettings):
 
 
 class Cast(RowTransform):
-    """Casts fields. A value that cannot be cast is an error, never a null."""
+    """Casts fields. A value that cannot be cast is an error, never a null; so is a number that the type does not hold,
+    which Kafka Connect's makes another one of. A timestamp is a number of milliseconds, a date one of days; their
+    texts are Spark's (``2024-02-29 12:30:01.5``): TimestampConverter has a format.
+    """
 
     Settings = CastSettings
 
@@ -49,9 +52,22 @@ class Cast(RowTransform):
 
     def select(self, frame: DataFrame) -> Mapping[str, Column]:
         self.require(frame, "spec", self._types)
+        types = {field.name: field.dataType for field in frame.schema.fields}
         return unchanged(frame) | {
-            field: frame[quoted(field)].cast(_SPARK_TYPES[kind]) for field, kind in self._types.items()
+            field: _number(frame[quoted(field)], types[field], kind).cast(_SPARK_TYPES[kind])
+            for field, kind in self._types.items()
         }
+
+
+def _number(column: Column, found: T.DataType, kind: str) -> Column:
+    """Return a time as the number that Kafka Connect has for it, if it is cast to a number: milliseconds, or days."""
+    from pyspark.sql import functions as F, types as T
+
+    if kind.startswith(("int", "float")) and isinstance(found, T.TimestampType):
+        return F.unix_millis(column)
+    if kind.startswith(("int", "float")) and isinstance(found, T.DateType):
+        return F.unix_date(column)
+    return column
 
 
 class TimestampConverterSettings(PluginSettings):
@@ -92,6 +108,11 @@ class TimestampConverter(RowTransform):
         if isinstance(kind, T.StringType):
             return F.to_timestamp(column, self._require_format())
         if isinstance(kind, T.NumericType):
+            if isinstance(kind, T.FractionalType) and not isinstance(kind, T.DecimalType):
+                # A cast would make null of them.
+                is_time = column.isNull() | (F.abs(column) < F.lit(float("inf")))
+                wrong = F.concat(column.cast("string"), F.lit(" is no time; allowed: a finite number"))
+                column = F.when(is_time, column).otherwise(F.raise_error(wrong).cast(kind))
             # Whole microseconds, rounded down, as a time before 1970 is later than its fraction says.
             micros = column.cast("decimal(38,9)") * 10**6 / _UNITS_PER_SECOND[self.settings.unix_precision]
             return F.timestamp_micros(F.floor(micros).cast("bigint"))
