@@ -53,6 +53,7 @@ if TYPE_CHECKING:
         TaskContext as TaskContext,
         fencing_token as fencing_token,
     )
+    from .coordinator.consumer_groups import ConsumerGroups as ConsumerGroups
     from .coordinator.runtime import Coordinator as Coordinator
     from .coordinator.server import CoordinatorServer as CoordinatorServer
     from .dataplane.errors import OffsetConflict as OffsetConflict, SinkError as SinkError, SourceError as SourceError
@@ -100,6 +101,7 @@ if TYPE_CHECKING:
         StaleMemberEpoch as StaleMemberEpoch,
         TimedOut as TimedOut,
         TransportError as TransportError,
+        UnitFailed as UnitFailed,
         UnknownMemberId as UnknownMemberId,
         UnreleasedInstanceId as UnreleasedInstanceId,
         UnsupportedAssignor as UnsupportedAssignor,
@@ -110,6 +112,7 @@ if TYPE_CHECKING:
         WorkerAlreadyRun as WorkerAlreadyRun,
     )
     from .group.connect.settings import GroupSettings as GroupSettings
+    from .group.consumer.settings import ConsumerSettings as ConsumerSettings
     from .listener import WorkerRebalanceListener as WorkerRebalanceListener
     from .log.base import AppendRefused as AppendRefused, Log as Log, LogFenced as LogFenced
     from .log.memory import MemoryLog as MemoryLog
@@ -143,6 +146,7 @@ if TYPE_CHECKING:
     from .protocol.records.connect import TargetState as TargetState, UnitState as UnitState
     from .protocol.units import TopicPartition as TopicPartition, Unit as Unit, Units as Units
     from .supervisor import Supervisor as Supervisor
+    from .topics.static import StaticTopics as StaticTopics
     from .transport.access import Access as Access, client_tls as client_tls
     from .transport.base import Client as Client
     from .transport.credentials import Credentials as Credentials
@@ -151,7 +155,9 @@ if TYPE_CHECKING:
     from .worker.loop import Worker as Worker
     from .worker.runner import Runner as Runner, TaskRunner as TaskRunner
     from .worker.runner_settings import RunnerSettings as RunnerSettings
+    from .worker.serving import serve_worker as serve_worker
     from .worker.settings import Connections as Connections, WorkerSettings as WorkerSettings
+    from .worker.state import StopReason as StopReason, WorkerState as WorkerState
 
 __version__ = "0.1.0"
 
@@ -198,6 +204,7 @@ _HOME = {
         "TaskContext",
         "fencing_token",
     ),
+    "coordinator.consumer_groups": ("ConsumerGroups",),
     "coordinator.runtime": ("Coordinator",),
     "coordinator.server": ("CoordinatorServer",),
     "dataplane.errors": ("OffsetConflict", "SinkError", "SourceError"),
@@ -245,6 +252,7 @@ _HOME = {
         "StaleMemberEpoch",
         "TimedOut",
         "TransportError",
+        "UnitFailed",
         "UnknownMemberId",
         "UnreleasedInstanceId",
         "UnsupportedAssignor",
@@ -255,6 +263,7 @@ _HOME = {
         "WorkerAlreadyRun",
     ),
     "group.connect.settings": ("GroupSettings",),
+    "group.consumer.settings": ("ConsumerSettings",),
     "listener": ("WorkerRebalanceListener",),
     "log.base": ("AppendRefused", "Log", "LogFenced"),
     "log.memory": ("MemoryLog",),
@@ -281,6 +290,7 @@ _HOME = {
     "protocol.records.connect": ("TargetState", "UnitState"),
     "protocol.units": ("TopicPartition", "Unit", "Units"),
     "supervisor": ("Supervisor",),
+    "topics.static": ("StaticTopics",),
     "transport.access": ("Access", "client_tls"),
     "transport.base": ("Client",),
     "transport.credentials": ("Credentials",),
@@ -289,7 +299,9 @@ _HOME = {
     "worker.loop": ("Worker",),
     "worker.runner": ("Runner", "TaskRunner"),
     "worker.runner_settings": ("RunnerSettings",),
+    "worker.serving": ("serve_worker",),
     "worker.settings": ("Connections", "WorkerSettings"),
+    "worker.state": ("StopReason", "WorkerState"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 

@@ -3,16 +3,18 @@
     async with worker_group("mine", workers=2, connectors={"letters": {"connector.class": "idle"}}) as group:
         await group.wait_stable()
 
-For one member of a group whose coordinator runs elsewhere: ``Worker.running``.
+For one member of a group whose coordinator runs elsewhere: ``serve_worker`` or ``Worker.running``.
 """
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from .assign.api import ConnectAssignor
 from .assign.placement import NO_TRAITS, WorkerTraits
@@ -42,6 +44,8 @@ from .transport.local import LocalClient
 from .worker.loop import Worker
 from .worker.runner import Runner, TaskRunner
 from .worker.runner_settings import RunnerSettings
+from .worker.serving import serve_worker
+from .worker.state import StopReason
 
 MAX_WORKERS = 1_000
 """Workers that ``worker_group`` starts; the coordinator's default limit is the same."""
@@ -59,7 +63,8 @@ class EmbeddedGroup:
         group_id: the group's name.
         coordinator: serves the group; its log is in memory.
         admin: changes connectors, describes and restarts.
-        workers: the running workers by name.
+        workers: the running workers by name. ``add_worker`` and ``stop_worker`` change it; so does a restart, after
+            which another ``Worker`` has the name, and a drain, which removes the worker.
     """
 
     def __init__(
@@ -74,7 +79,7 @@ class EmbeddedGroup:
         self.admin = Admin.local(coordinator)
         self.workers: dict[str, Worker] = {}
         self._assignors, self._scratch, self._load_class = assignors, scratch, class_loader(classes)
-        self._lives: dict[str, AsyncExitStack] = {}
+        self._serving: dict[str, asyncio.Task[StopReason]] = {}
         self._task_runners: set[str] = set()
 
     async def add_worker(
@@ -101,36 +106,74 @@ class EmbeddedGroup:
         check_name("worker", name)
         if name in self.workers:
             raise ConfigError("worker", name, "the name of no worker that runs already")
-        life = AsyncExitStack()
-        worker = await life.enter_async_context(
-            Worker.running(
+        started: asyncio.Future[Worker] = asyncio.get_running_loop().create_future()
+
+        def on_start(worker: Worker) -> None:
+            if runner is None:
+                # The coordinator has no port: this program alone adds connectors, and it has the same rights as they.
+                settings = RunnerSettings(scratch=self._scratch / name, group_id=self.group_id, allowed_paths=None)
+                publish, report = worker.publish_tasks, worker.report
+                worker.set_runner(
+                    TaskRunner(name, settings, load_class=self._load_class, publish=publish, report=report)
+                )
+            self.workers[name] = worker
+            if not started.done():
+                started.set_result(worker)
+
+        serving = asyncio.create_task(
+            serve_worker(
                 MemberSettings(group_id=self.group_id, member_id=name, traits=traits),
                 lambda: LocalClient(self.coordinator, client_id=name),
                 assignors=_make_assignors(self._assignors if assignors is None else assignors, name),
                 listeners=listeners,
                 runner=runner,
-            )
+                signals=False,
+                on_start=on_start,
+            ),
+            name=f"serve {name}",
         )
+        waited: set[asyncio.Future[Any]] = {serving, started}
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        if not started.done():
+            serving.result()  # its error
         if runner is None:
-            # The coordinator has no port: this program alone adds connectors, and it has the same rights as they.
-            settings = RunnerSettings(scratch=self._scratch / name, group_id=self.group_id, allowed_paths=None)
-            publish, report = worker.publish_tasks, worker.report
-            worker.set_runner(TaskRunner(name, settings, load_class=self._load_class, publish=publish, report=report))
             self._task_runners.add(name)
-        self.workers[name], self._lives[name] = worker, life
-        return worker
+        self._serving[name] = serving
+        serving.add_done_callback(partial(self._on_end, name))
+        return self.workers[name]
+
+    def _on_end(self, name: str, serving: asyncio.Task[StopReason]) -> None:
+        """A worker that has drained is no worker of this group any more; one that was rejected is until it is stopped,
+        which raises its error."""
+        if serving.cancelled() or serving.exception() is not None:
+            return
+        if serving.result() is StopReason.DRAINED and self._serving.get(name) is serving:
+            self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        del self.workers[name], self._serving[name]
+        self._task_runners.discard(name)
 
     async def stop_worker(self, name: str) -> None:
         """Stop a worker: it stops its units and leaves the group.
 
         Raises:
             ConfigError: no worker of this name runs; the error lists those that do.
+            GroupError: the coordinator had rejected the worker.
         """
         if name not in self.workers:
             raise ConfigError("worker", name, shown(list(self.workers)))
-        del self.workers[name]
-        self._task_runners.discard(name)
-        await self._lives.pop(name).aclose()
+        serving = self._serving[name]
+        self._forget(name)
+        serving.cancel()  # which stops the worker
+        try:
+            await asyncio.wait({serving})
+        except asyncio.CancelledError:
+            serving.cancel()
+            await asyncio.wait({serving})
+            raise
+        if not serving.cancelled():
+            serving.result()
 
     async def wait_stable(self, *, timeout_s: float = 30.0) -> DescribedGroup:
         """Wait until every worker has reached the newest target assignment and no unit is starting.
@@ -238,5 +281,5 @@ async def _stop_workers(group: EmbeddedGroup) -> None:
         # Before the first one leaves: the others would start its units.
         worker.stop()
     async with AsyncExitStack() as stops:
-        for name in group.workers:
+        for name in list(group.workers):
             stops.push_async_callback(group.stop_worker, name)

@@ -406,6 +406,13 @@ class PluginError(ConnectGroupError):
         return f"{self} (at {self.location})" if self.location else str(self)
 
 
+class UnitFailed(ConnectGroupError):
+    """A unit has failed, and its worker does not try again: waiting for it is in vain.
+
+    ``Admin.restart_task`` and ``Admin.restart_connector`` start it again, and so does a change of its connector.
+    """
+
+
 class TimedOut(ConnectGroupError, TimeoutError):
     """A state was not reached in time; the message names the state and the time."""
 

@@ -30,7 +30,7 @@ without notice. This page is generated: `python -m tests.api_reference > docs/ap
 
 _SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "Groups and workers in a program": ("embedding", "sync", "worker", "coordinator", "listener", "supervisor"),
-    "Settings": ("config", "group", "member", "log", "transport"),
+    "Settings": ("config", "group", "member", "log", "transport", "topics"),
     "Requests and descriptions": ("client", "protocol"),
     "Assignors": ("assign", "plugins"),
     "Connectors, sources, sinks, transforms": ("connector", "dataplane"),

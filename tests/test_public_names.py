@@ -15,6 +15,8 @@ def test_what_an_embedder_needs_is_public() -> None:
         *("ConfigError", "ConnectGroupError", "GroupError", "PluginError"),
         *("Unit", "Units", "WorkerTraits", "load_assignor", "load_listener"),
         *("TaskStatus", "UnitState", "fencing_token"),  # what a runner needs
+        *("serve_worker", "StopReason", "WorkerState"),
+        *("ConsumerGroups", "StaticTopics", "ConsumerSettings"),  # a coordinator of consumer groups
     }
 
 

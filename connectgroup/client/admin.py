@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from ..checks import check_methods, check_object, setting_texts
-from ..errors import ConnectorAlreadyExists, ConnectorNotFound, GroupIdNotFound, TimedOut
+from ..errors import ConnectorAlreadyExists, ConnectorNotFound, GroupIdNotFound, TimedOut, UnitFailed
 from ..protocol.messages.api import Handler
 from ..protocol.messages.common import RestartRequest, RestartResponse, entries
 from ..protocol.messages.connectors import (
@@ -408,6 +408,7 @@ class Admin:
         """Wait until a connector and all of its tasks run; return its description. It has no tasks at first.
 
         Raises:
+            UnitFailed: a unit has failed, and its worker does not try again; at once.
             TimedOut: not within ``timeout_s``; names a unit that does not run, its state, and the errors there are.
             ConnectorNotFound: the group has no such connector.
         """
@@ -418,6 +419,15 @@ class Admin:
             waiting = next((unit for unit in connector.units if unit.state != "RUNNING"), None)
             if waiting is None and len(connector.units) > 1:
                 return connector
+            if any(unit.has_failed_for_good for unit in connector.units):
+                # Until its worker has stopped it, a unit is described as it was before a change or a restart.
+                group = await self.describe(group_id, connectors=(name,), connectors_only=True)
+                units = group.connectors[0].units if group.state == "Stable" and group.connectors else ()
+                if (failed := next((unit for unit in units if unit.has_failed_for_good), None)) is not None:
+                    raise UnitFailed(
+                        f"connector {printable(name)}: {Unit(name, failed.task)} has failed, and its worker does not"
+                        f" try again: {failed.message or 'it gave no reason'}; restart it, or change the connector"
+                    )
             if loop.time() >= give_up_at:
                 unit = f"{Unit(name, waiting.task)} is {waiting.state}" if waiting else "it has no tasks"
                 reason = f": {waiting.message}" if waiting and waiting.message else ""

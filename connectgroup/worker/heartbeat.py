@@ -46,6 +46,8 @@ class Heartbeats:
 
     Attributes:
         take_progress: returns the numbers of at most so many tasks that have changed; see ``MeasuredRunner``.
+        last_error: why the last heartbeat has failed; empty after one that has succeeded. ``Worker`` sets the error
+            with which it ends.
         set_logger_level: sets a logger to a level on request of an operator; see ``Worker.set_logger_levels_by``.
     """
 
@@ -67,6 +69,7 @@ class Heartbeats:
         self._metrics = metrics
         self.take_progress: Callable[[int], Sequence[TaskProgress]] = lambda limit: ()
         self.set_logger_level: Callable[[str, str], None] = lambda logger, level: None
+        self.last_error = ""
         self._logger_stamp = 0
         self._progress: dict[tuple[str, int], TaskProgress] = {}
         self._progress_at_ms = 0
@@ -81,9 +84,9 @@ class Heartbeats:
         while True:
             try:
                 await self._send_one()
-                failures = 0
+                failures, self.last_error = 0, ""
             except TryAgain as error:
-                failures += 1
+                failures, self.last_error = failures + 1, str(error)
                 if should_log(failures):
                     logger.warning("heartbeat failed (attempt %d): %s%s", failures, error, self._without_lease())
                 await self._sleep(backoff_s(failures, times.retry_initial_s, times.retry_max_s))

@@ -24,17 +24,19 @@ from ..assign.convert import assignor_info
 from ..assign.sandbox import configure_assignor
 from ..checks import MAX_INT32, check_object, check_whole
 from ..connector import Config
-from ..errors import TransportError, WorkerAlreadyRun
+from ..errors import GroupError, TransportError, WorkerAlreadyRun, one_line
 from ..listener import WorkerRebalanceListener
 from ..member.actions import Action, Compute, Drain, Fail, Restart
 from ..member.settings import GroupProtocol, MemberSettings
 from ..member.state_machine import Member, Phase
 from ..os_process import this_process
 from ..protocol.messages.heartbeat import TaskStatus
-from ..protocol.units import Units, show
+from ..protocol.units import JOIN_EPOCH, Units, show
 from ..telemetry.spans import GROUP, MEMBER, span
+from ..threads import clock_of
+from ..transport.access import Access
 from ..transport.base import Client
-from .arguments import check_connect, check_connections, check_plugins, check_runner, check_settings
+from .arguments import check_connections, check_plugins, check_runner, check_settings, client_maker
 from .callbacks import Callbacks
 from .classic import ClassicClient
 from .compute import Computations
@@ -43,6 +45,7 @@ from .perform import Performer
 from .publish import ControlRequests, check_configs
 from .runner import MeasuredRunner, Runner
 from .settings import FIRST_INTERVAL_MS, STOP_SHARE, Connections, WorkerSettings, new_process_id
+from .state import StopReason, WorkerState
 
 logger = logging.getLogger(__name__)
 
@@ -119,7 +122,12 @@ class Worker:
         self._for_good = self._restarts = self._restarts_drained = False
         self._on_restart_requested: Callable[[], None] = self.restart
         self._drained: asyncio.TimerHandle | None = None
-        self._ran = False
+        self._ran = self._has_drained = False
+        self._ended = asyncio.Event()
+        self._ended_as: StopReason | None = None
+        self._end_block: Callable[[], None] = lambda: None
+        self._waiting: set[asyncio.Task[Any] | None] = set()
+        self._clock: Callable[[], float] | None = None
         self._ends_at: float | None = None
         self._loop: asyncio.AbstractEventLoop
 
@@ -128,33 +136,45 @@ class Worker:
     async def running(
         cls,
         settings: MemberSettings,
-        connect: Callable[[], Client],
+        connect: Callable[[], Client] | str,
         *,
         assignors: Sequence[ConnectAssignor] = (),
         listeners: Sequence[WorkerRebalanceListener] = (),
         runner: Runner | None = None,
+        times: WorkerSettings | None = None,
+        access: Access | None = None,
     ) -> AsyncIterator[Worker]:
         """Run a worker while the ``async with`` block runs; the end of the block stops it.
 
+        The end of the worker ends the block, as the end of a task ends the block of an ``asyncio.TaskGroup``: when the
+        worker has stopped its units and has left the group, the block is cancelled. The program goes on after the
+        block, and ``state.ended`` says why the worker has ended. A block that awaits ``wait_stopped`` itself is not
+        cancelled, and neither is one that has called ``stop``.
+
         Args:
-            connect: creates a client of the coordinator; called twice. The clients are closed at the end.
+            connect: creates a client of the coordinator; called twice. The clients are closed at the end. Or the
+                address of a coordinator, ``host:port``.
+            times: timeouts and back-offs of the worker.
+            access: how to authenticate to an address, and TLS; null: see ``Access``.
 
         Raises:
-            ConfigError: as of ``Worker``; ``connect`` is no function.
-            GroupError: the coordinator rejected this worker; raised at the end of the block.
+            ConfigError: as of ``Worker``; ``connect`` is neither a function nor an address.
+            GroupError: the coordinator rejected this worker; ends the block.
         """
-        check_connect(connect)
-        connections = Connections(heartbeats=connect(), control=connect())
+        make_client = client_maker(connect, access, settings)
+        connections = Connections(heartbeats=make_client(), control=make_client())
         worker = cls(
             settings,
             connections,
             assignors=assignors,
             listeners=listeners,
             runner=runner,
+            times=times,
         )
         life = asyncio.create_task(worker.run(), name=f"worker {worker.member_id}")
         try:
-            yield worker
+            async with worker._ending_block():
+                yield worker
         finally:
             worker.stop()
             try:
@@ -162,6 +182,34 @@ class Worker:
             finally:
                 await connections.heartbeats.close()
                 await connections.control.close()
+
+    @contextlib.asynccontextmanager
+    async def _ending_block(self) -> AsyncIterator[None]:
+        """Cancel the block of this context when the worker ends by itself, and swallow that cancellation alone."""
+        block = asyncio.current_task()
+        assert block is not None
+        cancelling, is_cancelled = block.cancelling(), False
+
+        def cancel() -> None:
+            nonlocal is_cancelled
+            if block not in self._waiting and self._ended_as is not StopReason.STOPPED:
+                is_cancelled = block.cancel()
+
+        self._end_block = cancel
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not is_cancelled or block.uncancel() > cancelling:
+                raise
+        else:
+            if is_cancelled:
+                # The cancellation has not arrived: it would interrupt the next wait.
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0)
+                if block.uncancel() > cancelling:
+                    raise asyncio.CancelledError
+        finally:
+            self._end_block = lambda: None
 
     @property
     def member_id(self) -> str:
@@ -231,9 +279,33 @@ class Worker:
         if self._ran:
             raise WorkerAlreadyRun(f"worker {self.member_id} has been run already; a Worker runs once, make a new one")
         self._ran = True
-        if self._stopping.is_set():
-            return
+        reason = StopReason.FAILED
+        try:
+            if not self._stopping.is_set():
+                await self._run()
+            reason = self._reason()
+        except GroupError as error:
+            reason, self._heartbeats.last_error = StopReason.REJECTED, str(error)
+            raise
+        except asyncio.CancelledError:
+            reason = StopReason.STOPPED
+            raise
+        except Exception as error:
+            self._heartbeats.last_error = one_line(error)
+            raise
+        finally:
+            self._ended_as = reason
+            self._end_block()
+            self._ended.set()
+
+    def _reason(self) -> StopReason:
+        if self._restarts:
+            return StopReason.RESTARTED
+        return StopReason.DRAINED if self._has_drained else StopReason.STOPPED
+
+    async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
+        self._clock = clock_of(self._loop)
         self._metrics.begin()
         performer = asyncio.create_task(self._performer.run(), name="perform")
         beater = asyncio.create_task(self._heartbeats.run(), name="beat")
@@ -302,9 +374,42 @@ class Worker:
             logger.info("draining: waiting for another worker to take %s", show(self.member.owned))
         self._on_change()
 
-    async def wait_stopped(self) -> None:
-        """Wait until ``stop`` has been called."""
+    async def wait_stopped(self) -> StopReason:
+        """Wait until this worker has ended: its units have stopped, and it has left the group. Returns the reason.
+
+        It does not raise the error of a rejected worker: ``run`` raises it, and the end of the block of ``running``.
+        """
+        task = asyncio.current_task()
+        self._waiting.add(task)
+        try:
+            await self._ended.wait()
+        finally:
+            self._waiting.discard(task)
+        assert self._ended_as is not None
+        return self._ended_as
+
+    async def wait_stopping(self) -> None:
+        """Wait until this worker begins to stop: ``stop`` or ``restart`` was called, or it has drained."""
         await self._stopping.wait()
+
+    @property
+    def state(self) -> WorkerState:
+        """The state of this worker as it knows it itself, without a request: for readiness probes, from any thread."""
+        member, clock = self.member, self._clock
+        lease_ends_ms = member.lease_ends_ms()
+        is_member = member.phase is Phase.MEMBER and self._ended_as is None
+        return WorkerState(
+            joined=is_member and member.epoch > JOIN_EPOCH,
+            epoch=member.epoch,
+            owned=frozenset(member.owned.copy()),
+            lease_left_s=(
+                max(0.0, lease_ends_ms / 1000 - clock())
+                if is_member and lease_ends_ms is not None and clock is not None
+                else None
+            ),
+            last_error=self._heartbeats.last_error,
+            ended=self._ended_as,
+        )
 
     def _end_s(self, share: float) -> float:
         """Seconds until this fraction of the rebalance timeout has elapsed since the worker began to end."""
@@ -382,7 +487,7 @@ class Worker:
         self._drained = None
         if not self.member.owned and not self._stopping.is_set():
             self.stop(for_good=True)
-            self._restarts = self._restarts_drained
+            self._restarts, self._has_drained = self._restarts_drained, True
 
     def report(self, status: TaskStatus) -> None:
         """Queue a unit's status; it is sent after the batching delay. Call this on the event loop.

@@ -167,7 +167,7 @@ def _process_id() -> int | None:
 
 async def _unless_stopped(worker: Worker, task: asyncio.Task[None]) -> bool:
     """Wait for the task; return false if the worker is stopped first. The task then runs on."""
-    stopping = asyncio.create_task(worker.wait_stopped())
+    stopping = asyncio.create_task(worker.wait_stopping())
     await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
     if not task.done():

@@ -29,6 +29,7 @@ from ..connector import Config, Connector, Task
 from ..errors import ConfigError, Fenced, PluginError, StaleMemberEpoch
 from ..fault_points import fault_point
 from ..member.actions import Grant
+from ..protocol.messages.describe import RETRYING
 from ..protocol.messages.heartbeat import TaskStatus
 from ..protocol.messages.progress import TaskProgress
 from ..protocol.records.connect import UnitState
@@ -245,7 +246,7 @@ class TaskRunner:
                 is_final = retries.timeout_s is not None and now_s() - failing_since_s >= retries.timeout_s
                 wait_s = backoff_s(failures, first_s, max_s) if failures else min(first_s, max_s)
                 if not run.stopping:
-                    retry = f"RETRYING, attempt {max(failures, 1)}, next in {math.ceil(wait_s)} s, last error: "
+                    retry = f"{RETRYING}, attempt {max(failures, 1)}, next in {math.ceil(wait_s)} s, last error: "
                     if is_final:
                         retry = f"not retried any more ({RETRY_TIMEOUT}), last error: "
                     state = UnitState.STALLED if isinstance(failed.__cause__, TaskStalled) else UnitState.FAILED

@@ -1,4 +1,4 @@
-"""Signals of a worker process: SIGTERM and SIGINT stop the worker, SIGUSR1 drains it, SIGUSR2 restarts it.
+"""Signals of a worker process: SIGTERM, SIGINT and SIGHUP stop the worker, SIGUSR1 drains it, SIGUSR2 restarts it.
 
 ``loop.add_signal_handler`` is not used: asyncio passes a signal to the loop as a byte in the socket that
 ``call_soon_threadsafe`` also writes to. That socket holds a few hundred bytes. While it is full, the byte, and with it
@@ -21,10 +21,11 @@ from types import FrameType
 def handle_signals(stop: Callable[[], None], drain: Callable[[], None], restart: Callable[[], None]) -> Iterator[None]:
     """Within this context, signals call these functions on the running event loop.
 
-    A second SIGTERM or SIGINT ends the process immediately. Use it only in the main thread.
+    A second SIGTERM or SIGINT ends the process immediately. Use it only in the main thread. SIGHUP (the terminal has
+    been closed) stops the worker, as it stops Kafka's processes; a process that ignores it (``nohup``) still does.
 
     Args:
-        stop: called once, for the first SIGTERM or SIGINT.
+        stop: called once, for the first SIGTERM, SIGINT or SIGHUP.
         drain: called for each SIGUSR1.
         restart: called for each SIGUSR2.
     """
@@ -37,6 +38,8 @@ def handle_signals(stop: Callable[[], None], drain: Callable[[], None], restart:
             loop.call_soon_threadsafe(drain)
         elif number == signal.SIGUSR2:
             loop.call_soon_threadsafe(restart)
+        elif stopping and number == signal.SIGHUP:
+            pass  # a shell and the terminal may both send it
         elif stopping:
             # Not through ``logging``: this handler may interrupt the thread that holds a lock of ``logging``.
             if select.select([], [2], [], 0)[1]:
@@ -46,7 +49,9 @@ def handle_signals(stop: Callable[[], None], drain: Callable[[], None], restart:
             stopping = True
             loop.call_soon_threadsafe(stop)
 
-    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+    numbers = [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
     before = {number: signal.signal(number, on_signal) for number in numbers}
     # A signal just before the loop waits for events would be handled only after the wait: the pipe ends the wait.
     reader, writer = os.pipe()

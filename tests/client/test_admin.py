@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -25,8 +25,10 @@ from connectgroup.errors import (
     NotSent,
     TimedOut,
     TransportError,
+    UnitFailed,
     UnknownMemberId,
 )
+from connectgroup.member.actions import Grant
 from connectgroup.protocol.messages.api import Request, Response
 from connectgroup.protocol.messages.common import config_of
 from connectgroup.protocol.messages.connectors import (
@@ -36,6 +38,7 @@ from connectgroup.protocol.messages.connectors import (
 )
 from connectgroup.protocol.messages.describe import DescribedGroup, DescribeRequest, DescribeResponse
 from connectgroup.protocol.records.connect import TargetState
+from connectgroup.protocol.units import Unit, Units
 from connectgroup.transport.base import Client
 from tests.coordinator.builders import GROUP, ask, beat, serving, task_list
 
@@ -143,6 +146,38 @@ async def test_a_group_that_does_not_exist_yet_is_waited_for(admin: Admin, coord
     assert not waiting.done()
     await admin.add_connector(GROUP, "c", CONFIG)
     assert (await waiting).state == "Empty"
+
+
+class Broken:
+    """A runner whose starts fail while it is broken."""
+
+    def __init__(self) -> None:
+        self.broken = True
+        self.starts = 0
+
+    async def start(self, grants: Sequence[Grant]) -> None:
+        self.starts += 1
+        if self.broken:
+            raise ValueError("no room")
+
+    async def stop(self, units: Units) -> None:
+        pass
+
+
+async def test_waiting_for_a_unit_that_failed_for_good_ends_at_once_and_not_after_its_restart() -> None:
+    async with worker_group("mine", workers=0, connectors={"c": CONFIG}) as group:
+        runner = Broken()
+        await group.add_worker("w", runner=runner)
+        with pytest.raises(UnitFailed, match=r"^connector c: c has failed, and .* does not try again: no room"):
+            await group.admin.wait_running("mine", "c", timeout_s=300)
+        (member,) = (await group.admin.describe("mine")).members
+        assert member.assigned_units == member.target_units == {Unit("c")}
+        assert member.revoked_units == frozenset()
+        runner.broken = False
+        assert await group.admin.restart_connector("mine", "c") == (-1,)
+        with pytest.raises(TimedOut, match="c is STARTING"):  # this runner does not report that it runs
+            await group.admin.wait_running("mine", "c", timeout_s=2)
+        assert runner.starts == 2
 
 
 async def test_waiting_for_a_connector_that_does_not_run_says_why(admin: Admin) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from ..units import CONNECTOR
+from ..units import CONNECTOR, Units
 from .assignment import DelayedUnits
-from .common import AssignorInfo, ConfigEntry, ConnectorTasks
+from .common import AssignorInfo, ConfigEntry, ConnectorTasks, units_of
 from .progress import Progress
 
 
@@ -87,6 +87,25 @@ class DescribedMember:
     classic_assignment: bytes = b""
     classic: bool = False
 
+    @property
+    def assigned_units(self) -> Units:
+        """``assigned`` as objects."""
+        return units_of(self.assigned)
+
+    @property
+    def revoked_units(self) -> Units:
+        """``pending_revocation`` as objects: the units that the member is to stop."""
+        return units_of(self.pending_revocation)
+
+    @property
+    def target_units(self) -> Units:
+        """``target`` as objects."""
+        return units_of(self.target)
+
+
+RETRYING: Final = "RETRYING"
+"""The message of a unit that is FAILED or STALLED begins with it while its worker tries again."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedUnit:
@@ -113,6 +132,11 @@ class DescribedUnit:
     config: tuple[ConfigEntry, ...] = ()
     progress: tuple[Progress, ...] = ()
     fenced: bool = False
+
+    @property
+    def has_failed_for_good(self) -> bool:
+        """Whether it is FAILED, and its worker does not try again."""
+        return self.state == "FAILED" and not self.message.startswith(RETRYING)
 
     @property
     def is_connector(self) -> bool:

@@ -1,0 +1,100 @@
+"""Serve as one member of a group for as long as the program runs: restarts, drains and signals are handled.
+
+reason = await connectgroup.serve_worker(settings, "127.0.0.1:8474", runner=MyRunner())
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import cast
+
+from ..assign.api import ConnectAssignor
+from ..listener import WorkerRebalanceListener
+from ..member.settings import MemberSettings
+from ..transport.access import Access
+from ..transport.base import Client
+from .arguments import check_runner
+from .loop import Worker
+from .runner import Runner
+from .settings import WorkerSettings
+from .signals import handle_signals
+from .state import StopReason
+
+MakeRunner = Callable[[Worker], Runner]
+"""A function that makes the runner of a worker: a restarted worker is a new one."""
+
+
+async def serve_worker(
+    settings: MemberSettings,
+    connect: Callable[[], Client] | str,
+    *,
+    assignors: Sequence[ConnectAssignor] = (),
+    listeners: Sequence[WorkerRebalanceListener] = (),
+    runner: Runner | MakeRunner | None = None,
+    times: WorkerSettings | None = None,
+    access: Access | None = None,
+    signals: bool = True,
+    on_start: Callable[[Worker], object] = lambda worker: None,
+) -> StopReason:
+    """Run a worker until it is stopped or has drained; after a restart, run a new one with the same member id.
+
+    The new worker joins at once, so that no unit moves. Cancelling this call stops the worker.
+
+    Args:
+        runner: runs the units; or a function that makes a runner for each worker: ``lambda worker: MyRunner(worker)``.
+        signals: whether signals are handled meanwhile, as by ``connectgroup worker``: SIGTERM, SIGINT and SIGHUP stop
+            the worker (a second SIGTERM or SIGINT ends the process), SIGUSR1 drains it, SIGUSR2 restarts it. Ignored
+            outside of the main thread, where Python handles no signals.
+        on_start: called with each worker before it joins; keep it for ``Worker.state``, ``Worker.stop`` and others.
+        settings, connect, assignors, listeners, times, access: as of ``Worker.running``.
+
+    Returns:
+        ``STOPPED`` or ``DRAINED``.
+
+    Raises:
+        ConfigError: an argument cannot be used.
+        GroupError: the coordinator rejected the worker.
+    """
+    fixed, make_runner = _runner_or_function(runner)
+    workers: list[Worker] = []
+    wanted: list[Callable[[Worker], None]] = []
+
+    def ask(what: Callable[[Worker], None]) -> None:
+        wanted.append(what)
+        for worker in workers:
+            what(worker)
+
+    in_main = threading.current_thread() is threading.main_thread()
+    with handle_signals(*_asked(ask)) if signals and in_main else nullcontext():
+        while True:
+            async with Worker.running(
+                settings,
+                connect,
+                assignors=assignors,
+                listeners=listeners,
+                runner=fixed,
+                times=times,
+                access=access,
+            ) as worker:
+                if make_runner is not None:
+                    worker.set_runner(make_runner(worker))
+                workers[:] = [worker]
+                on_start(worker)
+                if Worker.stop in wanted:  # between two workers
+                    worker.stop()
+                reason = await worker.wait_stopped()
+            if reason is not StopReason.RESTARTED:
+                return reason
+
+
+def _runner_or_function(runner: Runner | MakeRunner | None) -> tuple[Runner | None, MakeRunner | None]:
+    if callable(runner) and not isinstance(runner, type) and not hasattr(runner, "start"):
+        return None, runner
+    check_runner(cast("Runner | None", runner))
+    return cast("Runner | None", runner), None
+
+
+def _asked(ask: Callable[[Callable[[Worker], None]], None]) -> tuple[Callable[[], None], ...]:
+    return (lambda: ask(Worker.stop)), (lambda: ask(Worker.drain)), (lambda: ask(Worker.restart))
