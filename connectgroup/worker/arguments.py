@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, Final
 
 from ..assign.api import ConnectAssignor
@@ -13,9 +13,7 @@ from ..checks import check_call, check_methods, check_object, kind_of
 from ..errors import UNKNOWN_SETTING, ConfigError
 from ..listener import WorkerRebalanceListener
 from ..member.settings import MemberSettings
-from ..transport.access import Access
 from ..transport.base import Client
-from ..transport.tcp_client import TcpClient
 from .runner import Runner
 from .settings import Connections
 
@@ -43,31 +41,13 @@ def check_connections(connections: Connections) -> None:
         check_methods(f"connections.{name}", client, ("call", "close"), allowed)
 
 
-def client_maker(
-    connect: Callable[[], Client] | str, access: Access | None, settings: MemberSettings
-) -> Callable[[], Client]:
-    """The function that makes each of the two clients of a worker.
-
-    Args:
-        connect: such a function, or the address of a coordinator.
-        access: for an address.
+def check_connect(connect: Callable[[], Client]) -> None:
+    """Check that ``connect`` is a function: a worker has two connections.
 
     Raises:
-        ConfigError: ``connect`` is neither, such as a client; or ``access`` is given with a function.
+        ConfigError: it is a client or an address.
     """
-    check_settings(settings)
-    if access is not None:
-        check_object("access", access, Access, "Access(...)")
-    if isinstance(connect, str):
-        from ..config.base import parse_address
-
-        host, port = parse_address("connect", connect)
-        return partial(TcpClient, host, port, settings.member_id, access=access)
-    allowed = 'a function that makes a client: lambda: TcpClient(host, port); or an address: "127.0.0.1:8474"'
-    check_call("connect", connect, (), allowed)
-    if access is not None:
-        raise ConfigError("access", access, "with an address; a function gives it to its TcpClient")
-    return connect
+    check_call("connect", connect, (), "a function that makes a client: lambda: TcpClient(host, port)")
 
 
 def check_plugins(assignors: Sequence[ConnectAssignor], listeners: Sequence[WorkerRebalanceListener]) -> None:

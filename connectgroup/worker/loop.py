@@ -34,9 +34,8 @@ from ..protocol.messages.heartbeat import TaskStatus
 from ..protocol.units import JOIN_EPOCH, Units, show
 from ..telemetry.spans import GROUP, MEMBER, span
 from ..threads import clock_of
-from ..transport.access import Access
 from ..transport.base import Client
-from .arguments import check_connections, check_plugins, check_runner, check_settings, client_maker
+from .arguments import check_connect, check_connections, check_plugins, check_runner, check_settings
 from .callbacks import Callbacks
 from .classic import ClassicClient
 from .compute import Computations
@@ -136,13 +135,12 @@ class Worker:
     async def running(
         cls,
         settings: MemberSettings,
-        connect: Callable[[], Client] | str,
+        connect: Callable[[], Client],
         *,
         assignors: Sequence[ConnectAssignor] = (),
         listeners: Sequence[WorkerRebalanceListener] = (),
         runner: Runner | None = None,
         times: WorkerSettings | None = None,
-        access: Access | None = None,
     ) -> AsyncIterator[Worker]:
         """Run a worker while the ``async with`` block runs; the end of the block stops it.
 
@@ -152,17 +150,15 @@ class Worker:
         cancelled, and neither is one that has called ``stop``.
 
         Args:
-            connect: creates a client of the coordinator; called twice. The clients are closed at the end. Or the
-                address of a coordinator, ``host:port``.
+            connect: creates a client of the coordinator; called twice. The clients are closed at the end.
             times: timeouts and back-offs of the worker.
-            access: how to authenticate to an address, and TLS; null: see ``Access``.
 
         Raises:
-            ConfigError: as of ``Worker``; ``connect`` is neither a function nor an address.
+            ConfigError: as of ``Worker``; ``connect`` is no function.
             GroupError: the coordinator rejected this worker; ends the block.
         """
-        make_client = client_maker(connect, access, settings)
-        connections = Connections(heartbeats=make_client(), control=make_client())
+        check_connect(connect)
+        connections = Connections(heartbeats=connect(), control=connect())
         worker = cls(
             settings,
             connections,

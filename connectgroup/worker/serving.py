@@ -8,14 +8,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import cast
 
 from ..assign.api import ConnectAssignor
+from ..checks import check_call, check_object
+from ..errors import ConfigError
 from ..listener import WorkerRebalanceListener
 from ..member.settings import MemberSettings
 from ..transport.access import Access
 from ..transport.base import Client
-from .arguments import check_runner
+from ..transport.tcp_client import TcpClient
+from .arguments import check_runner, check_settings
 from .loop import Worker
 from .runner import Runner
 from .settings import WorkerSettings
@@ -48,7 +52,9 @@ async def serve_worker(
             the worker (a second SIGTERM or SIGINT ends the process), SIGUSR1 drains it, SIGUSR2 restarts it. Ignored
             outside of the main thread, where Python handles no signals.
         on_start: called with each worker before it joins; keep it for ``Worker.state``, ``Worker.stop`` and others.
-        settings, connect, assignors, listeners, times, access: as of ``Worker.running``.
+        connect: creates a client of the coordinator; or the address of a coordinator, ``host:port``.
+        access: how to authenticate to an address, and TLS; null: see ``Access``.
+        settings, assignors, listeners, times: as of ``Worker.running``.
 
     Returns:
         ``STOPPED`` or ``DRAINED``.
@@ -58,6 +64,7 @@ async def serve_worker(
         GroupError: the coordinator rejected the worker.
     """
     fixed, make_runner = _runner_or_function(runner)
+    make_client = client_maker(connect, access, settings)
     workers: list[Worker] = []
     wanted: list[Callable[[Worker], None]] = []
 
@@ -71,12 +78,11 @@ async def serve_worker(
         while True:
             async with Worker.running(
                 settings,
-                connect,
+                make_client,
                 assignors=assignors,
                 listeners=listeners,
                 runner=fixed,
                 times=times,
-                access=access,
             ) as worker:
                 if make_runner is not None:
                     worker.set_runner(make_runner(worker))
@@ -98,3 +104,30 @@ def _runner_or_function(runner: Runner | MakeRunner | None) -> tuple[Runner | No
 
 def _asked(ask: Callable[[Callable[[Worker], None]], None]) -> tuple[Callable[[], None], ...]:
     return (lambda: ask(Worker.stop)), (lambda: ask(Worker.drain)), (lambda: ask(Worker.restart))
+
+
+def client_maker(
+    connect: Callable[[], Client] | str, access: Access | None, settings: MemberSettings
+) -> Callable[[], Client]:
+    """The function that makes each of the two clients of a worker.
+
+    Args:
+        connect: such a function, or the address of a coordinator.
+        access: for an address.
+
+    Raises:
+        ConfigError: ``connect`` is neither, such as a client; or ``access`` is given with a function.
+    """
+    check_settings(settings)
+    if access is not None:
+        check_object("access", access, Access, "Access(...)")
+    if isinstance(connect, str):
+        from ..config.base import parse_address
+
+        host, port = parse_address("connect", connect)
+        return partial(TcpClient, host, port, settings.member_id, access=access)
+    allowed = 'a function that makes a client: lambda: TcpClient(host, port); or an address: "127.0.0.1:8474"'
+    check_call("connect", connect, (), allowed)
+    if access is not None:
+        raise ConfigError("access", access, "with an address; a function gives it to its TcpClient")
+    return connect
