@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from .spans import use_tracer_provider
@@ -30,7 +30,7 @@ class CapturedSpan:
     ended_ns: int | None
     error: str = ""
     links: tuple[str, ...] = ()
-    text: str = ""
+    text: str = field(default="", repr=False)
     """Everything that an exporter would send, as text."""
 
 

@@ -12,7 +12,7 @@ def test_rebalance_is_traced(worker_group, spans):
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from ..errors import ConfigError
@@ -22,6 +22,10 @@ from ..telemetry.spans import CAUSES, EPOCH, GROUP, MEMBER, NAMES
 ROOTS: Final = frozenset({"rebalance", "load", "leave", "lose", "lapse", "fail", "batch"})
 """The spans that may be roots: a rebalance, or its rest at a new coordinator; a worker that leaves, loses its lease, is
 rejected; a batch of a task."""
+
+OVERTAKEN: Final = frozenset({"UnknownMemberId", "StaleGroupEpoch", "FencedMemberEpoch", "StaleMemberEpoch"})
+"""Errors of ``prepare`` and ``install``: the group has changed, or has chosen another member. Another computation
+follows."""
 
 UNSEEN: Final = (
     "spans: a group with real=True runs in processes of its own, whose spans this fixture cannot read; use spans in "
@@ -108,13 +112,20 @@ class SpanNode:
     def __str__(self) -> str:
         return "\n".join(self._lines(""))
 
+    def __repr__(self) -> str:
+        below = sum(1 for _ in self.walk()) - 1
+        return f"<span {self._line()}{f' | {below} below' if below else ''}>"
+
     def _lines(self, indent: str) -> Iterator[str]:
+        yield indent + self._line()
+        for child in self.children:
+            yield from child._lines(indent + "  ")
+
+    def _line(self) -> str:
         said = [self.name, self.worker, f"epoch {self.epoch}" if EPOCH in self.attributes else "", *self.causes]
         error = f"FAILED: {self.span.error}" if self.span.error else ""
         texts = (*said, error, "" if self.is_ended else "not ended")
-        yield indent + " | ".join(text for text in texts if text)
-        for child in self.children:
-            yield from child._lines(indent + "  ")
+        return " | ".join(text for text in texts if text)
 
 
 class _Rebalances(list[SpanNode]):
@@ -136,8 +147,31 @@ def _checked(name: str) -> str:
     return name
 
 
+def _caused_by_silence(lost: SpanNode, rebalances: Sequence[SpanNode]) -> SpanNode | None:
+    """The rebalance in which the group removed a silent worker, after it last joined before it lost its units."""
+    removal, joined = None, False
+    for rebalance in rebalances:
+        if rebalance.attributes[GROUP] != lost.attributes[GROUP]:
+            continue
+        for cause in rebalance.causes:
+            if cause.startswith(f"{lost.worker} joined"):
+                if rebalance.span.started_ns > lost.span.started_ns:
+                    return removal
+                removal, joined = None, True
+            elif joined and removal is None and cause.startswith(f"{lost.worker} was silent"):
+                removal = rebalance
+    return removal
+
+
+def _is_normal(failed: SpanNode) -> bool:
+    is_overtaken = failed.name in ("prepare", "install") and failed.span.error in OVERTAKEN
+    return is_overtaken or failed.span.error == "CancelledError"
+
+
 class Spans:
-    """The value of the fixture ``spans``. Each method reads the spans that have started so far.
+    """The value of the fixture ``spans``; ``print(spans)`` shows all trees.
+
+    Each method reads the spans that have started so far.
 
     A span that has not ended is part of its tree, so that a tree does not depend on the moment at which it is read: a
     group may be stable while a worker still waits for the response to its last request.
@@ -176,9 +210,29 @@ class Spans:
         return [root for root in roots if name is None or root.name == name]
 
     def rebalances(self, group: str | None = None) -> list[SpanNode]:
-        """The rebalances that have ended, oldest first; spans of their workers may not have ended."""
-        ended = [node for node in self.roots("rebalance") if node.is_ended]
+        """The rebalances that have ended, oldest first; spans of their workers may not have ended.
+
+        A worker whose lease expires stops its units before the coordinator notices that it is silent: its ``lose`` or
+        ``lapse`` has no parent. It is in the tree of the rebalance that its silence caused, and in ``roots`` as well.
+        """
+        roots = self.roots()
+        rebalances = [root for root in roots if root.name == "rebalance"]
+        for lost in roots:
+            if lost.name in ("lose", "lapse") and not lost.span.parent_id:
+                caused = _caused_by_silence(lost, rebalances)
+                if caused is not None:
+                    caused.children = sorted([*caused.children, lost], key=lambda node: node.span.started_ns)
+        ended = [node for node in rebalances if node.is_ended]
         return _Rebalances(node for node in ended if group in (None, node.attributes[GROUP]))
+
+    def failures(self) -> list[SpanNode]:
+        """The spans that failed (``error.type``), with the spans below them, in the order of their starts.
+
+        Not those that belong to the normal course of a group: a ``prepare`` or ``install`` that a later change has
+        overtaken, and what was cancelled because its worker stopped.
+        """
+        found = (node for root in self.roots() for node in root.walk() if node.span.error)
+        return sorted((node for node in found if not _is_normal(node)), key=lambda node: node.span.started_ns)
 
     def assert_no_orphans(self) -> None:
         """Assert that every span has a recorded parent or is one of ``ROOTS``."""
@@ -190,6 +244,11 @@ class Spans:
         for span in self.started():
             for secret in secrets:
                 assert secret not in span.text, f"span {span.name} contains a secret"
+
+    def __repr__(self) -> str:
+        if self._all_groups_are_real():
+            return f"<{UNSEEN}>"
+        return f"<spans: {len(self.started())} started, {len(self.rebalances())} rebalances ended; print shows them>"
 
     def __str__(self) -> str:
         return UNSEEN if self._all_groups_are_real() else "\n".join(map(str, self.roots()))

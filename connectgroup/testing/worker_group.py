@@ -124,6 +124,10 @@ class WorkerGroup(ABC):
         self._absence = ""  # why ``describe`` returned nothing
         self._known: dict[str, None] = {}  # all workers that were ever started
 
+    def __repr__(self) -> str:
+        # Not the description: a failed test prints this, also of a group that is closed.
+        return f"<group {self.plan.group_id} of {', '.join(self._alive) or 'no workers'}; story() tells what happened>"
+
     @property
     def faults_occurred(self) -> Sequence[Fault] | None:
         """The faults of the test's seed so far; ``None`` if a seed has no faults for this kind of group."""

@@ -82,6 +82,94 @@ def test_leaving_and_a_lost_lease_are_roots_of_their_own(worker_group: StartGrou
     left.assert_has("revoke > acknowledge")
 
 
+def lost_under(spans: Spans) -> list[tuple[str, tuple[str, ...]]]:
+    """The worker of each loss within a rebalance, and the causes of the rebalance."""
+    return [(lost.worker, each.causes) for each in spans.rebalances() for lost in each.find("lose")]
+
+
+def test_units_that_a_removed_worker_loses_belong_to_the_rebalance_that_removed_it(
+    worker_group: StartGroup, spans: Spans
+) -> None:
+    """Their sink fences them, so that they run on. The worker hears of its removal after a later rebalance."""
+    Batches.contexts.clear()
+    group = worker_group(3, connectors={"rows": {"connector.class": Batches, "tasks.max": 4}})
+    group.wait_until_stable()
+    group.partition("worker-2")
+    group.wait_until_stable()
+    removal = spans.rebalances()[-1]
+    group.add_worker("late")
+    group.wait_until_stable()
+    group.heal()
+    group.wait_until_stable()
+    [lost] = [lost for root in spans.roots("rebalance") for lost in root.find("lose", worker="worker-2")]
+    assert lost.span.parent_id == removal.span.span_id
+    assert lost_under(spans) == [("worker-2", removal.causes)]
+    spans.assert_no_orphans()
+
+
+@pytest.mark.parametrize("silence", ["partition", "pause"])
+def test_units_lost_with_the_lease_are_in_the_rebalance_that_the_silence_caused(
+    worker_group: StartGroup, spans: Spans, silence: str
+) -> None:
+    """A paused worker notices after the rebalance that its lease has expired."""
+    group = worker_group(3, connectors={"numbers": 5})
+    group.wait_until_stable()
+    for _ in range(2):
+        group.partition("worker-2") if silence == "partition" else group.pause("worker-2")
+        group.wait_until_stable()
+        group.heal() if silence == "partition" else group.resume("worker-2")
+        group.wait_until_stable()
+    assert lost_under(spans) == [("worker-2", ("worker-2 was silent for 10000 ms",))] * 2
+    assert [lost.span.parent_id for lost in spans.roots("lose")] == ["", ""]
+
+
+def test_rejected_worker_is_in_no_rebalance(worker_group: StartGroup, spans: Spans) -> None:
+    group = worker_group(2, connectors={"numbers": 2}, settings=GroupSettings(max_members=2))
+    group.wait_until_stable()
+    group.add_worker("late")
+    group.until(lambda: "late" not in group.workers, what="the rejection")
+    assert [failed.worker for failed in spans.roots("fail")] == ["late"]
+
+
+def test_failures_are_those_of_plugins_and_not_what_the_group_overtook(worker_group: StartGroup, spans: Spans) -> None:
+    """Three workers join one after another: computations are overtaken."""
+
+    class Fails(BalancedAssignor):
+        def assign(self, group: ConnectGroup) -> ConnectAssignment:
+            raise ValueError(SECRET)
+
+    healthy = worker_group(3, connectors={"numbers": 4})
+    healthy.wait_until_stable()
+    healthy.stop("worker-2")
+    healthy.wait_until_stable()
+    assert any(node.span.error for root in spans.roots() for node in root.walk())
+    assert spans.failures() == []
+    healthy.close()
+    failing = worker_group(1, connectors={"numbers": 1}, assignors=[Fails])
+    failing.wait_until_stable()
+    failures = spans.failures()
+    assert {(failed.name, failed.worker, failed.span.error) for failed in failures} == {
+        ("assign", "worker-1", "PluginError")
+    }
+    assert re.fullmatch(r"<span assign \| worker-1 \| epoch \d+ \| FAILED: PluginError>", repr(failures[0]))
+
+
+def test_objects_of_a_test_are_readable_in_a_failure(worker_group: StartGroup, spans: Spans) -> None:
+    """pytest prints the ``repr`` of what an assertion compares, and of the fixtures."""
+    group = worker_group(["a", "b"], connectors={"numbers": 2})
+    group.wait_until_stable()
+    group.kill("a")
+    group.wait_until_stable()
+    rebalance = spans.rebalances()[-1]
+    below = len(list(rebalance.walk())) - 1
+    assert repr(rebalance) == f"<span rebalance | epoch {rebalance.epoch} | a was silent for 10000 ms | {below} below>"
+    assert str(rebalance).splitlines()[0] == f"rebalance | epoch {rebalance.epoch} | a was silent for 10000 ms"
+    assert repr(rebalance.assert_has("compute > prepare")) == "<span prepare | b>"
+    assert re.fullmatch(r"<spans: \d+ started, \d rebalances ended; print shows them>", repr(spans))
+    assert repr(group) == "<group test of b; story() tells what happened>"
+    assert "resource" not in repr(rebalance.span)
+
+
 @pytest.mark.parametrize("seed", [10, 42, 84])
 def test_trace_of_a_stable_group_has_the_computation_before_its_last_response(seed: int) -> None:
     """Under these seeds the group is stable while the response to the worker's Install is still lost or delayed."""
