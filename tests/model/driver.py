@@ -265,12 +265,14 @@ class Driver:
         except PluginError:
             answer = ServerAssignment()
         more = (InstalledMember(member_id="unknown"),) if how % 7 == 6 and answer.members else ()
+        failed = how % 11 == 10 or not answer.members
         self.installed = InstallRequest(
             group_id=GROUP,
             member_id=who,
             member_epoch=epoch,
             group_epoch=assignor_input.group_epoch,
-            error=0 if answer.members else 1,
+            error=int(failed),
+            keeps_target=failed and which % 3 > 0,
             members=answer.members + more,
             delayed=answer.delayed,
             delay_ms=0 if delay % 9 == 8 else answer.delay_ms or (delay % 5 == 4) * 2_000,

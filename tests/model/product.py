@@ -39,6 +39,7 @@ def state_of(model: Model) -> State:
             computation.failures,
             frozenset(computation.failed),
             frozenset(computation.replaced),
+            computation.keeps_target,
         ),
         "asked for assignor": computation.assignor if computation is not None else "",
         "members": {who: dict(vars(member)) for who, member in model.members.items()},
@@ -118,6 +119,7 @@ def model_of(group: Group, limits: Limits) -> Model:
             failures=computation.failures,
             failed=set(computation.failed_members),
             replaced=set(computation.replaced_members),
+            keeps_target=computation.keeps_target,
         )
     return model
 

@@ -285,6 +285,7 @@ def fail_on_coordinator(
             prepared=False,
             assignor="",
             replaced_members=(),
+            keeps_target=False,
             error=printable(masked_text(error), limit=500),
         )
     )

@@ -252,7 +252,9 @@ class ConsumerComputing(Computing):
         if computation is None or not chosen:
             return Expected(code=UnknownMemberId.code)
         code, result = 0, proposal(request.members)
-        if request.error:
+        if request.error and request.keeps_target:
+            self.keep_target(computation)
+        elif request.error:
             self.failed(computation)
         elif self.legal(result, request.group_epoch) and self.readable(result, computation.assignor):
             self.assignor, self.installed_request = computation.assignor, request

@@ -244,12 +244,14 @@ class Driver:
         with suppress(PluginError):
             answer = self.shuffle(prepared) if prepared else answer
         more = (InstalledConsumer(member_id="unknown"),) if how % 7 == 6 and answer.members else ()
+        failed = how % 11 == 10 or not answer.members
         self.installed = ConsumerInstallRequest(
             group_id=GROUP,
             member_id=who,
             member_epoch=epoch,
             group_epoch=prepared.group_epoch if prepared else self.group.epoch - which % 2,
-            error=0 if answer.members else 1,
+            error=int(failed),
+            keeps_target=failed and which % 3 > 0,
             members=(*answer.members, *more),
         )
         self.send(self.installed)

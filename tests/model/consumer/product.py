@@ -107,6 +107,7 @@ def _computation(stored: ComputationRecord) -> Computation:
         failures=stored.failures,
         failed=set(stored.failed_members),
         replaced=set(stored.replaced_members),
+        keeps_target=stored.keeps_target,
     )
 
 
