@@ -39,7 +39,7 @@ STORAGE: tuple[Fault, ...] = (
           "A[B] != C or D", "D")),
     *at("connectgroup.log.sqlite.store:Store._settle_wal", "log/test_power_loss.py",
         C("pages of a failed sync are written back into the file",
-          "if A: F(B)")),
+          "if A:\n    F(B)\n    return True", "if A:\n    return True")),
     *at("connectgroup.log.sqlite.store:Store._check_files_left_behind", f"{SQLITE} log/test_damaged_files.py",
         C("a missing write-ahead log is not detected",
           "A == 'writing' and B", "False")),
