@@ -236,6 +236,7 @@ def _coordinator_values(options: argparse.Namespace) -> dict[str, Any]:
         "max_connections_per_address": options.max_connections_per_address,
         **{name: getattr(options, name) for name in LIMITS},
         "assignor": options.fallback_assignor,
+        "group_assignors": options.group_assignors,
         "topics_from": options.topics_from,
         "consumer_session_timeout_ms": options.consumer_session_timeout_ms,
         "consumer_heartbeat_interval_ms": options.consumer_heartbeat_interval_ms,

@@ -73,6 +73,12 @@ def add_server(parser: argparse.ArgumentParser, *, rebalance_delay_ms: int = 10_
         help="server-side assignor, used after three failures of the workers' assignor (balanced)",
     )
     parser.add_argument(
+        "--group-assignors",
+        metavar="NAME,...",
+        help="server-side assignors that members may request: entry points for consumer groups, of which the first is "
+        "the default, or for workers (uniform,range)",
+    )
+    parser.add_argument(
         "--rebalance-delay-ms",
         type=number,
         default=rebalance_delay_ms,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Final
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from ..errors import NO_VALUE, ConfigError
 from ..group.classic.settings import ClassicSettings
@@ -23,6 +23,7 @@ KAFKA_NAMES: Final = {
     "group.consumer.session.timeout.ms": "consumer_session_timeout_ms",
     "group.consumer.heartbeat.interval.ms": "consumer_heartbeat_interval_ms",
     "group.consumer.assignment.interval.ms": "consumer_assignment_interval_ms",
+    "group.consumer.assignors": "group_assignors",
     "group.consumer.max.size": "consumer_max_members",
     "group.consumer.migration.policy": "consumer_migration_policy",
     "group.initial.rebalance.delay.ms": "initial_rebalance_delay_ms",
@@ -55,6 +56,10 @@ class CoordinatorConfig(Settings):
         data: the log's file: short for ``log: sqlite:///file``.
         log: the log's URL (``log.registry``). If both are null, all state is in memory, and a restart loses it.
         assignor: ``group.remote.assignor``: used if members list no assignor, and after failures.
+        group_assignors: names of the server-side assignors that members may request, beside ``assignor``
+            (``group.consumer.assignors``; text: with commas). Each is an entry point for consumer groups, for connect
+            groups, or for both. The first one for consumer groups is their default; if there is none, they have
+            ``uniform`` and ``range``, as in Kafka.
         scheduled_rebalance_max_delay_ms: how long the units of a lost worker are delayed for it; 0 reassigns them
             immediately. A move costs milliseconds here, so the default is much lower than Connect's 300 s.
         assignment_interval_ms: minimum interval between two computations of a target assignment. With 0, each change
@@ -113,6 +118,7 @@ class CoordinatorConfig(Settings):
     session_timeout_ms: Milliseconds = 10_000
     heartbeat_interval_ms: Milliseconds = 3_000
     assignor: Name = "balanced"
+    group_assignors: tuple[Name, ...] = ()
     scheduled_rebalance_max_delay_ms: MaybeMilliseconds = 10_000
     assignment_interval_ms: MaybeMilliseconds = 0
     moves_per_round: Annotated[int, Field(ge=0, le=1_000_000)] = 0
@@ -139,6 +145,11 @@ class CoordinatorConfig(Settings):
     max_groups: Annotated[int, Field(ge=1, le=1_000_000)] = _GROUP.max_groups
     max_members: Annotated[int, Field(ge=1, le=10_000)] = _GROUP.max_members
     max_units: Annotated[int, Field(ge=1, le=200_000)] = _GROUP.max_units
+
+    @field_validator("group_assignors", mode="before")
+    @classmethod
+    def _with_commas(cls, value: object) -> object:
+        return tuple(name.strip() for name in value.split(",")) if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _fits_together(self) -> CoordinatorConfig:

@@ -58,13 +58,15 @@ class GroupConsumer:
         group: the group's name.
         topics: names; the consumer waits for topics that do not exist yet.
         pattern: instead of ``topics``: a regular expression (RE2) that whole names of topics match.
-        group_protocol: ``classic``, or ``consumer`` for the protocol of KIP-848.
+        group_protocol: ``classic``, or ``consumer`` for the protocol of KIP-848 (``group.protocol``); ``generic`` is
+            another name of the former.
         assignors: the assignors of this member, best first: entry-point names or objects. The group uses one that all
             its members offer. In a classic group, the rebalance protocol, EAGER or COOPERATIVE, is the highest that all
             of these support (KIP-429); by default ``range`` and ``cooperative-sticky``. In the new protocol they are
             client-side assignors, which only connectgroup's coordinator supports; by default there are none.
-        server_assignor: in the new protocol: the assignor of the coordinator, ``uniform`` or ``range``; null for its
-            default. It assigns if there are no client-side assignors or the coordinator does not support them.
+        server_assignor: in the new protocol: the assignor of the coordinator, ``uniform``, ``range`` or another that it
+            has (``--group-assignors``); null for its default. It assigns if there are no client-side assignors or the
+            coordinator does not support them.
         coordinator: ``host:port`` of a connectgroup coordinator that is not behind ``bootstrap``; null looks it up.
             With ``ssl://`` or ``plaintext://`` before it; by default, it has TLS if the brokers have (``fetch``).
         listener: is notified of assigned and revoked partitions.
@@ -99,7 +101,7 @@ class GroupConsumer:
         group: str,
         topics: Sequence[str] = (),
         pattern: str | None = None,
-        group_protocol: Literal["classic", "consumer"] = "classic",
+        group_protocol: Literal["classic", "consumer", "generic"] = "classic",
         assignors: Sequence[PartitionAssignor | str] | None = None,
         server_assignor: str | None = None,
         coordinator: str | None = None,

@@ -53,6 +53,11 @@ class ConsumerSettings(Settings):
         # A string is a sequence of strings: "orders" would be six topics.
         return tuple(topics) if isinstance(topics, list | set | frozenset) else topics
 
+    @field_validator("group_protocol", mode="before")
+    @classmethod
+    def _generic_is_classic(cls, value: object) -> object:
+        return "classic" if value == "generic" else value
+
     @model_validator(mode="after")
     def _fits_together(self) -> ConsumerSettings:
         addresses(self.bootstrap)

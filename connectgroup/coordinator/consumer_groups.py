@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
 from ..assign.api import PartitionAssignor
 from ..assign.convert import consumers_for_install, partition_group_from_prepare
 from ..assign.sandbox import run_assignor
-from ..errors import PluginError
+from ..errors import ConfigError, PluginError
 from ..group.classic.group_type import ClassicGroupType
 from ..group.classic.settings import ClassicSettings
 from ..group.consumer.group_type import ConsumerGroupType
 from ..group.consumer.settings import ConsumerServerAssignment, ConsumerServerAssignor, ConsumerSettings
 from ..group.kernel.effects import ExpireOffsets, TopicsChanged
-from ..plugins import load_partition_assignor
+from ..plugins import available, load_partition_assignor
 from ..protocol.messages.consumer import ConsumerPrepareResponse
 from ..protocol.messages.offsets import OffsetCommitRequest
 from ..protocol.units import NO_TOPIC_ID
@@ -41,12 +41,22 @@ EXPECTED_FOR_S = 30.0
 SERVER_ASSIGNORS = {"uniform": "uniform", "range": "server-range"}
 """Kafka's server-side assignors, and the names of their entry points."""
 
+KAFKA_CLASSES = {
+    "org.apache.kafka.coordinator.group.assignor.UniformAssignor": "uniform",
+    "org.apache.kafka.coordinator.group.assignor.RangeAssignor": "range",
+}
+"""How ``group.consumer.assignors`` of a broker may name them, too."""
+
 
 def as_server_assignor(assignor: PartitionAssignor) -> Callable[[ConsumerPrepareResponse], ConsumerServerAssignment]:
     """Wrap an assignor for ``ConsumerSettings.server_assignors``: a call returns its result or raises."""
 
     def assign(prepared: ConsumerPrepareResponse) -> ConsumerServerAssignment:
-        assignment = run_assignor(assignor, partition_group_from_prepare(prepared))
+        try:
+            assignment = run_assignor(assignor, partition_group_from_prepare(prepared))
+        except PluginError as error:
+            logger.error("server-side %s", error.with_location())
+            raise
         if assignment.error:
             raise PluginError(f"assignor {assignor.name!r}: {assignment.message or f'error {assignment.error}'}")
         return ConsumerServerAssignment(members=consumers_for_install(prepared, assignment), message=assignment.message)
@@ -61,6 +71,30 @@ def built_in_assignors() -> dict[str, ConsumerServerAssignor]:
         ConfigError, PluginError: one of them is not installed.
     """
     return {name: as_server_assignor(load_partition_assignor(entry)) for name, entry in SERVER_ASSIGNORS.items()}
+
+
+def with_group_assignors(settings: ConsumerSettings, named: Sequence[str]) -> ConsumerSettings:
+    """The settings with those of the named assignors that are for consumer groups; the first one is their default.
+
+    Args:
+        settings: of all consumer groups.
+        named: ``group.consumer.assignors``. A name of connect groups alone is passed over.
+
+    Returns:
+        The unchanged settings if none is for consumer groups.
+
+    Raises:
+        ConfigError: no assignor of any kind has one of the names.
+        PluginError: an assignor cannot be imported, created or used.
+    """
+    of_consumers, of_workers = {*SERVER_ASSIGNORS, *available("partition_assignors")}, {*available("assignors")}
+    loaded: dict[str, ConsumerServerAssignor] = {}
+    for name in (KAFKA_CLASSES.get(name, name) for name in named):
+        if name in of_consumers:
+            loaded[name] = as_server_assignor(load_partition_assignor(SERVER_ASSIGNORS.get(name, name)))
+        elif name not in of_workers:
+            raise ConfigError("group_assignors", name, ", ".join(sorted(of_consumers | of_workers)))
+    return replace(settings, server_assignor=next(iter(loaded)), server_assignors=loaded) if loaded else settings
 
 
 class ConsumerGroups:

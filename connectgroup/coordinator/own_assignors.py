@@ -14,7 +14,7 @@ from ..assign.convert import group_from_prepare, members_for_install
 from ..assign.sandbox import run_assignor
 from ..errors import ConfigError, PluginError
 from ..group.connect.settings import GroupSettings, ServerAssignment, ServerAssignorCall
-from ..plugins import load_assignor
+from ..plugins import available, load_assignor
 from ..protocol.messages.assignment import PrepareResponse
 from ..protocol.messages.common import grouped
 
@@ -42,6 +42,12 @@ def with_own_assignor(settings: GroupSettings) -> GroupSettings:
 def server_assignors(names: Iterable[str]) -> dict[str, ServerAssignorCall]:
     """Load the plug-ins that workers run, under the same names, for ``GroupSettings.server_assignors``."""
     return {name: server_assignor(name) for name in names}
+
+
+def group_assignors(own: str, named: Iterable[str]) -> dict[str, ServerAssignorCall]:
+    """The assignor ``group.remote.assignor``, and those of the named ones that are for connect groups."""
+    of_workers = available("assignors")
+    return server_assignors(dict.fromkeys([own, *(name for name in named if name in of_workers)]))
 
 
 def server_assignor(name: str) -> Callable[[PrepareResponse], ServerAssignment]:

@@ -15,8 +15,8 @@ from ..transport.access import Certificate, Security
 from ..transport.credentials import FILE_NAME, announce, create_credentials, own_file, read_passwords, withdraw
 from ..transport.group_access import GroupAccess
 from ..transport.tcp_server import TcpServer
-from .consumer_groups import ConsumerGroups
-from .own_assignors import server_assignors
+from .consumer_groups import ConsumerGroups, with_group_assignors
+from .own_assignors import group_assignors
 from .runtime import Coordinator
 
 logger = logging.getLogger(__name__)
@@ -77,8 +77,12 @@ class CoordinatorServer(GroupServer):
         topics = BrokerTopics(config.topics_from) if config.topics_from is not None else None
         coordinator = Coordinator(
             log,
-            config.group_settings(server_assignors([config.assignor])),
-            consumers=ConsumerGroups(topics, config.consumer_settings(), classic=config.classic_settings()),
+            config.group_settings(group_assignors(config.assignor, config.group_assignors)),
+            consumers=ConsumerGroups(
+                topics,
+                with_group_assignors(config.consumer_settings(), config.group_assignors),
+                classic=config.classic_settings(),
+            ),
         )
         certificate = None
         if config.tls_cert is not None and config.tls_key is not None:

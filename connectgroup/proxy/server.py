@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ..config.proxy import ProxyConfig
-from ..coordinator.consumer_groups import ConsumerGroups
-from ..coordinator.own_assignors import server_assignors
+from ..coordinator.consumer_groups import ConsumerGroups, with_group_assignors
+from ..coordinator.own_assignors import group_assignors
 from ..coordinator.runtime import Coordinator
 from ..coordinator.server import GroupServer
 from ..errors import TransportError, WireError
@@ -135,10 +135,10 @@ class ProxyServer(GroupServer):
         self.broker = Broker(*config.broker_address)
         coordinator = Coordinator(
             log_from_url(config.log_url),
-            config.group_settings(server_assignors([config.assignor])),
+            config.group_settings(group_assignors(config.assignor, config.group_assignors)),
             consumers=ConsumerGroups(
                 topics,
-                config.consumer_settings(),
+                with_group_assignors(config.consumer_settings(), config.group_assignors),
                 classic=config.classic_settings(),
             ),
             broker_offsets=self.broker,

@@ -87,11 +87,14 @@ def test_file_has_settings_with_the_names_of_kafka(command: tuple[str, ...], tmp
         "group.consumer.heartbeat.interval.ms": "300",
         "group.consumer.migration.policy": "upgrade",
         "group.max.session.timeout.ms": "2000",
+        "group.consumer.assignors": "range, uniform",
     }
     file.write_text("".join(f"{name}={value}\n" for name, value in values.items()))
     options = build_parser().parse_args([*command, "--config", str(file)])
     config = coordinator_config(options)
-    assert {name: str(getattr(config, field)) for name, field in KAFKA_NAMES.items()} == values
+    assert config.group_assignors == ("range", "uniform")
+    del values["group.consumer.assignors"]
+    assert {name: str(getattr(config, KAFKA_NAMES[name])) for name in values} == values
     consumers, classic = config.consumer_settings(), config.classic_settings()
     assert (consumers.max_members, classic.max_members) == (
         int(values["group.consumer.max.size"]),

@@ -227,6 +227,14 @@ async def test_missing_broker_is_reported_once(caplog: pytest.LogCaptureFixture,
     assert re.fullmatch(r"group g: 127\.0\.0\.1:9: \w+Request: Connection refused; trying again", said)
 
 
+def test_generic_is_another_name_of_the_classic_protocol() -> None:
+    """KIP-848 introduces ``group.protocol`` with ``generic`` and ``consumer``; Kafka has released it as ``classic``."""
+    with pytest.raises(ConfigError, match=r"^server_assignor: got 'uniform'; allowed: nothing: in a classic group"):
+        GroupConsumer(NOWHERE, group="g", topics=["t"], group_protocol="generic", server_assignor="uniform")
+    with pytest.raises(ConfigError, match=r"^group_protocol: got 'new'; allowed: 'classic' or 'consumer'"):
+        GroupConsumer(NOWHERE, group="g", topics=["t"], group_protocol="new")  # type: ignore[arg-type]
+
+
 def test_connection_errors_of_librdkafka_are_logged_at_debug(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, logger="connectgroup.consumer"):
         consumer = make_consumer(ConsumerSettings(bootstrap=NOWHERE, group="g", topics=("t",)))

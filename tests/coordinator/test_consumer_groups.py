@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -22,16 +23,19 @@ from kio.static.primitive import i32, i32Timedelta
 from connectgroup.assign.convert import assignor_info, consumers_for_install, partition_group_from_prepare
 from connectgroup.assign.sandbox import run_assignor
 from connectgroup.cli.groups import _description
-from connectgroup.coordinator.consumer_groups import ConsumerGroups
+from connectgroup.coordinator.consumer_groups import ConsumerGroups, with_group_assignors
+from connectgroup.coordinator.own_assignors import group_assignors
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.errors import (
     ComputeAssignment,
+    ConfigError,
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
     GroupIdNotFound,
     InconsistentGroupProtocol,
     MemberIdRequired,
     UnknownMemberId,
+    UnsupportedAssignor,
     UnsupportedVersion,
 )
 from connectgroup.group.connect.settings import GroupSettings
@@ -67,6 +71,7 @@ from connectgroup.topics.base import Topics
 from connectgroup.topics.static import StaticTopics, topic_id
 from connectgroup.transport.tcp_client import TcpClient
 from connectgroup.transport.tcp_server import TcpServer
+from tests.distribution import make_distribution
 
 from .builders import FaultyLog, tick
 
@@ -260,6 +265,71 @@ async def test_members_share_the_partitions_with_the_server_side_assignor_of_the
             "  client id c, joined at epoch 2",
             "  assigned foo-2",
         ]
+
+
+OWN_ASSIGNORS = """
+from connectgroup.assign.api import PartitionAssignment, PartitionAssignor
+from connectgroup.assign.members import PartitionMemberAssignment
+
+class ToTheLast(PartitionAssignor):
+    name = "to-the-last"
+    def assign(self, group):
+        last = max(member.member_id for member in group.members)
+        shares = {member.member_id: frozenset() for member in group.members} | {last: frozenset(group.partitions)}
+        return PartitionAssignment(
+            members=[PartitionMemberAssignment(member_id=name, partitions=share) for name, share in shares.items()]
+        )
+
+class Fails(PartitionAssignor):
+    name = "fails"
+    def assign(self, group):
+        raise ValueError("not today")
+"""
+
+
+@pytest.fixture
+def own_assignors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = {"to_the_last": ":ToTheLast", "fails": ":Fails"}
+    make_distribution(tmp_path, "owngroup", "connectgroup.partition_assignors", OWN_ASSIGNORS, **entries)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+async def test_first_named_server_side_assignor_is_the_default(own_assignors: None) -> None:
+    """``group.consumer.assignors``: entry points beside those of Kafka; a name of connect groups is passed over."""
+    named = ("balanced", "to-the-last", "org.apache.kafka.coordinator.group.assignor.RangeAssignor")
+    settings = with_group_assignors(ConsumerSettings(assignment_interval_ms=0), named)
+    async with serving(StaticTopics({"foo": 3}), settings=settings) as coordinator:
+        await ask(coordinator, join("a", "foo"))
+        joining = asyncio.create_task(ask(coordinator, join("b", "foo")))
+        await tick()
+        assert (await ask(coordinator, beat("a", 1))).assignment == ConsumerAssignment(topic_partitions=())
+        await ask(coordinator, beat("a", 1, owned=()))
+        assert (await joining).assignment == foo(0, 1, 2)
+        response = await coordinator.handle(join("c", "foo", server_assignor="uniform"), client_host="h")
+        assert response.error_code == UnsupportedAssignor.code
+        assert response.error_message == "ServerAssignor: got 'uniform'; allowed: range, to-the-last"
+
+
+async def test_failure_of_an_own_server_side_assignor_is_logged_with_its_line(
+    own_assignors: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = with_group_assignors(ConsumerSettings(assignment_interval_ms=0), ["fails"])
+    async with serving(StaticTopics({"foo": 3}), settings=settings) as coordinator:
+        await ask(coordinator, join("a", "foo"))
+        assert "server-side assignor 'fails'" in caplog.text
+        assert "not today" in caplog.text
+
+
+async def test_unknown_group_assignor_is_an_error() -> None:
+    with pytest.raises(ConfigError, match=r"group_assignors: got 'rang'; allowed: .*uniform"):
+        with_group_assignors(ConsumerSettings(), ["range", "rang"])
+
+
+async def test_group_assignors_are_for_workers_too() -> None:
+    assert [*group_assignors("balanced", ("uniform", "incremental-cooperative"))] == [
+        "balanced",
+        "incremental-cooperative",
+    ]
 
 
 async def test_group_of_another_type_is_not_found() -> None:
