@@ -60,7 +60,7 @@ def guarded_class(
 
     Args:
         started: receives the tasks while they run; those of a killed worker stay in it.
-        recorder: is told which tasks are fenced, and which have stopped.
+        recorder: records which tasks are fenced, and which have stopped.
     """
 
     def task(self: Connector, config: Config, context: TaskContext) -> Task:

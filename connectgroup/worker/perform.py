@@ -133,7 +133,7 @@ class Performer:
 
     def _begin_stop(self, action: Revoke | Lapse, units: Units) -> None:
         self._begun[action] = stopping = asyncio.create_task(self.stop(units), name="stop units")
-        # Whoever performs the action handles the error; after a loss no code retrieves it.
+        # The action that waits for it handles the error; after a loss no code retrieves it.
         stopping.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def run(self) -> None:
@@ -257,7 +257,7 @@ class Performer:
     async def _lapse(self, action: Lapse) -> None:
         """Complete the stop of the units that are not fenced, and let the coordinator assign them again.
 
-        A unit that does not stop stays this worker's: a successor would run beside it. As after a revocation whose stop
+        A unit that does not stop stays this worker's: a successor would run at the same time. As after a revocation whose stop
         fails, the group assigns it to another member after the rebalance timeout only (F18).
         """
         loop, timeout_s = asyncio.get_running_loop(), self._member.settings.rebalance_timeout_ms / 1000

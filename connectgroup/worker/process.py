@@ -246,7 +246,7 @@ class _Supervision:
         await self._joins.wait()
 
     def ask_for_replacement(self) -> None:
-        """Ask for a process that warms up; this worker goes on until it is told to restart."""
+        """Ask for a process that warms up; this worker runs until the restart."""
         if self._worker.member.draining:
             self._worker.restart()  # it says why it does not
         elif not self._asked:

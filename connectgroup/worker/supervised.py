@@ -17,7 +17,7 @@ WANTS_RESTART = "wants restart"
 """Key of a report: a restart was requested. The worker goes on until its replacement has warmed up."""
 
 READY = "ready"
-"""Key of the report of a replacement: it has warmed up, and joins when it is told to."""
+"""Key of the report of a replacement: it has warmed up, and joins at the supervisor's command."""
 
 RELEASED = "released"
 """Key of a worker's report: it has stopped its units and left the group, for its replacement to join."""

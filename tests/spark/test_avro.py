@@ -51,7 +51,7 @@ def test_values_are_avro_of_the_specification() -> None:
 
 @pytest.mark.parametrize("prefix", ["", "source."])
 def test_converter_of_the_connector_may_be_avro(kafka: str, prefix: str) -> None:
-    """With the schema beside it, or as a setting of the source."""
+    """With the schema as a setting of the converter, or of the source."""
     name = f"t{uuid.uuid4().hex}"
     make_topic(kafka, name, 1)
     config = {

@@ -275,7 +275,7 @@ def _waits(draft: Draft, current: Current[TopicPartition], member: ConsumerMembe
     """Whether a member waits for a target assignment that is on its way, for the revocations of others, or a topic."""
     computing = under_way(draft)
     if computing is not None and computing.member_id == member.member_id:
-        return False  # it is to compute itself, which its next heartbeat is told
+        return False  # it computes itself: the response to its next heartbeat says so
     failed = computing is not None and not computing.member_id and not computing.prepared
     return (
         (draft.epoch > draft.target_epoch and not failed)

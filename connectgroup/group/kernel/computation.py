@@ -200,7 +200,7 @@ def _replace_chosen_member(draft: Draft, able: Sequence[str], computation: Compu
 
 
 def _keeps_its_member(draft: Draft, computation: ComputationRecord) -> bool:
-    """Whether a chosen member that is able to compute is not replaced, whoever else could."""
+    """Whether a chosen member that is able to compute is not replaced, even if other members could compute."""
     # The assignor, not ``prepared``: each heartbeat at epoch 0 clears ``prepared``, and the sender may be computing.
     asked = len(computation.replaced_members) + 1
     return bool(computation.assignor) or computation.epoch == draft.epoch or asked >= MAX_ASKED_MEMBERS

@@ -227,7 +227,7 @@ class ManifestSink(PartSink):
         return is_new
 
     def _remove_unlisted(self, names: Sequence[str]) -> None:
-        """Remove files whose commit has failed, unless it has succeeded nevertheless, or nobody can tell."""
+        """Remove files whose commit has failed, unless it has succeeded nevertheless, or its outcome is unknown."""
         with suppress(SinkError):
             for name in names:
                 if not self._store.execute(_KNOWN_FILE, name, name):
