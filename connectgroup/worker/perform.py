@@ -257,7 +257,7 @@ class Performer:
     async def _lapse(self, action: Lapse) -> None:
         """Complete the stop of the units that are not fenced, and let the coordinator assign them again.
 
-        A unit that does not stop stays this worker's: a successor would run at the same time. As after a revocation whose stop
+        A unit that does not stop stays this worker's: a successor would run as well. As after a revocation whose stop
         fails, the group assigns it to another member after the rebalance timeout only (F18).
         """
         loop, timeout_s = asyncio.get_running_loop(), self._member.settings.rebalance_timeout_ms / 1000
