@@ -19,7 +19,15 @@ from connectgroup.assign.api import (
     PartitionAssignor,
     PartitionGroup,
 )
-from connectgroup.assign.members import ConnectMemberAssignment, PartitionMember, PartitionMemberAssignment
+from connectgroup.assign.members import (
+    ConnectMember,
+    ConnectMemberAssignment,
+    ConnectorSpec,
+    Metadata,
+    PartitionMember,
+    PartitionMemberAssignment,
+)
+from connectgroup.assign.placement import WorkerTraits
 from connectgroup.assignors.balanced import BalancedAssignor
 from connectgroup.assignors.cooperative_sticky import CooperativeStickyAssignor
 from connectgroup.assignors.sticky import StickyAssignor
@@ -322,6 +330,57 @@ def test_contract_without_samples_says_what_is_missing() -> None:
 
     with pytest.raises(NotImplementedError, match="which assignor it is about"):
         About().test_it_can_introduce_itself_to_the_group()
+
+
+class Slots(ConnectAssignor):
+    """Needs its traits, and the metadata of every member: a number of slots."""
+
+    name = "slots"
+    slots: int
+
+    def configure(self, traits: WorkerTraits) -> None:
+        self.slots = traits.capacity + 1
+
+    def metadata(self) -> Metadata:
+        return Metadata(metadata=b"%d" % self.slots)
+
+    def assign(self, group: ConnectGroup) -> ConnectAssignment:
+        assert self.slots
+        slots = {member.member_id: int(member.metadata) for member in group.members}
+        most = max(sorted(slots), key=lambda member_id: slots[member_id], default=None)
+        shares = [] if most is None else [ConnectMemberAssignment(member_id=most, units=frozenset(group.units))]
+        return ConnectAssignment(members=shares)
+
+
+class TestSlots(AssignorContract):
+    """The members of the sample groups have the metadata of assignors on workers with their traits."""
+
+    assignor = Slots
+    even = False
+
+    def groups(self) -> dict[str, ConnectGroup]:
+        members = [ConnectMember(member_id="a", capacity=3), ConnectMember(member_id="b", metadata=b"9")]
+        return {**super().groups(), "mine": ConnectGroup(members=members, connectors=[ConnectorSpec(name="c")])}
+
+    def test_members_have_metadata(self) -> None:
+        assert [member.metadata for member in self.inputs()["mine"].members] == [b"4", b"9"]
+        answer = self.configured().assign(self.inputs()["mine"])
+        assert [share.member_id for share in answer.members] == ["b"]
+
+
+def test_failure_names_the_group_of_the_author() -> None:
+    class About(AssignorContract):
+        __test__ = False
+        assignor = Slots
+
+        def groups(self) -> dict[str, Any]:
+            return {"two zones": ConnectGroup(members=[ConnectMember(member_id="a", metadata=b"x")])}
+
+    with pytest.raises(pytest.fail.Exception, match=r"ValueError: invalid literal.*, on the group 'two zones'$"):
+        About().test_everything_is_given_to_exactly_one_member()
+    About.groups = lambda self: {"two zones": []}  # type: ignore[method-assign]
+    with pytest.raises(pytest.fail.Exception, match=r"^groups: 'two zones': got 'an object of list'; allowed: Conn"):
+        About().test_everything_is_given_to_exactly_one_member()
 
 
 def test_groups_of_the_author_precede_those_of_the_kind() -> None:

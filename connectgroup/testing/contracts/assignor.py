@@ -5,6 +5,9 @@
     class TestMine(AssignorContract):
         assignor = Mine
 
+        def groups(self) -> dict[str, ConnectGroup]:  # optional: further groups, by a name for messages
+            return {**super().groups(), "two zones": ConnectGroup(members=[...], connectors=[...])}
+
 runs the whole contract on a table of groups: without members, fresh, unbalanced, with members that left or joined, with
 owned units that no longer exist or are claimed twice. Disable what the assignor does not aim at: ``even = False`` if it
 balances by weight or co-locates units, ``fewest = False`` if it computes each assignment from scratch,
@@ -66,7 +69,7 @@ class AssignorContract(Promises[Any, Any, Any]):
         """The most loaded members keep one more where some must have it: balance is impossible with fewer moves."""
         if not (self.even and self.fewest):
             return
-        for name, group in self.groups().items():
+        for name, group in self.inputs().items():
             with on_group(name):
                 held = holdings(group, revokes_duplicates=self.revokes_duplicates)
                 settled, answer = self.final(group)

@@ -28,16 +28,24 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import pytest
 
-from ...assign.api import Assignor, ConnectAssignment, ConnectAssignor, ConnectGroup
+from ...assign.api import Assignor, ConnectAssignment, ConnectAssignor, ConnectGroup, Group
 from ...assign.convert import assignor_info, members_for_install
-from ...assign.members import ConnectMember, ConnectorSpec, DelayedWork
-from ...assign.sandbox import run_assignor
+from ...assign.members import ConnectMember, ConnectorSpec, DelayedWork, Metadata
+from ...assign.placement import NO_TRAITS, WorkerTraits
+from ...assign.sandbox import configure_assignor, run_assignor
+from ...checks import kind_of
 from ...errors import PluginError
+from ...protocol.messages.common import AssignorInfo
 from ...protocol.units import TopicPartition, Unit, Units
 
 GroupT = TypeVar("GroupT")
 AnswerT = TypeVar("AnswerT")
 ThingT = TypeVar("ThingT", Unit, TopicPartition)
+
+
+def metadata_in(info: AssignorInfo) -> Metadata:
+    """The metadata in what a member lists."""
+    return Metadata(reason=info.reason, version=info.version, metadata=info.metadata)
 
 
 def unless(switch: str) -> str:
@@ -78,6 +86,40 @@ class AssignorContract(Generic[GroupT, AnswerT, ThingT]):
         """The groups that the contract runs on, by name; small and deterministic."""
         raise NotImplementedError
 
+    def metadata_of(self, member: Any) -> Metadata:
+        """The metadata of a member of ``groups`` that has none: what the assignor returns on a worker of its traits.
+
+        Override it if the assignor measures something: another result in each call would look like an assignor that is
+        not deterministic.
+        """
+        raise NotImplementedError
+
+    def configured(self, traits: WorkerTraits = NO_TRAITS) -> Any:
+        """A new assignor, configured as a worker of these traits does it."""
+        assignor = self.assignor()
+        with on_group("any: before the first call"):
+            configure_assignor(assignor, traits)
+        return assignor
+
+    def inputs(self) -> dict[str, GroupT]:
+        """The groups with the metadata of their members."""
+        return {name: self._introduced(name, group) for name, group in self.groups().items()}
+
+    def _introduced(self, name: str, group: Any) -> Any:
+        if not isinstance(group, Group):
+            allowed = "ConnectGroup(...) or PartitionGroup(...)"
+            raise pytest.fail.Exception(f"groups: {name!r}: got {kind_of(group)!r}; allowed: {allowed}", pytrace=False)
+        members = []
+        with on_group(name):
+            for member in group.members:
+                sent = Metadata(reason=member.reason, version=member.version, metadata=member.metadata)
+                if sent == Metadata():
+                    sent = self.metadata_of(member)
+                members.append(
+                    dataclasses.replace(member, reason=sent.reason, version=sent.version, metadata=sent.metadata)
+                )
+        return dataclasses.replace(group, members=members)
+
     def to_give(self, group: GroupT) -> frozenset[ThingT]:
         """All units that must be assigned."""
         raise NotImplementedError
@@ -92,7 +134,7 @@ class AssignorContract(Generic[GroupT, AnswerT, ThingT]):
 
     def final(self, group: GroupT) -> tuple[GroupT, AnswerT]:
         """The result and the group it belongs to: after the last round, if the assignor takes more than one."""
-        answer: Any = run_assignor(self.assignor(), group)
+        answer: Any = run_assignor(self.configured(), group)
         return group, answer
 
     def counts(self, group: GroupT, shares: Mapping[str, frozenset[ThingT]]) -> Iterator[tuple[str, list[int]]]:
@@ -114,13 +156,12 @@ class AssignorContract(Generic[GroupT, AnswerT, ThingT]):
     # The guarantees
 
     def test_it_can_introduce_itself_to_the_group(self) -> None:
-        assignor: Any = self.assignor()
-        assignor_info(assignor, frozenset({"t"}))
+        assignor_info(self.configured(), frozenset({"t"}))
 
     def test_everything_is_given_to_exactly_one_member(self) -> None:
-        for name, group in self.groups().items():
+        for name, group in self.inputs().items():
             with on_group(name):
-                answer: Any = run_assignor(self.assignor(), group)  # raises with the first violation
+                answer: Any = run_assignor(self.configured(), group)  # raises with the first violation
                 assert answer.error == 0, f"{name}: error {answer.error} {answer.message}"
                 shares = self.shares(group, answer)
                 given = frozenset[ThingT]().union(*shares.values())
@@ -133,7 +174,7 @@ class AssignorContract(Generic[GroupT, AnswerT, ThingT]):
     def test_counts_are_within_one_of_each_other(self) -> None:
         if not self.even:
             return
-        for name, group in self.groups().items():
+        for name, group in self.inputs().items():
             with on_group(name):
                 group, answer = self.final(group)
                 for word, counts in self.counts(group, self.shares(group, answer)):
@@ -144,42 +185,49 @@ class AssignorContract(Generic[GroupT, AnswerT, ThingT]):
     def test_its_own_answer_comes_back_unchanged(self) -> None:
         if not self.sticky:
             return
-        for name, group in self.groups().items():
+        for name, group in self.inputs().items():
             with on_group(name):
                 group, answer = self.final(group)
                 first = self.shares(group, answer)
                 again = self.owning(group, first)
-                answer = run_assignor(self.assignor(), again)
+                answer = run_assignor(self.configured(), again)
                 second = self.shares(again, answer)
                 moved = sorted(thing for member_id in first for thing in first[member_id] - second[member_id])
                 assert not moved, f"{name}: moved {', '.join(map(str, moved[:8]))}{unless('sticky')}"
 
     def test_order_of_the_input_has_no_effect(self) -> None:
         random = Random(1)
-        for name, group in self.groups().items():
+        for name, group in self.inputs().items():
             with on_group(name):
-                expected = self.told(run_assignor(self.assignor(), group))
+                expected = self.told(run_assignor(self.configured(), group))
                 for _ in range(3):
                     shuffled = self.shuffled(group, random)
-                    assert self.told(run_assignor(self.assignor(), shuffled)) == expected, name
+                    assert self.told(run_assignor(self.configured(), shuffled)) == expected, (
+                        f"{name}: another result for the same group in another order; sort before you assign"
+                    )
 
     def test_nothing_is_remembered_between_calls(self) -> None:
-        used = self.assignor()
-        for name, group in [*self.groups().items(), *reversed(self.groups().items())]:
+        used = self.configured()
+        for name, group in [*self.inputs().items(), *reversed(self.inputs().items())]:
             with on_group(name):
-                fresh = run_assignor(self.assignor(), group)
-                assert self.told(run_assignor(used, group)) == self.told(fresh), name
+                fresh = run_assignor(self.configured(), group)
+                assert self.told(run_assignor(used, group)) == self.told(fresh), (
+                    f"{name}: an assignor that was used before returns another result; it keeps state between calls"
+                )
 
     def test_the_answer_does_not_hang_on_the_hash_seed(self) -> None:
         """Two processes that iterate over their sets in different orders return equal bytes."""
-        for name, group in self.groups().items():
+        for name, group in self.inputs().items():
             with on_group(name):
-                run_assignor(self.assignor(), group)  # an error is found here, before two processes are started for it
+                run_assignor(self.configured(), group)  # an error is found before two processes start
         kind = type(self)
         where = (inspect.getfile(kind), kind.__module__, kind.__qualname__)
         call = f"from {__name__} import answers_of; answers_of(*{where!r})"
         first, second = (_run(call, hash_seed) for hash_seed in ("1", "2"))
-        assert first == second
+        differs = [one for one, other in zip(first.splitlines(), second.splitlines(), strict=False) if one != other]
+        assert first == second, (
+            f"another result in another process, with another hash seed; sort sets before you assign: {differs[:1]}"
+        )
         assert first.strip(), "no answers came back"
 
 
@@ -193,6 +241,10 @@ class ConnectAssignorContract(AssignorContract[ConnectGroup, ConnectAssignment, 
     def groups(self) -> dict[str, ConnectGroup]:
         """See ``sample_groups``."""
         return sample_groups()
+
+    def metadata_of(self, member: ConnectMember) -> Metadata:
+        """What the assignor of a worker with these traits returns."""
+        return metadata_in(assignor_info(self.configured(member.traits)))
 
     def to_give(self, group: ConnectGroup) -> Units:
         """Every connector and task, if the group has members."""
@@ -210,7 +262,7 @@ class ConnectAssignorContract(AssignorContract[ConnectGroup, ConnectAssignment, 
     def final(self, group: ConnectGroup) -> tuple[ConnectGroup, ConnectAssignment]:
         """Run again while owned units are delayed, after their owner has stopped them, as the coordinator does."""
         for _ in range(20):
-            answer = run_assignor(self.assignor(), group)
+            answer = run_assignor(self.configured(), group)
             shares = self.shares(group, answer)
             held = frozenset[Unit]().union(*(member.owned for member in group.members))
             if not held & answer.delayed:
@@ -297,9 +349,9 @@ def answers_of(path: str, module: str, qualname: str) -> None:
     assert isinstance(kind, type), qualname
     assert issubclass(kind, AssignorContract), qualname
     contract: AssignorContract[Any, Any, Any] = kind()
-    for name, group in contract.groups().items():
+    for name, group in contract.inputs().items():
         with on_group(name):
-            print(name, contract.told(run_assignor(contract.assignor(), group)))
+            print(name, contract.told(run_assignor(contract.configured(), group)))
 
 
 def _run(code: str, hash_seed: str) -> str:

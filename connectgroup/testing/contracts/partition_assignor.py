@@ -10,12 +10,13 @@ from typing import ClassVar
 import pytest
 
 from ...assign.api import PartitionAssignment, PartitionAssignor, PartitionGroup, RebalanceProtocol
+from ...assign.convert import assignor_info
 from ...assign.cooperative import assigned_too_early
-from ...assign.members import PartitionMember, TopicSpec
+from ...assign.members import Metadata, PartitionMember, TopicSpec
 from ...assign.sandbox import run_assignor
 from ...errors import PluginError
 from ...protocol.units import Partitions, TopicPartition
-from .connect_assignor import AssignorContract, on_group
+from .connect_assignor import AssignorContract, metadata_in, on_group
 
 
 class PartitionAssignorContract(AssignorContract[PartitionGroup, PartitionAssignment, TopicPartition]):
@@ -35,6 +36,10 @@ class PartitionAssignorContract(AssignorContract[PartitionGroup, PartitionAssign
         """See ``sample_groups``."""
         return sample_groups()
 
+    def metadata_of(self, member: PartitionMember) -> Metadata:
+        """What the assignor of a consumer with these topics returns."""
+        return metadata_in(assignor_info(self.configured(), member.subscribed))
+
     def to_give(self, group: PartitionGroup) -> Partitions:
         """Every partition of a topic with at least one subscriber."""
         return frozenset(group.partitions)
@@ -51,7 +56,7 @@ class PartitionAssignorContract(AssignorContract[PartitionGroup, PartitionAssign
     def final(self, group: PartitionGroup) -> tuple[PartitionGroup, PartitionAssignment]:
         """Run again while partitions are withheld, after their owner has revoked them; at most 4 rounds (KIP-429)."""
         for _ in range(4):
-            answer = run_assignor(self.assignor(), group)
+            answer = run_assignor(self.configured(), group)
             if not answer.withheld:
                 return group, answer
             group = self.owning(group, self.shares(group, answer))
@@ -85,19 +90,19 @@ class PartitionAssignorContract(AssignorContract[PartitionGroup, PartitionAssign
         group = PartitionGroup(members=members, topics=[TopicSpec(name="t", num_partitions=2)])
         if self.strict:
             with pytest.raises(PluginError, match="gone"):
-                run_assignor(self.assignor(), group)
+                run_assignor(self.configured(), group)
         else:
             with on_group("with a subscription to a topic that does not exist"):
-                shares = self.shares(group, run_assignor(self.assignor(), group))
+                shares = self.shares(group, run_assignor(self.configured(), group))
             assert shares == {"m1": frozenset(group.partitions), "m2": frozenset()}
 
     def test_who_lists_cooperative_gives_nothing_to_one_while_another_owns_it(self) -> None:
         """KIP-429; the leader of a classic group rejects such a result."""
         if RebalanceProtocol.COOPERATIVE not in self.assignor().rebalance_protocols:
             return
-        for name, group in self.groups().items():
+        for name, group in self.inputs().items():
             with on_group(name):
-                early = assigned_too_early(group.members, run_assignor(self.assignor(), group))
+                early = assigned_too_early(group.members, run_assignor(self.configured(), group))
                 assert not early, f"{name}: {early[0]}"
 
 
