@@ -153,11 +153,12 @@ if TYPE_CHECKING:
     from .transport.local import LocalClient as LocalClient
     from .transport.tcp_client import TcpClient as TcpClient
     from .worker.loop import Worker as Worker
-    from .worker.runner import Runner as Runner, TaskRunner as TaskRunner
+    from .worker.runner import Runner as Runner, TaskRunner as TaskRunner, UnitsNotStopped as UnitsNotStopped
     from .worker.runner_settings import RunnerSettings as RunnerSettings
     from .worker.serving import serve_worker as serve_worker
     from .worker.settings import Connections as Connections, WorkerSettings as WorkerSettings
     from .worker.state import StopReason as StopReason, WorkerState as WorkerState
+    from .worker.unit_runner import ThreadUnitRunner as ThreadUnitRunner, UnitRunner as UnitRunner
 
 __version__ = "0.1.0"
 
@@ -297,11 +298,12 @@ _HOME = {
     "transport.local": ("LocalClient",),
     "transport.tcp_client": ("TcpClient",),
     "worker.loop": ("Worker",),
-    "worker.runner": ("Runner", "TaskRunner"),
+    "worker.runner": ("Runner", "TaskRunner", "UnitsNotStopped"),
     "worker.runner_settings": ("RunnerSettings",),
     "worker.serving": ("serve_worker",),
     "worker.settings": ("Connections", "WorkerSettings"),
     "worker.state": ("StopReason", "WorkerState"),
+    "worker.unit_runner": ("ThreadUnitRunner", "UnitRunner"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 

@@ -39,6 +39,7 @@ from .compute import Effects
 from .decisions import Decisions
 from .dedup import Dedup
 from .intake import Intake
+from .journal import log_records
 from .loading import Groups
 from .metrics import CoordinatorMetrics
 from .parking import Parking
@@ -206,6 +207,7 @@ class Shard:
                 began_s = self.metrics.now_s()
                 await self._log.append(turn.records)
                 self.traces.on_durable(turn.records)
+                log_records(turn.records)
                 self.metrics.on_durable(turn.records, began_s)
                 self.writability.on_written()
         except AppendRefused as error:

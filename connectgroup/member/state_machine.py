@@ -432,8 +432,11 @@ class Member:
         max_wait_ms = self.settings.max_wait_ms
         return parked_ms(max_wait_ms, self._lease_ms()) if self.session_timeout_ms else max_wait_ms
 
-    def check_lease(self, now_ms: int) -> list[Action]:
+    def check_lease(self, now_ms: int, why_late: str = "") -> list[Action]:
         """Stop what no sink fences before the group may reassign it (KAFKA-9184). Call it before all other processing.
+
+        Args:
+            why_late: why this worker itself has not sent heartbeats in time; empty: the coordinator has not responded.
 
         Returns:
             ``Lapse``: units that are not fenced stop, the others run on. ``Lose``: no task is fenced, so there is
@@ -445,7 +448,7 @@ class Member:
             return []
         if now_ms < ends_ms and not fault_point("a lease ends early"):
             return []
-        why = f"no response from the coordinator for {self.silent_ms(now_ms)} ms"
+        why = why_late or f"no response from the coordinator for {self.silent_ms(now_ms)} ms"
         stops = frozenset(self.unfenced)
         runs_on = frozenset(self.owned) - stops
         if stops and all(unit.is_connector for unit in runs_on):

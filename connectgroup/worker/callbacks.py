@@ -18,6 +18,7 @@ from ..member.actions import TellAssignor
 from ..member.settings import MemberSettings
 from ..protocol.units import Units, show
 from ..threads import off_loop
+from .hanging import named, place_of
 from .offload import off_loop_with_retry
 
 logger = logging.getLogger(__name__)
@@ -66,7 +67,8 @@ class Callbacks:
         call = asyncio.create_task(_call(listener, event, units, epoch), name=event)
         self._calls[index] = call
         try:
-            await asyncio.shield(call)
+            with named(lambda: f"{who}: {event} of {show(units)}", lambda: place_of(call)):
+                await asyncio.shield(call)
         except asyncio.CancelledError:
             if not call.cancelled():
                 call.add_done_callback(partial(_end_of_given_up, f"{who}: {event} of {show(units)}"))

@@ -48,6 +48,7 @@ class Heartbeats:
         take_progress: returns the numbers of at most so many tasks that have changed; see ``MeasuredRunner``.
         last_error: why the last heartbeat has failed; empty after one that has succeeded. ``Worker`` sets the error
             with which it ends.
+        why_late: why this event loop did not run at a time after the given one (of its clock); empty if it did.
         set_logger_level: sets a logger to a level on request of an operator; see ``Worker.set_logger_levels_by``.
     """
 
@@ -70,6 +71,7 @@ class Heartbeats:
         self.take_progress: Callable[[int], Sequence[TaskProgress]] = lambda limit: ()
         self.set_logger_level: Callable[[str, str], None] = lambda logger, level: None
         self.last_error = ""
+        self.why_late: Callable[[float], str] = lambda since_s: ""
         self._logger_stamp = 0
         self._progress: dict[tuple[str, int], TaskProgress] = {}
         self._progress_at_ms = 0
@@ -208,10 +210,14 @@ class Heartbeats:
 
     def _check_lease(self) -> None:
         lapsed, now_ms = self._member.lapsed, self.now_ms()
-        actions = self._member.check_lease(now_ms)
+        ends_ms = self._member.lease_ends_ms()
+        why = ""
+        if ends_ms is not None and now_ms >= ends_ms:
+            why = self.why_late((now_ms - self._member.silent_ms(now_ms)) / 1000)
+        actions = self._member.check_lease(now_ms, why)
         if self._member.lapsed and not lapsed:
             self._metrics.on_lapse()
-            logger.warning("the lease has expired%s", self._without_lease())
+            logger.warning("the lease has expired%s%s", f": {why}" if why else "", self._without_lease())
         if actions:
             self._perform(actions)
 

@@ -39,12 +39,14 @@ from .arguments import check_connect, check_connections, check_plugins, check_ru
 from .callbacks import Callbacks
 from .classic import ClassicClient
 from .compute import Computations
+from .hanging import LoopWatch
 from .heartbeat import Heartbeats
 from .perform import Performer
 from .publish import ControlRequests, check_configs
 from .runner import MeasuredRunner, Runner
 from .settings import FIRST_INTERVAL_MS, STOP_SHARE, Connections, WorkerSettings, new_process_id
 from .state import StopReason, WorkerState
+from .unit_runner import ThreadUnitRunner, UnitRunner
 
 logger = logging.getLogger(__name__)
 
@@ -112,7 +114,7 @@ class Worker:
         )
         self._metrics = metrics = self._performer.metrics
         self._heartbeats = Heartbeats(self.member, connections.heartbeats, self._times, self._do, metrics)
-        self._report_progress_of(runner)
+        self._connect_runner(runner)
         self._requests = ControlRequests(self.member, connections.control, self._times)
         self._computations = Computations(
             self.member, self._requests, assignors, self._times, self._heartbeats.notify, metrics
@@ -234,7 +236,7 @@ class Worker:
         """
         check_runner(runner)
         self._performer.runner = runner
-        self._report_progress_of(runner)
+        self._connect_runner(runner)
 
     def set_logger_levels_by(self, function: Callable[[str, str], None]) -> None:
         """Call a function with the name of a logger and a level when an operator sets a level for the whole group.
@@ -258,7 +260,9 @@ class Worker:
         """
         self._on_restart_requested = function
 
-    def _report_progress_of(self, runner: Runner | None) -> None:
+    def _connect_runner(self, runner: Runner | None) -> None:
+        if isinstance(runner, UnitRunner | ThreadUnitRunner):
+            runner.attach(self)
         if isinstance(runner, MeasuredRunner):
             self._heartbeats.take_progress = runner.take_progress
 
@@ -302,6 +306,8 @@ class Worker:
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._clock = clock_of(self._loop)
+        watch = LoopWatch()
+        self._heartbeats.why_late = watch.why_late
         self._metrics.begin()
         performer = asyncio.create_task(self._performer.run(), name="perform")
         beater = asyncio.create_task(self._heartbeats.run(), name="beat")
@@ -332,6 +338,7 @@ class Worker:
                 each.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             self._metrics.end()
+            watch.close()
 
     def stop(self, *, for_good: bool = False) -> None:
         """Request that ``run`` stops all units, leaves the group and returns.

@@ -26,14 +26,16 @@ from ..protocol.records.connect import UnitState
 from ..protocol.units import Unit, Units, show
 from ..telemetry.spans import GROUP, MEMBER, MEMBER_EPOCH, UNITS, Value, current_traceparent, mark_failed, span
 from .callbacks import Callbacks
+from .hanging import named, place_of
 from .metrics import WorkerMetrics
 from .offload import slices
-from .runner import Runner
+from .runner import Runner, UnitsNotStopped
 
 logger = logging.getLogger(__name__)
 
 Work = Revoke | Assign | TellAssignor | Lose | Lapse | Fail
 Argument = TypeVar("Argument")
+NamedBy = Callable[[asyncio.Task[None]], contextlib.AbstractContextManager[None]]
 
 SPANS = {
     Revoke: "revoke",
@@ -173,10 +175,20 @@ class Performer:
             Exception: one of them failed to stop.
         """
         if self.runner is not None and units:
-            await _isolated("stop", self.runner.stop, units)
+            await _isolated("stop", self.runner.stop, units, named_by=self._hangs("stop", units))
+
+    def _hangs(
+        self, phase: str, units: Units
+    ) -> Callable[[asyncio.Task[None]], contextlib.AbstractContextManager[None]]:
+        """How to name a call of the runner that does not return; a runner may do so itself, unit by unit."""
+        if getattr(self.runner, "names_what_hangs", False):
+            return lambda task: contextlib.nullcontext()
+        return lambda task: named(lambda: f"{show(units)}: runner.{phase}", lambda: place_of(task))
 
     def describe_failure(self, error: BaseException) -> str:
         """Format an error of the runner for the log, with file and line if the runner is an embedder's."""
+        if isinstance(error, UnitsNotStopped) and error.__cause__ is not None:
+            error = error.__cause__
         own = type(self.runner).__module__.partition(".")[0] == __name__.partition(".")[0]
         location = "" if own else location_of(error, self.runner)
         return PluginError(describe(error), location=location).with_location()
@@ -233,19 +245,20 @@ class Performer:
         try:
             await (self.stop(action.units) if stopping is None else stopping)
         except Exception as error:
+            failed = action.units & error.units if isinstance(error, UnitsNotStopped) else action.units
             # The unit may still be writing. Unless its sink rejects that from the next owner's claim on, the revocation
             # must not be acknowledged (reliability X6, F18).
             described = self.describe_failure(error)
             mark_failed(type(error).__name__)
             # A leave is always attempted (KAFKA-16639). The successor of a static member may get the same tokens.
-            is_fenced = not self._member.retiring and not self._member.unfenced & action.units
+            is_fenced = not self._member.retiring and not self._member.unfenced & failed
             if self._member.retiring:
                 effect = "but this worker leaves the group"
             else:
                 effect = "but its sink is fenced" if is_fenced else "so it is not acknowledged"
-            logger.error("%s: the stop failed, %s: %s", show(action.units), effect, described)
+            logger.error("%s: the stop failed, %s: %s", show(failed), effect, described)
             if not is_fenced:
-                return
+                return  # the protocol acknowledges a revocation as a whole
         if self._losing.is_set():
             return
         failure = await self._callbacks.tell("on_revoked", action.units, action.epoch)
@@ -300,7 +313,9 @@ class Performer:
             return
         try:
             with span("start", self._traced(action)):
-                await _isolated("start", self.runner.start, grants)
+                limit_s = self._member.settings.rebalance_timeout_ms / 1000
+                named_by = self._hangs("start", frozenset(grant.unit for grant in grants))
+                await _isolated("start", self.runner.start, grants, named_by=named_by, limit_s=limit_s)
         except Exception as error:
             logger.error("%s: the start failed: %s", show(units), self.describe_failure(error))
             await self._report_failed(grants, one_line(error))
@@ -360,10 +375,22 @@ class Performer:
         self._on_change()
 
 
-async def _isolated(name: str, function: Callable[[Argument], Awaitable[None]], argument: Argument) -> None:
+async def _isolated(
+    name: str,
+    function: Callable[[Argument], Awaitable[None]],
+    argument: Argument,
+    *,
+    named_by: NamedBy,
+    limit_s: float | None = None,
+) -> None:
     """Await a runner's method in a separate asyncio task: it cannot cancel its caller, and it is cancelled with it.
 
+    Args:
+        named_by: names the task in the log when it does not return.
+        limit_s: how long it may take; null: any time.
+
     Raises:
+        PluginError: the method did not return in time.
         PluginError: the method was cancelled by other code than this call, or raised no ``Exception``.
         Exception: the exception that the method raised.
     """
@@ -379,11 +406,17 @@ async def _isolated(name: str, function: Callable[[Argument], Awaitable[None]], 
 
     task = asyncio.create_task(call(), name=f"runner {name}")
     try:
-        await asyncio.wait({task})
+        with named_by(task):
+            await asyncio.wait({task}, timeout=limit_s)
     except asyncio.CancelledError:
         task.cancel()
         task.add_done_callback(_log_abandoned)
         raise
+    if not task.done():
+        where = place_of(task)
+        task.cancel()
+        task.add_done_callback(_log_abandoned)
+        raise PluginError(f"runner: {name} has not returned within {limit_s:g} s{where}; it is abandoned")
     if task.cancelled():
         raise PluginError(f"runner: {name} was cancelled")
     task.result()

@@ -15,27 +15,29 @@ import logging
 import math
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 from ..assign.placement import RETRY_TIMEOUT, max_tasks, own_settings, progress_timeout_s, retries_of
-from ..assign.sandbox import location_of
+from ..assign.sandbox import describe, location_of
 from ..config.paths import check_paths
 from ..config.secrets import restored
 from ..connector import Config, Connector, Task
-from ..errors import ConfigError, Fenced, PluginError, StaleMemberEpoch
+from ..errors import ConfigError, ConnectGroupError, Fenced, PluginError, StaleMemberEpoch
 from ..fault_points import fault_point
 from ..member.actions import Grant
 from ..protocol.messages.describe import RETRYING
 from ..protocol.messages.heartbeat import TaskStatus
 from ..protocol.messages.progress import TaskProgress
 from ..protocol.records.connect import UnitState
-from ..protocol.units import Unit, Units
+from ..protocol.units import Unit, Units, show
 from ..threads import clock_of, deliver, off_loop
 from .batch_spans import BatchSpans
+from .hanging import named, place_of_thread
 from .offload import SLICE, Call, CallPool, Inbox, Withdrawn, slices
 from .publish import check_task_configs
 from .run import Run, TaskEvents
@@ -81,11 +83,24 @@ class Runner(Protocol):
         group.
 
         Raises:
-            Exception: one of them failed to stop, and may still be writing. Unless all have been reported as fenced
+            UnitsNotStopped: these units failed to stop, and may still be writing; the others have stopped.
+            Exception: the same of all units of the call. Unless those that failed have been reported as fenced
                 (``TaskStatus.fenced``), the worker does not acknowledge the revocation, so that the group assigns the
                 units to another member only after the rebalance timeout. A worker that ends leaves the group
                 nevertheless: other members are then assigned its units at once.
         """
+
+
+class UnitsNotStopped(ConnectGroupError):
+    """Some units have failed to stop. A runner raises it in ``stop``: the other units of the call have stopped.
+
+    Attributes:
+        units: those that may still be writing.
+    """
+
+    def __init__(self, units: Units, why: str) -> None:
+        super().__init__(f"{show(units)}: {why}")
+        self.units = units
 
 
 @runtime_checkable
@@ -99,6 +114,10 @@ class MeasuredRunner(Protocol):
         """
 
 
+class TaskStartLate(ConnectGroupError):
+    """The start of a task has not returned in time; its thread goes on."""
+
+
 class _Failed(Exception):
     """A run ended with an error, stored in ``__cause__``."""
 
@@ -109,7 +128,11 @@ class TaskRunner:
     Attributes:
         give_up: called with a task that stalls again, or whose stop hangs: another worker should run the tasks of this
             one (``Worker.drain``).
+        names_what_hangs: calls that do not return are logged by unit, so the worker does not log ``start`` and
+            ``stop`` of this runner as a whole.
     """
+
+    names_what_hangs: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -205,17 +228,18 @@ class TaskRunner:
                 ending += self._ending.get(unit, ())
             if len(known) > SLICE:
                 await asyncio.sleep(0)
-        error: BaseException | None = None
+        failed: dict[Unit, BaseException] = {}
         while ending:
             runs = [ending.popleft() for _ in range(min(SLICE, len(ending)))]
             # ``wait`` and not ``gather``: the cancellation of a caller must not cancel a stop under way.
             if supervisors := [run.supervisor for run in runs if run.supervisor is not None]:
                 await asyncio.wait(supervisors)
-            error = error or next((run.stop_error for run in runs if run.stop_error is not None), None)
+            failed.update((run.grant.unit, run.stop_error) for run in runs if run.stop_error is not None)
             if ending:
                 await asyncio.sleep(0)
-        if error is not None:
-            raise error
+        if failed:
+            error = next(iter(failed.values()))
+            raise UnitsNotStopped(frozenset(failed), describe(error)) from error
 
     def _ended(self, run: Run, supervisor: asyncio.Task[None]) -> None:
         unit = run.grant.unit
@@ -301,11 +325,13 @@ class TaskRunner:
     async def _run_connector(self, run: Run, cls: type[Connector]) -> None:
         """Run a connector: publish its task list to the group whenever its task configurations change."""
         grant = run.grant
-        connector = await off_loop(f"make {grant.unit}", self._create, run, cls)
+        with _named(run, "the constructor of its connector", f"make {grant.unit}"):
+            connector = await off_loop(f"make {grant.unit}", self._create, run, cls)
         limit = max_tasks(run.grant.connector_config)
         known: list[dict[str, str]] | None = None
         while not run.stopping:
-            wanted = await off_loop(f"tasks of {connector.name}", connector.task_configs, limit)
+            with _named(run, "task_configs", f"tasks of {connector.name}"):
+                wanted = await off_loop(f"tasks of {connector.name}", connector.task_configs, limit)
             configs = restored(wanted, grant.connector_config, run.secrets)
             if configs != known or fault_point("a task list is published again"):
                 check_task_configs(connector, configs, limit)
@@ -371,7 +397,8 @@ class TaskRunner:
             return
         run.start = Call(f"start {unit}", begin)
         try:
-            task = await self._pool.run(run.start)
+            with _named(run, "start", run.start.name), self._late_start(run):
+                task = await self._pool.run(run.start)
         except Withdrawn:
             return
         events.begin()
@@ -390,10 +417,11 @@ class TaskRunner:
         finally:
             stop = asyncio.create_task(self._pool.off_loop_with_retry(f"stop {unit}", partial(end, task)))
             try:
-                if isinstance(events.failure, TaskStalled):
-                    await stop_stalled(run, task, stop, self.give_up, fenced=run.fenced)
-                else:
-                    await stop
+                with _named(run, "stop", f"stop {unit}"):
+                    if isinstance(events.failure, TaskStalled):
+                        await stop_stalled(run, task, stop, self.give_up, fenced=run.fenced)
+                    else:
+                        await stop
             except Exception as error:
                 logger.error("%s: stop raised: %s", unit, _with_location(run.line_of(error), error, cls))
                 run.stop_error = error
@@ -402,6 +430,21 @@ class TaskRunner:
             raise events.failure
 
     # ----------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _late_start(self, run: Run) -> Iterator[None]:
+        """Report a task as FAILED whose start takes longer than ``start_timeout_s``; it is RUNNING if it returns."""
+        limit_s = self._settings.start_timeout_s
+
+        def report() -> None:
+            if run.start is not None and (place := place_of_thread(run.start.name)) is not None and not run.stopping:
+                self._say(run, UnitState.FAILED, TaskStartLate(f"start has not returned within {limit_s:g} s{place}"))
+
+        timer = asyncio.get_running_loop().call_later(limit_s, report)
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     def _stalled(self, run: Run, timeout_s: float) -> TaskStalled:
         """Report a task as STALLED; give up if it has stalled again."""
@@ -440,6 +483,10 @@ class TaskRunner:
                 fenced_by=error.token if isinstance(error, Fenced) else -1,
             )
         )
+
+
+def _named(run: Run, phase: str, thread: str) -> AbstractContextManager[None]:
+    return named(lambda: f"{run.grant.unit}: {phase}", partial(place_of_thread, thread))
 
 
 def _with_location(message: str, error: BaseException, cls: type[Connector] | None) -> str:

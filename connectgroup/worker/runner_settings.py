@@ -19,6 +19,8 @@ class RunnerSettings:
         scratch: parent of the tasks' directories, on local disk. It may be shared: each task gets a new directory,
             and nothing else in it is removed.
         refresh_s: interval at which the owner of a connector polls its task configurations.
+        start_timeout_s: a task whose start takes longer is FAILED, with the place where it hangs; it is RUNNING if the
+            start returns later.
         retry_initial_s: back-off before a failed task is restarted; doubles with each consecutive failure.
         retry_max_s: maximum back-off.
         group_id: the worker's group, for metrics.
@@ -33,6 +35,7 @@ class RunnerSettings:
 
     scratch: Path
     refresh_s: float = 5.0
+    start_timeout_s: float = 300.0
     retry_initial_s: float = 1.0
     retry_max_s: float = 30.0
     group_id: str = ""
@@ -42,7 +45,7 @@ class RunnerSettings:
     def __post_init__(self) -> None:
         if not isinstance(self.scratch, Path):
             raise ConfigError("scratch", self.scratch, "a pathlib.Path")
-        for name in ("refresh_s", "retry_initial_s", "retry_max_s"):
+        for name in ("refresh_s", "start_timeout_s", "retry_initial_s", "retry_max_s"):
             check_number(name, getattr(self, name), 0, 3_600)
         check_text("group_id", self.group_id)
         require_absolute_paths("allowed_paths", self.allowed_paths or ())

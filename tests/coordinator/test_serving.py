@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from connectgroup.coordinator.runtime import Coordinator
+from connectgroup.embedding import worker_group
 from connectgroup.errors import CoordinatorNotAvailable, InvalidRequest, StaleMemberEpoch, UnknownMemberId
 from connectgroup.log.base import EncodedRecord
 from connectgroup.log.memory import MemoryLog, MemoryStorage
@@ -389,3 +390,21 @@ async def test_closed_coordinator_is_not_kept_in_memory_by_its_timers() -> None:
     await tick()
     gc.collect()
     assert gone() is None
+
+
+async def test_joins_removals_and_rebalances_are_logged_with_their_causes(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "connectgroup.coordinator")
+    idle = {"connector.class": "idle", "tasks.max": 1}
+    async with worker_group("mine", workers=["ann", "bob"], connectors={"c": idle}) as group:
+        await group.admin.wait_running("mine", "c")
+        await group.stop_worker("ann")
+        await group.wait_stable()
+    lines = [record.getMessage() for record in caplog.records if record.name.startswith("connectgroup.coordinator")]
+    for start in (
+        "group mine: member ann joins from ",
+        "group mine: rebalance to epoch 1: connector c added",
+        "group mine: member ann is removed: ",
+    ):
+        assert [line for line in lines if line.startswith(start)][1:] == [], "one line each"
+        assert [line for line in lines if line.startswith(start)], lines
+    assert any(" is complete after " in line and "computed by " in line for line in lines)

@@ -171,3 +171,112 @@ def test_connector_may_be_a_class_of_the_program() -> None:
     ) as group:
         described = group.admin.wait_running("mine", "mine")
     assert [unit.state for unit in described.units] == ["RUNNING", "RUNNING"]
+
+
+class Blocking:
+    """A runner with plain methods; it publishes two tasks and reports what runs."""
+
+    def __init__(self, worker: connectgroup.sync.Worker) -> None:
+        self.worker, self.running = worker, set[Unit]()
+
+    def start(self, grants: Sequence[Grant]) -> None:
+        for grant in grants:
+            if grant.unit.is_connector:
+                self.worker.publish_tasks(grant.unit.connector, grant.owner_epoch, [{}, {}])
+            self.running.add(grant.unit)
+            status = connectgroup.TaskStatus(
+                connector=grant.unit.connector,
+                task=grant.unit.task,
+                owner_epoch=grant.owner_epoch,
+                state=connectgroup.UnitState.RUNNING,
+            )
+            self.worker.report(status)
+
+    def stop(self, units: Units) -> None:
+        self.running -= units
+
+
+def test_worker_with_a_blocking_runner_reports_publishes_and_tells_its_end() -> None:
+    runners: list[Blocking] = []
+
+    def make(worker: connectgroup.sync.Worker) -> Blocking:
+        runners.append(Blocking(worker))
+        return runners[-1]
+
+    settings = MemberSettings(group_id="g", member_id="w")
+    times = connectgroup.WorkerSettings(call_timeout_s=10)
+    with served() as address, connectgroup.sync.admin(address, access=connectgroup.Access()) as admin:
+        admin.add_connector("g", "letters", IDLE)
+        with connectgroup.sync.worker(
+            settings,
+            address,
+            assignors=[load_assignor("balanced")],
+            runner=make,
+            times=times,
+            access=connectgroup.Access(),
+        ) as worker:
+            assert len(admin.wait_running("g", "letters").units) == 3
+            assert worker.member_id == "w"
+            assert worker.state.joined
+            assert worker.state.owned == runners[0].running == {Unit("letters"), Unit("letters", 0), Unit("letters", 1)}
+            with pytest.raises(connectgroup.TimedOut, match=r"worker w: has not ended within 0.01 s"):
+                worker.wait_stopped(timeout_s=0.01)
+            admin.drain_worker("g", "w")
+            with connectgroup.sync.worker(settings_of("x"), address, assignors=[load_assignor("balanced")]):
+                assert worker.wait_stopped(timeout_s=60) is connectgroup.StopReason.DRAINED
+            assert worker.wait_stopped() is connectgroup.StopReason.DRAINED
+        assert worker.state.ended is connectgroup.StopReason.DRAINED
+        assert not runners[0].running
+
+
+def settings_of(name: str) -> MemberSettings:
+    return MemberSettings(group_id="g", member_id=name)
+
+
+def test_served_worker_is_restarted_and_stopped_from_another_thread() -> None:
+    class Printer(connectgroup.ThreadUnitRunner):
+        def start_unit(self, grant: Grant) -> None:
+            if grant.unit.is_connector:
+                self.publish(grant.unit.connector, [{}])
+
+        def stop_unit(self, unit: Unit) -> None:
+            pass
+
+    workers: list[connectgroup.sync.Worker] = []
+    ended: list[connectgroup.StopReason] = []
+
+    def serve(address: str) -> None:
+        ended.append(
+            connectgroup.sync.serve_worker(
+                settings_of("w"),
+                address,
+                assignors=[load_assignor("balanced")],
+                runner=Printer(),
+                on_start=workers.append,
+            )
+        )
+
+    with served() as address, connectgroup.sync.admin(address) as admin:
+        admin.add_connector("g", "letters", IDLE)
+        thread = threading.Thread(target=serve, args=(address,))
+        thread.start()
+        assert len(admin.wait_running("g", "letters").units) == 2
+        admin.restart_worker("g", "w")
+        admin.wait_until("g", lambda group: len(workers) == 2 and workers[1].state.joined, what="restarted")
+        workers[1].stop()
+        thread.join()
+        assert ended == [connectgroup.StopReason.STOPPED]
+        assert admin.describe("g").members == ()
+
+
+def test_runner_of_the_wrong_kind_is_an_error_at_once() -> None:
+    class NoStop:
+        def start(self, grants: Sequence[Grant]) -> None:
+            pass
+
+    for runner in (NoStop(), Blocking, "runner"):
+        with (
+            pytest.raises(ConfigError, match=r"^runner: got "),
+            connectgroup.sync.worker(settings_of("w"), "127.0.0.1:1", runner=runner),  # type: ignore[arg-type]
+        ):
+            pytest.fail("the block must not run")
