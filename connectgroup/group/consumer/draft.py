@@ -39,6 +39,8 @@ class Draft(GroupDraft[ConsumerMemberRecord, TopicPartition]):
         cluster: all topics of the cluster, as the topic source last read them.
         topics: the subscribed topics that exist.
         regexes: the topics that match each regular expression; absent if it is not resolved yet.
+        joining: the member whose join this step decides, set by ``heartbeat``: it is present, although its current
+            assignment may still say that it has left temporarily.
     """
 
     def __init__(self, group: ConsumerGroup, now_ms: int, cluster: Topics) -> None:
@@ -46,6 +48,7 @@ class Draft(GroupDraft[ConsumerMemberRecord, TopicPartition]):
         self.group, self.now_ms, self.cluster = group, now_ms, cluster
         self.topics: Topics = group.topics
         self.regexes: Mapping[str, frozenset[str]] = group.regexes
+        self.joining = ""
         self._targets: dict[str, Target | None] = {}
 
     # ---- writing
@@ -127,7 +130,11 @@ class Draft(GroupDraft[ConsumerMemberRecord, TopicPartition]):
 
     def computing_members(self) -> Container[str]:
         """The members that may compute: those that have not left temporarily."""
-        return Those(self, lambda member: not self.current(member.member_id).temporarily_left)
+
+        def is_present(member: ConsumerMemberRecord) -> bool:
+            return member.member_id == self.joining or not self.current(member.member_id).temporarily_left
+
+        return Those(self, is_present)
 
     def target(self, member_id: str) -> Target:
         """A member's target assignment."""

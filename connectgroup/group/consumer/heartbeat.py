@@ -54,12 +54,13 @@ def heartbeat(
     timers: tuple[Timer, ...] = ()
     if request.member_epoch == JOIN_EPOCH:
         timers = _join(draft, request, settings, client)
+        draft.joining = member_id
     else:
         _admit(draft, request)
         member = group.members[member_id]
         store(draft, _updated(member, request), settings, before=member)
     # If nothing has changed, a computation in progress goes on. To look for another member takes long in a large group.
-    if draft.records or under_way(draft) is None:
+    if draft.records or draft.joining or under_way(draft) is None:
         timers += ensure_computation(draft, settings)
     timers += (deadlines.session(group.group_id, member_id, settings),)
 

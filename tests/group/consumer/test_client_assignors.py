@@ -198,3 +198,20 @@ def test_partition_that_is_added_while_a_member_computes_is_assigned_by_the_next
     group.send(prepare("a", 1))
     assert group.send(install("a", 3, {"a": {"foo": (0, 2)}, "b": {"foo": (1,)}})).error_code == 0
     assert group.group.target_epoch == 3
+
+
+def test_static_member_that_returns_computes_instead_of_a_chosen_member_that_is_silent() -> None:
+    """The group epoch has advanced since the chosen member was to compute, which has sent nothing."""
+    group = Driver(foo=2)
+    group.plan = None
+    group.ask(join("a", client_assignors=MINE))
+    assert group.send(prepare("a", 0)).error_code == 0
+    assert group.send(install("a", 1, {"a": {"foo": (0, 1)}})).error_code == 0
+    group.ask(join("a", client_assignors=MINE))
+    group.ask(join("b", client_assignors=MINE, instance_id="i-b"))
+    group.send(beat("b", -2, instance_id="i-b"))
+    group.set_topics(foo=3)
+    assert group.send(beat("a", 1)).error_code == ComputeAssignment.code
+    assert group.ask(join("b", client_assignors=MINE, instance_id="i-b")) == (1, {})
+    assert group.send(beat("b", 1)).error_code == ComputeAssignment.code
+    assert group.send(prepare("b", 1)).error_code == 0

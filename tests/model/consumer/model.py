@@ -79,6 +79,8 @@ class ConsumerModel(ConsumerComputing):
             return Reply(code=GroupMaxSizeReached.code)
         member = ConsumerMember() if before is None else replace(known_member(before))
         member.classic, member.offers, member.session_ms = False, (), 0
+        if member.temporarily_left:
+            member.epoch = member.previous = 0  # it is present, and may compute
         member.instance, member.timeout_ms = request.instance_id, request.rebalance_timeout_ms
         member.server_assignor, member.assignors = request.server_assignor, request.client_assignors or ()
         names = frozenset(request.subscribed_topic_names or ())
