@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install lint test demo bench simulate soak mutants clean
+.PHONY: help install lint test demo bench suites simulate soak mutants clean
 
 SEEDS ?= 100
 # Processes that run tests side by side. They wait more than they compute: four for two cores.
@@ -17,6 +17,7 @@ help:
 	@echo "make lint   style, types and import rules alone"
 	@echo "make demo   three workers share real Spark tasks; one is killed, one is added; every row is counted"
 	@echo "make bench  time rebalances of 300 idle tasks over TCP, the assignors, the REST API, and tracing"
+	@echo "make suites [SUITES=kafka-python]   tests of Kafka's clients, on a real broker and on the proxy; a table of what differs"
 	@echo "make simulate SEEDS=100 [SEED=n]   the whole group under faults, in one thread, in virtual time"
 	@echo "make soak   about an hour: that, beside the reference model too; then the tests with generated inputs, with many more of them; 100 faults of real pipelines"
 	@echo "make mutants [MUTANTS=--all]   measure coverage; then plant faults in the code, one at a time: the tests must find every one"
@@ -54,6 +55,9 @@ bench: install
 	$(BIN)/python benchmarks/assignors.py
 	$(BIN)/python benchmarks/rest.py
 	$(BIN)/python -m benchmarks.tracing
+
+suites: install
+	$(BIN)/python -m tests.suites $(SUITES)
 
 simulate: install
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(if $(SEED),--seed $(SEED))

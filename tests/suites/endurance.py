@@ -1,0 +1,136 @@
+"""Mass starts, rolling restarts and kills while records are written: what is missing, and what is read twice.
+
+``python -m tests.suites.endurance`` runs the same rounds on a broker and on the proxy; ``--records 2000000`` is the
+long run. In each round all members start at once; then each is restarted, one after the other, and some are killed.
+The proxy, whose log is a file, is killed in each round and started again at its port. A member that is killed has read
+records that it has not committed: these are read twice on the broker, too. The exit code is 0 if nothing is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from connectgroup.log.registry import sqlite_url
+from tests.consumer.broker import Broker, free_ports, running_broker
+from tests.consumer.members import BrokerGroup, BrokerMember, Cluster, group_on
+
+
+class KilledProxy:
+    """A proxy that is killed and started again: a ``Cluster`` of ``tests.consumer.members``."""
+
+    def __init__(self, broker: Broker, log: Path) -> None:
+        self._broker, self._log = broker, log
+        self._port = free_ports(1)[0]
+        self.bootstrap = f"127.0.0.1:{self._port}"
+        self._process: subprocess.Popen[str] | None = None
+        self.start()
+
+    @property
+    def java_member(self) -> list[str]:
+        return self._broker.java_member
+
+    def start(self) -> None:
+        """Start the proxy, and wait until it serves."""
+        command = [sys.executable, "-m", "connectgroup", "proxy", "--broker", self._broker.bootstrap]
+        command += ["--port", str(self._port), "--log", sqlite_url(self._log), "--min-session-timeout-ms", "1000"]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline().startswith("proxy at ")
+
+    def kill(self) -> None:
+        """kill -9."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+
+
+@contextlib.contextmanager
+def places(which: list[str]) -> Iterator[dict[str, tuple[Cluster, Callable[[], None]]]]:
+    """The places by name; with each, what kills its coordinator and starts it again (nothing on the broker)."""
+    with running_broker() as broker, tempfile.TemporaryDirectory(prefix="connectgroup-endurance-") as scratch:
+        found: dict[str, tuple[Cluster, Callable[[], None]]] = {}
+        if "broker" in which:
+            found["broker"] = (broker, lambda: None)
+        proxy = KilledProxy(broker, Path(scratch) / "log.db") if "proxy" in which else None
+        if proxy is not None:
+
+            def again() -> None:
+                proxy.kill()
+                proxy.start()
+
+            found["proxy"] = (proxy, again)
+        try:
+            yield found
+        finally:
+            if proxy is not None:
+                proxy.kill()
+
+
+def run_round(group: BrokerGroup, again: Callable[[], None], members: int, records: int, assignor: str) -> None:
+    """One round: a mass start, then writes with restarts of all members, a kill of one, and a kill of the proxy."""
+
+    def start(name: str) -> BrokerMember:
+        return group.librdkafka(f"{name} {len(group.members)}", *([assignor] if assignor else []))
+
+    alive = [start("mass") for _ in range(members)]
+    steps = len(alive) + 2
+    for number in range(steps):
+        group.write(records // steps + (records % steps if number == 0 else 0))
+        if number < len(alive):
+            alive[number].stop()
+            alive[number] = start("restarted")
+        elif number == len(alive):
+            alive[0].kill()
+            alive[0] = start("after a kill")
+        else:
+            again()
+    group.wait_until(
+        lambda: len({record for member in group.members for record in member.read}) == group.written,
+        f"{group.written} records to be read",
+    )
+    for member in alive:
+        member.stop()
+
+
+def main() -> int:
+    """Run rounds, and print what they lost."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--records", type=int, default=20_000, help="in all rounds of a place")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--members", type=int, default=4)
+    parser.add_argument("--partitions", type=int, default=12)
+    parser.add_argument("--assignor", default="", help="of the classic protocol; without one, KIP-848")
+    parser.add_argument("--only", choices=("broker", "proxy"))
+    options = parser.parse_args()
+    failed = False
+    with places([options.only] if options.only else ["broker", "proxy"]) as found:
+        for place, (cluster, again) in found.items():
+            began_s, written, missing, doubled = time.monotonic(), 0, 0, 0
+            for number in range(options.rounds):
+                with group_on(cluster, f"endurance {number}", partitions=options.partitions) as group:
+                    try:
+                        run_round(group, again, options.members, options.records // options.rounds, options.assignor)
+                    except AssertionError as error:
+                        failed = True
+                        print(f"{place}, round {number}: {str(error).splitlines()[0]}", flush=True)
+                    written += group.written
+                    reads = Counter(record for member in group.members for record in member.read)
+                    missing += group.written - len(reads)
+                    doubled += sum(times > 1 for times in reads.values())
+            took_s = time.monotonic() - began_s
+            failed |= bool(missing)
+            print(f"{place}: {written} records, {missing} missing, {doubled} read twice, {took_s:.0f} s", flush=True)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
