@@ -19,7 +19,8 @@ from dataclasses import dataclass, replace
 
 from ..assign.api import ConnectAssignor
 from ..assign.convert import assignor_info, group_from_prepare, members_for_install
-from ..assign.sandbox import run_assignor
+from ..assign.placement import NO_TRAITS
+from ..assign.sandbox import configure_assignor, run_assignor
 from ..errors import PluginError
 from ..group.connect.delay import MIN_DELAY_MS
 from ..group.connect.overlay import Overlay
@@ -100,6 +101,7 @@ class Comparison:
         self.assignor = assignor.name
         self._max_moves, self._deferred = max_moves, 0
         self.steps: list[Step] = []
+        configure_assignor(assignor, NO_TRAITS)
         self._assignor, self._info = assignor, assignor_info(assignor)
         self._group_id = group_id
         self._prepared: PrepareResponse | None = None

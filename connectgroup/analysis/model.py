@@ -13,7 +13,8 @@ from typing import Any
 
 from ..assign.api import ConnectAssignor
 from ..assign.convert import assignor_info, group_from_prepare, members_for_install
-from ..assign.sandbox import run_assignor
+from ..assign.placement import NO_TRAITS
+from ..assign.sandbox import configure_assignor, run_assignor
 from ..coordinator.own_assignors import as_server_assignor
 from ..errors import ComputeAssignment, ConnectGroupError, PluginError, from_code
 from ..group.connect.handle import GroupInput, step
@@ -244,7 +245,9 @@ class Model:
 
     def _assignor(self, name: str) -> ConnectAssignor:
         if name not in self._assignors:
-            self._assignors[name] = self._find(name)
+            assignor = self._find(name)
+            configure_assignor(assignor, NO_TRAITS)
+            self._assignors[name] = assignor
         return self._assignors[name]
 
     def _observe(self, records: tuple[Record, ...]) -> None:

@@ -10,7 +10,8 @@ from typing import Literal
 
 from ..assign.api import PartitionAssignor
 from ..assign.members import PartitionMemberAssignment
-from ..assign.sandbox import describe, location_of
+from ..assign.placement import WorkerTraits
+from ..assign.sandbox import configure_assignor, describe, location_of
 from ..errors import ConfigError, PluginError
 from ..plugins import load_partition_assignor
 from ..protocol.units import Partitions, printable
@@ -57,12 +58,15 @@ async def notify_plugin_assignor(assignor: PartitionAssignor, share: PartitionMe
         logger.error("%s", PluginError(message, location=location_of(error, assignor)).with_location())
 
 
-def loaded(assignors: Sequence[PartitionAssignor | str]) -> tuple[PartitionAssignor, ...]:
-    """Return the assignors; those given by name are loaded through their entry points.
+def loaded(assignors: Sequence[PartitionAssignor | str], rack: str | None = None) -> tuple[PartitionAssignor, ...]:
+    """Return the assignors, configured; those given by name are loaded through their entry points.
+
+    Args:
+        rack: of this consumer: its only trait.
 
     Raises:
         ConfigError: the list is empty, contains one twice, or contains something other than names and assignors.
-        PluginError: one cannot be loaded.
+        PluginError: one cannot be loaded or configured.
     """
     if isinstance(assignors, str) or not assignors:
         raise ConfigError("assignors", assignors, "a list of one or more names or PartitionAssignor objects")
@@ -77,4 +81,6 @@ def loaded(assignors: Sequence[PartitionAssignor | str]) -> tuple[PartitionAssig
     names = [assignor.name for assignor in found]
     if len(set(names)) < len(names):
         raise ConfigError("assignors", ", ".join(names), "each name once")
+    for assignor in found:
+        configure_assignor(assignor, WorkerTraits(rack=rack or ""))
     return tuple(found)

@@ -48,8 +48,8 @@ def protocol_of(
         ConfigError, PluginError: an assignor cannot be used.
     """
     if settings.group_protocol == "classic":
-        ours = loaded(CLASSIC_ASSIGNORS if assignors is None else assignors)
+        ours = loaded(CLASSIC_ASSIGNORS if assignors is None else assignors, settings.rack)
         classic = ClassicMembership(client, settings, ours)
         return classic, partial(ClassicWork, settings, ours, classic)
-    epochs = EpochMembership(client, settings, loaded(assignors) if assignors is not None else ())
+    epochs = EpochMembership(client, settings, loaded(assignors, settings.rack) if assignors is not None else ())
     return epochs, partial(EpochWork, settings, epochs)

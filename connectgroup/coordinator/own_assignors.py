@@ -11,7 +11,8 @@ from dataclasses import replace
 
 from ..assign.api import ConnectAssignor
 from ..assign.convert import group_from_prepare, members_for_install
-from ..assign.sandbox import run_assignor
+from ..assign.placement import NO_TRAITS
+from ..assign.sandbox import configure_assignor, run_assignor
 from ..errors import ConfigError, PluginError
 from ..group.connect.settings import GroupSettings, ServerAssignment, ServerAssignorCall
 from ..plugins import available, load_assignor
@@ -54,9 +55,11 @@ def server_assignor(name: str) -> Callable[[PrepareResponse], ServerAssignment]:
     """Load one assignor in the form of ``GroupSettings.server_assignors``.
 
     Raises:
-        ConfigError, PluginError: there is no assignor of that name, or it cannot be created.
+        ConfigError, PluginError: there is no assignor of that name, or it cannot be created or configured.
     """
-    return as_server_assignor(load_assignor(name))
+    assignor = load_assignor(name)
+    configure_assignor(assignor, NO_TRAITS)
+    return as_server_assignor(assignor)
 
 
 def as_server_assignor(assignor: ConnectAssignor) -> Callable[[PrepareResponse], ServerAssignment]:

@@ -10,6 +10,7 @@ import pytest
 
 from connectgroup import ConnectAssignment, ConnectAssignor, ConnectGroup, GroupSettings, Unit, load_assignor
 from connectgroup.analysis.replay import GroupHistory, history_of
+from connectgroup.assign.placement import WorkerTraits
 from connectgroup.assignors.balanced import BalancedAssignor
 from connectgroup.log.sqlite.reader import StoredGroup
 from connectgroup.testing import seeds
@@ -111,7 +112,8 @@ class Delays(BalancedAssignor):
 
     name = "delays"
 
-    def __init__(self) -> None:
+    def configure(self, traits: WorkerTraits) -> None:
+        """As on a worker: before any other call."""
         self.has_delayed = False
 
     def assign(self, group: ConnectGroup) -> ConnectAssignment:

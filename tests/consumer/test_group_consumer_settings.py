@@ -9,11 +9,12 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionGroup
+from connectgroup.assign.placement import WorkerTraits
 from connectgroup.errors import ConfigError, TransportError
 
 pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")
@@ -243,3 +244,15 @@ def test_connection_errors_of_librdkafka_are_logged_at_debug(caplog: pytest.LogC
         consumer.close()
     assert "Connection refused" in caplog.text
     assert {record.levelno for record in caplog.records} == {logging.DEBUG}
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_assignor_of_a_consumer_is_configured_with_its_rack(protocol: Literal["classic", "consumer"]) -> None:
+    racks = []
+
+    class Racked(Nothing):
+        def configure(self, traits: WorkerTraits) -> None:
+            racks.append(traits.rack)
+
+    GroupConsumer(NOWHERE, group="g", topics=["t"], rack="r1", assignors=[Racked()], group_protocol=protocol)
+    assert racks == ["r1"]
