@@ -258,7 +258,10 @@ class NoAssign(ConnectAssignor):
             {"assignors": {"bob": ["balanced"]}},
             "assignors: got 'nothing for worker-1'; allowed: a list for every worker",
         ),
-        ({"assignors": list}, "assignors: got '<lambda>(): too many positional arguments'; allowed: a list of "),
+        (
+            {"assignors": lambda: ["balanced"]},
+            "assignors: got '<lambda>(): too many positional arguments'; allowed: a list of ",
+        ),
         ({"assignors": lambda worker: 3}, "assignors of worker-1: got '3'; allowed: a list of names"),
         (
             {"connectors": {"a": {"tasks.max": [1]}}},
