@@ -64,9 +64,8 @@ class Decisions:
                 turn.responses.append((command, command.error_response(stale)))
                 return None
         # A request of another process than the member's is about to be rejected: it must not end a parked heartbeat.
-        replaced = self._parking.replaced_by(command) if group.is_from_its_process(command.traits) else None
-        if replaced is not None:
-            turn.responses.append(replaced)
+        if self._parking.has_earlier(command) and group.is_from_its_process(command.traits):
+            turn.responses.append(self._parking.replaced_by(command))
         return group
 
     def _group_of(self, command: Command, turn: Turn) -> Loaded | GroupError | None:
@@ -187,16 +186,20 @@ class Decisions:
                 turn.deleted.append(request.group_id)
             turn.timers += group.timers
             self._respond(request.group_id, group.parked_responses, turn)
-        turn.effects += outcome.effects
-        self._add_timers(outcome, repeated, turn)
-        self._respond(request.group_id, outcome.parked_responses, turn)
+        if outcome.effects:
+            turn.effects += outcome.effects
+        if outcome.timers:
+            self._add_timers(outcome, repeated, turn)
+        if outcome.parked_responses:
+            self._respond(request.group_id, outcome.parked_responses, turn)
         if command.response is None:
             return
         if outcome.sender:
-            command.traits = request = replace(request, sender=outcome.sender)
+            command.traits = request = request._replace(sender=outcome.sender)
         response = outcome.response
         error_code = getattr(response, "error_code", 0)
-        if not repeated and error_code != InvalidRequest.code and group.is_from_its_process(request):
+        is_numbered = request.sequence >= 0
+        if is_numbered and not repeated and error_code != InvalidRequest.code and group.is_from_its_process(request):
             self._dedup.record(request)
         # A request that is parked without a response has none that could be sent at once.
         at_once = outcome.parks and fault_point("a parked heartbeat is answered at once") and response is not None

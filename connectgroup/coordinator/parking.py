@@ -42,12 +42,13 @@ class Parking:
             del self.parked[_place(command)]
             command.resolve(command.parked_response)
 
-    def replaced_by(self, command: Command) -> tuple[Command, Any] | None:
+    def has_earlier(self, command: Command) -> bool:
+        """Whether an earlier request of the same sender is parked."""
+        return self.parked.get(_place(command), command) is not command
+
+    def replaced_by(self, command: Command) -> tuple[Command, Any]:
         """Unpark the earlier request of the same sender; return it with the response it now gets."""
-        earlier = self.parked.get(_place(command))
-        if earlier is None or earlier is command:
-            return None
-        del self.parked[_place(command)]
+        earlier = self.parked.pop(_place(command))
         response = earlier.parked_response
         if response is None and earlier.error_response is not None:
             error = StaleMemberEpoch("a later request of the same member has replaced this one")

@@ -38,9 +38,8 @@ class Client(NamedTuple):
 NO_CLIENT = Client()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestTraits:
-    """What a shard must know about a request.
+class RequestTraits(NamedTuple):
+    """What a shard must know about a request. A tuple, which is made in a third of the time of a frozen dataclass.
 
     Attributes:
         group_id: the group that the request is about.

@@ -97,6 +97,8 @@ class Server(Protocol):
 
     def new_relay(self, on_writable: Callable[[], None]) -> Relay | None: ...
 
+    def send_soon(self, connection: Connection) -> None: ...
+
 
 class Connection(asyncio.Protocol):
     """One connection: decodes frames and requests, encodes responses, and enforces the limits for its peer."""
@@ -292,7 +294,7 @@ class Connection(asyncio.Protocol):
             self._release_if_done()
             return
         if not self._out:
-            self._loop.call_soon(self._send)
+            self._server.send_soon(self)
         if response is None:
             self._hanging_up = True
             self._out.append(b"")
@@ -319,7 +321,8 @@ class Connection(asyncio.Protocol):
             return await off_loop("encode a description", self._encoded, header, response)
         return response
 
-    def _send(self) -> None:
+    def send(self) -> None:
+        """Send the responses of this turn of the event loop."""
         out, self._out = self._out, []
         if self._lost:
             return
@@ -398,7 +401,7 @@ class Connection(asyncio.Protocol):
     def hang_up(self) -> None:
         """Send the pending responses, then close."""
         self._hanging_up = True
-        self._send()
+        self.send()
 
     def abort(self) -> None:
         """Close immediately; discard unsent responses."""

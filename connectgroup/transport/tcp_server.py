@@ -100,6 +100,7 @@ class TcpServer:
         self._by_principal: Counter[str] = Counter()
         self._complaints = Complaints(logger)
         self._max_descriptor = max_descriptor()
+        self._to_send: list[Connection] = []
         self._sweeper: asyncio.TimerHandle | None = None
         self._empty = asyncio.Event()
 
@@ -243,6 +244,22 @@ class TcpServer:
     def new_relay(self, on_writable: Callable[[], None]) -> Relay | None:
         """The relay of a new connection; ``on_writable`` is to be called when it has become writable again."""
         return None
+
+    def send_soon(self, connection: Connection) -> None:
+        """Send the responses of a connection later in this turn of the event loop: one call for all connections."""
+        if not self._to_send:
+            asyncio.get_running_loop().call_soon(self._send)
+        self._to_send.append(connection)
+
+    def _send(self) -> None:
+        connections, self._to_send = self._to_send, []
+        for connection in connections:
+            try:
+                connection.send()
+            except Exception:
+                # The responses of the other connections must not be lost with it.
+                logger.exception("%s: closed: its responses cannot be sent", connection.client_host)
+                connection.abort()
 
     def admit(self, connection: Connection) -> str:
         """Count a new connection; above a limit, return the error message for the response to its first request.

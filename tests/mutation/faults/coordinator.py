@@ -42,7 +42,7 @@ COORDINATOR: tuple[Fault, ...] = (
           "A is not None and not B and C", "A is not None and C")),
     *at("connectgroup.coordinator.decisions:Decisions.admit", "coordinator/test_serving.py",
         C("a parked heartbeat that is replaced by a later one is never answered",
-          "A.append(B)", nth=1)),
+          "A.append(B)", nth=2)),
     *at("connectgroup.group.connect.process:check_join", "coordinator/test_process_id.py",
         C("two processes run under one member id until a lease ends (PD-15)",
           "...", "return")),
