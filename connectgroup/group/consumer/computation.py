@@ -31,7 +31,7 @@ def ensure_computation(draft: Draft, settings: ConsumerSettings, *, waited: bool
         return ()
     if not draft.any_member():
         return install_target(draft, (), "", COORDINATOR)
-    waited = waited or not any(draft.target(member.member_id).partitions for member in draft.members())
+    waited = waited or not draft.any_partition_assigned()
     return () if unresolved(draft) else rules.ensure_computation(draft, settings, waited=waited)
 
 

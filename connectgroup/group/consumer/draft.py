@@ -142,6 +142,14 @@ class Draft(GroupDraft[ConsumerMemberRecord, TopicPartition]):
             return self._targets[member_id] or NO_TARGET
         return self.group.target(member_id)
 
+    def any_partition_assigned(self) -> bool:
+        """Whether the target assignment gives a member a partition; usually the first one that is looked at has it."""
+        changed = self._targets
+        return any(target is not None and target.partitions for target in changed.values()) or any(
+            member_id not in changed and self.member(member_id) is not None
+            for member_id in self.group.wanted_by.values()
+        )
+
     def is_settled(self, member_id: str) -> bool:
         """Whether a member has reached the newest target assignment and nothing has changed since.
 
