@@ -144,7 +144,7 @@ class Broker:
         certificates: the directory of certificates and keys.
     """
 
-    def __init__(self, directory: Path, jars: Path) -> None:
+    def __init__(self, directory: Path, jars: Path, more: str = "") -> None:
         self._directory, self._jars = directory, jars
         port, sasl_port, tls_port, controller_port = free_ports(4)
         self.bootstrap, self.sasl, self.tls = (f"127.0.0.1:{each}" for each in (port, sasl_port, tls_port))
@@ -164,6 +164,7 @@ class Broker:
                 password=PASSWORD,
                 data=directory / "data",
             )
+            + more
         )
         cluster_id = "A" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[1:22]
         users = [f"--add-scram=SCRAM-SHA-{bits}=[name=alice,password={PASSWORD}]" for bits in (256, 512)]
@@ -239,15 +240,18 @@ class Broker:
 
 
 @contextlib.contextmanager
-def running_broker() -> Iterator[Broker]:
+def running_broker(more: str = "") -> Iterator[Broker]:
     """A broker until the end of the block.
+
+    Args:
+        more: lines of its properties; they take precedence.
 
     Raises:
         Unavailable: Java is missing, or the jars cannot be fetched.
     """
     jars = fetched_jars()
     with tempfile.TemporaryDirectory(prefix="connectgroup-broker-") as scratch:
-        broker = Broker(Path(scratch), jars)
+        broker = Broker(Path(scratch), jars, more)
         try:
             broker.start()
             yield broker

@@ -40,6 +40,11 @@ OWN = {
 SUITES = ("kafka-python", *OWN)
 SUITE_PATIENCE_S = 1_500
 
+KAFKA_PYTHON = (
+    "test/integration",
+    *(f"--ignore=test/integration/test_{name}_integration.py" for name in ("sasl", "ssl")),  # start brokers themselves
+)
+
 SERVICE = """
 class ExternalService:
     def __init__(self, host, port):
@@ -130,7 +135,7 @@ class Run:
     def kafka_python(self) -> list[Row]:
         """The rows of kafka-python's own tests: one run of pytest for each place, at the same time."""
         directory = fetch_kafka_python(self._scratch)
-        with running_broker() as broker, running_proxy(broker) as proxy:
+        with running_broker("auto.create.topics.enable=true\n") as broker, running_proxy(broker) as proxy:
             _prepare(broker)
             places = {"broker": broker.bootstrap, "proxy": proxy.bootstrap}
 
@@ -144,7 +149,7 @@ class Run:
                 return self._pytest(place, directory, tests, {**where, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"})
 
             with ThreadPoolExecutor(2) as pool:
-                found = dict(zip(places, pool.map(run, places, [["test/integration"]] * 2), strict=True))
+                found = dict(zip(places, pool.map(run, places, [KAFKA_PYTHON] * 2), strict=True))
             different = [
                 name for name in found["broker"] if found["broker"][name][0] != found["proxy"].get(name, "?")[0]
             ]
