@@ -190,7 +190,9 @@ class Beating:
         epoch, sequence, is_new = 0, 0, True
         while not self._stop.is_set():
             sequence += 1
-            joins = {"owned": (), "rebalance_timeout_ms": 60_000, "server_assignor": "balanced"} if not epoch else {}
+            joins: dict[str, Any] = (
+                {} if epoch else {"owned": (), "rebalance_timeout_ms": 60_000, "server_assignor": "balanced"}
+            )
             request = HeartbeatRequest(
                 group_id="beating", member_id=name, member_epoch=epoch, sequence=sequence, process_id=1, **joins
             )  # fmt: skip

@@ -306,6 +306,7 @@ async def test_first_named_server_side_assignor_is_the_default(own_assignors: No
         await ask(coordinator, beat("a", 1, owned=()))
         assert (await joining).assignment == foo(0, 1, 2)
         response = await coordinator.handle(join("c", "foo", server_assignor="uniform"), client_host="h")
+        assert isinstance(response, ConsumerHeartbeatResponse)
         assert response.error_code == UnsupportedAssignor.code
         assert response.error_message == "ServerAssignor: got 'uniform'; allowed: range, to-the-last"
 
