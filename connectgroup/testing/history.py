@@ -7,6 +7,7 @@ claimed the unit, so it is live until the removal; and a paused worker runs noth
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -79,6 +80,7 @@ class History:
         self._now = now
         self._open: dict[tuple[str, str], int] = {}
         self._paused: dict[str, float] = {}
+        self._stops = threading.Lock()
         self.runs: list[Run] = []
         self.events: list[str] = []
 
@@ -126,7 +128,19 @@ class History:
             at_s = self._now() if at_s is None else at_s
             self.runs[index] = replace(self.runs[index], ended_s=at_s)
             if not quietly:
-                self.note(f"{worker} has stopped {unit}", at_s)
+                self._note_stop(f"{at_s:10.3f} s  {worker} has stopped {unit}", f"{at_s:10.3f} s  ")
+
+    def _note_stop(self, line: str, time: str) -> None:
+        """Add the event of a stop, sorted among those of the same time.
+
+        Tasks stop in threads, whose order in one instant of virtual time differs from run to run; one seed has one
+        history.
+        """
+        with self._stops:
+            at = len(self.events)
+            while at and self.events[at - 1].startswith(time) and " has stopped " in self.events[at - 1]:
+                at -= 1
+            self.events[at:] = sorted([*self.events[at:], line])
 
     def ended(self, worker: str, at_s: float | None = None) -> None:
         """A worker process has died: none of its units runs any more."""
