@@ -1,13 +1,15 @@
 """What happens in the groups of a coordinator, in its log at level INFO: joins, removals and rebalances, one line each.
 
-The lines are made from durable records, outside of the group rules, which stay pure.
+The lines are made from durable records, outside of the group rules, which stay pure. Their number is limited: members
+that join in a loop must not fill the disk of the coordinator.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from ..protocol.messages.describe import Rebalance
 from ..protocol.records.base import Kind, Tombstone
@@ -16,6 +18,37 @@ from ..protocol.records.consumer import ConsumerMemberRecord
 from ..protocol.units import printable
 
 logger = logging.getLogger(__name__)
+
+BURST: Final = 100
+"""Lines that may be written at once, of all groups together: more than a rolling restart of a large group has."""
+LINES_PER_S: Final = 10
+"""Lines that may be written for long."""
+
+
+class Budget:
+    """How many lines may be written now (a token bucket).
+
+    Attributes:
+        left_out: lines that were not written since the last one that was. ``take`` changes it.
+    """
+
+    def __init__(self) -> None:
+        self._lines, self._at_s = float(BURST), time.monotonic()
+        self.left_out = 0
+
+    def take(self) -> bool:
+        """Take one line; false if there is none left, and the line counts as left out."""
+        now_s = time.monotonic()
+        self._lines = min(float(BURST), self._lines + (now_s - self._at_s) * LINES_PER_S)
+        self._at_s = now_s
+        if self._lines < 1.0:
+            self.left_out += 1
+            return False
+        self._lines -= 1.0
+        return True
+
+
+_budget = Budget()
 
 
 def log_records(records: Sequence[Any]) -> None:
@@ -52,4 +85,13 @@ def _rebalance(rebalance: Rebalance) -> str:
 
 
 def _log(group_id: str, text: str) -> None:
+    if not _budget.take():
+        return
+    if _budget.left_out:
+        logger.info(
+            "%d joins, removals and rebalances are not in this log: more than %d a second; describe shows the latest",
+            _budget.left_out,
+            LINES_PER_S,
+        )
+        _budget.left_out = 0
     logger.info("group %s: %s", printable(group_id), text)
