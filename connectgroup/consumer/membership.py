@@ -62,6 +62,7 @@ class Membership(ABC):
         self.polled_at: float | None = None
         self._heard_at = time.monotonic()
         self._joining = False
+        self._used_assignor: str | None = None  # the last that ``_note_assignor`` was called with
         self.metrics = ConsumerMetrics(settings.group, lambda: self.member_id)
 
     @property
@@ -82,9 +83,11 @@ class Membership(ABC):
         """Have the group compute its assignment anew, although nothing that the coordinator knows of has changed."""
 
     def _note_assignor(self, used: str, offered: Sequence[str]) -> None:
-        """Report once if the group uses another assignor than this member's first."""
+        """Log one line if the group uses another assignor than this member's first; again when that changes."""
+        if used == self._used_assignor:
+            return
+        self._used_assignor = used
         if used == offered[0]:
-            self._client.problems.solved("assignor")
             return
         name = printable(used) if used else "an assignor of the coordinator"
         why = (
@@ -92,7 +95,8 @@ class Membership(ABC):
             if used in offered
             else "not every member offers one of them with overlapping versions, or they failed"
         )
-        self._client.problems.met("assignor", f"the group uses {name}, not {', '.join(map(printable, offered))}: {why}")
+        listed = ", ".join(map(printable, offered))
+        logger.warning("group %s: the group uses %s, not %s: %s", printable(self.settings.group), name, listed, why)
 
     @abstractmethod
     async def leave(self, reason: str) -> None:

@@ -80,7 +80,7 @@ def parse_json(body: bytes) -> Any:
     """
     if not body.strip():
         raise RestError(400, "body: got nothing; allowed: a JSON object")
-    without_escapes = body.replace(rb"\\", b"").replace(rb'\"', b"")
+    without_escapes = body.replace(rb"\\", b"").replace(rb"\"", b"")
     # Every second part is a string. No regular expression: a match for each string takes much memory.
     brackets = b"".join(without_escapes.split(b'"')[::2]).translate(None, _NOT_BRACKETS)
     deepest = max(accumulate(map(_STEP.__getitem__, brackets)), default=0)

@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -369,12 +370,21 @@ def with_few_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacke
 
 def test_connections_of_rest_leave_descriptors_to_workers(with_few_files: Attacked) -> None:
     address = httpx.URL(with_few_files.rest)
-    coordinator = with_few_files.coordinator
+    descriptors = Path(f"/proc/{with_few_files.coordinator.pid}/fd")
+    own = len(list(descriptors.iterdir()))
     with ExitStack() as held:
         for _ in range(FEW_FILES + 80):
             held.enter_context(socket.create_connection((address.host, address.port or 80)))
-        # Connections are accepted in their order: with the answer, those before have been accepted, too.
-        assert httpx.get(f"{with_few_files.rest}/groups", timeout=PATIENCE_S).status_code == 200
-        assert len(list(Path(f"/proc/{coordinator.pid}/fd").iterdir())) <= FEW_FILES - 40, "those left for workers"
+        wait("REST to answer one more client", partial(_is_served, f"{with_few_files.rest}/groups"))
+        # REST may use three quarters of all, and 16 more for the answers to those that are refused.
+        assert len(list(descriptors.iterdir())) <= own + FEW_FILES * 3 // 4 + 16, "the others are left for workers"
         with_few_files.attack("rest_connections")
-    assert not any("Too many open files" in line for line in coordinator.lines)
+    assert not any("Too many open files" in line for line in with_few_files.coordinator.lines)
+
+
+def _is_served(url: str) -> bool:
+    """Whether a request is answered; a connection may be refused while many others arrive."""
+    try:
+        return httpx.get(url, timeout=PATIENCE_S).status_code == 200
+    except httpx.TransportError:
+        return False
