@@ -41,7 +41,10 @@ class SqliteTransaction(Transaction):
             yield
         except BaseException as error:
             if not self._connection.in_transaction:
-                # What came next would be written outside of it.
+                # The transaction has ended: what came next would be written outside of it. SQLite ends it itself if
+                # the disk is full or fails (OperationalError), and a trigger may.
+                if isinstance(error, sqlite3.OperationalError):
+                    raise
                 raise SinkError(
                     f"{self.where}: a trigger has ended the transaction ({error}); allowed: RAISE(ABORT) in triggers"
                 ) from error
