@@ -26,7 +26,7 @@ from connectgroup.protocol.messages.connectors import ConnectorChange, TaskConfi
 from connectgroup.protocol.messages.heartbeat import TaskStatus
 from connectgroup.protocol.records.connect import ConnectorRecord, TaskEntry
 from connectgroup.protocol.units import Unit
-from connectgroup.worker.runner import TaskRunner
+from connectgroup.worker.runner import TaskRunner, UnitsNotStopped
 from connectgroup.worker.runner_settings import RunnerSettings
 
 from ..integration.processes import Program, call_command, wait
@@ -184,8 +184,9 @@ async def test_error_of_a_connector_is_shown_without_credentials(
             while len({(status.connector, status.task) for status in statuses}) < len(grants):
                 reported.clear()
                 await reported.wait()
-            with pytest.raises(OSError):
+            with pytest.raises(UnitsNotStopped) as failed:
                 await runner.stop(frozenset(grant.unit for grant in grants))
+    assert CANARY not in str(failed.value)
     assert sum("[hidden]" in status.message for status in statuses) >= 4
     assert "stop raised: jdbc:postgresql://[hidden]@db/orders: lost" in caplog.text
     assert CANARY not in "\n".join(status.message for status in statuses)
