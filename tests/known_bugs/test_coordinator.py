@@ -142,8 +142,11 @@ async def test_no_decision_is_based_on_a_write_that_is_not_durable(turn: str, fa
         log.gate.set()
         assert (await response_of(acknowledging)).error_code in RETRIABLE
         response = await response_of(waiting)
-        assert response.error_code in RETRIABLE
-        assert response.assignment is None
+        if turn == "the same turn" or response.error_code:
+            assert response.error_code in RETRIABLE
+            assert response.assignment is None
+        else:  # decided after the group was loaded again
+            assert (response.assignment is not None) == (fault == "after")
         await asyncio.sleep(1)
         await memory_is_log(coordinator, log)
         response = await ask(coordinator, beat("b", b, frozenset()))
@@ -225,7 +228,10 @@ async def test_group_is_not_deleted_while_a_member_joins(first: str, fault: Faul
         await memory_is_log(coordinator, log)
         group = await look(coordinator)
         if fault:
-            assert {joined.error_code, deleted} <= RETRIABLE
+            # The request in the later turn may be decided after the group was loaded again.
+            of_log = {NonEmptyGroup.code if fault == "after" else 0} if first == "the join" else set()
+            assert joined.error_code in RETRIABLE
+            assert deleted in RETRIABLE | of_log
             assert bool(group.members) == (fault == "after")
         elif first == "the join":
             assert (joined.error_code, deleted) == (0, NonEmptyGroup.code)
