@@ -233,15 +233,21 @@ AGAIN = {
 }
 
 
-@pytest.mark.parametrize("how", AGAIN)
+@pytest.mark.parametrize(
+    ("how", "in_view"),
+    [
+        (how, in_view)
+        for how in AGAIN
+        for in_view in (False, True)
+        # A view does not show the identity of its tables, only that keys are missing.
+        if not (in_view and how.startswith(("created", "emptied, with")))
+    ],
+)
 @pytest.mark.parametrize("restarts", [False, True])
-@pytest.mark.parametrize("in_view", [False, True])
 def test_keys_that_begin_again_in_postgres_are_an_error(database: str, how: str, restarts: bool, in_view: bool) -> None:
     def fill(rows: int, text: str) -> str:
         return f"INSERT INTO t (v) SELECT '{text}' FROM generate_series(1, {rows})"
 
-    if in_view and how.startswith(("created", "emptied, with")):
-        pytest.skip("a view does not show the identity of its tables")
     statement, rows = AGAIN[how]
     run(database, "CREATE TABLE t (id BIGSERIAL PRIMARY KEY, v TEXT)", "CREATE VIEW v AS TABLE t", fill(100, "old"))
     if in_view:
