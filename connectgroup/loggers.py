@@ -136,9 +136,9 @@ class Repeats(logging.Filter):
             self._handler.release()
 
 
-def limit_repeats() -> None:
-    """Limit the repeated lines of all handlers of this process's log."""
-    for handler in logging.getLogger().handlers:
+def limit_repeats(*handlers: logging.Handler) -> None:
+    """Limit the repeated lines of these handlers of the log."""
+    for handler in handlers:
         if not any(isinstance(each, Repeats) for each in handler.filters):
             handler.addFilter(Repeats(handler))
 

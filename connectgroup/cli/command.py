@@ -37,13 +37,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UsageError as error:
         return report_error(error, as_json="--json" in words, serves=False)
     options.own_process = arguments is None
+    others = logging.getLogger().handlers.copy()  # of a program that calls this function
     logging.basicConfig(
         level=logging.DEBUG if options.verbose else logging.INFO,
         format="%(asctime)s.%(msecs)03d %(levelname)s %(message)s",
         datefmt="%H:%M:%S",
         stream=sys.stderr,
     )
-    limit_repeats()
+    limit_repeats(*(each for each in logging.getLogger().handlers if each not in others))
     logging.getLogger("py4j").setLevel(logging.ERROR)
     try:
         loop_factory = new_event_loop("uvloop" if getattr(options, "uvloop", False) else "asyncio")
