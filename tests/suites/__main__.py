@@ -175,7 +175,7 @@ class Run:
             *tests,
         ]
         if "PYTEST_DISABLE_PLUGIN_AUTOLOAD" in environment:
-            command += ["-p", "pytest_timeout", "-p", "pytest_mock", "--timeout=120"]
+            command += ["-p", "pytest_timeout", "-p", "pytest_mock", "--timeout=120", "--timeout-method=signal"]
         if self._words:
             command += ["-k", self._words]
         environment = os.environ | {"PYTHONPATH": str(self._packages)} | environment
