@@ -45,7 +45,7 @@ MAX_MB = 128
 """Largest resident memory of the coordinator, at any time."""
 
 CLASSES_MB = 40
-"""Memory of the classes of connectors, which the first check of a configuration by REST loads, whoever sends it."""
+"""Memory of the classes of connectors, which the first check of a configuration by REST loads, an attack or not."""
 
 MAX_MB_WITH_CLASSES = MAX_MB + CLASSES_MB
 

@@ -277,19 +277,7 @@ def fail_on_coordinator(
 
     The old target assignment stays. The next change or the timer retries: the epoch must not get stuck (HB-18).
     """
-    draft.write(
-        replace(
-            computation,
-            epoch=draft.epoch,
-            member_id="",
-            prepared=False,
-            assignor="",
-            replaced_members=(),
-            keeps_target=False,
-            error=printable(masked_text(error), limit=500),
-        )
-    )
-    return (compute(draft.group.group_id, draft, settings.session_timeout_ms),)
+    return _end_without_target(draft, settings, computation, error, keeps_target=False)
 
 
 def keep_target(
@@ -304,15 +292,23 @@ def keep_target(
     """
     if computation.epoch < draft.epoch:
         return choose_again(draft, settings, computation)
+    return _end_without_target(draft, settings, computation, reason, keeps_target=True)
+
+
+def _end_without_target(
+    draft: Draft, settings: ComputationSettings, computation: ComputationRecord, error: str, *, keeps_target: bool
+) -> tuple[Timer, ...]:
+    """End a computation at the group epoch without a new target assignment, and arm the timer of the next attempt."""
     draft.write(
         replace(
             computation,
+            epoch=draft.epoch,
             member_id="",
             prepared=False,
             assignor="",
             replaced_members=(),
-            keeps_target=True,
-            error=printable(masked_text(reason), limit=500),
+            keeps_target=keeps_target,
+            error=printable(masked_text(error), limit=500),
         )
     )
     return (compute(draft.group.group_id, draft, settings.session_timeout_ms),)
