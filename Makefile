@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install lint test demo bench suites simulate soak mutants clean
+.PHONY: help install lint test demo bench docs suites simulate soak mutants clean
 
 SEEDS ?= 100
 # Processes that run tests side by side. They wait more than they compute: four for two cores.
@@ -16,6 +16,7 @@ help:
 	@echo "make test [JOBS=4]   install everything into $(VENV), run the tests, and check style and import rules beside them (types: make lint)"
 	@echo "make lint   style, types and import rules alone"
 	@echo "make demo   three workers share real Spark tasks; one is killed, one is added; every row is counted"
+	@echo "make docs   write the API reference to docs/api.md, from the signatures and docstrings of the public names"
 	@echo "make bench  time rebalances of 300 idle tasks over TCP, the assignors, the REST API, and tracing"
 	@echo "make suites [SUITES=kafka-python]   tests of Kafka's clients, on a real broker and on the proxy; a table of what differs"
 	@echo "make simulate SEEDS=100 [SEED=n]   the whole group under faults, in one thread, in virtual time"
@@ -55,6 +56,9 @@ bench: install
 	$(BIN)/python benchmarks/assignors.py
 	$(BIN)/python benchmarks/rest.py
 	$(BIN)/python -m benchmarks.tracing
+
+docs: install
+	$(BIN)/python -m tests.api_reference > docs/api.md
 
 suites: install
 	$(BIN)/python -m tests.suites $(SUITES)

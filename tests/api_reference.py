@@ -1,6 +1,6 @@
 """The reference of the public names, from their signatures and docstrings.
 
-``python -m tests.api_reference`` prints it; docs/api.md is this text.
+``make docs`` writes it to docs/api.md, which is not in the repository; ``python -m tests.api_reference`` prints it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _HEAD: Final = """\
 Every name can be imported from `connectgroup`, except where a section names another package. The guides
 ([embedding](embedding.md), [assignors](assignors.md), [connectors](writing-connectors.md),
 [consumer groups](consumer-groups.md), [testing](testing.md)) show them in use. Names that are not here may change
-without notice. This page is generated: `python -m tests.api_reference > docs/api.md`.
+without notice. `make docs` generates this page.
 """
 
 _SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
