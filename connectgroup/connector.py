@@ -62,6 +62,8 @@ class Lag:
         files: files that are not read, or not read to their end.
         unfinished_files: those of which only a last line without a line feed is left.
         unreadable_files: files that cannot be read, or were rewritten; not among ``files``.
+        skipped_files: files and directories that are not read because of their names, or because they are links to
+            directories; not among ``files``.
     """
 
     records: int | None = None
@@ -69,6 +71,7 @@ class Lag:
     files: int | None = None
     unfinished_files: int | None = None
     unreadable_files: int | None = None
+    skipped_files: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

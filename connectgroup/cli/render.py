@@ -24,7 +24,8 @@ def rate_text(numbers: Progress) -> str:
 def lag_text(numbers: Progress) -> str:
     """Format what a task has not read yet: ``1,200 records``, ``3 files, 2.5 MB``; empty if it is not known.
 
-    Files that are not read for a reason are added: ``1 with an unfinished last line``, ``1 unreadable``.
+    Files that are not read for a reason are added: ``1 with an unfinished last line``, ``1 unreadable``,
+    ``1 skipped``.
     """
     parts = [
         f"{count:,} {noun if count == 1 else noun + 's'}"
@@ -38,6 +39,8 @@ def lag_text(numbers: Progress) -> str:
         parts.append(f"{numbers.unfinished_files:,} with an unfinished last line")
     if numbers.unreadable_files > 0:
         parts.append(f"{numbers.unreadable_files:,} unreadable")
+    if numbers.skipped_files > 0:
+        parts.append(f"{numbers.skipped_files:,} skipped")
     return ", ".join(parts)
 
 

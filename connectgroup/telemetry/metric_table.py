@@ -314,6 +314,7 @@ _OUR_WORKER: Final = (
         ("files-left", "{file}", "Files that are not read to their end, measured about every 10 s; absent if unknown."),
         ("unfinished-files", "{file}", "Files with only an unfinished last line left; absent if unknown."),
         ("unreadable-files", "{file}", "Files that cannot be read, or were rewritten; absent if unknown."),
+        ("skipped-files", "{file}", "Files and directories that are not read by their names; absent if unknown."),
         ("read-bytes-total", "By", "Bytes read from the source; absent if unknown."),
         ("written-bytes-total", "By", "Bytes of the records as they were passed to the sink; absent if unknown."),
         ("last-record-timestamp", "ms", "When records last became durable, in milliseconds since 1970; absent: never."),

@@ -119,6 +119,7 @@ class Flow:
             "files-left": None if self.lag is None else self.lag.files,
             "unfinished-files": None if self.lag is None else self.lag.unfinished_files,
             "unreadable-files": None if self.lag is None else self.lag.unreadable_files,
+            "skipped-files": None if self.lag is None else self.lag.skipped_files,
             "last-record-timestamp": self.last_record_ms or None,
             "last-poll-timestamp": self.last_poll_ms or None,
         }
@@ -146,6 +147,7 @@ class Flow:
             last_poll_ms=self.last_poll_ms,
             unfinished_files=_or_unknown(lag.unfinished_files),
             unreadable_files=_or_unknown(lag.unreadable_files),
+            skipped_files=_or_unknown(lag.skipped_files),
         )
 
 

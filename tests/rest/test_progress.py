@@ -104,7 +104,9 @@ async def test_numbers_of_a_task_are_in_its_status(
         context.batch(Batch(read=120, rows=120, read_s=0.5, commit_s=0.1, read_bytes=4_000, written_bytes=3_000))
         context.progress(120)
         context.polled()
-        context.lag(Lag(records=1_500, bytes=2_500_000, files=3, unfinished_files=2, unreadable_files=1))
+        context.lag(
+            Lag(records=1_500, bytes=2_500_000, files=3, unfinished_files=2, unreadable_files=1, skipped_files=4)
+        )
         status = await api.until(lambda status: "progress" in task_of(status), "/connectors/c/status")
         status = await api.until(lambda status: task_of(status)["progress"]["files_left"], "/connectors/c/status")
         numbers = task_of(status)["progress"]
@@ -121,6 +123,7 @@ async def test_numbers_of_a_task_are_in_its_status(
             "files_left": 3,
             "unfinished_files": 2,
             "unreadable_files": 1,
+            "skipped_files": 4,
         }
         assert task_of(status)["state"] == "RUNNING"
         group = await api("GET", f"/groups/{GROUP}", 200)

@@ -16,6 +16,8 @@ import pytest
 from connectgroup.dataplane.errors import SourceError
 from connectgroup.dataplane.ownership import Range, ranges_between
 from connectgroup.spark.sources.catalog import is_slice_of
+from connectgroup.spark.sources.file_settings import FileSettings
+from connectgroup.spark.sources.files import FileSource
 from connectgroup.spark.sources.listing import divided, last_line_end, list_inodes, read_bytes
 from connectgroup.spark.sources.parquet import ParquetSource, ParquetSourceSettings
 from connectgroup.spark.sources.planner import Planner
@@ -103,6 +105,34 @@ def test_hidden_and_unfinished_files_are_ignored(tmp_path: Path) -> None:
     (tmp_path / "_hidden").mkdir()
     (tmp_path / "_hidden" / "d").touch()
     assert sorted(list_inodes(tmp_path, "", {})) == ["a.csv", "b", "deep/er/c"]
+
+
+def test_files_that_are_left_out_are_counted_once_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("a.csv", ".a.csv", "_a.csv", "a.csv.tmp", "A.PART", "b.txt"):
+        (tmp_path / name).touch()
+    for name in ("deep", ".hidden"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "b.txt").touch()
+    (tmp_path / "link").symlink_to("deep")
+    (tmp_path / "c.csv").symlink_to("a.csv")
+    settings = FileSettings.model_validate({"path": str(tmp_path), "format": "text", "file.pattern": "*.csv"})
+    tasks = [FileSource.create(settings, task=task, tasks=3) for task in range(3)]
+    caplog.set_level("INFO")
+    for _ in range(2):
+        assert sum(task.lag({}).skipped_files or 0 for task in tasks) == 8
+    logged = [record.getMessage() for record in caplog.records]
+    assert sum(int(line.split(": ")[1].split()[0]) for line in logged) == 8
+    (alone,) = [FileSource.create(settings, task=0, tasks=1)]
+    alone.lag({})
+    caplog.clear()
+    (tmp_path / "_SUCCESS").touch()
+    assert alone.lag({}).skipped_files == 9
+    (logged_line,) = caplog.messages
+    assert logged_line.startswith(f"{tmp_path}: 9 files or directories of this task are not read: hidden or unfinished")
+    for name in (".a.csv", "_SUCCESS"):
+        (tmp_path / name).unlink()
+    assert alone.lag({}).skipped_files == 7
+    assert caplog.messages == [logged_line]
 
 
 def test_missing_directory_is_a_one_line_error(tmp_path: Path) -> None:

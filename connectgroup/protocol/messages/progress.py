@@ -32,6 +32,8 @@ class Progress:
         last_poll_ms: when a poll of the source was last complete, as far as measured; 0: never.
         unfinished_files: files of which only a last line without a line feed is left.
         unreadable_files: files that cannot be read, or were rewritten.
+        skipped_files: *(tagged)* files and directories that are not read because of their names (hidden, unfinished,
+            without the form of the pattern), or because they are links to directories.
     """
 
     records_read: int = UNKNOWN
@@ -46,6 +48,7 @@ class Progress:
     last_poll_ms: int = 0
     unfinished_files: int = UNKNOWN
     unreadable_files: int = UNKNOWN
+    skipped_files: int = UNKNOWN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

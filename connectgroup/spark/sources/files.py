@@ -6,7 +6,6 @@ A slice is a file; its position is the number of bytes read. ``file_reader`` is 
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
@@ -24,15 +23,13 @@ from .catalog import is_slice_of
 from .dialect import EVOLVE_BYTES, codec_of, is_wide
 from .file_settings import FileSettings
 from .identity import Identity, partition_of_file, without_file
-from .listing import divided, list_inodes
+from .listing import Reports, divided, list_inodes
 from .mapped import MappedBatches
 from .planner import Planner
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
-
-logger = logging.getLogger(__name__)
 
 DATA_SOURCE: Final = "connectgroup-files"
 """Name of the data source in Spark."""
@@ -49,9 +46,9 @@ class FileSource(Source):
     file, its position the bytes read. A file is known by a fingerprint of what was read of it, and by
     ``source.identity``: by default a renamed file is not read again. Not read are files and directories whose names
     begin with . or _, files that end in .tmp or .part, directories that are links, and files without the form of
-    ``source.file.pattern``; they are not counted. A link to a file outside of the directory, and a name that is not
-    UTF-8, are errors. A line that does not fit is an error with file, line, column and value. With
-    ``errors.tolerance=all``, it is a dead letter, also one that is longer than a batch; the rows of a file with another
+    ``source.file.pattern``: the status and the metrics have their number (``skipped_files``). A link to a file outside
+    of the directory, and a name that is not UTF-8, are errors. A line that does not fit is an error with file, line,
+    column and value. With ``errors.tolerance=all``, it is a dead letter, also one that is longer than a batch; the rows of a file with another
     header are one dead letter for each 16 MiB, those of a file with damaged compression one dead letter; a file that
     cannot be opened or was rewritten is left out, logged and counted in the status as unreadable. A log that is copied
     and truncated (copytruncate) is read once if the copy is complete when it is first seen; so is one that is
@@ -64,7 +61,7 @@ class FileSource(Source):
         committed: where the positions of all tasks are; null: this task is the only one.
         is_tolerant: whether a bad line is a row with an error, and a file that cannot be read is left out.
         infers: whether the columns come from files, not from the settings.
-        reported: files that cannot be read, as of the last call of ``lag``; each is logged once.
+        reports: what ``lag`` has logged.
     """
 
     Settings = FileSettings
@@ -77,7 +74,7 @@ class FileSource(Source):
     committed: CommittedPositions | None = None
     is_tolerant: bool = False
     infers: bool = False
-    reported: set[str] = field(default_factory=set, compare=False)
+    reports: Reports = field(default_factory=Reports, compare=False)
 
     @classmethod
     def known_columns(cls, settings: FileSettings, *, reads: bool = False) -> frozenset[str] | None:
@@ -136,10 +133,7 @@ class FileSource(Source):
     def lag(self, positions: Mapping[str, int]) -> Lag:
         planner = self.planner(positions)
         lag = planner.lag(positions)
-        for name in sorted(planner.problems.keys() - self.reported):
-            logger.warning("%s: %s; the task goes on with other files", self.root / name, planner.problems[name])
-        self.reported.clear()
-        self.reported.update(planner.problems)
+        self.reports.log(self.root, planner.problems, planner.skipped)
         return lag
 
     def size_of(self, ranges: Sequence[Range]) -> int:

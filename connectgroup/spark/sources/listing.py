@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
@@ -12,12 +14,14 @@ from ...dataplane.errors import SourceError
 from ...dataplane.ownership import Range
 from ...dataplane.real_paths import directory_in, open_below, opened_directory
 
+logger = logging.getLogger(__name__)
+
 UNFINISHED: Final = (".tmp", ".part")
 _HIDDEN: Final = (".", "_")
 _BLOCK_BYTES: Final = 64 * 1024
 
 
-def list_inodes(root: Path, pattern: str, problems: dict[str, str]) -> dict[str, int]:
+def list_inodes(root: Path, pattern: str, problems: dict[str, str], skipped: list[str] | None = None) -> dict[str, int]:
     """Return the inodes of all files below a directory by name, except hidden and unfinished ones (``UNFINISHED``).
 
     A symbolic link to a file outside of the directory is left out: a link that another user places there would copy a
@@ -28,18 +32,22 @@ def list_inodes(root: Path, pattern: str, problems: dict[str, str]) -> dict[str,
         pattern: a glob for file names or, with a ``/``, for paths below the directory; empty: all.
         problems: receives the names of such links and directories, and the error of each, for the task that owns the
             name: the others go on.
+        skipped: receives the names of the files and directories that are left out without an error; a directory stands
+            for all that is in it. Null: nobody wants them.
 
     Raises:
         SourceError: the directory itself cannot be read.
     """
+    skipped = [] if skipped is None else skipped
     if not root.is_dir():
         what = "not a directory" if root.exists() else "does not exist"
         raise SourceError(f"{root}: {what}; allowed: source.path names a directory that can be read")
     found, has_path = {}, "/" in pattern
     try:
         with opened_directory(root, lists=True) as directory:
-            for name, entry in _files_below(directory, "", root, problems):
+            for name, entry in _files_below(directory, "", root, problems, skipped):
                 if pattern and not fnmatchcase(name if has_path else entry.name, pattern):
+                    skipped.append(name)
                     continue
                 if not name.isascii() and (shown := shown_name(name)) != name:
                     problems[shown] = f"{root / shown}: is no name in UTF-8; allowed: names in UTF-8"
@@ -51,6 +59,42 @@ def list_inodes(root: Path, pattern: str, problems: dict[str, str]) -> dict[str,
     except OSError as error:
         raise unreadable(root, error) from error
     return found
+
+
+@dataclass(slots=True)
+class Reports:
+    """What of a directory has been logged, so that each file that cannot be read is logged once.
+
+    Attributes:
+        problems: files that cannot be read, as of the last call of ``log``.
+        skipped: the greatest number of files that were left out.
+    """
+
+    problems: set[str] = field(default_factory=set)
+    skipped: int = 0
+
+    def log(self, root: Path, problems: Mapping[str, str], skipped: int) -> None:
+        """Log what is new.
+
+        Args:
+            root: the directory.
+            problems: the files of a task that cannot be read, and why.
+            skipped: how many files and directories of it were left out by their names.
+        """
+        for name in sorted(problems.keys() - self.problems):
+            place = f"{root / name}"
+            why = problems[name].removeprefix(place).lstrip(":, ")
+            logger.warning("%s: %s; the task goes on with other files", place, why)
+        self.problems = set(problems)
+        # Programs write under hidden names and rename: a number that falls and rises again is no news.
+        if skipped > self.skipped:
+            logger.info(
+                "%s: %d files or directories of this task are not read: hidden or unfinished names, names without the"
+                " form of source.file.pattern, links to directories",
+                root,
+                skipped,
+            )
+            self.skipped = skipped
 
 
 def shown_name(name: str) -> str:
@@ -79,22 +123,26 @@ def _outside(root: Path, name: str) -> Path | None:
 
 
 def _files_below(
-    directory: int, prefix: str, root: Path, problems: dict[str, str]
+    directory: int, prefix: str, root: Path, problems: dict[str, str], skipped: list[str]
 ) -> Iterator[tuple[str, os.DirEntry[str]]]:
     """Yield the files below an open directory; an entry is valid until the next one."""
     # Text, not paths: a directory may have 20,000 files, and is listed at each trigger.
     with os.scandir(directory) as entries:
         for entry in entries:
+            name = prefix + entry.name
             if entry.name.startswith(_HIDDEN):
-                continue
-            if not entry.is_dir():
-                if not entry.name.lower().endswith(UNFINISHED):
-                    yield prefix + entry.name, entry
-            elif not entry.is_symlink():
-                name = prefix + entry.name
+                skipped.append(name)
+            elif not entry.is_dir():
+                if entry.name.lower().endswith(UNFINISHED):
+                    skipped.append(name)
+                else:
+                    yield name, entry
+            elif entry.is_symlink():
+                skipped.append(name)
+            else:
                 try:
                     with directory_in(directory, entry.name) as inner:
-                        yield from _files_below(inner, f"{name}/", root, problems)
+                        yield from _files_below(inner, f"{name}/", root, problems, skipped)
                 except FileNotFoundError:
                     continue  # Deleted since its parent was listed.
                 except OSError as error:

@@ -8,7 +8,6 @@ the rows of a file as the source's columns.
 from __future__ import annotations
 
 import json
-import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -31,7 +30,7 @@ from .file_settings import IDENTITY, ON_REWRITE
 from .files import merged, stored_columns
 from .identity import Identity, IdentityMode, partition_of_file, without_file
 from .lines import with_error
-from .listing import list_inodes
+from .listing import Reports, list_inodes
 from .parquet_rows import (
     BadValue,
     Misfit,
@@ -48,8 +47,6 @@ from .sliced import SlicedSource
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-logger = logging.getLogger(__name__)
 
 
 class ParquetSourceSettings(PluginSettings):
@@ -94,7 +91,7 @@ class ParquetSourceSettings(PluginSettings):
 
 class ParquetSource(SlicedSource):
     """The rows of a directory of Parquet files, each read by one task when it is complete. A slice is a file; which
-    files are read is as with the source `files`. Without
+    files are read is as with the source `files`, and names that do not end in .parquet are left out too. Without
     `source.schema`, columns of decimals, lists, structs, maps, times and unsigned 64-bit integers are STRING: numbers
     as they are, nested values as JSON. A value that does not fit its column exactly (a text in a column of numbers, a
     time with nanoseconds) is an error with file and column. With `errors.tolerance=all`, the rows of a batch of a file
@@ -110,7 +107,7 @@ class ParquetSource(SlicedSource):
         self._root = Path(settings.path)
         self._rows: dict[str, tuple[tuple[int, int, int], int]] = {}
         self._catalog: Catalog | None = None
-        self._reported: set[str] = set()
+        self._reports = Reports()
 
     @classmethod
     def create(cls, settings: ParquetSourceSettings, *, task: int, tasks: int) -> ParquetSource:
@@ -222,9 +219,9 @@ class ParquetSource(SlicedSource):
     def lag(self, positions: Mapping[str, int]) -> Lag:
         """Return the files and rows that are not read yet, the bytes of these files, and the files with a problem."""
         files = rows_left = bytes_left = 0
-        problems: dict[str, str] = {}
+        problems, skipped = dict[str, str](), list[str]()
         catalog = self._new_catalog(positions)
-        slices = catalog.slices(_inodes(self.settings, problems))
+        slices = catalog.slices(_inodes(self.settings, problems, skipped))
         problems = {name: why for name, why in problems.items() if self.owns(name)}
         for name, slice_ in slices.items():
             try:
@@ -241,10 +238,15 @@ class ParquetSource(SlicedSource):
                 continue  # deleted since the listing
             if rows > 0:
                 files, rows_left, bytes_left = files + 1, rows_left + rows, bytes_left + size
-        for name in sorted(problems.keys() - self._reported):
-            logger.warning("%s; the task goes on with other files", problems[name])
-        self._reported = set(problems)
-        return Lag(records=rows_left, bytes=bytes_left, files=files, unreadable_files=len(problems))
+        count = sum(map(self.owns, skipped))
+        self._reports.log(self._root, problems, count)
+        return Lag(
+            records=rows_left,
+            bytes=bytes_left,
+            files=files,
+            unreadable_files=len(problems),
+            skipped_files=count,
+        )
 
     def read(self, wanted: Range) -> Iterator[pa.RecordBatch]:
         identity = Identity.from_metadata(metadata_of(wanted.end))
@@ -312,9 +314,13 @@ class ParquetSource(SlicedSource):
         return self._rows[name][1]
 
 
-def _inodes(settings: ParquetSourceSettings, problems: dict[str, str]) -> dict[str, int]:
-    """Return the inodes of the Parquet files by name; see ``list_inodes`` for ``problems``."""
-    found = list_inodes(Path(settings.path), settings.file_pattern, problems)
+def _inodes(
+    settings: ParquetSourceSettings, problems: dict[str, str], skipped: list[str] | None = None
+) -> dict[str, int]:
+    """Return the inodes of the Parquet files by name; see ``list_inodes`` for ``problems`` and ``skipped``."""
+    skipped = [] if skipped is None else skipped
+    found = list_inodes(Path(settings.path), settings.file_pattern, problems, skipped)
+    skipped += (name for name in found if not name.lower().endswith(".parquet"))
     return {name: inode for name, inode in found.items() if name.lower().endswith(".parquet")}
 
 

@@ -69,6 +69,7 @@ class Planner:
         positions: the position of each slice when the task started.
         others: returns the committed positions of all tasks; null: this task is the only one.
         problems: the files that the last call could not read, and why.
+        skipped: how many files and directories the last call left out by their names.
     """
 
     root: Path
@@ -79,6 +80,7 @@ class Planner:
     positions: Mapping[str, int] = field(default_factory=dict)
     others: Callable[[], Mapping[str, int]] | None = None
     problems: dict[str, str] = field(default_factory=dict)
+    skipped: int = 0
     _batch_bytes: int = FIRST_BATCH_BYTES
     _last_served: str = ""
     _catalog: Catalog | None = None
@@ -147,12 +149,19 @@ class Planner:
                 unfinished += self._is_unfinished(name, position, found)
             except SourceError as error:
                 self.problems[name] = str(error).removeprefix(str(self.root / name)).lstrip(":, ")
-        return Lag(bytes=left, files=files, unfinished_files=unfinished, unreadable_files=len(self.problems))
+        return Lag(
+            bytes=left,
+            files=files,
+            unfinished_files=unfinished,
+            unreadable_files=len(self.problems),
+            skipped_files=self.skipped,
+        )
 
     def _list(self) -> dict[str, int]:
-        """Return the inodes of all files by name; note the names of this task that cannot be read."""
-        problems: dict[str, str] = {}
-        inodes = list_inodes(self.root, self.rules.pattern, problems)
+        """Return the inodes of all files by name; note the names of this task that cannot be read or are left out."""
+        problems, skipped = dict[str, str](), list[str]()
+        inodes = list_inodes(self.root, self.rules.pattern, problems, skipped)
+        self.skipped = sum(map(self._owns, skipped))
         self.problems = {name: problem for name, problem in problems.items() if self._owns(name)}
         return inodes
 
