@@ -54,6 +54,8 @@ from connectgroup.wire.table import key_of
 GROUP_SIZES = (10, 100, 1_000, 5_000)
 TICKS = os.sysconf("SC_CLK_TCK")
 HOUR_MS = 3_600_000
+JOINED_TOGETHER = 64
+"""Connections on which members join: their joins share the coordinator's computations of a target assignment."""
 _LENGTH = struct.Struct(">i")
 _ERROR = struct.Struct(">h")
 ERROR_AT = 4 + 4 + 1 + 4
@@ -141,6 +143,14 @@ class Line:
         data = await self._reader.readexactly(length)
         return decode_response(data, api_key=self._kind.key, version=self._kind.version)[1]
 
+    async def join(self, left: Iterator[tuple[dict[tuple[str, str], int], str, str]]) -> None:
+        """Send full heartbeats of the members that are left, shared with other connections; note their epochs."""
+        for epochs, group_id, member_id in left:
+            response = await self.ask(self._kind.join(group_id, member_id, epochs[group_id, member_id]))
+            if response.error_code:
+                raise RuntimeError(f"{self._kind.name}: {response.error_code} {response.error_message}")
+            epochs[group_id, member_id] = response.member_epoch
+
     def close(self) -> None:
         self._writer.close()
 
@@ -186,7 +196,7 @@ async def joined(address: str, kind: Kind, members: int, size: int) -> list[byte
     client = GroupClient(address, "bench", "bench")
     await committed(client, "bench", ())  # a new broker has no coordinator before the first request for one
     await client.close()
-    line = Line(*await asyncio.open_connection(host, int(port)), kind)
+    lines = [Line(*await asyncio.open_connection(host, int(port)), kind) for _ in range(JOINED_TOGETHER)]
     run = uuid.uuid4().hex[:8]
     groups = [
         {(f"bench-{run}-{first}", f"member-{number}-{run}"): 0 for number in range(min(size, members - first))}
@@ -195,12 +205,8 @@ async def joined(address: str, kind: Kind, members: int, size: int) -> list[byte
     quiet = 0
     while quiet < 2:  # Kafka computes a target assignment up to a second after the change
         before = [dict(epochs) for epochs in groups]
-        for epochs in groups:
-            for (group_id, member_id), epoch in epochs.items():
-                response = await line.ask(kind.join(group_id, member_id, epoch))
-                if response.error_code:
-                    raise RuntimeError(f"{kind.name}: {response.error_code} {response.error_message}")
-                epochs[group_id, member_id] = response.member_epoch
+        left = iter([(epochs, *member) for epochs in groups for member in epochs])
+        await asyncio.gather(*(line.join(left) for line in lines))
         still = groups == before and all(len(set(each.values())) == 1 and min(each.values()) > 0 for each in groups)
         quiet = quiet + 1 if still else 0
         await asyncio.sleep(1.5 if still else 0.1)
@@ -209,7 +215,8 @@ async def joined(address: str, kind: Kind, members: int, size: int) -> list[byte
         for epochs in groups
         for (group_id, member_id), epoch in epochs.items()
     ]
-    line.close()
+    for line in lines:
+        line.close()
     return frames
 
 
