@@ -45,19 +45,26 @@ def test_custom_assignor_prints_an_assignment_and_passes_its_contract() -> None:
 
 
 def test_program_in_readme_runs(tmp_path: Path) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
-    (program,) = [block for block in blocks if "asyncio.run(" in block]  # the others are fragments
+    (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
     assert len([line for line in program.splitlines() if line.strip()]) <= 25, "it promises to be short"
     file = tmp_path / "program.py"
     file.write_text(program, encoding="utf-8")
-    assert run(str(file)).splitlines() == ["start letters at epoch 2", "stopped letters"]
+    # Two threads may print into one line.
+    printed = re.findall(r"(start|stop) (\d)", run(str(file)))
+    for tick in ("0", "1"):
+        events = [event for event, of in printed if of == tick]
+        assert events
+        assert events == ["start", "stop"] * (len(events) // 2)
+    assert len(printed) > 4, "a task moved"
 
 
-@pytest.mark.parametrize(
-    "heading", ["Try it", "Use it", "Embed it", "The picture", "Where to put things", "What it refuses to do"]
-)
+@pytest.mark.parametrize("heading", ["Try it", "Use it", "More"])
 def test_readme_has_its_sections(heading: str) -> None:
     assert f"\n## {heading}\n" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 130
 
 
 class StubSupervisor:

@@ -13,7 +13,15 @@ import pytest
 from . import guides
 from .guides import ROOT, Block, blocks, mistakes
 
-GUIDES = ("assignors", "embedding", "from-kafka-connect", "operations", "testing", "writing-connectors")
+GUIDES = (
+    "assignors",
+    "consumer-groups",
+    "embedding",
+    "from-kafka-connect",
+    "operations",
+    "testing",
+    "writing-connectors",
+)
 PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in GUIDES)]  # the other pages are generated
 LIMIT_S = 120
 

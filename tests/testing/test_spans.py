@@ -188,7 +188,7 @@ def test_trace_of_a_stable_group_has_the_computation_before_its_last_response(se
 
 @seeds(12)
 def test_trace_of_every_seed_has_a_computation_and_no_orphans(worker_group: StartGroup, spans: Spans) -> None:
-    """The example of README."""
+    """As test authors write it under seeds."""
     group = worker_group(workers=3, connectors={"mine": 4})
     group.kill(group.random.choice(group.workers))
     group.wait_until_stable()
