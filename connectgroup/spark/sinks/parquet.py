@@ -25,7 +25,9 @@ class ParquetSettings(FileSinkSettings):
 
 
 class ParquetSink(ManifestSink):
-    """Writes Parquet files, compressed with zstd."""
+    """Writes Parquet files, compressed with zstd. Readers open the files that
+    `connectgroup.spark.sinks.manifest.read_committed` lists.
+    """
 
     Settings = ParquetSettings
     extension = "parquet"

@@ -33,7 +33,8 @@ class JsonlSettings(FileSinkSettings):
 
 class JsonlSink(ManifestSink):
     """Writes one JSON object a line; nested values stay nested, times are ISO text in UTC, bytes are base64. Numbers
-    that JSON does not have are the texts NaN, Infinity and -Infinity.
+    that JSON does not have are the texts NaN, Infinity and -Infinity. Readers open the files that
+    `connectgroup.spark.sinks.manifest.read_committed` lists.
     """
 
     Settings = JsonlSettings
@@ -57,7 +58,9 @@ class CsvSettings(FileSinkSettings):
 
 
 class CsvSink(ManifestSink):
-    """Writes CSV with a header; structs, arrays and maps are JSON text, bytes are base64."""
+    """Writes CSV with a header; structs, arrays and maps are JSON text, bytes are base64. Readers open the files that
+    `connectgroup.spark.sinks.manifest.read_committed` lists.
+    """
 
     Settings = CsvSettings
     extension = "csv"
