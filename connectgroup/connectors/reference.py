@@ -30,8 +30,8 @@ _HEAD: Final = """\
 `source.` and `sink.`. `transforms` names transforms, in the order in which they change each batch of rows:
 `"transforms": "a", "transforms.a.type": "MaskField", "transforms.a.fields": "name"`. A transform with a predicate
 applies to some rows only: `"transforms.a.predicate": "p", "predicates": "p", "predicates.p.type": "TopicNameMatches"`;
-`"transforms.a.negate": "true"` selects the others. Names and settings are Kafka Connect's. [Extras](operations.md#install) install what a
-source or sink needs. This page is generated:
+`"transforms.a.negate": "true"` selects the others. Names and settings are Kafka Connect's. What a source or a sink
+needs is installed by an [extra](operations.md#install). This page is generated:
 `python -m connectgroup.connectors.reference > docs/connectors.md`.
 """
 _TABLE: Final = ("| setting | default | allowed |", "|---|---|---|")
