@@ -140,3 +140,17 @@ def check_call(field: str, function: object, arguments: Sequence[str], allowed: 
     except TypeError as error:
         name = getattr(function, "__name__", type(function).__name__)
         raise ConfigError(field, f"{name}({', '.join(signature.parameters)}): {error}", allowed) from None
+
+
+def parse_address(field: str, text: str) -> tuple[str, int]:
+    """Split ``host:port``.
+
+    Raises:
+        ConfigError: the text does not have this form.
+    """
+    host, colon, port = text.rpartition(":")
+    if "/" in text:
+        raise ConfigError(field, text, "host:port, without a scheme and a path")
+    if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port[:6]) <= 65_535:
+        raise ConfigError(field, text, "host:port, port 1 to 65535")
+    return host.strip("[]"), int(port)

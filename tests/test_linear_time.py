@@ -17,7 +17,7 @@ from typing import Any, Final
 import pytest
 
 from connectgroup.assign.placement import check_settings, placement_settings
-from connectgroup.config.base import parse_address
+from connectgroup.checks import parse_address
 from connectgroup.config.connector_file import parse_properties
 from connectgroup.config.connector_validation import validate
 from connectgroup.config.secrets import Secrets, check_references

@@ -4,15 +4,34 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Callable, Coroutine
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from ..protocol import DEFAULT_PORT
 from ..protocol.units import name_violation, printable
 from .completion import with_groups
 from .security import add_access
 
 if TYPE_CHECKING:
     from ..config.secrets import Secrets
+
+
+def subcommand(name: str) -> Callable[[argparse.Namespace], Coroutine[Any, Any, int]]:
+    """The coroutine function ``module.function`` of this package, for a subcommand.
+
+    The module is imported when the subcommand runs: to import those of all subcommands takes longer than most of them
+    take to run.
+    """
+    module, _, function = name.partition(".")
+
+    def run(options: argparse.Namespace) -> Coroutine[Any, Any, int]:
+        implementation: Callable[[argparse.Namespace], Coroutine[Any, Any, int]]
+        implementation = getattr(import_module(f".{module}", __package__), function)
+        return implementation(options)
+
+    return run
 
 
 def add_group(parser: argparse.ArgumentParser) -> None:
@@ -116,8 +135,6 @@ def add_wait(
 
 def add_coordinator(parser: argparse.ArgumentParser) -> None:
     """Add ``--coordinator``."""
-    from ..config.base import DEFAULT_PORT
-
     default = os.environ.get("CONNECTGROUP_COORDINATOR") or f"127.0.0.1:{DEFAULT_PORT}"
     shown = default.replace("%", "%%")
     parser.add_argument(

@@ -17,7 +17,6 @@ from ..loggers import limit_repeats
 from .completion import complete
 from .errors import UsageError, report_error
 from .parser import arranged, build_parser
-from .processes import SERVERS
 
 OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
@@ -59,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141  # the shell's exit code for a process ended by SIGPIPE
     except ConnectGroupError as error:
-        return report_error(error, as_json=getattr(options, "json", False), serves=options.run in SERVERS)
+        return report_error(error, as_json=getattr(options, "json", False), serves=hasattr(options, "serves"))
     except KeyboardInterrupt:
         return 130
 

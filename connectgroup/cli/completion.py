@@ -10,11 +10,13 @@ import argparse
 import asyncio
 import os
 from collections.abc import Callable, Collection, Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ..errors import ConfigError, ConnectGroupError
-from ..plugins import Kind, available
-from ..protocol.messages.describe import DescribedGroup
+
+if TYPE_CHECKING:
+    from ..plugins import Kind
+    from ..protocol.messages.describe import DescribedGroup
 
 SHELLS: Final = ("bash", "zsh", "fish", "tcsh", "powershell")
 TIMEOUT_S: Final = 2.0
@@ -69,7 +71,13 @@ def with_workers(action: argparse.Action) -> None:
 
 def with_plugins(action: argparse.Action, kind: Kind) -> None:
     """Complete the names of installed plug-ins of one kind."""
-    _complete_with(action, lambda _: available(kind))
+
+    def names(_: argparse.Namespace) -> Collection[str]:
+        from ..plugins import available
+
+        return available(kind)
+
+    _complete_with(action, names)
 
 
 def _complete_with(action: argparse.Action, names: Callable[[argparse.Namespace], Collection[str]]) -> None:

@@ -5,22 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from .arguments import add_coordinator, add_group, add_json, add_secrets, add_wait, number, path
+from .arguments import add_coordinator, add_group, add_json, add_secrets, add_wait, number, path, subcommand
 from .completion import with_connectors, with_plugins
-from .connectors import (
-    connector_offsets,
-    connector_status,
-    connector_topics,
-    delete_connectors,
-    describe_plugin,
-    list_connectors,
-    list_plugins,
-    patch_connector,
-    put_connectors,
-    restart_connector,
-    set_target_state,
-    validate_connector,
-)
 
 Commands = Any
 """What ``ArgumentParser.add_subparsers`` returns."""
@@ -31,9 +17,9 @@ def add_connectors(commands: Commands) -> None:
     help_ = "list, create, change, restart and delete connectors; their status and offsets"
     actions = commands.add_parser("connectors", help=help_).add_subparsers(required=True, metavar="ACTION")
 
-    def add(name: str, help_: str, run: object, *, waits: bool = False) -> argparse.ArgumentParser:
+    def add(name: str, help_: str, run: str, *, waits: bool = False) -> argparse.ArgumentParser:
         action: argparse.ArgumentParser = actions.add_parser(name, help=help_)
-        action.set_defaults(run=run, action=name)
+        action.set_defaults(run=subcommand(f"connectors.{run}"), action=name)
         add_group(action)
         add_coordinator(action)
         add_json(action)
@@ -41,32 +27,40 @@ def add_connectors(commands: Commands) -> None:
             add_wait(action)
         return action
 
-    add("list", "list connectors; --json prints their configurations", list_connectors)
+    add("list", "list connectors; --json prints their configurations", "list_connectors")
     for name, help_ in (
         ("create", "create a connector from a file"),
         ("update", "replace the configuration of a connector by that of a file"),
         ("put", "create a connector, or update it, from a file"),
     ):
-        action = add(name, help_, put_connectors, waits=True)
+        action = add(name, help_, "put_connectors", waits=True)
         action.add_argument(
             "file", type=path, help="JSON or .properties, as for Kafka Connect; - reads JSON from standard input"
         )
         if name != "update":
             action.add_argument("--new-group", action="store_true", help="create the group if there are only others")
-    patch = add("patch", "change some settings of a connector", patch_connector, waits=True)
+    patch = add("patch", "change some settings of a connector", "patch_connector", waits=True)
     with_connectors(patch.add_argument("name"))
     patch.add_argument("settings", nargs="*", metavar="SETTING=VALUE")
     patch.add_argument("--remove", action="append", default=[], metavar="SETTING", help="remove a setting")
-    status = add("status", "show the state of a connector and of its tasks", connector_status)
+    status = add("status", "show the state of a connector and of its tasks", "connector_status")
     with_connectors(status.add_argument("name"))
-    validate = add("validate", "print all errors of a connector's file; try its source and sink", validate_connector)
+    validate = add(
+        "validate",
+        "print all errors of a connector's file; try its source and sink",
+        "validate_connector",
+    )
     validate.add_argument("file", type=path)
     validate.add_argument("--offline", action="store_true", help="check the settings only: open no file, no connection")
     add_secrets(validate)
-    topics = add("topics", "list the Kafka topics that the tasks of a connector have used", connector_topics)
+    topics = add(
+        "topics",
+        "list the Kafka topics that the tasks of a connector have used",
+        "connector_topics",
+    )
     with_connectors(topics.add_argument("name"))
     topics.add_argument("--reset", action="store_true", help="forget them")
-    delete = add("delete", "delete a connector and its tasks", delete_connectors)
+    delete = add("delete", "delete a connector and its tasks", "delete_connectors")
     add_wait(delete, "wait until its tasks have stopped")
     with_connectors(delete.add_argument("name"))
     for name, help_ in (
@@ -74,14 +68,14 @@ def add_connectors(commands: Commands) -> None:
         ("resume", "run a paused or stopped connector"),
         ("stop", "stop a connector and its tasks"),
     ):
-        with_connectors(add(name, help_, set_target_state, waits=True).add_argument("name"))
-    again = add("restart", "restart a connector, its tasks, or one task", restart_connector, waits=True)
+        with_connectors(add(name, help_, "set_target_state", waits=True).add_argument("name"))
+    again = add("restart", "restart a connector, its tasks, or one task", "restart_connector", waits=True)
     with_connectors(again.add_argument("name"))
     again.add_argument("--include-tasks", action="store_true", help="restart the tasks as well")
     again.add_argument("--only-failed", action="store_true", help="restart only what has failed")
     again.add_argument("--task", type=number, metavar="N", help="restart only this task")
     offsets = add(
-        "offsets", "show the committed offsets of a connector; change them if it is stopped", connector_offsets
+        "offsets", "show the committed offsets of a connector; change them if it is stopped", "connector_offsets"
     )
     with_connectors(offsets.add_argument("name"))
     add_secrets(offsets)
@@ -101,7 +95,7 @@ def add_plugins(commands: Commands) -> None:
         required=True, metavar="ACTION"
     )
     listing = actions.add_parser("list", help="list the installed plug-ins")
-    listing.set_defaults(run=list_plugins)
+    listing.set_defaults(run=subcommand("connectors.list_plugins"))
     describe = actions.add_parser("describe", help="describe the settings of a connector class, transform or predicate")
     with_plugins(describe.add_argument("name", help="its name"), "connectors")
     describe.add_argument(
@@ -112,6 +106,6 @@ def add_plugins(commands: Commands) -> None:
         metavar="SETTING=VALUE",
         help="a setting that other settings depend on, such as source=files; may be repeated",
     )
-    describe.set_defaults(run=describe_plugin)
+    describe.set_defaults(run=subcommand("connectors.describe_plugin"))
     for action in (listing, describe):
         add_json(action)

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from .. import __version__
 from ..log.registry import LOG_FORMS
+from ..protocol import DEFAULT_REST_PORT
 from ..protocol.records.connect import HISTORY
 from .arguments import (
     GROUP_TYPES,
@@ -23,23 +24,13 @@ from .arguments import (
     name,
     number,
     path,
+    subcommand,
 )
-from .completion import SHELLS, print_completion, with_groups, with_plugins, with_workers
+from .completion import SHELLS, with_groups, with_plugins, with_workers
 from .connector_options import add_connectors, add_plugins
 from .errors import UsageError
-from .groups import (
-    delete_groups,
-    describe_groups,
-    explain_groups,
-    list_groups,
-    plan_groups,
-    recover_log,
-    replay_log,
-)
-from .processes import prepare_spark, run_up, serve_coordinator, serve_proxy, serve_rest, serve_worker
 from .security import add_security
 from .server_options import add_assigning, add_group_protocol, add_metrics, add_rest, add_rest_port, add_server
-from .workers import drain_worker, list_workers, restart_worker
 
 
 class _Parser(argparse.ArgumentParser):
@@ -60,8 +51,6 @@ class _Parser(argparse.ArgumentParser):
 
 
 def build_parser() -> argparse.ArgumentParser:
-    from ..config.base import DEFAULT_REST_PORT
-
     parser = _Parser(
         prog="connectgroup",
         description="Worker groups: connectors and their tasks are distributed over worker processes.",
@@ -102,7 +91,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_secrets(up)
     add_allowed_paths(up, "the current directory")
     # Its workers create the group if the first connector does not, and have the same secrets.
-    up.set_defaults(run=run_up, new_group=True, gives_secrets=True)
+    up.set_defaults(run=subcommand("processes.run_up"), serves="up", new_group=True, gives_secrets=True)
 
     rest = commands.add_parser("rest", help="serve the REST API of a group")
     add_coordinator(rest)
@@ -112,7 +101,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_rest(rest, "--")
     add_secrets(rest)
     add_allowed_paths(rest, "only the workers check")
-    rest.set_defaults(run=serve_rest)
+    rest.set_defaults(run=subcommand("processes.serve_rest"), serves="rest")
 
     coordinator = commands.add_parser("coordinator", help="run a coordinator")
     coordinator.add_argument(
@@ -128,7 +117,7 @@ def build_parser() -> argparse.ArgumentParser:
     with_groups(rest_group)
     add_secrets(coordinator)
     add_allowed_paths(coordinator, "only the workers check")
-    coordinator.set_defaults(run=serve_coordinator)
+    coordinator.set_defaults(run=subcommand("processes.serve_coordinator"), serves="coordinator")
 
     proxy = commands.add_parser("proxy", help="serve the groups of a Kafka broker's clients; forward everything else")
     proxy.add_argument("--broker", required=True, metavar="HOST:PORT", help="PLAINTEXT listener of the Kafka broker")
@@ -147,7 +136,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add_server(proxy)
     add_metrics(proxy)
-    proxy.set_defaults(run=serve_proxy)
+    proxy.set_defaults(run=subcommand("processes.serve_proxy"), serves="proxy")
 
     worker = commands.add_parser("worker", help="run one worker")
     add_coordinator(worker)
@@ -178,7 +167,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_rest_port(worker)
     add_secrets(worker)
     add_allowed_paths(worker, "none")
-    worker.set_defaults(run=serve_worker, new_group=True)
+    worker.set_defaults(run=subcommand("processes.serve_worker"), serves="worker", new_group=True)
 
     groups = commands.add_parser("groups", help="list, describe, explain and delete groups").add_subparsers(
         required=True, metavar="ACTION"
@@ -203,7 +192,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="groups in this state only: %(choices)s; may be repeated",
     )
     add_json(listing)
-    listing.set_defaults(run=list_groups)
+    listing.set_defaults(run=subcommand("groups.list_groups"))
     describe = groups.add_parser("describe", help="describe a group: workers, connectors, tasks")
     explain = groups.add_parser("explain", help="explain the rebalances of a group: cause, moves, downtime")
     forget = groups.add_parser("delete", help="delete a group that has no workers, with its connectors")
@@ -224,7 +213,11 @@ def build_parser() -> argparse.ArgumentParser:
         )
     for command in (describe, forget):
         add_json(command)
-    for command, function in ((describe, describe_groups), (explain, explain_groups), (forget, delete_groups)):
+    for command, function in (
+        (describe, subcommand("groups.describe_groups")),
+        (explain, subcommand("groups.explain_groups")),
+        (forget, subcommand("groups.delete_groups")),
+    ):
         with_groups(command.add_argument("group"))
         add_coordinator(command)
         command.set_defaults(run=function)
@@ -250,17 +243,17 @@ def build_parser() -> argparse.ArgumentParser:
     with_plugins(other, "assignors")
     add_json(planning)
     add_coordinator(planning)
-    planning.set_defaults(run=plan_groups)
+    planning.set_defaults(run=subcommand("groups.plan_groups"))
 
     recover = groups.add_parser(
         "recover",
         help="after an older copy of a coordinator's log was put back: let workers and sinks continue from it",
     )
     recover.add_argument("log", help=LOG_FORMS)
-    recover.set_defaults(run=recover_log)
+    recover.set_defaults(run=subcommand("groups.recover_log"))
 
     prepare = commands.add_parser("prepare", help="archive the classes that Spark loads: workers start sooner; once")
-    prepare.set_defaults(run=prepare_spark)
+    prepare.set_defaults(run=subcommand("processes.prepare_spark"))
 
     replaying = commands.add_parser("replay", help="print the history of a group from its log, which is only read")
     replaying.add_argument("log", help=LOG_FORMS)
@@ -274,7 +267,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="limit on moves per round of that assignor (default: none; the log does not have the coordinator's limit)",
     )
     add_json(replaying)
-    replaying.set_defaults(run=replay_log)
+    replaying.set_defaults(run=subcommand("groups.replay_log"))
 
     workers = commands.add_parser("workers", help="list, restart and drain workers").add_subparsers(
         required=True, metavar="ACTION"
@@ -283,12 +276,11 @@ def build_parser() -> argparse.ArgumentParser:
     add_group(listing)
     add_coordinator(listing)
     add_json(listing)
-    listing.set_defaults(run=list_workers)
-    for verb, run, help_, until in (
-        ("restart", restart_worker, "restart a worker; its tasks are kept for it (--rebalance-delay-ms)",
-         "runs its tasks again"),
-        ("drain", drain_worker, "move a worker's tasks to other workers, then stop it", "has left"),
-    ):  # fmt: skip
+    listing.set_defaults(run=subcommand("workers.list_workers"))
+    for verb, help_, until in (
+        ("restart", "restart a worker; its tasks are kept for it (--rebalance-delay-ms)", "runs its tasks again"),
+        ("drain", "move a worker's tasks to other workers, then stop it", "has left"),
+    ):
         action = workers.add_parser(verb, help=help_)
         with_workers(action.add_argument("name", help="the worker's name, or its group instance id"))
         add_group(action)
@@ -298,14 +290,14 @@ def build_parser() -> argparse.ArgumentParser:
         )
         add_coordinator(action)
         add_json(action)
-        action.set_defaults(run=run)
+        action.set_defaults(run=subcommand(f"workers.{verb}_worker"))
 
     add_connectors(commands)
     add_plugins(commands)
 
     completion = commands.add_parser("completion", help="print the script that completes this command in a shell")
     completion.add_argument("shell", choices=SHELLS)
-    completion.set_defaults(run=print_completion)
+    completion.set_defaults(run=subcommand("completion.print_completion"))
     return parser
 
 

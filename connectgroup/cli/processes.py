@@ -225,7 +225,7 @@ def _coordinator_values(options: argparse.Namespace) -> dict[str, Any]:
         "port": options.port,
         "data": options.data / LOG_FILE if options.log is None else None,
         "log": options.log,
-        **({} if options.run is serve_proxy else _security_values(options)),
+        **({} if options.serves == "proxy" else _security_values(options)),
         "session_timeout_ms": options.session_timeout_ms,
         "heartbeat_interval_ms": options.heartbeat_interval_ms,
         "scheduled_rebalance_max_delay_ms": options.rebalance_delay_ms,
@@ -426,10 +426,6 @@ async def prepare_spark(options: argparse.Namespace) -> int:
     archive = await asyncio.to_thread(prepare)
     print(f"prepared: {archive} ({archive.stat().st_size >> 20} MB); Spark starts sooner from now on")
     return 0
-
-
-SERVERS: Final = (run_up, serve_coordinator, serve_rest, serve_proxy, serve_worker)
-"""The subcommands of this file that run until they are stopped."""
 
 
 def _make_directory(option: str, path: Path) -> None:

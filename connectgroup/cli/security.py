@@ -76,7 +76,15 @@ def access_of(options: argparse.Namespace) -> Access:
     Raises:
         ConfigError: one of them cannot be used.
     """
+    given = {name: getattr(options, name) for name in ACCESS_OPTIONS}
+    if all(value is None for value in given.values()):
+        # Without the settings' models, which take longer to import than a short command takes to run.
+        from ..transport.access import Access
+        from ..transport.credentials import named_credentials
+
+        named_credentials()  # reports an unusable file now, as ``AccessConfig.access`` does
+        return Access()
     from ..config.access import AccessConfig
     from ..config.base import checked
 
-    return checked(AccessConfig, {name: getattr(options, name) for name in ACCESS_OPTIONS}).access()
+    return checked(AccessConfig, given).access()

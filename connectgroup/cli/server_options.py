@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from ..protocol import DEFAULT_PORT
 from .arguments import number, path
 from .completion import with_plugins
 
@@ -14,8 +15,6 @@ def add_server(parser: argparse.ArgumentParser, *, rebalance_delay_ms: int = 10_
     Args:
         rebalance_delay_ms: the default of ``--rebalance-delay-ms``.
     """
-    from ..config.base import DEFAULT_PORT
-
     parser.add_argument(
         "--config",
         type=path,

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from ..checks import check_methods, check_object, setting_texts
+from ..checks import check_methods, check_object, parse_address, setting_texts
 from ..errors import ConnectorAlreadyExists, ConnectorNotFound, GroupIdNotFound, TimedOut, UnitFailed
 from ..protocol.messages.api import Handler
 from ..protocol.messages.common import RestartRequest, RestartResponse, entries
@@ -92,8 +92,6 @@ class Admin:
         Raises:
             ConfigError: an address is not of this form.
         """
-        from ..config.base import parse_address
-
         named = [addresses] if isinstance(addresses, str) else list(addresses)
         clients = [TcpClient(*parse_address("addresses", address), client_id, access=access) for address in named]
         return cls(clients, timeout_s=timeout_s, retry_for_s=retry_for_s)

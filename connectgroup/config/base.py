@@ -44,14 +44,6 @@ ShortText = Annotated[str, Field(min_length=1, max_length=MAX_NAME_BYTES), After
 Port = Annotated[int, Field(ge=0, le=65_535)]
 
 
-DEFAULT_PORT = 8474
-"""Default port of a coordinator; chosen to avoid well-known ports."""
-
-
-DEFAULT_REST_PORT = 8083
-"""Default port of the REST API; Kafka Connect's."""
-
-
 class Settings(BaseModel):
     """Base class of all settings: frozen, and an unknown key is an error."""
 
@@ -59,20 +51,6 @@ class Settings(BaseModel):
 
     of_others: ClassVar[frozenset[str]] = frozenset()
     """Fields that contain settings of other software, such as connectors: errors do not show their values."""
-
-
-def parse_address(field: str, text: str) -> tuple[str, int]:
-    """Split ``host:port``.
-
-    Raises:
-        ConfigError: the text does not have this form.
-    """
-    host, colon, port = text.rpartition(":")
-    if "/" in text:
-        raise ConfigError(field, text, "host:port, without a scheme and a path")
-    if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port[:6]) <= 65_535:
-        raise ConfigError(field, text, "host:port, port 1 to 65535")
-    return host.strip("[]"), int(port)
 
 
 M = TypeVar("M", bound=Settings)

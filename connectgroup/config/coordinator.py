@@ -8,14 +8,16 @@ from typing import Annotated, Final
 
 from pydantic import Field, field_validator, model_validator
 
+from ..checks import parse_address
 from ..errors import NO_VALUE, ConfigError
 from ..group.classic.settings import ClassicSettings
 from ..group.connect.settings import GroupSettings, ServerAssignorCall
 from ..group.consumer.settings import ConsumerSettings, MigrationPolicy
 from ..group.offsets.settings import OffsetSettings
 from ..log.registry import log_from_url, sqlite_url
+from ..protocol import DEFAULT_PORT
 from ..transport.limits import LOOPBACK, Limits, is_address, is_loopback
-from .base import DEFAULT_PORT, MaybeMilliseconds, Milliseconds, Name, Port, Settings, ShortText, parse_address
+from .base import MaybeMilliseconds, Milliseconds, Name, Port, Settings, ShortText
 
 MaybeMembers = Annotated[int | None, Field(ge=1, le=10_000)]
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pydantic import model_validator
 
+from ..checks import parse_address
 from ..errors import ConfigError
-from .base import Port, ShortText, parse_address
+from .base import Port, ShortText
 from .coordinator import CoordinatorConfig
 
 

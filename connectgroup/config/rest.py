@@ -8,8 +8,9 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from ..errors import NO_VALUE, ConfigError
+from ..protocol import DEFAULT_REST_PORT
 from ..transport.credentials import read_passwords
-from .base import DEFAULT_REST_PORT, Name, Port, Settings
+from .base import Name, Port, Settings
 from .paths import require_absolute_paths
 from .secrets import Secrets
 

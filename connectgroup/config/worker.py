@@ -11,10 +11,12 @@ from typing import Annotated, Any
 from pydantic import Field, field_validator, model_validator
 
 from ..assign.placement import MAX_CAPACITY, MAX_LABELS, WorkerTraits, check_traits, labels_of
+from ..checks import parse_address
 from ..errors import ConfigError
 from ..member.settings import GroupProtocol, MemberSettings
+from ..protocol import DEFAULT_PORT
 from .access import AccessConfig
-from .base import DEFAULT_PORT, Milliseconds, Name, ShortText, parse_address
+from .base import Milliseconds, Name, ShortText
 from .paths import require_absolute_paths
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from ..assign.members import TopicSpec
-from ..config.base import parse_address
+from ..checks import parse_address
 from ..errors import ConfigError, NotAuthenticated, TransportError
 from ..protocol.messages.cluster import FindCoordinatorRequest, FindCoordinatorResponse
 from ..protocol.units import printable

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from ..config.base import parse_address
+from ..checks import parse_address
 from ..errors import ConfigError
 from ..transport.access import client_context, load_authorities, load_certificate
 from ..transport.credentials import Credentials

@@ -10,11 +10,13 @@ from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, urlsplit
 
 from ..errors import ConfigError
-from .base import Log
+
+if TYPE_CHECKING:
+    from .base import Log
 
 BACK_ENDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
     {

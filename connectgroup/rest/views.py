@@ -11,8 +11,6 @@ from functools import lru_cache
 from typing import Any, Final
 
 from ..analysis.explain import rebalance_json
-from ..config.connector_validation import class_versions
-from ..plugins import connector_class_name
 from ..protocol.messages.common import config_of, each_unit
 from ..protocol.messages.describe import DescribedConnector, DescribedGroup, DescribedMember, DescribedUnit
 from ..protocol.messages.progress import UNKNOWN
@@ -77,6 +75,10 @@ def _version(connector: DescribedConnector) -> str:
 @lru_cache(maxsize=1_000)
 def _version_of(name: str) -> str:
     """The version of the class that ``connector.class`` names. To look for its name reads files for some 10 ms."""
+    # Imported here: the command that lists groups needs no plug-ins, and its start would take half as long again.
+    from ..config.connector_validation import class_versions
+    from ..plugins import connector_class_name
+
     return class_versions().get(connector_class_name(name), "")
 
 

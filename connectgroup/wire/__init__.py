@@ -10,7 +10,7 @@
 
 Pure: no I/O, no clock, the standard library only. For any input bytes the result is a message or a ``WireError``.
 To add a field: add it to the class and, as a *tagged* field with the next tag, to the definition; a peer without it
-skips it. To change anything else, add a version. ``load`` rejects a class and a definition that disagree.
+skips it. To change anything else, add a version. A class and a definition that disagree are rejected when first used.
 """
 
 from __future__ import annotations

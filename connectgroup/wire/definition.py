@@ -2,8 +2,8 @@
 
 A definition is one JSON file in the form Kafka uses for its own messages: a name, the valid versions, the versions from
 which it is flexible, and its fields in wire order. The class defines the meaning of a field; the definition defines its
-encoding. ``load`` rejects a pair that disagrees, naming message and field, so that a field that was added to only one
-of them is found when the module is imported and not as a decoding error.
+encoding. A pair that disagrees is rejected when the message is first used, naming message and field, and not as a
+decoding error; a test uses every message.
 
 Beyond Kafka's form, a field may declare limits, which the decoder checks before it allocates: ``maxLength`` (bytes of a
 string or bytes value), ``maxElements`` (of one array) and ``maxTotal`` (of all arrays of the field in one message).
@@ -22,9 +22,10 @@ import re
 import struct as packing
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property, partial
 from importlib import resources
 from typing import Any, Final
 
@@ -105,43 +106,69 @@ class Struct:
     fields: tuple[Field, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Message:
-    """A complete definition: the outermost struct and the attributes of the message."""
+    """A complete definition: the outermost struct and the attributes of the message.
 
+    Attributes:
+        name: its name.
+        kind: ``request``, ``response`` or ``data``.
+        api_key: its API key; None for ``data``.
+        versions: its versions.
+        flexible: those of them with compact lengths and tagged fields.
+        bind: checks the definition's fields against the class, and returns the outermost struct.
+    """
+
+    name: str
     kind: str
     api_key: int | None
     versions: range
     flexible: range
-    body: Struct
+    bind: Callable[[], Struct]
 
-    @property
-    def name(self) -> str:
-        return self.body.name
+    @cached_property
+    def body(self) -> Struct:
+        """The outermost struct, bound when it is first used: a program uses few of the messages.
+
+        Raises:
+            AssertionError: the definition and the class disagree; names message and field.
+        """
+        return self.bind()
 
 
 def load(name: str, cls: type[Any], *, folder: str = "messages") -> Message:
-    """Load the definition ``<folder>/<name>.json`` and check it against ``cls``.
+    """Load the definition ``<folder>/<name>.json``; its fields are checked against ``cls`` when ``body`` is first used.
 
     Raises:
-        AssertionError: the file and the class disagree, or the file is not a definition; names message and field.
+        AssertionError: the file is not a definition.
     """
     text = resources.files(__package__).joinpath(folder, f"{name}.json").read_text("utf-8")
-    return bind(json.loads(text), cls)
+    return _message(json.loads(text), cls)
 
 
 def bind(definition: Mapping[str, Any], cls: type[Any]) -> Message:
-    """As ``load``, from a definition already parsed."""
+    """Check a definition that is parsed already, and its fields against ``cls``.
+
+    Raises:
+        AssertionError: it is not a definition, or it and the class disagree; names message and field.
+    """
+    message = _message(definition, cls)
+    message.body  # noqa: B018  # raises
+    return message
+
+
+def _message(definition: Mapping[str, Any], cls: type[Any]) -> Message:
     where = definition["name"]
     _only(definition, _ROOT_KEYS, where)
     common = {struct["name"]: struct["fields"] for struct in definition.get("commonStructs", ())}
     flexible = _versions(definition["flexibleVersions"])
     message = Message(
+        name=where,
         kind=definition["type"],
         api_key=definition.get("apiKey"),
         versions=_versions(definition["validVersions"]),
         flexible=flexible,
-        body=_struct(where, where, definition["fields"], cls, common, flexible),
+        bind=partial(_struct, where, where, definition["fields"], cls, common, flexible),
     )
     if message.versions.stop > LATEST or message.kind not in ("request", "response", "data"):
         raise AssertionError(f"{where}: validVersions must end, and type be request, response or data")

@@ -12,7 +12,7 @@ from functools import partial
 from typing import cast
 
 from ..assign.api import ConnectAssignor
-from ..checks import check_call, check_object
+from ..checks import check_call, check_object, parse_address
 from ..errors import ConfigError
 from ..listener import WorkerRebalanceListener
 from ..member.settings import MemberSettings
@@ -122,8 +122,6 @@ def client_maker(
     if access is not None:
         check_object("access", access, Access, "Access(...)")
     if isinstance(connect, str):
-        from ..config.base import parse_address
-
         host, port = parse_address("connect", connect)
         return partial(TcpClient, host, port, settings.member_id, access=access)
     allowed = 'a function that makes a client: lambda: TcpClient(host, port); or an address: "127.0.0.1:8474"'

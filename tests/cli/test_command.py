@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from connectgroup.cli import parser
+from connectgroup.cli import groups
 from connectgroup.cli.command import main
 from connectgroup.client.admin import Admin
 from connectgroup.loggers import Repeats
@@ -45,6 +45,20 @@ def address(coordinator: Program) -> str:
 def idle(tmp_path: Path) -> Path:
     """The file of an idle connector."""
     return idle_connector_file(tmp_path / "idle.json")
+
+
+def test_short_commands_import_no_models_of_settings(address: str) -> None:
+    """They take most of the time of a short command's start."""
+    run = "from connectgroup.cli.command import main\ntry:\n    main(sys.argv[1:])\nexcept SystemExit:\n    pass\n"
+    code = f"import sys\n{run}print(*sys.modules, file=sys.stderr)"
+    for arguments, shown in (
+        (["--version"], "connectgroup "),
+        (["groups", "list", "--coordinator", address], "GROUP "),
+    ):
+        command = [sys.executable, "-c", code, *arguments]
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+        assert ran.stdout.startswith(shown)
+        assert not {"pydantic", "pyspark", "connectgroup.plugins"} & set(ran.stderr.split())
 
 
 def test_closed_pipe_of_a_reader_is_no_error(address: str, idle: Path) -> None:
@@ -80,7 +94,7 @@ def test_broken_pipe_elsewhere_is_an_error(monkeypatch: pytest.MonkeyPatch) -> N
     def breaks(options: object) -> None:
         raise BrokenPipeError("a plug-in's")
 
-    monkeypatch.setattr(parser, "list_groups", breaks, raising=True)
+    monkeypatch.setattr(groups, "list_groups", breaks, raising=True)
     with pytest.raises(BrokenPipeError):
         main(["groups", "list"])
 
