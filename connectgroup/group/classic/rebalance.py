@@ -6,6 +6,8 @@ the leader.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ...errors import RebalanceInProgress, UnknownMemberId
 from ...protocol.messages.classic import JoinGroupResponse, SyncGroupResponse
 from ...protocol.records.classic import ClassicMemberRecord, ClassicState
@@ -88,10 +90,13 @@ def _complete_join(step: Step) -> None:
         protocol_name=(protocol := group.selected_protocol()),
         leader=choose_leader(group, protocol),
     )
-    for member_id in group.members:
+    for member_id, member in list(group.members.items()):
         if member_id in group.joining:
             is_leader = member_id == group.record.leader
             step.replies[member_id] = join_response(group, member_id, lists_members=is_leader)
+        else:
+            # The leader may assign its partitions to others: its former epoch is one of a past generation from now on.
+            step.write_member(replace(member, former_epoch=-1))
         step.arm_session(member_id)
     group.joining.clear()
     group.new.clear()

@@ -125,7 +125,7 @@ class ClassicGroup:
         return self.instances.get(instance_id)
 
     def is_generation_of(self, member_id: str, generation: int) -> bool:
-        """Whether a member may send this generation: that of the group, or its former epoch until it joins again."""
+        """Whether a member may send this generation: that of the group, or its former epoch until the next begins."""
         if generation == self.generation:
             return True
         member = self.members.get(member_id)

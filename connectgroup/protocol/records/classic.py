@@ -58,7 +58,8 @@ class ClassicMemberRecord:
         protocols: the assignors that the member supports, in order of preference, with its metadata.
         assignment: its assignment in the current generation; opaque.
         former_epoch: *(tagged)* the member's epoch when a consumer group became this group, if that is not the
-            generation: the member sends it until it joins again. -1: the member is at the generation.
+            generation: the member sends it until it joins again, or until a generation begins without it. -1: the
+            member has no other epoch than the generation.
     """
 
     group_id: str

@@ -15,6 +15,7 @@ from connectgroup.errors import (
 from connectgroup.group.consumer.settings import MigrationPolicy
 from connectgroup.group.kernel.timers import TimerKey, TimerKind
 from connectgroup.protocol.messages.classic import OfferedProtocol
+from connectgroup.protocol.messages.offsets import OffsetCommitRequest, PartitionCommit, TopicCommit
 from connectgroup.protocol.records.base import Kind, Tombstone
 from connectgroup.protocol.records.classic import ClassicState
 from connectgroup.protocol.records.connect import GroupRecord, TargetRecord
@@ -244,6 +245,75 @@ def test_member_that_is_behind_is_not_fenced_by_repeated_conversions(conversions
     epoch = driver.join(first).generation_id
     assert epoch > generation
     assert len(driver.assigned(first, epoch)) == 2
+
+
+def left_behind() -> tuple[Driver, str, str, int]:
+    """A group that has become classic again, and has begun a generation without its static member.
+
+    Returns:
+        The driver, the member that joined, the static member, and the generation that this one still sends.
+    """
+    driver = Driver()
+    driver.join("")
+    driver.join("", group_instance_id="i")
+    dynamic, static = driver.group.members
+    driver.join(dynamic)
+    generation = driver.group.generation
+    driver.sync(static, generation, group_instance_id="i")
+    driver.sync(dynamic, generation, {dynamic: assignment(0, 1), static: assignment(2, 3)})
+    driver.beat("new", 0)
+    driver.beat("new", -1)
+    assert driver.type is driver.classic
+    assert driver.heartbeat(static, generation, instance="i") == REBALANCES, "it has not joined again"
+    driver.join(dynamic)
+    driver.expire(TimerKind.REBALANCE)
+    assert driver.group.generation > generation + 1
+    return driver, dynamic, static, generation
+
+
+def commit(driver: Driver, member_id: str, generation: int) -> int:
+    """The error code for an offset that the static member ``i`` commits."""
+    partition = PartitionCommit(partition_index=2, committed_offset=1, committed_metadata=None)
+    request = OffsetCommitRequest(
+        group_id=GROUP,
+        member_id=member_id,
+        group_instance_id="i",
+        generation_id_or_member_epoch=generation,
+        topics=(TopicCommit(name=TOPIC, partitions=(partition,)),),
+    )
+    code: int = driver.send(request).topics[0].partitions[0].error_code
+    return code
+
+
+@pytest.mark.parametrize("completed", [False, True])
+def test_static_member_that_missed_a_generation_and_joined_late_is_at_that_generation(completed: bool) -> None:
+    """A member that is behind sends its former epoch until it joins again, then the generation only."""
+    driver, dynamic, static, _ = left_behind()
+    generation = driver.group.generation
+    if completed:
+        driver.sync(dynamic, generation, {dynamic: assignment(0, 1), static: assignment(2, 3)})
+    assert driver.join(static, group_instance_id="i").generation_id == generation
+    driver.restart()
+    assert driver.heartbeat(static, generation, instance="i") == 0
+    driver.beat("new", 0)
+    assert driver.type is driver.consumer
+    assert driver.heartbeat(static, generation, instance="i") == REBALANCES
+    assert commit(driver, static, generation) == 0
+
+
+@pytest.mark.parametrize("then", ["classic", "rebalance", "consumer"])
+def test_static_member_that_missed_a_generation_is_fenced_at_its_former_epoch(then: str) -> None:
+    """The partitions that it still runs belong to others now: its commits are rejected, whatever the group becomes."""
+    driver, dynamic, static, former = left_behind()
+    driver.sync(dynamic, driver.group.generation, {dynamic: assignment(0, 1, 2, 3)})
+    if then == "rebalance":
+        driver.join(dynamic)
+        assert driver.group.state is PREPARING
+    elif then == "consumer":
+        driver.beat("new", 0)
+        assert driver.type is driver.consumer
+    assert driver.heartbeat(static, former, instance="i") == IllegalGeneration.code
+    assert commit(driver, static, former) != 0
 
 
 @pytest.mark.parametrize("policy", [MigrationPolicy.UPGRADE])

@@ -198,6 +198,7 @@ class ClassicModel(ClassicState):
             if member.joins:
                 self.sent[who] = self.generation_for(who)
             member.joins = member.new = member.synced = False
+            member.former = -1  # a static member that has not joined may not commit what others have now
         self.arm(REBALANCE, self.longest_ms())
 
     # ---- SyncGroup, Heartbeat, LeaveGroup

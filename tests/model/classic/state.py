@@ -40,7 +40,8 @@ class ClassicMember:
     """A member.
 
     Attributes:
-        former: the epoch that it may send until it joins again, if a consumer group became this group; -1: none.
+        former: the epoch that it may send until the next generation begins, if a consumer group became this group;
+            -1: none.
         joins, syncs: its JoinGroup or SyncGroup is parked.
         new: it waits for its first generation.
         synced: it has sent SyncGroup in this generation.
