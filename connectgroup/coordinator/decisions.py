@@ -182,6 +182,7 @@ class Decisions:
         if outcome.records:
             turn.records += (*group.removes, *outcome.records)
             turn.written.add(request.group_id)
+            self._dedup.record_removals(outcome.records)
             if not group.state.exists:
                 turn.deleted.append(request.group_id)
             turn.timers += group.timers

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ..errors import GroupError, StaleMemberEpoch
 from ..group.kernel.process import Process
 from ..group.registry import RequestTraits
+from ..protocol.records.base import Kind, Tombstone
+from ..protocol.records.connect import Record
 
 MAX_FORMER_SENDERS = 10_000
 """Maximum number of former members whose last sequence is kept; the oldest are dropped first."""
 
+MEMBERS = frozenset({Kind.MEMBER, Kind.CONSUMER_MEMBER, Kind.CLASSIC_MEMBER})
+"""Kinds of the records of members; the name in their keys is the member id."""
+
 INITIAL_LIMIT = 1_000
-"""Number of sequences above which those of former members are first removed."""
+"""Number of sequences and removals above which those of former members are first removed."""
 
 
 class LastRequest(NamedTuple):
@@ -27,10 +32,12 @@ class LastRequest(NamedTuple):
 class Dedup:
     """The last sequence of each process that sends as a member, for a limited time also of a former member.
 
-    A join that was in flight when its sender left must not create a member without a process (KAFKA-16639). A
-    request is assumed to be in flight for at most twice the session timeout. Sequences of two processes with one member
-    id are not comparable; which of them is the member is the rule of the group (``RequestTraits.process``). Its
-    principal keeps others from making the requests of a process look like late copies, with whatever process id.
+    A join that was in flight when its sender left or was removed must not create a member without a process
+    (KAFKA-16639). A request is assumed to be in flight for at most twice the session timeout after that: a coordinator
+    that was stopped for a while removes a member long after its last request, and then finds older copies of it.
+    Sequences of two processes with one member id are not comparable; which of them is the member is the rule of the
+    group (``RequestTraits.process``). Its principal keeps others from making the requests of a process look like late
+    copies, with whatever process id.
     """
 
     def __init__(self, is_member: Callable[[str, str, Process], bool], *, in_flight_s: float) -> None:
@@ -43,6 +50,7 @@ class Dedup:
         self._is_member = is_member
         self._in_flight_s = in_flight_s
         self._last: dict[tuple[str, str, Process], LastRequest] = {}
+        self._removed_s: dict[tuple[str, str], float] = {}  # when a sender was removed from its group
         self._limit = INITIAL_LIMIT
 
     def __len__(self) -> int:
@@ -52,6 +60,12 @@ class Dedup:
         """Record a valid request: sequences of invalid ids would only waste memory."""
         if request.sequence >= 0:
             self._last[_sender(request)] = LastRequest(request.sequence, asyncio.get_running_loop().time())
+
+    def record_removals(self, records: Sequence[Record]) -> None:
+        """Keep the sequences of the members that these records remove for ``in_flight_s`` from now on."""
+        for record in records:
+            if isinstance(record, Tombstone) and record.key.kind in MEMBERS:
+                self._removed_s[record.key.group_id, record.key.name] = asyncio.get_running_loop().time()
 
     def is_copy(self, request: RequestTraits) -> bool:
         """Whether an accepted request of the process had this sequence or a later one, however long ago."""
@@ -69,21 +83,27 @@ class Dedup:
 
     def _last_request(self, request: RequestTraits) -> LastRequest:
         now_s = asyncio.get_running_loop().time()
-        if len(self._last) >= self._limit:
+        if len(self._last) + len(self._removed_s) >= self._limit:
             self._prune(now_s)
         last = self._last.get(_sender(request), LastRequest(at_s=now_s))
-        kept = self._is_member(*_sender(request)) or now_s - last.at_s < self._in_flight_s
+        kept = self._is_member(*_sender(request)) or self._may_be_in_flight(_sender(request), last, now_s)
         return last if kept else LastRequest()
+
+    def _may_be_in_flight(self, sender: tuple[str, str, Process], last: LastRequest, now_s: float) -> bool:
+        since_s = max(last.at_s, self._removed_s.get(sender[:2], last.at_s))
+        return now_s - since_s < self._in_flight_s
 
     def _prune(self, now_s: float) -> None:
         members = {sender: last for sender, last in self._last.items() if self._is_member(*sender)}
         former = [
             (sender, last)
             for sender, last in self._last.items()
-            if sender not in members and now_s - last.at_s < self._in_flight_s
+            if sender not in members and self._may_be_in_flight(sender, last, now_s)
         ]
         former.sort(key=lambda entry: entry[1].at_s)
         self._last = members | dict(former[-MAX_FORMER_SENDERS:])
+        kept = {sender[:2] for sender, _ in former[-MAX_FORMER_SENDERS:]}
+        self._removed_s = {sender: at_s for sender, at_s in self._removed_s.items() if sender in kept}
         self._limit = min(2 * len(self._last) + INITIAL_LIMIT, len(self._last) + MAX_FORMER_SENDERS)
 
 

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from connectgroup.coordinator.dedup import Dedup
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.embedding import worker_group
 from connectgroup.errors import CoordinatorNotAvailable, InvalidRequest, StaleMemberEpoch, UnknownMemberId
+from connectgroup.group.registry import RequestTraits
 from connectgroup.log.base import EncodedRecord
 from connectgroup.log.memory import MemoryLog, MemoryStorage
 from connectgroup.log.sqlite.log import SqliteLog
@@ -20,7 +22,7 @@ from connectgroup.protocol.messages.cluster import ApiVersionsRequest
 from connectgroup.protocol.messages.common import units_of
 from connectgroup.protocol.messages.describe import DescribeRequest, DescribeResponse
 from connectgroup.protocol.messages.heartbeat import HeartbeatResponse
-from connectgroup.protocol.records.base import Key, Kind
+from connectgroup.protocol.records.base import Key, Kind, Tombstone
 from connectgroup.protocol.units import Unit
 from tests.worker.builders import settings
 
@@ -204,6 +206,22 @@ async def test_join_overtaken_by_the_leave_of_its_sender_creates_no_member() -> 
         assert (await ask(coordinator, beat("a", sequence=2))).error_code == StaleMemberEpoch.code
         assert (await look(coordinator)).members == ()
         assert (await ask(coordinator, beat("a", sequence=4))).error_code == 0, "a later join is accepted"
+
+
+async def test_copy_of_a_join_that_arrives_after_the_removal_of_its_sender_creates_no_member() -> None:
+    """F3: the coordinator was stopped, removes the member for its silence, and finds the copy in a connection."""
+    members = {"a"}
+    dedup = Dedup(lambda group_id, sender, process: sender in members, in_flight_s=20.0)
+    join, member = (RequestTraits(group_id="g", sender="a", sequence=sequence) for sequence in (1, 2))
+    dedup.record(member)
+    await asyncio.sleep(30)  # the coordinator was stopped
+    members.clear()
+    dedup.record_removals([Tombstone(Key(Kind.MEMBER, "g", "a"))])
+    assert dedup.error(join) is not None
+    await asyncio.sleep(19)
+    assert dedup.error(join) is not None
+    await asyncio.sleep(2)
+    assert dedup.error(join) is None, "sequences are not kept for ever"
 
 
 async def test_member_id_with_a_lower_sequence_is_accepted_after_a_while() -> None:
