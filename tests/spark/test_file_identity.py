@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import shutil
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -291,6 +292,135 @@ def test_log_that_is_copied_and_truncated_is_read_once(tmp_path: Path, restarts:
         append(tmp_path / "app.log", f"new {round_}\n")
         reader = reread(reader, restarts, on_rewrite=on_rewrite)
         assert sorted(reader.read().split()) == sorted(f"late {round_} new {round_}".split())
+
+
+SETTLE = 3_600_000
+
+
+def spread(tasks: int) -> tuple[str, str]:
+    """Return the name of a log and of its copy, which belong to different tasks if there are two."""
+    for number in range(100):
+        log, copy = f"{number}.log", f"{number}.log.1"
+        if tasks == 1 or (is_slice_of(log, 0, 2) and is_slice_of(copy, 1, 2)):
+            return log, copy
+    raise AssertionError
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("tasks", [1, 2])
+@pytest.mark.parametrize("renames", [False, True])
+@pytest.mark.parametrize("lines", [3, 40, 4000])
+def test_log_is_read_once_while_it_is_copied_and_then_truncated(
+    tmp_path: Path, restarts: bool, tasks: int, renames: bool, lines: int
+) -> None:
+    """At each moment of two rotations: the copy is partial, complete, and the log truncated, short, long again."""
+    log, copy = spread(tasks)
+    if renames:
+        copy = next(n for n in (f"archive-{n}" for n in range(99)) if tasks == 1 or is_slice_of(n, 1, 2))
+    store: dict[str, int] = {}
+    seen: list[str] = []
+    readers = [Reader(tmp_path, store, task=task, tasks=tasks, settle_ms=SETTLE) for task in range(tasks)]
+
+    def look() -> None:
+        for task in range(tasks):
+            if restarts:
+                readers[task] = Reader(tmp_path, store, task=task, tasks=tasks, settle_ms=SETTLE)
+            seen.extend(readers[task].read().splitlines())
+
+    expected = []
+    for round_ in range(2):
+        # The next copy may get the inode of this one.
+        (tmp_path / copy).unlink(missing_ok=True)
+        written = [f"{round_} line {number}" for number in range(lines)]
+        append(tmp_path / log, "".join(f"{line}\n" for line in written))
+        look()
+        append(tmp_path / log, f"{round_} late\n")
+        content = (tmp_path / log).read_text()
+        for part in (0, 1, 2, 4):
+            (tmp_path / copy).write_text(content[: len(content) * part // 4])
+            look()
+        append(tmp_path / log, f"{round_} last\n")
+        (tmp_path / copy).write_text(content + f"{round_} last\n")
+        os.truncate(tmp_path / log, 0)
+        look()
+        append(tmp_path / log, f"{round_} new\n")
+        look()
+        expected += [*written, f"{round_} late", f"{round_} last", f"{round_} new"]
+        assert sorted(seen) == sorted(expected)
+
+
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_copy_that_ends_and_log_that_is_truncated_between_two_batches_are_read_once(tmp_path: Path, tasks: int) -> None:
+    log, copy = spread(tasks)
+    store: dict[str, int] = {}
+    readers = [Reader(tmp_path, store, task=task, tasks=tasks, settle_ms=SETTLE) for task in range(tasks)]
+    append(tmp_path / log, LINES)
+    assert "".join(reader.read() for reader in readers) == LINES
+    shutil.copy(tmp_path / log, tmp_path / copy)
+    os.truncate(tmp_path / log, 0)
+    assert [reader.read() for reader in reversed(readers)] == [""] * tasks
+
+
+@pytest.mark.parametrize("tasks", [1, 2])
+@pytest.mark.parametrize("restarts", [False, True])
+def test_log_that_is_compressed_and_then_truncated_is_read_once(tmp_path: Path, restarts: bool, tasks: int) -> None:
+    names = (f"{number}.log" for number in range(100))
+    log = next(n for n in names if tasks == 1 or (is_slice_of(n, 0, 2) and is_slice_of(f"{n}.gz", 1, 2)))
+    store: dict[str, int] = {}
+    seen = ""
+    readers = [Reader(tmp_path, store, task=task, tasks=tasks, settle_ms=SETTLE) for task in range(tasks)]
+
+    def look() -> None:
+        nonlocal seen
+        for task in range(tasks):
+            if restarts:
+                readers[task] = Reader(tmp_path, store, task=task, tasks=tasks, settle_ms=SETTLE)
+            seen += readers[task].read()
+
+    append(tmp_path / log, LINES)
+    look()
+    append(tmp_path / log, "late\n")
+    packed = gzip.compress((LINES + "late\n").encode())
+    for part in (len(packed) // 2, len(packed)):
+        (tmp_path / f"{log}.gz").write_bytes(packed[:part])
+        look()
+    os.truncate(tmp_path / log, 0)
+    look()
+    append(tmp_path / log, "new\n")
+    look()
+    assert sorted(seen.splitlines()) == sorted([*LINES.splitlines(), "late", "new"])
+
+
+def test_copy_of_a_file_that_stays_is_read_after_the_settle_window(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    append(tmp_path / "a", LINES)
+    reader = Reader(tmp_path, {}, settle_ms=300)
+    assert reader.read() == LINES
+    append(tmp_path / "b", LINES)
+    append(tmp_path / "longer", LINES + "more\n")
+    append(tmp_path / "other", "other\n")
+    assert reader.read() == LINES + "more\nother\n"
+    assert reader.planner.lag(reader.at).files == 1
+    time.sleep(0.4)
+    assert reader.read() == LINES
+    os.truncate(tmp_path / "a", 0)
+    assert reader.read() == ""
+    time.sleep(0.4)
+    with pytest.raises(
+        SourceError, match=r"a: has 0 bytes, .*\(as (b|longer) does: if that is its copy, its rows were read twice"
+    ):
+        reader.read()
+    again = Reader(tmp_path, reader.store, settle_ms=300, on_rewrite="read")
+    append(tmp_path / "a", "new\n")
+    assert again.read() == "new\n"
+    assert "begins with what was read of it: if that is its copy, its rows were read twice" in caplog.text
+
+
+def test_files_that_were_there_before_the_first_batch_do_not_wait(tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        append(tmp_path / name, LINES)
+    assert Reader(tmp_path, {}, settle_ms=SETTLE).read() == 3 * LINES
 
 
 @pytest.mark.parametrize("restarts", [False, True])

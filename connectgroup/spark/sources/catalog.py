@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from ...dataplane.real_paths import open_below
+from .copies import Copies
+from .dialect import codec_of
 from .identity import Identity, IdentityMode, Index, decompressed_head, identities_in, stats_of
 
 _DIGIT: Final = re.compile(r"[0-9]")
@@ -73,6 +75,9 @@ class Catalog:
         owns: Callable[[str], bool],
         others: Callable[[], Mapping[str, int]] | None = None,
         mode: IdentityMode = "content",
+        *,
+        settle_ms: int = 0,
+        has_header: bool = False,
     ) -> None:
         """Store the arguments.
 
@@ -82,6 +87,7 @@ class Catalog:
             owns: whether a slice belongs to this task.
             others: returns the committed positions of all tasks. Null: this task is the only one.
             mode: what makes a file the one that was read before.
+            settle_ms, has_header: as in ``Copies``.
         """
         self._root, self._owns, self._others, self._mode = root, owns, others, mode
         self._identities = identities_in(positions)
@@ -93,8 +99,17 @@ class Catalog:
         self._maybe_packed: set[str] = set()
         self._theirs: dict[str, int] = {}
         self._their_index: Index | None = None
+        self._own_index: Index | None = None
+        settle_ms = settle_ms if mode == "content" else 0
+        self._copies = Copies(root, settle_ms, has_header=has_header, has_read_before=self._has_read_before)
+        self._had_positions: bool | None = True if positions else None
         self.stats: dict[str, os.stat_result] = {}
         self.rewritten: dict[str, str] = {}
+
+    def _has_read_before(self) -> bool:
+        if self._had_positions is None:
+            self._had_positions = self._others is not None and bool(self._others())
+        return self._had_positions
 
     def slices(self, inodes: Mapping[str, int]) -> dict[str, str]:
         """Return the slice of each file that this task reads.
@@ -102,8 +117,9 @@ class Catalog:
         Args:
             inodes: the inodes of all files of the directory, also those of other tasks, by name.
         """
-        self._their_index = None
+        self._their_index = self._own_index = None
         self._suspect(inodes)
+        self._copies.note(inodes)
         names = sorted(inodes)
         known = set(self._file_of.values())
         self.stats = stats_of(self._root, [name for name in names if name in known or self._owns(name)])
@@ -121,7 +137,7 @@ class Catalog:
         self.rewritten = {}
         for name in names:
             if name not in found and self._owns(name):
-                if name in former and self._is_rewritten(name, former[name]):
+                if name in former and self._is_rewritten(name, former[name]) and not self._is_packed(former[name]):
                     self.rewritten[name] = former[name]
                 found[name] = self.new_slice(name)
         return found
@@ -160,6 +176,31 @@ class Catalog:
                 return True
         self._suspected.discard(file)
         return False
+
+    def may_be_copy(self, file: str) -> bool:
+        """Whether a file of which nothing was read may be the copy of a log, and is not to be read now.
+
+        Either another file begins with all of it, so that this one may be truncated next, or a file of this task was
+        truncated since ``slices`` looked at it.
+        """
+        found = self.stats.get(file)
+        if found is None or not self._copies.may_be(file, found, is_rewritten=file in self.rewritten):
+            return False
+        if self._copies.has_original(file, found):
+            self._suspected.add(file)
+            self._maybe_packed.add(file)
+            return True
+        if self._others is not None and file not in self._suspected and self._copies.has_changed_start():
+            self._suspected.add(file)
+            self._maybe_packed.add(file)
+        if self._own_index is None:
+            self._own_index = Index(self._identities.items())
+
+        def may_be(_: str, identity: Identity) -> bool:
+            is_listed = identity.file != file and self._inodes.get(identity.file) == identity.inode
+            return is_listed and identity.may_be_renamed_to(found, self._mode, was_truncated=is_listed)
+
+        return any(not self._has_file(identity) for _, identity in self._own_index.find(self._root, file, may_be))
 
     def packed(self, file: str, codec: str) -> tuple[str, int] | None:
         """Return the slice whose file a new compressed file was made of, and the bytes that were read of that.
@@ -202,7 +243,7 @@ class Catalog:
         return identities_in({name: at for name, at in self._others().items() if not self._owns(name)})
 
     def _has_file(self, identity: Identity) -> bool:
-        """Whether the file of another task's slice still has its name."""
+        """Whether the file of a slice still has its name."""
         try:
             found = (self._root / identity.file).stat()
         except OSError:
@@ -282,6 +323,36 @@ class Catalog:
                 name = min(matches)[1]
                 self._lost.discard(name)
                 self._file_of[name], found[file], self.stats[file] = file, name, status
+
+    def _is_packed(self, name: str) -> bool:
+        """Whether a file that was truncated has been compressed before, to its name and more (``app.log-1.gz``)."""
+        if self._mode != "content":
+            return False
+        identity = self._identities[name]
+        if any(other.packed_from == name for other in self._identities.values()):
+            return True
+        for file in self._inodes:
+            if file.startswith(identity.file) and (codec := codec_of(file)):
+                try:
+                    with open_below(self._root, file) as opened:
+                        if identity.has_content_of_packed(opened, codec):
+                            return True
+                except OSError:
+                    continue
+        return False
+
+    def copy_of(self, name: str) -> str:
+        """Return the file of another slice that has what was read of a slice; empty if there is none."""
+        identity = self._identities[name]
+        for other, found in self._identities.items():
+            if other != name and found.read >= identity.read and found.file != identity.file:
+                try:
+                    with open_below(self._root, found.file) as file:
+                        if identity.has_content_of(file.fileno()):
+                            return found.file
+                except OSError:
+                    continue
+        return ""
 
     def new_slice(self, file: str) -> str:
         """Return the name of the slice that a file will be when a part of it has been read."""

@@ -89,6 +89,17 @@ class FileSettings(PluginSettings):
     final_newline_ms: Annotated[int, Field(ge=0, le=604_800_000, description="0 to 604800000")] = 60_000
     identity: Annotated[IdentityMode, Field(description=IDENTITY)] = "content"
     on_rewrite: Annotated[Literal["fail", "read"], Field(description=ON_REWRITE)] = "fail"
+    settle_ms: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=604_800_000,
+            description="0 to 604800000: the settle window: with source.identity=content, a new file whose content"
+            " another file begins with is read this long after its last change. It may be the copy of a log that is"
+            " truncated next (copytruncate): if that happens in the window, its rows are read once. Longer than from"
+            " the last byte of a copy to the truncation; 0: such a file is read at once",
+        ),
+    ] = 5000
     max_bytes_per_batch: Annotated[
         int,
         Field(
@@ -145,6 +156,8 @@ class FileSettings(PluginSettings):
             on_rewrite=self.on_rewrite,
             final_newline=self.final_newline,
             final_newline_ms=self.final_newline_ms,
+            settle_ms=self.settle_ms,
+            has_header=self.format == "csv",
             quote=self.dialect.separator,
             wide=self.dialect.encoding if is_wide(self.dialect.encoding) else "",
         )

@@ -51,8 +51,8 @@ class FileSource(Source):
     line, column and value. With ``errors.tolerance=all``, it is a dead letter, also one that is longer than a
     batch; the rows of a file with another header are one dead letter for each 16 MiB, those of a file with damaged
     compression one dead letter; a file that cannot be opened or was rewritten is left out, logged and counted in
-    the status as unreadable. A log that is copied and truncated (copytruncate) is read once if the copy is complete
-    when it is first seen; so is one that is compressed after it was read.
+    the status as unreadable. A log that is copied and truncated (copytruncate) is read once if it is truncated
+    within ``source.settle.ms`` of the copy's last byte; so is one that is compressed after it was read.
 
     Attributes:
         settings: the settings.

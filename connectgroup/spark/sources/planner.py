@@ -6,6 +6,7 @@ the last line feed is still being written. A compressed file is read as a whole 
 
 from __future__ import annotations
 
+import logging
 import os
 import stat
 import time
@@ -22,6 +23,8 @@ from .catalog import Catalog, is_slice_of
 from .dialect import codec_of, in_utf8, last_record_end, wide_line_end, with_byte_order
 from .identity import Identity, IdentityMode
 from .listing import last_line_end, list_inodes, unreadable
+
+logger = logging.getLogger(__name__)
 
 _CHUNK_BYTES: Final = 1 << 20
 FIRST_BATCH_BYTES: Final = 16 << 20
@@ -43,6 +46,9 @@ class FileRules:
         quote: the quote character between which line feeds do not end a record; null: each line feed does.
         wide: the encoding, if its line feed has two or four bytes; empty: it has one byte.
         skips_bad: whether a file that cannot be read is left out, or is an error of the task.
+        settle_ms: how long a new file waits after its last change if another file begins with all of it: it may be the
+            copy of a log that is truncated next. In milliseconds.
+        has_header: whether the first line of a file is no row.
         schema: the inferred schema, to commit with the positions; empty: it was configured.
     """
 
@@ -54,6 +60,8 @@ class FileRules:
     quote: bytes | None = None
     wide: str = ""
     skips_bad: bool = False
+    settle_ms: int = 0
+    has_header: bool = False
     schema: str = ""
 
 
@@ -167,7 +175,15 @@ class Planner:
 
     def _files(self) -> Catalog:
         if self._catalog is None:
-            self._catalog = Catalog(self.root, self.positions, self._owns, self.others, self.rules.identity)
+            self._catalog = Catalog(
+                self.root,
+                self.positions,
+                self._owns,
+                self.others,
+                self.rules.identity,
+                settle_ms=self.rules.settle_ms,
+                has_header=self.rules.has_header,
+            )
         return self._catalog
 
     def _is_read(self, name: str, slice_: str, start: Mapping[str, int]) -> bool:
@@ -190,8 +206,10 @@ class Planner:
             found = catalog.stats.get(name) or path.stat()
             if not stat.S_ISREG(found.st_mode):
                 raise SourceError(f"{path}: not a regular file; allowed: files")
+            if start.get(slice_, 0) == 0 and catalog.may_be_copy(name):
+                return None
             if former is not None and self.rules.on_rewrite == "fail":
-                raise _rewritten(path, found.st_size, former.read)
+                raise _rewritten(path, found.st_size, former.read, catalog.copy_of(catalog.rewritten[name]))
             if found.st_size < start.get(slice_, 0):
                 if self.rules.on_rewrite == "fail":
                     raise _rewritten(path, found.st_size, start[slice_])
@@ -205,6 +223,13 @@ class Planner:
                 end = self._end(file.fileno(), name, position, left)
                 if end == position:
                     return None
+                if former is not None and position == 0 and (copy := catalog.copy_of(catalog.rewritten[name])):
+                    logger.warning(
+                        "%s: was truncated, and %s begins with what was read of it: if that is its copy, its rows were"
+                        " read twice; allowed: source.settle.ms above the time from a copy to the truncation",
+                        path,
+                        self.root / copy,
+                    )
                 codec = codec_of(name)
                 packed = catalog.packed(name, codec) if codec and position == 0 else None
                 from_, skip = packed or ("", 0)
@@ -328,12 +353,14 @@ def _continues(descriptor: int, position: int) -> bool:
     return around[:1] == b"\n" or around[1:2] in (b"\n", b"") or around[1:3] == b"\r\n"
 
 
-def _rewritten(path: Path, size: int, read: int) -> SourceError:
+def _rewritten(path: Path, size: int, read: int, copy: str = "") -> SourceError:
     what = (
         f"has {size} bytes, {read} were read already"
         if size < read
         else f"was rewritten: it no longer begins with the {read} bytes that were read of it"
     )
+    if copy:
+        what += f" (as {copy} does: if that is its copy, its rows were read twice, see source.settle.ms)"
     return SourceError(
         f"{path}: {what}; allowed: files that only grow (write a new file instead), or source.on.rewrite=read"
     )
