@@ -26,7 +26,11 @@ it, so any member can compute any round:
 - n: assignor user data in the result (``assignor_state``), which the group passes to the next member that computes.
 
 ``balanced`` needs one round where this assignor needs two, because the group itself waits for a unit to stop before it
-starts elsewhere. This assignor is for users who want the behavior they know from Kafka Connect.
+starts elsewhere. Differences from Kafka Connect: a worker that returns under its own name gets its units back at once;
+lost units go to the least loaded worker, which is the one that came back empty, without a list of candidates; a
+back-off below 1 s is 1 s; ``moves_per_round`` does not bound revocations.
+
+This assignor is for users who want the behavior they know from Kafka Connect.
 
 Source: KIP-415; KAFKA-12495, KAFKA-12283; Kafka's ``IncrementalCooperativeAssignorTest``.
 """

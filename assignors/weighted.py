@@ -14,6 +14,10 @@ the goals before it:
    raising another worker to the same level. At most a tenth of all units move in one result; the rest is moved in the
    following ones.
 
+What must be delayed (a task whose port or other host resource another task still holds) is left out of the assignment
+after it has been found. If the tasks being stopped counted, a better assignment would be found as soon as they have
+stopped, and a task would move a second time.
+
 A pure function of the input, greedy, and good rather than optimal: with weights, balance is bin packing. Its own result
 is returned unchanged.
 """

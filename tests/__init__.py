@@ -1,1 +1,31 @@
-"""Tests: one folder per package of the library."""
+"""Tests: one folder per package of the library.
+
+One harness for each boundary, not one for all: a single class would need a parameter for each boundary, and a test
+would no longer show at which one it stands: a record, a callback, an invariant, a signal.
+
+    Scene          group/builders: one pure step: a request, its records and response; of ``scenes``, too
+    World          worker/builders: a coordinator and workers on one loop, with user code that records or misbehaves
+    Cluster        simulation: all shipped parts on a faulty log and network, with invariants checked after every event
+    MixedCluster   simulation/mixed: the same for ``GroupConsumer``s of both protocols, in every tenth seed
+    WorkerGroup    connectgroup.testing: what an embedder tests with, in virtual time or with real processes
+    CommandGroup   integration/commands: the commands that a user types
+    LocalGroup     integration: Spark under the supervisor
+
+``model`` is a reference model written from the sources, ``scenes`` has transcripts of the protocol, ``attacks`` a
+coordinator and workers under attack, ``suites`` tests of Kafka's clients, ``mutation`` plants faults that tests must
+find.
+
+Decisions:
+
+- Virtual time is our own (``connectgroup.testing.virtual_time``), not simloom, which needs Python 3.12, or looptime,
+  which has one clock for the whole loop and lets calls in threads take no time or real time. A group under test has
+  processes and threads: a worker is paused or killed while the others go on, and time must not pass a computing
+  assignor.
+- One place decides how much generated input a test tries (``volume``): a user's run, CI with the gates (1,000
+  simulator seeds, 200,000 inputs for each decoder), the soak. Coverage of the pure packages is measured by ``make
+  mutants``: it would be a tenth of CI's time, and a line that no test runs keeps its mutants alive.
+- Processor time is what tests cost. Commands that a test repeats run in its own process (``call_command``); those
+  whose process matters start one (``run_command``, ``Program``). Spark starts without Java's second compiler
+  (``conftest``), which halves what a session costs. Style, types and import rules are tests (``test_lint``) and run
+  beside the others.
+"""

@@ -25,6 +25,25 @@ a member of a real group:
     problems         problems that last are logged once
 
 The public names are loaded on first use, so that the pure modules can be imported without the rest.
+
+Decisions:
+
+- A claim carries the generation whose assignment the consumer took over, not that of its last JoinGroup response: a
+  member that missed a SyncGroup still owns what an earlier generation assigned to it (KAFKA-13419). A stale claim is
+  ignored only where a later claim disputes it. The leader looks at what members claim, not at their protocol.
+- The assignment changes only inside ``poll``, so no record is revoked while it is being processed. The change runs in
+  its own asyncio task: a cancelled ``poll`` must not leave a rebalance half done.
+- Two connections to the coordinator: a broker handles one request at a time per connection, and a JoinGroup may wait
+  for minutes; commits use the other.
+- A commit rejected during a round is sent again after it: brokers accept none between JoinGroup and SyncGroup, and
+  kept partitions are still the member's. Commits go one at a time, or an older offset could overtake a newer one.
+- A leader whose assignor fails leaves the assignment as it is: otherwise followers hang until the leader's timeout, or
+  lose everything to a faulty plug-in. The assignor may take half of ``max_poll_interval_ms``, for all of which the
+  coordinator would remove a silent leader.
+- The leader checks every result of an assignor, generations included, those of cooperative-sticky and of an EAGER
+  leader too; Kafka skips both. An assignor that lists COOPERATIVE and breaks its rule is rejected; for one that does
+  not list it, the leader withholds the partitions that other members still own.
+- librdkafka only fetches: it is assigned and never subscribed, and called in one thread.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tracing spans of workers and coordinators; with ``capture``, the only modules that import OpenTelemetry.
+"""Tracing spans of workers and coordinators.
 
 One trace per rebalance: the coordinator's span ``rebalance`` is the root; its trace context travels to the workers in
 each heartbeat response (``traceparent``, W3C trace context), so that their spans are its children. docs/testing.md,

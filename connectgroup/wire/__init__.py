@@ -11,6 +11,21 @@
 Pure: no I/O, no clock, the standard library only. For any input bytes the result is a message or a ``WireError``.
 To add a field: add it to the class and, as a *tagged* field with the next tag, to the definition; a peer without it
 skips it. To change anything else, add a version. A class and a definition that disagree are rejected when first used.
+
+Decisions:
+
+- Every string and array of a request declares its limit in its definition (``maxLength``, ``maxElements``, and
+  ``maxTotal`` for all arrays of a field in one message: a limit for each of 1,000 nested arrays limits nothing). The
+  decoder checks them before it allocates. Identifiers: 249 bytes, as Kafka's topic names. Responses and records have
+  no limits: their writers are trusted.
+- Fields of this project in Kafka's messages have tags from 20480 on, as its APIs have keys from 20480 on: a later
+  Kafka uses low tags. Three errors of connectors have codes of their own (20483 to 20485): Kafka's protocol has no
+  connectors.
+- Flags of a request's version are attributes that the decoder sets (``trueIn`` in the definition):
+  ``requires_member_id``, ``skips_assignment``. The rules of a group know no versions.
+- The metadata of our classic workers is a ConnectGroupHeartbeat request, their assignment its response
+  (``classic_worker``): one set of rules decides for members of both protocols.
+- In the bytes that consumers exchange, text that is not UTF-8 and negative lengths other than -1 are rejected.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The model is ``words``, ``state``, ``connectors``, ``computing`` and ``model``: dictionaries that are scanned as a whole
 for every query. It was written from KIP-848, "Connect on the new protocol", the tables of scenarios and the decisions
-in connectgroup/ARCHITECTURE.md. It imports the shared data types and no rule, so that an error would have to be
+in ``connectgroup.group``. It imports the shared data types and no rule, so that an error would have to be
 made twice. Begin with ``model.Model.heartbeat``.
 
 ``replay`` gives every input to both; ``product`` and ``compare`` define what is compared: response, state, timers,

@@ -1,7 +1,8 @@
 """How the model computes a new target: who is chosen, what the input is, and when an assignment is installed.
 
 Sources: "Connect on the new protocol", sections "Assignment" and "Worker Selection"; PD-06, PD-08; CN-01..CN-08,
-TO-06..TO-08, TA-01, TA-02, HB-13, HB-18; connectgroup/ARCHITECTURE.md for rounds, draining and an assignor's delay.
+TO-06..TO-08, TA-01, TA-02, HB-13, HB-18; the decisions in ``connectgroup.group.connect`` for
+rounds, draining and an assignor's delay.
 """
 
 from __future__ import annotations

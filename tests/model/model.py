@@ -5,7 +5,7 @@ in ``state``; the computation of a target is in ``computing``. This file has the
 heartbeats, are reconciled step by step, leave and are lost.
 
 Sources: "Connect on the new protocol", KIP-848 with its case studies, the scenario tables CA-*, RE-*, HB-*, ST-*, TO-*,
-CN-*, the invariants S*, L*, and connectgroup/ARCHITECTURE.md where these leave a choice.
+CN-*, the invariants S*, L*, and the decisions in ``connectgroup.group`` where these leave a choice.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Sources: Kafka's protocol guide; KIP-134 (initial rebalance delay), KIP-345 (static members), KIP-394 (member id),
 KIP-429 (assignor version), KIP-814 (a static leader skips the assignment); OC-06, OC-07;
-connectgroup/ARCHITECTURE.md, "Classic groups" and "Consumer groups" (former epochs).
+the decisions in ``connectgroup.group.classic`` and ``.consumer`` (former epochs).
 """
 
 from __future__ import annotations

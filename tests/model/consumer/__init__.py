@@ -3,7 +3,7 @@
 The model is ``words``, ``computing``, ``model`` and ``classic``, on top of ``tests.model.computing``: the choice of the
 member that computes, Prepare and failed computations are the same for all group types. It was written from KIP-848 and
 its case studies, the tables of scenarios CA-*, RE-*, HB-*, OC-*, ST-*, TO-*, RV-*, and the decisions in
-connectgroup/ARCHITECTURE.md ("Consumer groups"). It imports the shared data types and no rule.
+``connectgroup.group.consumer``. It imports the shared data types and no rule.
 
 ``replay`` gives every input to both; ``product`` and ``compare`` define what is compared. ``driver`` makes sequences of
 inputs that are mostly those of correct consumers (``python -m tests.model --type consumer``). The assignor of the

@@ -3,7 +3,7 @@
 What a member of the classic protocol exchanges is decoded before it reaches the model. Partitions that it names are
 those of the cluster's topics; a topic that does not exist any more has none.
 
-Sources: KIP-848, "Migration"; MG-01 to MG-15; connectgroup/ARCHITECTURE.md, "Consumer groups", for what a converted
+Sources: KIP-848, "Migration"; MG-01 to MG-15; the decisions in ``connectgroup.group.consumer`` for what a converted
 member still owns and which generation it sends.
 """
 

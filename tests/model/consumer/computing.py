@@ -1,7 +1,7 @@
 """Subscriptions and target assignment of the model's consumer group: epochs, who computes, when one is installed.
 
 Sources: KIP-848, "Group Epoch", "Assignment Process", "Regular Expressions"; CN-03 to CN-09, HB-13, HB-18, TA-*,
-TO-06 to TO-08; connectgroup/ARCHITECTURE.md, "Consumer groups".
+TO-06 to TO-08; the decisions in ``connectgroup.group.consumer``.
 """
 
 from __future__ import annotations

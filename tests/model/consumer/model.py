@@ -5,7 +5,7 @@ the target assignment are in ``computing``; this file has the members: how they 
 step by step, leave and are lost; and committed offsets.
 
 Sources: KIP-848 with its case studies, the scenario tables CA-*, RE-*, HB-*, OC-*, ST-*, TO-*, RV-*, CN-*, the
-invariants S*, L*, and connectgroup/ARCHITECTURE.md, "Consumer groups", where these leave a choice.
+invariants S*, L*, and the decisions in ``connectgroup.group.consumer``, where these leave a choice.
 """
 
 from __future__ import annotations
