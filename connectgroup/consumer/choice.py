@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from ..assign.api import PartitionAssignor, RebalanceProtocol
 from ..assign.convert import assignor_info
 from ..errors import ConfigError, PluginError, WireError
+from ..protocol.messages.classic import OfferedProtocol
 from ..protocol.messages.embedded import Subscription
 from ..protocol.units import Partitions, printable
 from ..wire.embedded import encode_subscription
@@ -66,8 +67,10 @@ def join_offers(
     owned: Partitions,
     generation: int,
     rack: str | None = None,
-) -> tuple[tuple[str, bytes], ...]:
+) -> tuple[OfferedProtocol, ...]:
     """Return the protocols of a JoinGroup request: each assignor's name and the member's subscription for it.
+
+    The versions and the reason are for connectgroup's coordinator; Kafka's skips them.
 
     Args:
         assignors: in order of preference; the coordinator counts votes for the first that all members have.
@@ -84,12 +87,20 @@ def join_offers(
     """
     offers = []
     for assignor in assignors:
+        info = assignor_info(assignor, subscribed)
         # Kafka's own assignors send null if they have no user data.
-        user_data = assignor_info(assignor, subscribed).metadata or None
         subscription = Subscription(
-            topics=subscribed, user_data=user_data, owned=owned, generation=generation, rack=rack
+            topics=subscribed, user_data=info.metadata or None, owned=owned, generation=generation, rack=rack
         )
-        offers.append((assignor.name, encode_subscription(subscription)))
+        offers.append(
+            OfferedProtocol(
+                name=assignor.name,
+                metadata=encode_subscription(subscription),
+                assignor_version=info.maximum_version,
+                metadata_version=info.version,
+                metadata_reason=info.reason,
+            )
+        )
     return tuple(offers)
 
 

@@ -56,6 +56,8 @@ class Round:
         assignor: the assignor that was used.
         leader: whether this member computed the assignment.
         share: the member's assignment.
+        version: the version of its user data, -1 if unknown.
+        error: the assignor's own error number for this member, 0 if there is none.
         failure: of the assignor, if this member led and the assignor failed.
         missed: whether a generation began without this member since its last assignment. Other members may own the
             partitions that it kept.
@@ -65,6 +67,8 @@ class Round:
     assignor: PartitionAssignor
     leader: bool
     share: Assignment
+    version: int
+    error: int
     failure: PluginError | None
     missed: bool
 
@@ -101,7 +105,7 @@ class ClassicMembership(Membership):
 
     # ------------------------------------------------------------------------------------------ join
 
-    def begin_round(self, offers: Callable[[], tuple[tuple[str, bytes], ...]]) -> None:
+    def begin_round(self, offers: Callable[[], tuple[OfferedProtocol, ...]]) -> None:
         """Start a rebalance in the background."""
         self.round = asyncio.create_task(self._measured(self._join(offers)), name="rebalance")
 
@@ -127,7 +131,7 @@ class ClassicMembership(Membership):
         self.metrics.on_rebalance(began_s, failed=ended is None)
         return ended
 
-    async def _join(self, offers: Callable[[], tuple[tuple[str, bytes], ...]]) -> Round | None:
+    async def _join(self, offers: Callable[[], tuple[OfferedProtocol, ...]]) -> Round | None:
         """Run one rebalance; retry until it is complete or the membership has ended.
 
         Args:
@@ -159,7 +163,7 @@ class ClassicMembership(Membership):
             self._joining = False
             self.changed.set()
 
-    async def _join_group(self, offers: tuple[tuple[str, bytes], ...], reason: str) -> JoinGroupResponse | None:
+    async def _join_group(self, offers: tuple[OfferedProtocol, ...], reason: str) -> JoinGroupResponse | None:
         settings = self.settings
         while True:
             request = JoinGroupRequest(
@@ -169,7 +173,7 @@ class ClassicMembership(Membership):
                 member_id=self.member_id,
                 group_instance_id=settings.instance,
                 protocol_type=PROTOCOL_TYPE,
-                protocols=self._protocols(offers),
+                protocols=offers,
                 reason=reason[:255],
             )
             # The response is sent when the slowest member has joined: the coordinator's limit for that, and a margin.
@@ -201,17 +205,6 @@ class ClassicMembership(Membership):
                 case code:
                     self.refused(code, "JoinGroup")
                     return None
-
-    def _protocols(self, offers: tuple[tuple[str, bytes], ...]) -> tuple[OfferedProtocol, ...]:
-        """The assignors with their highest versions, which connectgroup's coordinator reads and Kafka's skips."""
-        return tuple(
-            OfferedProtocol(
-                name=name,
-                metadata=metadata,
-                assignor_version=assignor_named(self._assignors, name).maximum_version,
-            )
-            for name, metadata in offers
-        )
 
     async def _sync_group(self, joined: JoinGroupResponse) -> Round | None:
         """Return null to join again: membership was lost, or another rebalance has begun."""
@@ -259,6 +252,8 @@ class ClassicMembership(Membership):
                     assignor=assignor,
                     leader=leader,
                     share=decode_assignment(response.assignment),
+                    version=response.assignment_version,
+                    error=response.assignment_error,
                     failure=led.failure if led is not None else None,
                     missed=missed,
                 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import replace
 
 from ..errors import TransportError
 from ..protocol.units import Partitions, TopicPartition
@@ -99,7 +98,7 @@ class EpochWork(GroupWork):
         if assigned.assignor is not None:
             self._assignor = assigned.assignor.name
             code, version, metadata = assigned.metadata
-            share = replace(ownership.share(version=version, metadata=metadata, partitions=wanted), error=code)
+            share = ownership.share(version=version, metadata=metadata, partitions=wanted, error=code)
             await notify_plugin_assignor(assigned.assignor, share)
         await ownership.hold(wanted)
         membership.report(self._by_id(wanted))

@@ -72,6 +72,8 @@ async def lead(
             member_id=member.member_id,
             instance_id=member.group_instance_id,
             subscription=decode_subscription(member.metadata),
+            version=member.metadata_version,
+            reason=member.metadata_reason,
         )
         for member in members
     ]
@@ -93,7 +95,7 @@ async def lead(
         result = as_it_is(group)
     shares = await off_loop("assignment", assignments_to_send, group, result)
     return Led(
-        shares=tuple(MemberShare(member_id=member_id, assignment=data) for member_id, data in sorted(shares.items())),
+        shares=shares,
         names=names,
         topics=topics.there,
         failure=failure,
@@ -111,7 +113,7 @@ def as_it_is(group: PartitionGroup) -> PartitionAssignment:
             kept[member_id].add(partition)
     return PartitionAssignment(
         members=[
-            PartitionMemberAssignment(member_id=member_id, partitions=frozenset(partitions))
+            PartitionMemberAssignment(member_id=member_id, partitions=frozenset(partitions), version=-1)  # no user data
             for member_id, partitions in kept.items()
         ]
     )

@@ -87,6 +87,7 @@ class Ownership:
             partitions=partitions,
             group_id=membership.settings.group,
             epoch=self.applied,
+            error=error,
             instance_id=membership.settings.instance,
         )
 

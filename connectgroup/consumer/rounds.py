@@ -24,8 +24,9 @@ from dataclasses import dataclass
 
 from ..assign.api import PartitionAssignment, PartitionAssignor, PartitionGroup, RebalanceProtocol
 from ..assign.cooperative import assigned_too_early, withhold
-from ..assign.members import PartitionMember, TopicSpec
+from ..assign.members import PartitionMember, PartitionMemberAssignment, TopicSpec
 from ..errors import PluginError
+from ..protocol.messages.classic import MemberShare
 from ..protocol.messages.embedded import Assignment, Subscription
 from ..protocol.units import Partitions, printable
 from ..wire.embedded import encode_assignment
@@ -117,11 +118,15 @@ class Joined:
 
     Attributes:
         subscription: the member's subscription for the chosen assignor.
+        version: the version of its user data, -1 if unknown.
+        reason: the reason that goes with it, 0 if there is none.
     """
 
     member_id: str
     instance_id: str | None = None
     subscription: Subscription
+    version: int = -1
+    reason: int = 0
 
 
 def group_input(joined: Iterable[Joined], topics: Iterable[TopicSpec], assignor: PartitionAssignor) -> PartitionGroup:
@@ -129,14 +134,15 @@ def group_input(joined: Iterable[Joined], topics: Iterable[TopicSpec], assignor:
 
     Args:
         topics: topics that exist; topics without a subscriber are allowed.
-        assignor: the assignor that the coordinator chose. User data has no version in this protocol; it is assumed to
-            have the assignor's own.
+        assignor: the assignor that the coordinator chose. User data without a version is assumed to have the highest
+            one that it reads: other clients send none, and Kafka's broker does not pass it on.
     """
     members = [
         PartitionMember(
             member_id=member.member_id,
             instance_id=member.instance_id,
-            version=assignor.maximum_version,
+            version=member.version if member.version >= 0 else assignor.maximum_version,
+            reason=member.reason,
             metadata=member.subscription.user_data or b"",
             subscribed=member.subscription.topics,
             owned=member.subscription.owned,
@@ -179,18 +185,23 @@ def validate_result(
     return result
 
 
-def assignments_to_send(group: PartitionGroup, result: PartitionAssignment) -> dict[str, bytes]:
+def assignments_to_send(group: PartitionGroup, result: PartitionAssignment) -> tuple[MemberShare, ...]:
     """Return the assignments of SyncGroup: one per member, empty for a member that the result does not name.
 
     Raises:
         WireError: an assignment that cannot be sent.
     """
-    shares = {share.member_id: share for share in result.members}
-    sent = {}
-    for member in group.members:
-        share = shares.get(member.member_id)
-        given = (
-            Assignment() if share is None else Assignment(partitions=share.partitions, user_data=share.metadata or None)
+    given = {share.member_id: share for share in result.members}
+    sent = []
+    for member_id in sorted(member.member_id for member in group.members):
+        share = given.get(member_id, PartitionMemberAssignment(member_id=member_id))
+        assignment = Assignment(partitions=share.partitions, user_data=share.metadata or None)
+        sent.append(
+            MemberShare(
+                member_id=member_id,
+                assignment=encode_assignment(assignment),
+                assignment_version=share.version if member_id in given else -1,
+                assignment_error=share.error,
+            )
         )
-        sent[member.member_id] = encode_assignment(given)
-    return sent
+    return tuple(sent)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from ..assign.api import PartitionAssignor
 from ..errors import TransportError
+from ..protocol.messages.classic import OfferedProtocol
 from .callbacks import notify_plugin_assignor
 from .choice import choose_protocol, join_offers
 from .classic import ClassicMembership, Round
@@ -121,7 +122,7 @@ class ClassicWork(GroupWork):
         membership.begin_round(self._offers)
         return True
 
-    def _offers(self) -> tuple[tuple[str, bytes], ...]:
+    def _offers(self) -> tuple[OfferedProtocol, ...]:
         return join_offers(
             self._assignors,
             subscribed=self._membership.subscribed,
@@ -148,10 +149,13 @@ class ClassicWork(GroupWork):
             await ownership.revoke(step.revoked)
         if not membership.in_group:
             return
-        version, metadata = ended.assignor.maximum_version, ended.share.user_data or b""
-        await notify_plugin_assignor(
-            ended.assignor, ownership.share(version=version, metadata=metadata, partitions=step.holds)
+        share = ownership.share(
+            version=ended.version if ended.version >= 0 else ended.assignor.maximum_version,
+            metadata=ended.share.user_data or b"",
+            partitions=step.holds,
+            error=ended.error,
         )
+        await notify_plugin_assignor(ended.assignor, share)
         await ownership.hold(step.holds)
         if step.rejoin:
             membership.request_rejoin("revoked partitions that other members need")

@@ -12,7 +12,7 @@ response, change its topics, or return late.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import count
 from random import Random
@@ -33,6 +33,7 @@ from connectgroup.consumer.rounds import (
     group_input,
     validate_result,
 )
+from connectgroup.protocol.messages.classic import OfferedProtocol
 from connectgroup.protocol.units import Partitions
 from connectgroup.wire.embedded import HIGHEST_VERSION, decode_assignment, decode_subscription, encode_subscription
 
@@ -45,7 +46,7 @@ ASSIGNORS: dict[str, Callable[[], PartitionAssignor]] = {
     "cooperative-sticky": CooperativeStickyAssignor,
     "reversed": Reversed,
 }
-Offers = tuple[tuple[str, bytes], ...]
+Offers = tuple[OfferedProtocol, ...]
 
 
 class UnknownMember(Exception):
@@ -99,7 +100,7 @@ class Coordinator:
         if member_id is not None and member_id not in self.members:
             raise UnknownMember
         others = [member.offers for other, member in self.members.items() if other != member_id]
-        if others and not _common(others) & {name for name, _ in offers}:
+        if others and not _common(others) & {each.name for each in offers}:
             raise Inconsistent
         if member_id is None:
             member_id = f"member-{next(self._ids)}"
@@ -131,8 +132,15 @@ class Coordinator:
     def joined_members(self) -> list[Joined]:
         """The members, as listed in the leader's JoinGroup response."""
         return [
-            Joined(member_id=member_id, subscription=decode_subscription(dict(member.offers)[self.assignor]))
+            Joined(
+                member_id=member_id,
+                subscription=decode_subscription(offer.metadata),
+                version=offer.metadata_version,
+                reason=offer.metadata_reason,
+            )
             for member_id, member in self.members.items()
+            for offer in member.offers
+            if offer.name == self.assignor
         ]
 
     def sync(self, member_id: str, generation: int, assignments: dict[str, bytes] | None = None) -> bytes | None:
@@ -160,12 +168,12 @@ class Coordinator:
 
 
 def _common(offers: Iterable[Offers]) -> set[str]:
-    return set.intersection(*({name for name, _ in each} for each in offers))
+    return set.intersection(*({offer.name for offer in each} for each in offers))
 
 
 def _chosen(offers: Sequence[Offers]) -> str:
     common = _common(offers)
-    votes = [next(name for name, _ in each if name in common) for each in offers]
+    votes = [next(offer.name for offer in each if offer.name in common) for each in offers]
     return max(sorted(common), key=votes.count)
 
 
@@ -327,7 +335,8 @@ class ClassicGroup:
                     generation=process.generation,
                 )
                 offers = tuple(
-                    (name, encode_subscription(decode_subscription(data), process.version)) for name, data in offers
+                    replace(each, metadata=encode_subscription(decode_subscription(each.metadata), process.version))
+                    for each in offers
                 )
                 process.joined_for = process.subscribed
                 version = max(assignor.maximum_version for assignor in process.assignors)
@@ -375,7 +384,8 @@ class ClassicGroup:
         process.saw = dict(self.topics)
         topics = [TopicSpec(name=name, num_partitions=count) for name, count in self.topics.items()]
         group = group_input(self.coordinator.joined_members(), topics, assignor)
-        return assignments_to_send(group, validate_result(assignor, group, run_assignor(assignor, group)))
+        shares = assignments_to_send(group, validate_result(assignor, group, run_assignor(assignor, group)))
+        return {share.member_id: share.assignment for share in shares}
 
     def _revoke(self, process: Process, partitions: Partitions) -> None:
         if partitions:

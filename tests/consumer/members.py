@@ -280,7 +280,9 @@ class BrokerGroup:
 
     def write(self, count: int) -> None:
         """Write records, to all partitions in turn."""
-        producer = Producer({"bootstrap.servers": self.broker.bootstrap, "linger.ms": 1})
+        producer = Producer(
+            {"bootstrap.servers": self.broker.bootstrap, "linger.ms": 1, "queue.buffering.max.messages": 0}  # no limit
+        )
         for number in range(self.written, self.written + count):
             producer.produce(self.name, str(number).encode(), partition=number % self.partitions)
         assert producer.flush(PATIENCE_S) == 0

@@ -95,8 +95,8 @@ def test_all_assignors_of_a_member_get_the_same_subscription() -> None:
     offers = join_offers(
         [Planned(), RangeAssignor()], subscribed=frozenset({"t", "u"}), owned=owned, generation=4, rack="r"
     )
-    assert [name for name, _ in offers] == ["planned", "range"]
-    planned, ranged = (decode_subscription(data) for _, data in offers)
+    assert [each.name for each in offers] == ["planned", "range"]
+    planned, ranged = (decode_subscription(each.metadata) for each in offers)
     common = {"topics": frozenset({"t", "u"}), "owned": owned, "generation": 4, "rack": "r"}
     assert planned == Subscription(user_data=b"plan", **common)  # type: ignore[arg-type]
     assert ranged == Subscription(user_data=None, **common)  # type: ignore[arg-type]
@@ -110,8 +110,20 @@ def test_metadata_gets_the_subscribed_topics() -> None:
             return Metadata(metadata=",".join(sorted(subscribed)).encode())
 
     for subscribed in ({"t", "u"}, {"v"}):
-        [(_, data)] = join_offers([Repeats()], subscribed=frozenset(subscribed), owned=frozenset(), generation=-1)
-        assert decode_subscription(data).user_data == ",".join(sorted(subscribed)).encode()
+        [offer] = join_offers([Repeats()], subscribed=frozenset(subscribed), owned=frozenset(), generation=-1)
+        assert decode_subscription(offer.metadata).user_data == ",".join(sorted(subscribed)).encode()
+
+
+def test_metadata_is_offered_with_its_version_and_reason() -> None:
+    class Drains(RangeAssignor):
+        maximum_version = 3
+
+        def metadata(self, subscribed: frozenset[str]) -> Metadata:
+            return Metadata(version=2, reason=7, metadata=b"drains")
+
+    offers = join_offers([Drains(), RangeAssignor()], subscribed=frozenset("t"), owned=frozenset(), generation=-1)
+    versions = [(each.assignor_version, each.metadata_version, each.metadata_reason) for each in offers]
+    assert versions == [(3, 2, 7), (0, 0, 0)]
 
 
 def test_assignor_whose_metadata_fails_is_named() -> None:

@@ -25,6 +25,7 @@ from connectgroup.protocol.messages.classic import (
     GroupHeartbeatResponse,
     JoinGroupRequest,
     JoinGroupResponse,
+    OfferedProtocol,
     SyncGroupResponse,
 )
 from connectgroup.protocol.messages.embedded import Assignment
@@ -127,7 +128,7 @@ async def test_heartbeat_of_the_former_generation_does_not_end_a_membership_that
     beating = asyncio.create_task(membership.beat())
     async with asyncio.timeout(10):
         await coordinator.beats.wait()
-        membership.begin_round(lambda: (("cooperative-sticky", b""),))
+        membership.begin_round(lambda: (OfferedProtocol(name="cooperative-sticky", metadata=b""),))
         assert membership.round is not None
         await asyncio.wait({membership.round})
     joined = membership.take_round()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from connectgroup.assign.api import PartitionAssignment, PartitionGroup, RebalanceProtocol
-from connectgroup.assign.members import TopicSpec
+from connectgroup.assign.members import PartitionMemberAssignment, TopicSpec
 from connectgroup.assign.ownership import claimants
 from connectgroup.assign.sandbox import run_assignor
 from connectgroup.assignors.cooperative_sticky import CooperativeStickyAssignor
@@ -110,13 +110,27 @@ def test_assignor_input_holds_every_subscription() -> None:
     assert group.topics == (TopicSpec(name="t", num_partitions=2),)
 
 
-def test_assignor_input_has_a_version_that_the_assignor_reads() -> None:
+def test_assignor_input_has_the_version_and_the_reason_of_each_members_metadata() -> None:
+    """A client that sends no version is assumed to have the highest one that the assignor reads."""
+
     class Newer(Planned):
         minimum_version, maximum_version = 3, 5
 
-    group = group_input([Joined(member_id="m", subscription=Subscription(topics=T))], [], Newer())
+    subscription = Subscription(topics=T)
+    joined = [
+        Joined(member_id="m1", subscription=subscription, version=4, reason=9),
+        Joined(member_id="m2", subscription=subscription),
+    ]
+    group = group_input(joined, [], Newer())
     assert run_assignor(Newer(), group).members[0].partitions == frozenset()
-    assert group.members[0].version == 5
+    assert [(member.version, member.reason) for member in group.members] == [(4, 9), (5, 0)]
+
+
+def test_assignment_is_sent_with_the_version_and_the_error_of_the_result() -> None:
+    result = PartitionAssignment(members=[PartitionMemberAssignment(member_id="m1", version=2, error=3)])
+    sent = {share.member_id: share for share in assignments_to_send(OWNED, result)}
+    assert (sent["m1"].assignment_version, sent["m1"].assignment_error) == (2, 3)
+    assert (sent["m2"].assignment_version, sent["m2"].assignment_error) == (-1, 0)
 
 
 OWNED = tables.input_group({"t": 3}, {"m1": "*", "m2": "*"}, owned={"m1": "t{0,1}", "m2": "t{2}"})
@@ -171,13 +185,13 @@ def test_error_of_an_assignor_is_an_assignor_error() -> None:
 def test_every_member_gets_an_assignment_even_an_empty_one() -> None:
     result = Planned(m1=partitions("t{0,1,2}")).assign(OWNED)
     sent = assignments_to_send(OWNED, replace(result, members=result.members[:1]))
-    assert {member_id: decode_assignment(data).partitions for member_id, data in sent.items()} == table(
+    assert {share.member_id: decode_assignment(share.assignment).partitions for share in sent} == table(
         m1="t{0,1,2}", m2=""
     )
     with_data = [replace(share, metadata=b"word") for share in result.members]
     sent = assignments_to_send(OWNED, replace(result, members=with_data))
-    assert [decode_assignment(data).user_data for data in sent.values()] == [b"word", b"word"]
-    assert decode_assignment(assignments_to_send(OWNED, result)["m2"]).user_data is None
+    assert [decode_assignment(share.assignment).user_data for share in sent] == [b"word", b"word"]
+    assert decode_assignment(assignments_to_send(OWNED, result)[1].assignment).user_data is None
 
 
 def test_assignment_that_cannot_be_encoded_is_named() -> None:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,6 +85,29 @@ class Reports(FirstTakesAll):
         return super().assign(group)
 
 
+class Writes(FirstTakesAll):
+    """Writes metadata of a version; keeps the versions and reasons that ``assign`` and ``on_assignment`` see."""
+
+    maximum_version = 3
+
+    def __init__(self, version: int, seen: list[set[tuple[int, int]]]) -> None:
+        super().__init__()
+        self.version, self.seen = version, seen
+        self.results: list[tuple[int, int]] = []
+
+    def metadata(self, subscribed: frozenset[str]) -> Metadata:
+        return Metadata(version=self.version, reason=self.version * 10, metadata=b"x")
+
+    def assign(self, group: PartitionGroup) -> PartitionAssignment:
+        self.seen.append({(each.version, each.reason) for each in group.members})
+        oldest = min(each.version for each in group.members)
+        result = super().assign(group)
+        return replace(result, members=[replace(each, version=oldest, error=7) for each in result.members])
+
+    def on_assignment(self, share: PartitionMemberAssignment) -> None:
+        self.results.append((share.version, share.error))
+
+
 def new_member(group: Any, **settings: Any) -> GroupConsumer:
     return member(group, **{"group_protocol": "consumer", "assignors": [FirstTakesAll()], **settings})
 
@@ -136,6 +160,20 @@ async def test_changed_metadata_and_enforce_rebalance_have_the_assignment_comput
             await poll_until(lambda: len(assignor.seen) == computed + 2, consumer)
             await consumer.poll(1.0)
             assert len(assignor.seen) == computed + 2, "once for each request"
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+async def test_assignor_sees_the_version_and_the_reason_of_each_members_metadata(
+    new_group: NewGroup, protocol: str
+) -> None:
+    """KIP-429, "Assignor Version"; KIP-848, "Client Side Assignor". The result has a version and an error as well."""
+    seen: list[set[tuple[int, int]]] = []
+    with new_group(f"versions {protocol}", partitions=2) as group:
+        older, newer = Writes(1, seen), Writes(2, seen)
+        one, two = (new_member(group, assignors=[each], group_protocol=protocol) for each in (older, newer))
+        async with running(one), running(two):
+            await eventually(lambda: seen and seen[-1] == {(1, 10), (2, 20)})
+            await eventually(lambda: all(each.results and each.results[-1] == (1, 7) for each in (older, newer)))
 
 
 async def test_another_assignor_than_ours_is_logged_with_the_reason(

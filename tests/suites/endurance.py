@@ -21,7 +21,14 @@ from pathlib import Path
 
 from connectgroup.log.registry import sqlite_url
 from tests.consumer.broker import Broker, free_ports, running_broker
-from tests.consumer.members import BrokerGroup, BrokerMember, Cluster, group_on
+from tests.consumer.members import SESSION_MS, BrokerGroup, BrokerMember, Cluster, group_on
+
+SETTINGS = f"""
+group.consumer.min.session.timeout.ms=1000
+group.consumer.session.timeout.ms={SESSION_MS}
+group.consumer.heartbeat.interval.ms=500
+"""
+"""The broker's, which the proxy has as well: a member that is killed is removed as soon on both."""
 
 
 class KilledProxy:
@@ -42,6 +49,7 @@ class KilledProxy:
         """Start the proxy, and wait until it serves."""
         command = [sys.executable, "-m", "connectgroup", "proxy", "--broker", self._broker.bootstrap]
         command += ["--port", str(self._port), "--log", sqlite_url(self._log), "--min-session-timeout-ms", "1000"]
+        command += ["--consumer-session-timeout-ms", str(SESSION_MS), "--consumer-heartbeat-interval-ms", "500"]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         assert self._process.stdout is not None
         assert self._process.stdout.readline().startswith("proxy at ")
@@ -56,7 +64,7 @@ class KilledProxy:
 @contextlib.contextmanager
 def places(which: list[str]) -> Iterator[dict[str, tuple[Cluster, Callable[[], None]]]]:
     """The places by name; with each, what kills its coordinator and starts it again (nothing on the broker)."""
-    with running_broker() as broker, tempfile.TemporaryDirectory(prefix="connectgroup-endurance-") as scratch:
+    with running_broker(SETTINGS) as broker, tempfile.TemporaryDirectory(prefix="connectgroup-endurance-") as scratch:
         found: dict[str, tuple[Cluster, Callable[[], None]]] = {}
         if "broker" in which:
             found["broker"] = (broker, lambda: None)
@@ -84,6 +92,7 @@ def run_round(group: BrokerGroup, again: Callable[[], None], members: int, recor
     alive = [start("mass") for _ in range(members)]
     steps = len(alive) + 2
     for number in range(steps):
+        group.wait_until(lambda: all(member.owned for member in alive), "all members to own partitions")
         group.write(records // steps + (records % steps if number == 0 else 0))
         if number < len(alive):
             alive[number].stop()
@@ -101,6 +110,22 @@ def run_round(group: BrokerGroup, again: Callable[[], None], members: int, recor
         member.stop()
 
 
+def counted(group: BrokerGroup) -> Counter[str]:
+    """The records of a round: written, missing, and read twice, with and without the kill of the first reader."""
+    killed = {member.name for member in group.members if member.killed_ns is not None}
+    twice = [readers[0] in killed for _, _, readers in group.read_more_than_once()]
+    missing = group.everything() - {record for member in group.members for record in member.read}
+    return Counter(written=group.written, missing=len(missing), killed=sum(twice), alive=len(twice) - sum(twice))
+
+
+def described(records: Counter[str]) -> str:
+    """One line on a round, or on all of them."""
+    return (
+        f"{records['written']} records, {records['missing']} missing, "
+        f"{records['killed']} read twice after the kill of their reader, {records['alive']} read twice besides"
+    )
+
+
 def main() -> int:
     """Run rounds, and print what they lost."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -114,21 +139,23 @@ def main() -> int:
     failed = False
     with places([options.only] if options.only else ["broker", "proxy"]) as found:
         for place, (cluster, again) in found.items():
-            began_s, written, missing, doubled = time.monotonic(), 0, 0, 0
+            began_s, total = time.monotonic(), Counter[str]()
             for number in range(options.rounds):
                 with group_on(cluster, f"endurance {number}", partitions=options.partitions) as group:
+                    round_began_s = time.monotonic()
                     try:
                         run_round(group, again, options.members, options.records // options.rounds, options.assignor)
                     except AssertionError as error:
                         failed = True
                         print(f"{place}, round {number}: {str(error).splitlines()[0]}", flush=True)
-                    written += group.written
-                    reads = Counter(record for member in group.members for record in member.read)
-                    missing += group.written - len(reads)
-                    doubled += sum(times > 1 for times in reads.values())
-            took_s = time.monotonic() - began_s
-            failed |= bool(missing)
-            print(f"{place}: {written} records, {missing} missing, {doubled} read twice, {took_s:.0f} s", flush=True)
+                    of_round = counted(group)
+                    total += of_round
+                    print(
+                        f"{place}, round {number}: {described(of_round)}, {time.monotonic() - round_began_s:.0f} s",
+                        flush=True,
+                    )
+            failed |= bool(total["missing"])
+            print(f"{place}: {described(total)}, {time.monotonic() - began_s:.0f} s", flush=True)
     return int(failed)
 
 

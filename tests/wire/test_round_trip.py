@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from connectgroup import wire
 from connectgroup.errors import WireError
+from connectgroup.protocol.messages.classic import OfferedProtocol
 from connectgroup.protocol.messages.cluster import (
     ApiVersionsRequest,
     FindCoordinatorRequest,
@@ -20,6 +21,8 @@ from connectgroup.protocol.messages.common import AssignorInfo, ConnectorTasks
 from connectgroup.protocol.messages.describe import DescribeRequest
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse, MemberAssignment, TaskStatus
 from connectgroup.protocol.records.base import Kind, Tombstone
+from connectgroup.protocol.records.classic import ClassicMemberRecord
+from connectgroup.protocol.records.consumer import ConsumerMemberRecord
 from connectgroup.wire import record_codec
 from connectgroup.wire.definition import load
 from tests.volume import volume
@@ -96,6 +99,30 @@ def test_records_round_trip_under_their_own_key(kind: Kind, cls: type[Any], data
     assert wire.decode_record(record.key, stored) == record
     assert wire.encode_record(Tombstone(record.key)) is None
     assert wire.decode_record(record.key, None) == Tombstone(record.key)
+
+
+def test_records_of_classic_members_without_versions_of_their_metadata_are_loaded() -> None:
+    """The log of an earlier program: it has none of the tagged fields."""
+    offered = (OfferedProtocol(name="range", metadata=b"m", assignor_version=2),)
+    classic = ClassicMemberRecord(
+        group_id="g",
+        member_id="m",
+        number=3,
+        client_id="c",
+        client_host="h",
+        session_timeout_ms=6_000,
+        rebalance_timeout_ms=9_000,
+        protocols=offered,
+        assignment=b"a",
+        former_epoch=4,
+    )
+    stored = "0000 0267 026d 00000003 00 0263 0268 00001770 00002328 02 0672616e6765 026d 01 00 04 00000002 0261"
+    assert wire.decode_record(classic.key, bytes.fromhex(stored + "01 00 04 00000004")) == classic
+    consumer = ConsumerMemberRecord(
+        group_id="g", member_id="m", classic_protocols=offered, classic_session_timeout_ms=6_000
+    )
+    stored = "0000 0267 026d 00000000 00 00 01 01 00000000 01 01 00 01 02 00 0e 02 0672616e6765 026d 00000002 00"
+    assert wire.decode_record(consumer.key, bytes.fromhex(stored + "01 04 00001770")) == consumer
 
 
 def test_null_and_empty_are_different_bytes() -> None:

@@ -155,7 +155,11 @@ class ClassicGroup:
             votes[vote] = votes.get(vote, 0) + 1
         return max(votes, key=lambda name: votes[name])
 
-    def metadata(self, member: ClassicMemberRecord) -> bytes:
+    def offer(self, member: ClassicMemberRecord) -> OfferedProtocol:
         """A member's metadata for the group's assignor."""
-        chosen = (each.metadata for each in member.protocols if each.name == self.record.protocol_name)
-        return next(chosen, b"")
+        name = self.record.protocol_name
+        return next((each for each in member.protocols if each.name == name), OfferedProtocol(name=name, metadata=b""))
+
+    def metadata(self, member: ClassicMemberRecord) -> bytes:
+        """The bytes of ``offer``."""
+        return self.offer(member).metadata

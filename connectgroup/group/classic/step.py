@@ -145,8 +145,15 @@ def rebalance_key(group: ClassicGroup) -> TimerKey:
 def join_response(group: ClassicGroup, member_id: str, *, lists_members: bool) -> JoinGroupResponse:
     """The current generation, as sent to one member; the leader also receives the list of all members."""
     members = tuple(
-        JoinedMember(member_id=member.member_id, group_instance_id=member.instance_id, metadata=group.metadata(member))
+        JoinedMember(
+            member_id=member.member_id,
+            group_instance_id=member.instance_id,
+            metadata=offer.metadata,
+            metadata_version=offer.metadata_version,
+            metadata_reason=offer.metadata_reason,
+        )
         for member in (group.members.values() if lists_members else ())
+        for offer in (group.offer(member),)
     )
     return JoinGroupResponse(
         error_code=0,
@@ -165,5 +172,7 @@ def sync_response(group: ClassicGroup, member_id: str) -> SyncGroupResponse:
         error_code=0,
         protocol_type=group.record.protocol_type,
         protocol_name=group.record.protocol_name,
-        assignment=group.members[member_id].assignment,
+        assignment=(member := group.members[member_id]).assignment,
+        assignment_version=member.assignment_version,
+        assignment_error=member.assignment_error,
     )

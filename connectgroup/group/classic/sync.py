@@ -23,6 +23,7 @@ from ...protocol.messages.classic import (
     LeaveGroupResponse,
     LeavingMember,
     LeftMember,
+    MemberShare,
     SyncGroupRequest,
     SyncGroupResponse,
 )
@@ -50,18 +51,26 @@ def sync(step: Step, request: SyncGroupRequest) -> Decided:
             group.syncing.add(member_id)
             step.arm_session(member_id)
             return step.parked(member_id)
-        _install(step, {each.member_id: each.assignment for each in request.assignments})
+        _install(step, {each.member_id: each for each in request.assignments})
     if len(group.synced) == len(group.members):
         step.cancel_rebalance()
     step.arm_session(member_id)
     return step.outcome(sync_response(group, member_id))
 
 
-def _install(step: Step, assignments: dict[str, bytes]) -> None:
+def _install(step: Step, shares: dict[str, MemberShare]) -> None:
     """Store the leader's assignment, and respond to the members that wait for it."""
     group = step.group
     for member_id, member in list(group.members.items()):
-        step.write_member(replace(member, assignment=assignments.get(member_id, b"")))
+        share = shares.get(member_id, MemberShare(member_id=member_id, assignment=b""))
+        step.write_member(
+            replace(
+                member,
+                assignment=share.assignment,
+                assignment_version=share.assignment_version,
+                assignment_error=share.assignment_error,
+            )
+        )
     step.write_group(state=ClassicState.STABLE)
     for member_id in sorted(group.syncing):
         step.replies[member_id] = sync_response(group, member_id)

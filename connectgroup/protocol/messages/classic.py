@@ -30,11 +30,16 @@ class OfferedProtocol:
         metadata: the member's metadata for this assignor, opaque to the coordinator.
         assignor_version: *(tagged)* the highest version of the assignor that the member supports, -1 if unknown. Of the
             members with the highest version, the first one leads (KIP-429). A field of ours; from version 6 on.
+        metadata_version: *(tagged)* the version of the user data in ``metadata``, -1 if unknown: for the leader's
+            assignor (``JoinedMember``). A field of ours; from version 6 on.
+        metadata_reason: *(tagged)* the reason that goes with the metadata, 0 if there is none. As ``metadata_version``.
     """
 
     name: str
     metadata: bytes
     assignor_version: int = -1
+    metadata_version: int = -1
+    metadata_reason: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,11 +70,18 @@ class JoinGroupRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedMember:
-    """A member, as sent to the leader."""
+    """A member, as sent to the leader.
+
+    Attributes:
+        metadata_version: *(tagged)* as in its ``OfferedProtocol``. A field of ours; from version 6 on.
+        metadata_reason: *(tagged)* the same.
+    """
 
     member_id: str
     group_instance_id: str | None = None
     metadata: bytes
+    metadata_version: int = -1
+    metadata_reason: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,10 +113,19 @@ class JoinGroupResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberShare:
-    """The assignment of one member."""
+    """The assignment of one member.
+
+    Attributes:
+        assignment_version: *(tagged)* the version of the user data in ``assignment``, -1 if unknown. A field of ours;
+            from version 4 on.
+        assignment_error: *(tagged)* the assignor's own error number for this member, 0 if there is none. As
+            ``assignment_version``.
+    """
 
     member_id: str
     assignment: bytes
+    assignment_version: int = -1
+    assignment_error: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +148,8 @@ class SyncGroupResponse:
     Attributes:
         coordinator_epoch: *(tagged)* as in ``HeartbeatResponse``, to workers; -1 for others. A field of ours; from
             version 4 on.
+        assignment_version: *(tagged)* as in the leader's ``MemberShare``. A field of ours; from version 4 on.
+        assignment_error: *(tagged)* the same.
     """
 
     throttle_time_ms: int = 0
@@ -135,6 +158,8 @@ class SyncGroupResponse:
     protocol_name: str | None = None
     assignment: bytes = b""
     coordinator_epoch: int = -1
+    assignment_version: int = -1
+    assignment_error: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

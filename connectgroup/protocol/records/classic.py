@@ -60,6 +60,8 @@ class ClassicMemberRecord:
         former_epoch: *(tagged)* the member's epoch when a consumer group became this group, if that is not the
             generation: the member sends it until it joins again, or until a generation begins without it. -1: the
             member has no other epoch than the generation.
+        assignment_version: *(tagged)* the version of the assignor user data in ``assignment``, -1 if unknown.
+        assignment_error: *(tagged)* the assignor's own error number for the member, 0 if there is none.
     """
 
     group_id: str
@@ -73,6 +75,8 @@ class ClassicMemberRecord:
     protocols: tuple[OfferedProtocol, ...] = ()
     assignment: bytes = b""
     former_epoch: int = -1
+    assignment_version: int = -1
+    assignment_error: int = 0
 
     @property
     def key(self) -> Key:

@@ -123,7 +123,13 @@ class ClassicDriver(MixedDriver):
             group_instance_id=instance,
             protocol_type="consumer" if what % 32 != 31 else "connect",
             protocols=tuple(
-                OfferedProtocol(name=name, metadata=f"{name}{what % 3}".encode(), assignor_version=version)
+                OfferedProtocol(
+                    name=name,
+                    metadata=f"{name}{what % 3}".encode(),
+                    assignor_version=version,
+                    metadata_version=version - how % 2,
+                    metadata_reason=what % 2,
+                )
                 for name in names
             ),
             requires_member_id=what % 4 < 2,
@@ -149,7 +155,15 @@ class ClassicDriver(MixedDriver):
     def _sync(self, who: str, what: int) -> None:
         ids, leads = list(self._members()), who == self._group.record.leader
         member = self._members().get(who)
-        shares = [MemberShare(member_id=each, assignment=f"{each}{what}".encode()) for each in ids[what % 5 == 4 :]]
+        shares = [
+            MemberShare(
+                member_id=each,
+                assignment=f"{each}{what}".encode(),
+                assignment_version=what % 3 - 1,
+                assignment_error=what % 2,
+            )
+            for each in ids[what % 5 == 4 :]
+        ]
         more = [MemberShare(member_id="unheard of", assignment=b"x")] if what % 7 == 6 else []
         names = {"protocol_type": "consumer", "protocol_name": self._group.record.protocol_name} if what % 2 else {}
         self.send(

@@ -36,7 +36,7 @@ from connectgroup.protocol.messages.classic import (
 from connectgroup.protocol.messages.offsets import OffsetCommitRequest
 
 from ..words import NotAllowed
-from .state import COMPLETING, EMPTY, PREPARING, REBALANCE, STABLE, ClassicMember, ClassicState, timeout_ms
+from .state import COMPLETING, EMPTY, NO_SHARE, PREPARING, REBALANCE, STABLE, ClassicMember, ClassicState, timeout_ms
 
 
 class ClassicModel(ClassicState):
@@ -221,10 +221,10 @@ class ClassicModel(ClassicState):
             member.syncs = True
             if who != self.leader:
                 return None
-            shares = {each.member_id: each.assignment for each in request.assignments}
+            shares = {each.member_id: replace(each, member_id="") for each in request.assignments}
             self.phase = STABLE
             for each, known in self.members.items():
-                known.assignment = shares.get(each, b"")
+                known.share = shares.get(each, NO_SHARE)
                 if known.syncs:
                     self.sent[each] = self.share_of(known)
                     self.arm(("session", each), known.session_ms)

@@ -21,6 +21,7 @@ from connectgroup.protocol.messages.classic import (
     JoinGroupRequest,
     JoinGroupResponse,
     LeaveGroupRequest,
+    MemberShare,
     SyncGroupRequest,
 )
 from connectgroup.protocol.messages.describe import DeleteRequest, DeleteResponse
@@ -187,7 +188,12 @@ def model_of(group: ClassicGroup, settings: ClassicSettings) -> ClassicModel:
                 session_ms=member.session_timeout_ms,
                 timeout_ms=member.rebalance_timeout_ms,
                 offers=member.protocols,
-                assignment=member.assignment,
+                share=MemberShare(
+                    member_id="",
+                    assignment=member.assignment,
+                    assignment_version=member.assignment_version,
+                    assignment_error=member.assignment_error,
+                ),
                 former=member.former_epoch,
                 joins=who in group.joining,
                 syncs=who in group.syncing,

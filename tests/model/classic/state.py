@@ -12,6 +12,7 @@ from connectgroup.protocol.messages.classic import (
     JoinedMember,
     JoinGroupRequest,
     JoinGroupResponse,
+    MemberShare,
     OfferedProtocol,
     SyncGroupRequest,
     SyncGroupResponse,
@@ -22,6 +23,7 @@ from ..words import NotAllowed, Timer
 
 EMPTY, PREPARING, COMPLETING, STABLE = "Empty", "PreparingRebalance", "CompletingRebalance", "Stable"
 REBALANCE: Timer = ("rebalance", "")
+NO_SHARE = MemberShare(member_id="", assignment=b"")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +42,7 @@ class ClassicMember:
     """A member.
 
     Attributes:
+        share: what the leader has assigned, without the member id.
         former: the epoch that it may send until the next generation begins, if a consumer group became this group;
             -1: none.
         joins, syncs: its JoinGroup or SyncGroup is parked.
@@ -51,7 +54,7 @@ class ClassicMember:
     session_ms: int
     timeout_ms: int
     offers: tuple[OfferedProtocol, ...]
-    assignment: bytes = b""
+    share: MemberShare = NO_SHARE
     former: int = -1
     joins: bool = False
     syncs: bool = False
@@ -111,9 +114,10 @@ class ClassicState:
         """The rebalance timeout of the group."""
         return max((member.timeout_ms for member in self.members.values()), default=0)
 
-    def metadata(self, member: ClassicMember) -> bytes:
+    def offer(self, member: ClassicMember) -> OfferedProtocol:
         """What a member has sent for the group's assignor."""
-        return next((each.metadata for each in member.offers if each.name == self.protocol), b"")
+        none = OfferedProtocol(name=self.protocol, metadata=b"")
+        return next((each for each in member.offers if each.name == self.protocol), none)
 
     def preferred(self) -> set[str]:
         """The assignors with the most votes; each member votes for the first of its own that all members offer."""
@@ -144,7 +148,13 @@ class ClassicState:
     def generation_for(self, who: str) -> JoinGroupResponse:
         """The JoinGroup response of a member; the leader learns all members."""
         members = tuple(
-            JoinedMember(member_id=each, group_instance_id=member.instance, metadata=self.metadata(member))
+            JoinedMember(
+                member_id=each,
+                group_instance_id=member.instance,
+                metadata=(offer := self.offer(member)).metadata,
+                metadata_version=offer.metadata_version,
+                metadata_reason=offer.metadata_reason,
+            )
             for each, member in self.members.items()
         )
         return JoinGroupResponse(
@@ -163,7 +173,9 @@ class ClassicState:
             error_code=0,
             protocol_type=self.protocol_type,
             protocol_name=self.protocol,
-            assignment=member.assignment,
+            assignment=member.share.assignment,
+            assignment_version=member.share.assignment_version,
+            assignment_error=member.share.assignment_error,
         )
 
     def violations(self) -> Iterator[str]:
