@@ -63,10 +63,6 @@ def test_readme_has_its_sections(heading: str) -> None:
     assert f"\n## {heading}\n" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_readme_is_short() -> None:
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 130
-
-
 class StubSupervisor:
     """A supervisor whose workers join after this number of seconds; ``None``: a worker has ended."""
 

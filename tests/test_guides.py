@@ -1,4 +1,4 @@
-"""The guides in ``docs/`` and README: programs run, and what they name exists."""
+"""The guides in ``docs/``, README and ARCHITECTURE: programs run, and what they name exists."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ GUIDES = (
     "testing",
     "writing-connectors",
 )
-PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in GUIDES)]  # the other pages are generated
+ARCHITECTURE = ROOT / "connectgroup" / "ARCHITECTURE.md"
+# The other pages are generated.
+PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in GUIDES), ARCHITECTURE]
 LIMIT_S = 120
 
 
@@ -51,6 +53,23 @@ def test_every_guide_exists_and_readme_links_it() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_what_a_page_names_exists(page: Path) -> None:
     assert mistakes(page.read_text(encoding="utf-8"), page.parent) == []
+
+
+def test_files_that_the_architecture_names_exist() -> None:
+    """``group/NAME/`` and the like stand for a file to be made."""
+    spans = guides.code(guides.prose(ARCHITECTURE.read_text(encoding="utf-8")))
+    named = [span for span in spans if re.fullmatch(r"[\w./-]+(/|\.(py|json|md|txt|toml))", span)]
+    named = [span for span in named if not re.search("NAME|RESOURCE", span)]
+    files = {path.name for folder in ("connectgroup", "tests") for path in (ROOT / folder).rglob("*.*")}
+    places = (ARCHITECTURE.parent, ROOT)
+    missing = [span for span in named if span not in files and not any((place / span).exists() for place in places)]
+    assert missing == []
+    assert len(named) > 80
+
+
+@pytest.mark.parametrize(("page", "most"), [("README", 130), ("CHANGELOG", 40), ("connectgroup/ARCHITECTURE", 200)])
+def test_pages_that_are_read_as_a_whole_are_short(page: str, most: int) -> None:
+    assert len((ROOT / f"{page}.md").read_text(encoding="utf-8").splitlines()) <= most
 
 
 def run(folder: Path, *words: str) -> str:
