@@ -8,6 +8,7 @@ settings as a JSON object.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import faulthandler
 import json
 import logging
@@ -137,11 +138,13 @@ async def ours(topic: str, settings: dict[str, Any]) -> None:
 
 def librdkafka(topic: str, settings: dict[str, Any]) -> None:
     """confluent-kafka's consumer, subscribed."""
-    from confluent_kafka import Consumer, TopicPartition as Theirs
+    from confluent_kafka import Consumer, KafkaException, TopicPartition as Theirs
 
     stopping = threading.Event()
     threading.Thread(target=_at_end_of_input, args=(None, stopping), daemon=True).start()
-    consumer = Consumer(settings)
+    # An offset is stored once its record is reported. librdkafka would store it before it returns the record, and
+    # commit it in the background: a member that is killed meanwhile has committed a record that nobody has seen.
+    consumer = Consumer({"enable.auto.offset.store": False, **settings})
 
     def reporter(event: str) -> Any:
         def called(_: Consumer, partitions: list[Theirs]) -> None:
@@ -156,6 +159,8 @@ def librdkafka(topic: str, settings: dict[str, Any]) -> None:
         message = consumer.poll(0.2)
         if message is not None and message.error() is None:
             report("read", [(message.partition(), message.offset())])
+            with contextlib.suppress(KafkaException):  # the partition was lost meanwhile
+                consumer.store_offsets(message)
     consumer.close()
     report("ended")
 

@@ -118,6 +118,21 @@ def counted(group: BrokerGroup) -> Counter[str]:
     return Counter(written=group.written, missing=len(missing), killed=sum(twice), alive=len(twice) - sum(twice))
 
 
+def missing_records(group: BrokerGroup) -> list[str]:
+    """For each missing record, who has read the records around it."""
+    readers = {record: member for member in group.members for record in member.read}
+
+    def who(partition: int, offset: int) -> str:
+        reader = readers.get((partition, offset))
+        return "nobody" if reader is None else f"{reader.name}{', killed' if reader.killed_ns is not None else ''}"
+
+    return [
+        f"missing: partition {partition} at {offset}; the one before: {who(partition, offset - 1)}, "
+        f"the one after: {who(partition, offset + 1)}"
+        for partition, offset in sorted(group.everything() - readers.keys())
+    ]
+
+
 def described(records: Counter[str]) -> str:
     """One line on a round, or on all of them."""
     return (
@@ -149,6 +164,8 @@ def main() -> int:
                         failed = True
                         print(f"{place}, round {number}: {str(error).splitlines()[0]}", flush=True)
                     of_round = counted(group)
+                    for line in missing_records(group)[:5]:
+                        print(f"{place}, round {number}: {line}", flush=True)
                     total += of_round
                     print(
                         f"{place}, round {number}: {described(of_round)}, {time.monotonic() - round_began_s:.0f} s",
