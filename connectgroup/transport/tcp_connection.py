@@ -24,14 +24,13 @@ from ..protocol.units import printable
 from ..sasl.server import Authenticator
 from ..threads import NoThread, off_loop
 from ..wire.apis import (
-    API_VERSIONS,
-    APIS,
     DecodeFailure,
     RequestHeader,
     decode_request,
     encode_response,
     header_of,
     refusal,
+    response_to,
 )
 from ..wire.framing import DEFAULT_MAX_BYTES, FrameReader, frame
 from .access import name_in
@@ -267,10 +266,7 @@ class Connection(asyncio.Protocol):
         header = failure.header
         if header is None:
             self._refuse(str(failure))
-        elif header.api_key == API_VERSIONS or (
-            header.api_key in APIS and header.version in APIS[header.api_key].versions
-        ):
-            response = refusal(header.api_key, failure.code, str(failure))
+        elif (response := response_to(failure)) is not None:
             if self.admission.is_open or failure.code == UnsupportedVersion.code:
                 self.conversation.put(header, response)
             else:

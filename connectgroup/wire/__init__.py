@@ -1,7 +1,7 @@
 """Encoding and decoding of Kafka's wire format, from message definitions in Kafka's own JSON form.
 
     framing        four bytes of length, then a message             FrameReader, frame
-    apis           header and body of requests and responses        decode_request, encode_response, error_response ...
+    apis           header and body of requests and responses        decode_request, encode_response, response_to ...
     record_codec   records as stored in the log                     encode_record, decode_record
     codec          definition -> Python source -> two functions     compile_codec
     definition     reads ``messages/*.json``, checks it against the class
@@ -40,8 +40,8 @@ from .apis import (
     decode_response,
     encode_request,
     encode_response,
-    error_response,
     refusal,
+    response_to,
     served,
 )
 from .framing import FrameReader, frame
@@ -60,8 +60,8 @@ __all__ = [
     "encode_record",
     "encode_request",
     "encode_response",
-    "error_response",
     "frame",
     "refusal",
+    "response_to",
     "served",
 ]

@@ -4,7 +4,7 @@ A server calls ``decode_request`` and ``encode_response``; a client does the rev
 that it cannot decode depends on where decoding stopped, and is decided here only:
 
 ====================================================  ==========================================================
-bytes                                                  response (built by ``error_response``)
+bytes                                                  response (``response_to``)
 ====================================================  ==========================================================
 shorter than the 8 bytes up to the correlation id      none: close. There is no correlation id to respond to.
 an API that is not supported                           none: close, as Kafka does: the two sides share no format of a
@@ -113,7 +113,7 @@ class DecodeFailure(WireError):
 
     Attributes:
         header: the fields that a response needs; null if the bytes end before them.
-        code: the error code of the response, if there is one (``error_response`` decides).
+        code: the error code of the response, if there is one (``response_to`` decides).
     """
 
     def __init__(self, message: str, *, header: RequestHeader | None, code: int) -> None:
@@ -267,23 +267,12 @@ def decode_response_header(data: bytes, name: str, *, flexible: bool) -> tuple[i
         raise WireError(f"{name} header: {_reason(error)}") from error
 
 
-def error_response(api_key: int, version: int, correlation_id: int, code: int, message: str) -> bytes | None:
-    """The response to a request that could not be decoded or processed.
-
-    Args:
-        api_key: from the request's header, as are the next two.
-        code: an error code of ``errors``; for ApiVersions in a version too high it is always 35.
-        message: one line.
-
-    Returns:
-        The response, or null if there is none that the client could decode: close the connection.
-    """
-    if (api_key, version) not in _TO_ANSWER:
-        if api_key != API_VERSIONS:
-            return None
-        code = UnsupportedVersion.code
-    response = refusal(api_key, code, message)
-    return encode_response(response, api_key=api_key, version=version, correlation_id=correlation_id)
+def response_to(failure: DecodeFailure) -> Response | None:
+    """The response to a request that cannot be decoded; null if the client could decode none: close the connection."""
+    header = failure.header
+    if header is None or (header.api_key != API_VERSIONS and header[:2] not in _TO_ANSWER):
+        return None
+    return refusal(header.api_key, failure.code, str(failure))
 
 
 def refusal(api_key: int, code: int, message: str) -> Response:

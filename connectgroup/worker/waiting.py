@@ -32,7 +32,7 @@ class WakeUp:
         self._notified = False
 
     async def wait(self, seconds: float | None = None) -> None:
-        """Wait until the bell rings, at most ``seconds``; ``None``: no timeout."""
+        """Wait for ``notify``, at most ``seconds``; ``None``: no timeout."""
         if self._notified:
             return
         assert self._listener is None, "one listens at a time"

@@ -63,7 +63,7 @@ KAFKA-19163: a group was deleted while part of it was pending
     test_coordinator.py::test_group_is_not_deleted_while_a_member_joins
     test_coordinator.py::test_deleted_group_with_delayed_units_leaves_no_timer
 KAFKA-18813: responses named topics that the caller may not describe
-    no such part yet: there are no permissions, and every client of the port sees everything
+    transport/test_group_access.py::test_other_users_see_only_their_groups
 KAFKA-20431: describe omitted pending revocations
     group/test_connectors.py::test_kafka_20431_describe_shows_pending_revocations
 KAFKA-20273: a change of role kept a stale target (groups of an older protocol: no such part)

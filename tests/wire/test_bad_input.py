@@ -248,14 +248,14 @@ def test_unknown_api_closes_the_connection() -> None:
     with pytest.raises(wire.DecodeFailure, match=r"got API 3; allowed: .*20480, 20481") as caught:
         wire.decode_request(bytes.fromhex("0003 0001 00000007 ffff 00"))
     assert (caught.value.header, caught.value.code) == ((3, 1, 7), 35)
-    assert wire.error_response(3, 1, 7, 35, str(caught.value)) is None
+    assert wire.response_to(caught.value) is None
 
 
 def test_unsupported_version_closes_the_connection() -> None:
     with pytest.raises(wire.DecodeFailure, match=r"got ConnectGroupHeartbeat v1; allowed: v0 to v0") as caught:
         wire.decode_request(bytes.fromhex("5000 0001 00000007 ffff 00"))
     assert caught.value.code == 35
-    assert wire.error_response(20480, 1, 7, 35, "") is None
+    assert wire.response_to(caught.value) is None
     with pytest.raises(WireError, match="got FindCoordinator v7; allowed: v0 to v6"):
         wire.encode_request(FindCoordinatorRequest(), version=7, correlation_id=1, client_id=None)
     for version in (-1, 7):
@@ -269,9 +269,9 @@ def test_unsupported_api_versions_gets_a_response_in_version_0(version: int) -> 
     with pytest.raises(wire.DecodeFailure, match="got ApiVersions v") as caught:
         wire.decode_request(struct.pack(">hhi", 18, version, 7) + b"\xff\xff whatever")
     assert caught.value.header is not None
-    response = wire.error_response(*caught.value.header, caught.value.code, str(caught.value))
-    assert response is not None
-    assert response == wire.error_response(18, version, 7, 42, "ignored")
+    refused = wire.response_to(caught.value)
+    assert refused is not None
+    response = wire.encode_response(refused, **caught.value.header._asdict())
     # Header v0, error 35, the number of APIs, the first of them.
     first = wire.served()[0]
     assert response[:14] == struct.pack(">ihihh", 7, 35, len(wire.served()), first.api_key, first.min_version)
@@ -304,8 +304,9 @@ def test_error_after_the_header_gets_a_response_and_the_connection_stays_open(ap
             with pytest.raises(wire.DecodeFailure) as caught:
                 wire.decode_request(head + rest)
             assert (caught.value.header, caught.value.code) == ((api.key, version, 7), 42)
-        encoded = wire.error_response(api.key, version, 7, 42, str(caught.value))
-        assert encoded is not None
+        refused = wire.response_to(caught.value)
+        assert refused is not None
+        encoded = wire.encode_response(refused, api_key=api.key, version=version, correlation_id=7)
         correlation_id, response = wire.decode_response(encoded, api_key=api.key, version=version)
         assert correlation_id == 7
         assert type(response) is api.response_class
@@ -313,8 +314,8 @@ def test_error_after_the_header_gets_a_response_and_the_connection_stays_open(ap
 
 
 def test_error_message_is_escaped_before_it_is_sent() -> None:
-    encoded = wire.error_response(20480, 0, 1, 42, "bad \ud800 \n" + "x" * 100_000)
-    assert encoded is not None
+    refused = wire.refusal(20480, 42, "bad \ud800 \n" + "x" * 100_000)
+    encoded = wire.encode_response(refused, api_key=20480, version=0, correlation_id=1)
     _, response = wire.decode_response(encoded, api_key=20480, version=0)
     assert isinstance(response, HeartbeatResponse)
     assert response.error_message is not None

@@ -77,7 +77,9 @@ def test_any_bytes_make_a_request_or_a_decode_failure() -> None:
             return wire.decode_request(data)
         except wire.DecodeFailure as failure:
             if failure.header is not None:
-                wire.error_response(*failure.header, failure.code, str(failure))
+                refused = wire.response_to(failure)
+                if refused is not None:
+                    wire.encode_response(refused, **failure.header._asdict())
             elif len(data) >= 8:
                 raise RuntimeError("a complete header was not reported") from failure
             raise

@@ -152,8 +152,7 @@ def test_headers_are_those_of_kafka(api_key: int, client_id: str | None) -> None
 
 def test_rejection_of_an_unsupported_version_is_understood() -> None:
     """A client requests version 5, gets a response in version 0, and finds the supported versions in it."""
-    response_bytes = wire.error_response(18, 5, 77, 35, "no")
-    assert response_bytes is not None
+    response_bytes = wire.encode_response(wire.refusal(18, 35, "no"), api_key=18, version=5, correlation_id=77)
     read = KAFKA_OWN["ApiVersionsResponse"].decode(response_bytes, version=0, header=True)
     assert (read.header.correlation_id, read.error_code) == (77, 35)
     assert [each.max_version for each in read.api_keys if each.api_key == 18] == [4]

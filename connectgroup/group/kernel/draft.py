@@ -43,7 +43,7 @@ def created_ms(group: CreatedGroup, now_ms: int) -> int:
     """The creation time of a group.
 
     A group created again under the id of a deleted group must have a later creation time, even if the clock was set
-    back: fencing tokens count its seconds (``TaskContext.token``) and must increase.
+    back: fencing tokens count its seconds (``TaskContext.fencing_token``) and must increase.
     """
     return group.created_ms if group.exists else max(now_ms, group.created_ms + 1_000)
 

@@ -284,7 +284,7 @@ class DescribedGroup:
         scheduled_delay_ms: *(tagged)* ``GroupSettings.scheduled_delay_ms``.
         server_assignor: *(tagged)* ``GroupSettings.server_assignor``.
         deferred: *(tagged)* number of moves deferred to the next round.
-        incarnation: *(tagged)* the group's creation time, as in ``Assignment.incarnation``; 0 if unknown.
+        incarnation: *(tagged)* the group's creation time, as in ``MemberAssignment.incarnation``; 0 if unknown.
         protocol_type: *(tagged)* the type of its members, ``consumer`` or ``connect``.
         classic_state: *(tagged)* the state in the form of a classic group (Kafka's DescribeGroups); empty if the group
             has no such form.
