@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 SQLITE_TYPES: Final = {
     "BOOLEAN": "INTEGER",
+    "TINYINT": "INTEGER",
     "SMALLINT": "INTEGER",
     "INT": "INTEGER",
     "BIGINT": "INTEGER",
@@ -26,17 +27,32 @@ SQLITE_TYPES: Final = {
     "DATE": "TEXT",
     "TIMESTAMP": "TEXT",
 }
-_OTHER_SQLITE_TYPES: Final = {"BINARY": "BLOB", "TINYINT": "INTEGER"}
-_ALIASES: Final = {"INTEGER": "INT", "LONG": "BIGINT", "SHORT": "SMALLINT", "REAL": "FLOAT", "VARCHAR": "STRING"}
-_COLUMN: Final = re.compile(r"\s*(?:`(?P<quoted>(?:[^`]|``)+)`|(?P<plain>[A-Za-z_]\w*))(?:\s*:\s*|\s+)(?P<type>\w+)\s*")
+_OTHER_SQLITE_TYPES: Final = {"BINARY": "BLOB"}
+_ALIASES: Final = {
+    "INTEGER": "INT",
+    "LONG": "BIGINT",
+    "SHORT": "SMALLINT",
+    "BYTE": "TINYINT",
+    "REAL": "FLOAT",
+    "VARCHAR": "STRING",
+    "TIMESTAMP_LTZ": "TIMESTAMP",
+    "DEC": "DECIMAL",
+    "NUMERIC": "DECIMAL",
+}
+_COLUMN: Final = re.compile(
+    r"\s*(?:`(?P<quoted>(?:[^`]|``)+)`|(?P<plain>[A-Za-z_]\w*))(?:\s*:\s*|\s+)"
+    r"(?P<type>\w+)\s*(?:\(\s*(?P<precision>\d{1,9})\s*(?:,\s*(?P<scale>\d{1,9})\s*)?\)\s*)?"
+)
+_DECIMAL: Final = re.compile(r"DECIMAL\((\d+), ?(\d+)\)")
+MAX_PRECISION: Final = 38
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
     """One column: its name, and its type. Every column may be null.
 
-    A source's types are keys of ``SQLITE_TYPES``. Transforms may add columns of any other type of Spark, in upper case
-    (``BINARY``, ``STRUCT<A:INT>``).
+    A source's types are keys of ``SQLITE_TYPES``, and ``DECIMAL(P,S)`` with up to 38 digits, S of them behind the
+    point. Transforms may add columns of any other type of Spark, in upper case (``BINARY``, ``STRUCT<A:INT>``).
 
     Attributes:
         metadata: in the columns that a sink gets: whether it is record metadata (``dataplane.transform``).
@@ -69,22 +85,34 @@ def from_ddl(ddl: str, *, field: str = "source.schema") -> Columns:
             raise ConfigError(field, part.strip() or ddl, "columns as NAME TYPE, separated by commas")
         kind = match["type"].upper()
         kind = _ALIASES.get(kind, kind)
-        if kind not in SQLITE_TYPES:
-            raise ConfigError(field, part.strip(), f"types {', '.join(SQLITE_TYPES)}")
+        if kind == "DECIMAL":
+            # As in Spark, without both: DECIMAL(10,0).
+            precision, scale = int(match["precision"] or 10), int(match["scale"] or 0)
+            if not 1 <= precision <= MAX_PRECISION or scale > precision:
+                raise ConfigError(field, part.strip(), f"DECIMAL(P,S): P from 1 to {MAX_PRECISION}, S from 0 to P")
+            kind = f"DECIMAL({precision},{scale})"
+        elif kind not in SQLITE_TYPES or match["precision"]:
+            raise ConfigError(field, part.strip(), f"types {', '.join(SQLITE_TYPES)}, DECIMAL(P,S)")
         columns.append(Column((match["quoted"] or "").replace("``", "`") or match["plain"], kind))
     return check_names(columns, field=field)
 
 
 def _parts(ddl: str) -> list[str]:
-    """Split at the commas outside backticks, in one pass: the text may be long."""
+    """Split at the commas outside backticks and parentheses, in one pass: the text may be long."""
     parts: list[list[str]] = [[]]
+    is_inside = False
     for number, text in enumerate(ddl.split("`")):
         if number % 2:
             parts[-1] += ("`", text, "`")
-        else:
-            first, *others = text.split(",")
-            parts[-1].append(first)
-            parts += ([other] for other in others)
+            continue
+        first, *others = text.split(",")
+        for at, piece in enumerate((first, *others)):
+            if at and is_inside:
+                parts[-1].append(",")
+            elif at:
+                parts.append([])
+            parts[-1].append(piece)
+            is_inside = piece.rfind("(") > piece.rfind(")") or (is_inside and ")" not in piece)
     return ["".join(part) for part in parts]
 
 
@@ -109,21 +137,67 @@ def to_ddl(columns: Columns) -> str:
 
 
 def to_arrow(columns: Columns) -> pa.Schema:
-    """Return the columns as an Arrow schema; timestamps are UTC microseconds, as in Spark."""
+    """Return the columns as an Arrow schema; timestamps are UTC microseconds, as in Spark.
+
+    Raises:
+        KeyError: a column is a struct, an array or a map.
+    """
     import pyarrow as pa
 
     types = {
         "BOOLEAN": pa.bool_(),
+        "TINYINT": pa.int8(),
         "SMALLINT": pa.int16(),
         "INT": pa.int32(),
         "BIGINT": pa.int64(),
         "FLOAT": pa.float32(),
         "DOUBLE": pa.float64(),
         "STRING": pa.string(),
+        "BINARY": pa.binary(),
         "DATE": pa.date32(),
         "TIMESTAMP": pa.timestamp("us", tz="UTC"),
+        "TIMESTAMP_NTZ": pa.timestamp("us"),
     }
-    return pa.schema([pa.field(column.name, types[column.type]) for column in columns])
+
+    def type_of(column: Column) -> pa.DataType:
+        if match := _DECIMAL.fullmatch(column.type):
+            return pa.decimal128(int(match[1]), int(match[2]))
+        return types[column.type]
+
+    return pa.schema([pa.field(column.name, type_of(column)) for column in columns])
+
+
+def decimals(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return texts as decimals.
+
+    Raises:
+        ArrowInvalid: a text is no number, or has more digits than the type before or behind the point.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    try:
+        found = texts.cast(kind)
+    except pa.ArrowInvalid:
+        # Zeros at the end are no digits that are lost.
+        short = pc.replace_substring_regex(texts, r"^([^.eE]+)\.0*$", r"\1")
+        found = pc.replace_substring_regex(short, r"^([^.eE]*\.[0-9]*[1-9])0+$", r"\1").cast(kind)
+    found.validate(full=True)  # Arrow 26 makes 1 a DECIMAL(1,1), and looks at its digits afterwards at the earliest.
+    return found
+
+
+def decimal_texts(values: pa.Array) -> pa.Array:
+    """Return decimals as texts with all their digits, without an exponent."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    texts = values.cast(pa.string())
+    if not pc.any(pc.match_substring(texts, "E")).as_py():
+        return texts
+    found = [None if value is None else format(value, "f") for value in values.to_pylist()]
+    return (
+        pa.chunked_array([found], pa.string()) if isinstance(values, pa.ChunkedArray) else pa.array(found, pa.string())
+    )
 
 
 def sql_name(name: str) -> str:

@@ -8,6 +8,7 @@ import base64
 import json
 import math
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
 
@@ -36,7 +37,9 @@ def json_encoder(
 
 
 def plain(value: Any) -> str:
-    """Return bytes in base64, and any other value as ``str`` has it."""
+    """Return bytes in base64, decimals with all digits and no exponent, and any other value as ``str`` has it."""
+    if isinstance(value, Decimal):
+        return format(value, "f")
     return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
 
 

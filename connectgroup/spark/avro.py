@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from ..dataplane.columns import Column, Columns, check_names
+from ..dataplane.columns import MAX_PRECISION, Column, Columns, check_names
 from ..dataplane.errors import SinkError
 from ..errors import NO_VALUE, ConfigError
 from ..protocol.units import printable
@@ -43,7 +43,8 @@ _LOGICAL: Final[Mapping[tuple[str, str], str]] = {
 }
 _ALLOWED: Final = (
     f"an Avro record as JSON; its fields have the types {', '.join(_TYPES)}, the logical types"
-    f" {', '.join(name for _, name in _LOGICAL)}, or a union of null and one of them"
+    f" {', '.join(name for _, name in _LOGICAL)}, decimal of up to {MAX_PRECISION} digits, or a union of null and one"
+    " of them"
 )
 _MAGIC: Final = b"\xc3\x01"
 
@@ -85,6 +86,10 @@ def _type_of(found: object) -> str | None:
     name = found.get("type")
     if not isinstance(name, str):
         return None
+    if logical == "decimal" and name in ("bytes", "fixed"):
+        precision, scale = found.get("precision"), found.get("scale", 0)
+        is_held = isinstance(precision, int) and isinstance(scale, int) and 0 <= scale <= precision <= MAX_PRECISION
+        return f"DECIMAL({precision},{scale})" if is_held and precision else None
     return _TYPES.get(name) if logical is None else _LOGICAL.get((name, str(logical)))
 
 

@@ -9,6 +9,7 @@ import math
 import zoneinfo
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from decimal import Context, Decimal
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,49 @@ def dead_letters(root: Path, data: bytes, dialect: Dialect, ddl: str) -> tuple[l
     rows = [row for part in read_part(root, whole, from_ddl(ddl), dialect, tolerant=True) for row in part.to_pylist()]
     errors = [json.loads(error)["record"] for row in rows if (error := row["connectgroup_error"]) is not None]
     return [row for row in rows if row["connectgroup_error"] is None], errors
+
+
+DECIMALS = st.integers(1, 38).flatmap(lambda p: st.tuples(st.just(p), st.integers(0, p)))
+
+
+@MANY
+@given(kind=DECIMALS, digits=st.integers(-(10**39), 10**39), places=st.integers(0, 39), form=st.sampled_from("fE"))
+@example(kind=(20, 2), digits=1990, places=2, form="f")
+@example(kind=(38, 0), digits=10**38 - 1, places=0, form="f")
+@example(kind=(38, 38), digits=-1, places=38, form="E")
+def test_decimal_is_read_with_all_its_digits_or_is_an_error(
+    root: Path, kind: tuple[int, int], digits: int, places: int, form: str
+) -> None:
+    """From CSV, from a number and a text of JSON, and from SQLite's text: the same value as Python's."""
+    precision, scale = kind
+    value = Decimal(digits).scaleb(-places, Context(prec=60))
+    text = format(value, form)
+    fits = value == value.quantize(Decimal(1).scaleb(-scale), context=Context(prec=99)) and value.copy_abs() < (
+        Decimal(10) ** (precision - scale)
+    )
+    ddl = f"id INT, a NUMERIC( {precision} , {scale} )"
+    for data, dialect in (
+        (f"id,a\n1,{text}\n", Dialect("csv")),
+        (f"id;a\n1;{text.replace('.', ',')}\n", Dialect("csv", delimiter=";", decimal=",")),
+        (f'{{"id":1,"a":{text}}}\n', Dialect("jsonl")),
+        (f'{{"id":1,"a":"{text}"}}\n', Dialect("jsonl")),
+    ):
+        if fits:
+            (row,) = read(root, data.encode(), dialect, ddl)
+            assert row["a"] == value
+        else:
+            with pytest.raises(BadLine, match=rf"a is .*; allowed: DECIMAL\({precision},{scale}\) or null"):
+                read(root, data.encode(), dialect, ddl)
+
+
+@pytest.mark.parametrize("text", ["abc", "", "1_0", "0x10", "nan", "Infinity", "1,5", "true", "[1]", "{}"])
+def test_value_that_is_no_decimal_is_an_error(root: Path, text: str) -> None:
+    for json_text in (text, json.dumps(text)):
+        with pytest.raises(BadLine):
+            read(root, f'{{"a":{json_text}}}\n'.encode(), Dialect("jsonl"), "a DECIMAL(10,2)")
+    if text and "," not in text:
+        with pytest.raises(BadLine):
+            read(root, f"a\n{text}\n".encode(), Dialect("csv"), "a DECIMAL(10,2)")
 
 
 @MANY

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from connectgroup.dataplane.columns import from_ddl, to_ddl
+from connectgroup.dataplane.columns import from_ddl, to_arrow, to_ddl
 from connectgroup.dataplane.errors import BadLine
 from connectgroup.dataplane.ownership import Range
 from connectgroup.errors import ConfigError
@@ -229,13 +229,37 @@ def test_columns_without_a_schema_are_strings_named_by_the_first_header(tmp_path
         inferred_columns(tmp_path, Dialect("csv"))
 
 
+def test_names_of_types_are_those_of_spark() -> None:
+    found = from_ddl(
+        "a decimal, b DEC(5), `c,(d` Numeric(38, 38), e: DECIMAL ( 4 , 2 ) , f BYTE, g long, h TIMESTAMP_LTZ, i REAL"
+    )
+    assert to_ddl(found) == (
+        "`a` DECIMAL(10,0), `b` DECIMAL(5,0), `c,(d` DECIMAL(38,38), `e` DECIMAL(4,2), `f` TINYINT, `g` BIGINT,"
+        " `h` TIMESTAMP, `i` FLOAT"
+    )
+    assert from_ddl(to_ddl(found)) == found
+    assert [str(kind) for kind in to_arrow(found).types][:5] == [
+        "decimal128(10, 0)",
+        "decimal128(5, 0)",
+        "decimal128(38, 38)",
+        "decimal128(4, 2)",
+        "int8",
+    ]
+
+
 @pytest.mark.parametrize(
     ("ddl", "allowed"),
     [
         ("", "columns as NAME TYPE"),
         ("a", "columns as NAME TYPE"),
         ("a INT,", "columns as NAME TYPE"),
-        ("a BLOB", "types BOOLEAN, SMALLINT"),
+        ("a BLOB", "types BOOLEAN, TINYINT, SMALLINT"),
+        ("a INT(3)", "types BOOLEAN"),
+        ("a DECIMAL(39,2)", r"DECIMAL\(P,S\): P from 1 to 38, S from 0 to P"),
+        ("a DECIMAL(0)", r"DECIMAL\(P,S\): P from 1 to 38"),
+        ("a DECIMAL(4,5), b INT", r"DECIMAL\(P,S\): P from 1 to 38"),
+        ("a DECIMAL(4,", "columns as NAME TYPE"),
+        ("a DECIMAL(4,-2)", "columns as NAME TYPE"),
         ("a INT, A STRING", "stand once"),
         ("a INT; DROP TABLE t", "columns as NAME TYPE"),
     ],

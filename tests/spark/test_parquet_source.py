@@ -380,3 +380,22 @@ def test_values_of_every_type_are_those_of_pyarrow(
     stored = pyarrow.parquet.read_table(root / "a.parquet")["a"].to_pylist()
     assert [row["a"] for row in reader.read()] == stored == pa.array(found, arrow).to_pylist()
     assert os.listdir(root) == ["a.parquet"]
+
+
+def test_decimals_are_read_as_the_schema_has_them_or_are_an_error(tmp_path: Path) -> None:
+    texts = ["19.90", "-0.000001", "12345678901234567890.123456"]
+    kinds = {
+        "a": pa.array([Decimal(text) for text in texts], pa.decimal128(38, 9)),
+        "b": pa.array([1, -2, 3], pa.int64()),
+        "c": pa.array([1, 2, None], pa.uint8()),
+    }
+    write(tmp_path / "1.parquet", **kinds)
+    schema = "a DECIMAL(26,6), b DECIMAL(3,1), c TINYINT"
+    assert Reader(tmp_path, schema=schema).read() == [
+        {"a": Decimal(texts[0]), "b": Decimal(1), "c": 1},
+        {"a": Decimal(texts[1]), "b": Decimal(-2), "c": 2},
+        {"a": Decimal(texts[2]), "b": Decimal(3), "c": None},
+    ]
+    for narrow in ("a DECIMAL(26,5), b INT, c INT", "a DECIMAL(25,6), b INT, c INT"):
+        with pytest.raises(SourceError, match=r"column a is decimal128\(38, 9\).*allowed: DECIMAL\(2"):
+            Reader(tmp_path, schema=narrow).read()

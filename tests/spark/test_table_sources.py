@@ -15,7 +15,7 @@ from hypothesis import given, settings as hypothesis_settings, strategies as st
 
 from connectgroup.connectors.pipeline import PipelineConnector
 from connectgroup.dataplane.errors import SourceError
-from connectgroup.dataplane.ownership import encoded, ranges_between
+from connectgroup.dataplane.ownership import Range, encoded, ranges_between
 from connectgroup.errors import ConfigError
 from connectgroup.spark.sources.postgres_table import PostgresTableSettings, PostgresTableSource
 from connectgroup.spark.sources.sliced import decode, encode
@@ -529,3 +529,18 @@ def test_hot_standby_is_refused_with_the_reason(postgres: str) -> None:
         pytest.raises(SourceError, match=r"is a hot standby: .*; allowed: the primary"),
     ):
         table(url, "on_standby")
+
+
+def test_decimals_of_sqlite_are_read_with_all_their_digits_or_are_dead_letters(tmp_path: Path) -> None:
+    values = [19.9, "12345678901234567890.12", 7, None, "-0.50", 1e-2, "x", b"1", 1.005]
+    with contextlib.closing(sqlite3.connect(tmp_path / "t.db")) as connection, connection:
+        connection.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, a BLOB)")
+        connection.executemany("INSERT INTO t (a) VALUES (?)", [(value,) for value in values])
+    source = sqlite(tmp_path / "t.db", schema="id BIGINT, a DECIMAL(30,2)").tolerant()
+    rows = [row for batch in source.read(Range(slice="keys 0 of 1", start=0, end=100)) for row in batch.to_pylist()]
+    good = [row["a"] for row in rows if row["connectgroup_error"] is None]
+    assert [None if value is None else str(value) for value in good] == [
+        "19.90", "12345678901234567890.12", "7.00", None, "-0.50", "0.01",
+    ]  # fmt: skip
+    reasons = [json.loads(row["connectgroup_error"])["reason"] for row in rows if row["connectgroup_error"]]
+    assert [reason.partition(";")[0] for reason in reasons] == ["a is 'x'", "a is b'1'", "a is 1.005"]

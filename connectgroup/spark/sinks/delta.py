@@ -6,7 +6,6 @@ sees each batch whole and once. ``delta-spark`` is not needed: the rows are in t
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from pydantic import Field
 
 from ...connector import LocalPath
-from ...dataplane.columns import SQLITE_TYPES, Column, Columns, to_arrow
+from ...dataplane.columns import Column, Columns, to_arrow
 from ...dataplane.errors import SinkError
 from ...dataplane.ownership import Owner, Range
 from ...dataplane.real_paths import make_directory
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
 
 _DIRECTORIES: Final = "the directory of a Delta table, as an absolute path"
-_DECIMAL: Final = re.compile(r"DECIMAL\((\d+), ?(\d+)\)")
 
 
 class DeltaSettings(PluginSettings):
@@ -154,14 +152,10 @@ def _no_table(settings: DeltaSettings) -> SinkError:
 def _arrow_type(column: Column) -> pa.DataType | None:
     """Return the Arrow type of a column; None for structs, arrays and maps, which are added with the first rows: in
     ``Column`` the names of a struct's fields are in upper case."""
-    import pyarrow as pa
-
-    if column.type in SQLITE_TYPES:
+    try:
         return to_arrow((column,)).field(0).type
-    if match := _DECIMAL.fullmatch(column.type):
-        return pa.decimal128(int(match[1]), int(match[2]))
-    others = {"TINYINT": pa.int8(), "BINARY": pa.binary(), "TIMESTAMP_NTZ": pa.timestamp("us")}
-    return others.get(column.type)
+    except KeyError:
+        return None
 
 
 def _fitted(rows: pa.Table, table: DeltaTable) -> pa.Table:

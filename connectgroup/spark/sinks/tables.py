@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from ...dataplane.columns import Column, Columns, sql_name
+from ...dataplane.columns import Column, Columns, decimal_texts, sql_name
 from ...dataplane.dead_letters import FIELDS
 from ...dataplane.errors import SinkError
 from ...dataplane.json_text import json_encoder
@@ -150,7 +150,7 @@ def plain_values(rows: pa.Table) -> pa.Table:
             texts = [None if value is None else _JSON(value) for value in values.to_pylist()]
             rows = rows.set_column(at, field.name, pa.chunked_array([pa.array(texts, pa.string())]))
         elif pa.types.is_decimal(field.type):
-            rows = rows.set_column(at, field.name, values.cast(pa.string()))
+            rows = rows.set_column(at, field.name, decimal_texts(values))
     return rows
 
 

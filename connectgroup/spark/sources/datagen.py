@@ -138,5 +138,10 @@ def _values(column: Column, ids: Any, bits: Any) -> Any:
         return pa.array((bits & np.uint64(1)).astype(bool))
     if column.type in ("FLOAT", "DOUBLE"):
         return pa.array((bits >> np.uint64(11)).astype(np.float64) / 2**53 * 1000).cast(pa.float64())
-    width = {"SMALLINT": 15, "INT": 31, "BIGINT": 63}[column.type]
+    if column.type.startswith("DECIMAL"):
+        kind = to_arrow((column,)).field(0).type
+        words = np.zeros((len(ids), 2), np.int64)
+        words[:, 0] = (bits % np.uint64(10 ** min(kind.precision, 18))).astype(np.int64)
+        return pa.Array.from_buffers(kind, len(ids), [None, pa.py_buffer(words.tobytes())])
+    width = {"TINYINT": 7, "SMALLINT": 15, "INT": 31, "BIGINT": 63}[column.type]
     return pa.array((bits >> np.uint64(64 - width)).astype(np.int64))

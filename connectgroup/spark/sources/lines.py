@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from ...dataplane.columns import Column, Columns, to_arrow
+from ...dataplane.columns import Column, Columns, decimals, to_arrow
 from ...dataplane.dead_letters import ERROR_COLUMN, error_text
 from ...protocol.units import printable
 from .dialect import Dialect, records_of
@@ -186,14 +186,23 @@ class LineParser:
         if read_types == schema:
             return rows
         arrays = [
-            rows.column(at) if kind == schema.types[at] else timestamps(rows.column(at), dialect.timezone)
+            rows.column(at) if kind == schema.types[at] else self._from_texts(rows.column(at), schema.types[at])
             for at, kind in enumerate(read_types.types)
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
+    def _from_texts(self, texts: pa.Array, kind: pa.DataType) -> pa.Array:
+        if pa.types.is_timestamp(kind):
+            return timestamps(texts, self.dialect.timezone)
+        if self.dialect.decimal != ".":
+            if pc.any(pc.match_substring(texts, ".")).as_py():
+                raise ValueError("another decimal point")
+            texts = pc.replace_substring(texts, self.dialect.decimal, ".")
+        return decimals(pc.ascii_trim(texts, " \t"), kind)
+
     def _type_to_read(self, field: pa.Field) -> pa.Field:
-        """Arrow reads timestamps with a zone, or without, but not both: they are read as text."""
-        is_text = self.dialect.timezone and pa.types.is_timestamp(field.type)
+        """Arrow reads timestamps with a zone, or without, but not both, and not each decimal: they are read as text."""
+        is_text = pa.types.is_decimal(field.type) or (self.dialect.timezone and pa.types.is_timestamp(field.type))
         return pa.field(field.name, pa.string()) if is_text else field
 
     def _field_names(self) -> Sequence[str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ...dataplane.columns import Column, Columns, check_names, to_arrow
+from ...dataplane.columns import Column, Columns, check_names, decimal_texts, decimals, to_arrow
 from ...dataplane.errors import SourceError
 from ...dataplane.real_paths import open_below
 from ...protocol.units import printable
@@ -36,6 +36,7 @@ _TYPES: Final = {
 """Types of columns by those of Arrow. Timestamps are TIMESTAMP, all others STRING."""
 _READABLE: Final = {
     "BOOLEAN": ("bool",),
+    "TINYINT": ("int", "uint", "decimal"),
     "SMALLINT": ("int", "uint", "decimal"),
     "INT": ("int", "uint", "decimal"),
     "BIGINT": ("int", "uint", "decimal"),
@@ -246,7 +247,8 @@ def _is_readable(kind: pa.DataType, wanted: str) -> bool:
 
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
-    return wanted == "STRING" or pa.types.is_null(kind) or str(kind).startswith(_READABLE[wanted])
+    readable = ("int", "uint", "decimal") if wanted.startswith("DECIMAL") else _READABLE.get(wanted, ("string",))
+    return wanted == "STRING" or pa.types.is_null(kind) or str(kind).startswith(readable)
 
 
 def _converted(values: pa.Array, column: Column, kind: pa.DataType) -> pa.Array:
@@ -258,6 +260,9 @@ def _converted(values: pa.Array, column: Column, kind: pa.DataType) -> pa.Array:
         return values
     if pa.types.is_null(values.type):
         return pa.nulls(len(values), kind)
+    if pa.types.is_decimal(kind) and pa.types.is_integer(values.type):
+        # Arrow wants room for all integers of the type, not for these.
+        return decimals(values.cast(pa.string()), kind)
     return _texts(values) if column.type == "STRING" else values.cast(kind)
 
 
@@ -272,10 +277,7 @@ def _texts(values: pa.Array) -> pa.Array:
         texts = pc.replace_substring(local, " ", "T", max_replacements=1)
         return texts if kind.tz is None else pc.binary_join_element_wise(texts, pa.scalar("Z"), "")
     if pa.types.is_decimal(kind):
-        texts = values.cast(pa.string())
-        if not pc.any(pc.match_substring(texts, "E")).as_py():
-            return texts
-        return pa.array([None if value is None else format(value, "f") for value in values.to_pylist()], pa.string())
+        return decimal_texts(values)
     if pa.types.is_duration(kind):
         return values.cast(pa.int64()).cast(pa.string())
     if not pa.types.is_nested(kind):

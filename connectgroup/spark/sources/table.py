@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 from pydantic import Field
 
 from ...connector import Lag, LocalPath
-from ...dataplane.columns import Column, Columns, check_names, from_ddl, sql_name, to_arrow
+from ...dataplane.columns import Column, Columns, check_names, decimals, from_ddl, sql_name, to_arrow
 from ...dataplane.dead_letters import error_text
 from ...dataplane.errors import SourceError
 from ...dataplane.offset_store import connect_to
@@ -76,7 +76,7 @@ class TableSource(SlicedSource):
             ConfigError: the incrementing column does not exist or is no integer.
         """
         self.settings, self.columns, self.task, self.tasks = settings, columns, task, tasks
-        integers = [column.name for column in columns if column.type in ("SMALLINT", "INT", "BIGINT")]
+        integers = [column.name for column in columns if column.type in ("TINYINT", "SMALLINT", "INT", "BIGINT")]
         if settings.incrementing_column not in integers:
             raise ConfigError(
                 "source.incrementing.column",
@@ -380,6 +380,8 @@ def _array(column: Column, values: Sequence[Any]) -> pa.Array:
         if not {0, 1, None}.issuperset(values):
             raise ValueError("no boolean")
         return pa.array(values, pa.int64()).cast(kind)
+    if column.type.startswith("DECIMAL"):
+        return decimals(pa.array([None if each is None else _digits(each) for each in values], pa.string()), kind)
     if column.type != "STRING":
         return pa.array(values, kind)
     if not {str, type(None)}.issuperset(map(type, values)):
@@ -388,6 +390,13 @@ def _array(column: Column, values: Sequence[Any]) -> pa.Array:
         if bytes in map(type, values):
             raise TypeError("bytes")
     return pa.array(values, kind)
+
+
+def _digits(value: object) -> str:
+    """Return a number of SQLite, or its text, as a decimal."""
+    if isinstance(value, bytes):
+        raise TypeError("bytes")
+    return value if isinstance(value, str) else repr(value)
 
 
 def _text_or_bytes(data: bytes) -> str | bytes:
