@@ -110,6 +110,7 @@ async def test_request_about_a_group_of_others_is_refused(cls: Any, tmp_path: Pa
 
 
 async def test_other_users_see_only_their_groups(tmp_path: Path) -> None:
+    """KAFKA-18813: responses named topics that the caller may not describe."""
     async with coordinator(tmp_path) as server:
         alice, bob = client_of(server, "alice"), client_of(server, "bob")
         try:
