@@ -34,8 +34,7 @@ KAFKA_OWN = {
     "OffsetCommitResponse": consumer.OffsetCommitResponse,
     "OffsetFetchRequest": consumer.OffsetFetchRequest,
     "OffsetFetchResponse": consumer.OffsetFetchResponse,
-    # JoinGroup, Heartbeat, the response to SyncGroup, and LeaveGroupRequest have tagged fields of ours.
-    "SyncGroupRequest": consumer.SyncGroupRequest,
+    # JoinGroup, SyncGroup, Heartbeat and LeaveGroupRequest have tagged fields of ours.
     "LeaveGroupResponse": consumer.LeaveGroupResponse,
     "ListGroupsRequest": admin.ListGroupsRequest,
     "ListGroupsResponse": admin.ListGroupsResponse,
