@@ -137,11 +137,11 @@ def find_unit(group: DescribedGroup, name: str) -> Unit:
     if name in known:
         return Unit(name)
     if count:
-        raise NameNotFound("--task", printable(name), f"{Unit(connector, 0)} to {Unit(connector, count - 1)}")
+        raise NameNotFound("task", printable(name), f"{Unit(connector, 0)} to {Unit(connector, count - 1)}")
     if is_number and connector in known:
-        raise NameNotFound("--task", printable(name), f"{Unit(connector)}, which has no tasks yet")
+        raise NameNotFound("task", printable(name), f"{Unit(connector)}, which has no tasks yet")
     some = show([Unit(each) for each in known], limit=5)
-    raise NameNotFound("--task", printable(name), f"a connector ({some}), or CONNECTOR-NUMBER for one of its tasks")
+    raise NameNotFound("task", printable(name), f"a connector ({some}), or CONNECTOR-NUMBER for one of its tasks")
 
 
 def explain_task(group: DescribedGroup, unit: Unit) -> TaskExplanation:

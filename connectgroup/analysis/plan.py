@@ -191,11 +191,12 @@ def seen_downtime(rebalances: tuple[Rebalance, ...]) -> SeenDowntime | None:
     return SeenDowntime(moves=len(seen), median_ms=round(median(seen)), max_ms=max(seen)) if seen else None
 
 
-def plan_lines(planned: Plan, *, limit: int = 200) -> Iterator[str]:
+def plan_lines(planned: Plan, *, limit: int = 200, hint: str = "plan_json lists all") -> Iterator[str]:
     """Format a plan.
 
     Args:
         limit: maximum number of moves that are listed.
+        hint: where the others are.
     """
     moved = [move for move in planned.moves if move.source and move.target and move.source != move.target]
     restarted = sum(move.source == move.target for move in planned.moves)
@@ -208,7 +209,7 @@ def plan_lines(planned: Plan, *, limit: int = 200) -> Iterator[str]:
     for move in planned.moves[:limit]:
         yield f"  {f'round {move.round}' if move.round else 'ended'}: {move.unit}: {_text(move)}"
     if len(planned.moves) > limit:
-        yield f"  and {len(planned.moves) - limit} more (--json lists all)"
+        yield f"  and {len(planned.moves) - limit} more ({hint})"
     for name in sorted(planned.units_before):
         before, after = planned.units_before[name], planned.units_after[name]
         yield f"worker {name}: {before} -> {after} connectors and tasks"
@@ -239,10 +240,10 @@ def _text(move: PlannedMove) -> str:
 
 def _check(described: DescribedGroup, change: Change) -> None:
     names = [member.member_id for member in described.members]
-    for option, name in (("--drain", change.drain), ("--remove", change.remove)):
+    for field, name in (("drain", change.drain), ("remove", change.remove)):
         if name and name not in names:
             raise NameNotFound(
-                option, printable(name), f"a worker of the group: {', '.join(names[:20]) or 'it has none'}"
+                field, printable(name), f"a worker of the group: {', '.join(names[:20]) or 'it has none'}"
             )
 
 

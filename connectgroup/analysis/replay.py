@@ -134,7 +134,7 @@ def replay(
     """Read the history of a group from a log, without opening the log as its owner.
 
     Args:
-        log: ``sqlite:///path``, the path of the file, or the directory that ``--data`` names.
+        log: ``sqlite:///path``, the path of the file, or the data directory of a coordinator.
         group: the group; not needed if the log has one group only.
         assignor: an assignor to compare with, or the name of an installed one.
         max_moves: limit on moves per round of that assignor (``GroupSettings.max_moves``), which the log does not have.
@@ -150,13 +150,11 @@ def replay(
         group = known[0]
     if group is None or group not in known:
         got = "no group" if group is None else printable(group)
-        raise ConfigError(
-            "--group", got, f"a group in {path}: {printable(', '.join(known), limit=300) or 'it has none'}"
-        )
+        raise ConfigError("group", got, f"a group in {path}: {printable(', '.join(known), limit=300) or 'it has none'}")
     stored = stored_group(path, group)
     group_type = _type_of(stored)
     if group_type != GROUP_TYPE:
-        raise ConfigError("--group", printable(group), f"a group of type {GROUP_TYPE} (it is of type {group_type})")
+        raise ConfigError("group", printable(group), f"a group of type {GROUP_TYPE} (it is of type {group_type})")
     return history_of(str(path), group, stored, other, max_moves=max_moves)
 
 

@@ -15,7 +15,7 @@ from ..errors import ConnectGroupError
 from ..event_loop import new_event_loop
 from ..loggers import limit_repeats
 from .completion import complete
-from .errors import UsageError, report_error
+from .errors import OptionNames, OptionsInLog, UsageError, report_error
 from .parser import arranged, build_parser
 
 OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
@@ -34,16 +34,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options = parser.parse_args(words)
     except UsageError as error:
-        return report_error(error, as_json="--json" in words, serves=False)
+        return report_error(error, OptionNames(parser), as_json="--json" in words, serves=False)
     options.own_process = arguments is None
+    options.names = OptionNames(parser, options.parser)
     others = logging.getLogger().handlers.copy()  # of a program that calls this function
     logging.basicConfig(
         level=logging.DEBUG if options.verbose else logging.INFO,
-        format="%(asctime)s.%(msecs)03d %(levelname)s %(message)s",
-        datefmt="%H:%M:%S",
         stream=sys.stderr,
     )
-    limit_repeats(*(each for each in logging.getLogger().handlers if each not in others))
+    own = [each for each in logging.getLogger().handlers if each not in others]
+    for handler in own:
+        form = "%(asctime)s.%(msecs)03d %(levelname)s %(message)s"
+        handler.setFormatter(OptionsInLog(options.names, form, "%H:%M:%S"))
+    limit_repeats(*own)
     logging.getLogger("py4j").setLevel(logging.ERROR)
     try:
         loop_factory = new_event_loop("uvloop" if getattr(options, "uvloop", False) else "asyncio")
@@ -58,7 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141  # the shell's exit code for a process ended by SIGPIPE
     except ConnectGroupError as error:
-        return report_error(error, as_json=getattr(options, "json", False), serves=hasattr(options, "serves"))
+        as_json, serves = getattr(options, "json", False), hasattr(options, "serves")
+        return report_error(error, options.names, as_json=as_json, serves=serves)
     except KeyboardInterrupt:
         return 130
 

@@ -149,7 +149,7 @@ async def connector_status(options: argparse.Namespace) -> int:
     )
     for unit in connector.units:
         if unit.message:
-            print(f"{Unit(connector.connector, unit.task)}: {unit.message}")
+            print(f"{Unit(connector.connector, unit.task)}: {options.names.in_text(unit.message)}")
     return 0
 
 
@@ -181,12 +181,13 @@ async def validate_connector(options: argparse.Namespace) -> int:
         print_json(found.as_json())
     else:
         for error in found.errors:
-            print(f"{options.file}: {error}")
+            print(f"{options.file}: {options.names.in_text(str(error))}")
         if not found.errors:
             print(f"{options.file}: connector {connector.name} is valid")
             if found.access:
-                print(f"{options.file}: its source and sink were not tried: {found.access}")
-                if "--secret-" in found.access:
+                why = options.names.in_text(found.access)
+                print(f"{options.file}: its source and sink were not tried: {why}")
+                if "--secret-" in why:
                     print(f"{options.file}: allow here what its workers may use, with that option, to try them")
     return 1 if found.errors else 0
 
@@ -316,9 +317,8 @@ async def _note_rejection(
         return
     unit = await started(admin, options.group, name, version, NOTE_TIMEOUT_S)
     if unit is not None and unit.state == "FAILED":
-        report_progress(
-            options, f"note: worker {printable(unit.member_id)} does not run {printable(name)}: {unit.message}"
-        )
+        why = options.names.in_text(unit.message)
+        report_progress(options, f"note: worker {printable(unit.member_id)} does not run {printable(name)}: {why}")
     elif unit is None and references:
         text = (
             f"note: {printable(', '.join(references))}: only a worker can tell whether it may resolve the references;"

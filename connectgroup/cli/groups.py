@@ -23,6 +23,7 @@ from .requests import connected
 if TYPE_CHECKING:
     from ..client.admin import Admin
     from ..consumer.broker_groups import BrokerGroups
+    from .errors import OptionNames
 
 
 async def list_groups(options: argparse.Namespace) -> int:
@@ -90,7 +91,7 @@ async def describe_groups(options: argparse.Namespace) -> int:
         _print_members(group)
     if options.offsets:
         print_table(("TOPIC", "PARTITION", "OFFSET", "METADATA"), [list(each.values()) for each in offsets])
-    for line in _description(group) if not (options.members or options.offsets) else ():
+    for line in _description(group, options.names) if not (options.members or options.offsets) else ():
         print(line)
     return 0
 
@@ -136,7 +137,7 @@ def _print_members(group: DescribedGroup) -> None:
     )
 
 
-def _description(group: DescribedGroup) -> Iterable[str]:
+def _description(group: DescribedGroup, names: OptionNames) -> Iterable[str]:
     """Format a group: its epochs and assignor, its workers, its delayed units, its connectors and tasks.
 
     Not all types have a target assignment.
@@ -182,7 +183,7 @@ def _description(group: DescribedGroup) -> Iterable[str]:
                 where += ", not fenced"
             yield f"  {Unit(connector.connector, unit.task)}: {unit.state} {where}{_measured(unit)}".rstrip()
             if unit.message:
-                yield f"    {unit.message}"
+                yield f"    {names.in_text(unit.message)}"
 
 
 def _measured(unit: DescribedUnit) -> str:
@@ -268,7 +269,7 @@ async def plan_groups(options: argparse.Namespace) -> int:
         raise ConfigError("plan", NO_VALUE, "--drain, --add-workers, --remove, --connector or --assignor")
     async with connected(options) as admin:
         planned = await plan(admin, options.group, change)
-    for line in [json.dumps(plan_json(planned))] if options.json else plan_lines(planned):
+    for line in [json.dumps(plan_json(planned))] if options.json else plan_lines(planned, hint="--json lists all"):
         print(line)
     return 0
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError, PluginError
 from .arguments import allowed_paths_of, secrets_of
+from .errors import renamed
 
 if TYPE_CHECKING:
     from ..client.admin import Admin
@@ -59,7 +60,8 @@ async def rest_server(
         **_known_secrets(options),
         "new_group": getattr(options, "new_group", False),
     }
-    async with _http_server(admin, values, rates) as url:
+    names = {field: f"rest_{field}" for field in values if hasattr(options, f"rest_{field}")}
+    async with _http_server(admin, values, names, rates) as url:
         yield url
 
 
@@ -77,13 +79,19 @@ async def metrics_server(port: int | None) -> AsyncIterator[str]:
     if port is None:
         yield ""
         return
-    async with _http_server(None, {"port": port}) as url:
+    async with _http_server(None, {"port": port}, {"port": "metrics_port"}) as url:
         yield f"{url}/metrics"
 
 
 @contextlib.asynccontextmanager
-async def _http_server(admin: Admin | None, values: dict[str, Any], rates: Rates | None = None) -> AsyncIterator[str]:
-    """Run a ``RestServer`` with these settings; yields its URL."""
+async def _http_server(
+    admin: Admin | None, values: dict[str, Any], names: Mapping[str, str], rates: Rates | None = None
+) -> AsyncIterator[str]:
+    """Run a ``RestServer`` with these settings; yields its URL.
+
+    Args:
+        names: of the options for them, as far as these have other names.
+    """
     from ..config.base import checked
     from ..config.rest import RestConfig
 
@@ -95,8 +103,11 @@ async def _http_server(admin: Admin | None, values: dict[str, Any], rates: Rates
     except ModuleNotFoundError as error:
         what = "the REST API" if admin is not None else "--metrics-port"
         raise PluginError(f"{what} requires {error.name}; allowed: pip install 'connectgroup[rest]'") from error
-    server = RestServer(admin, checked(RestConfig, values), rates=rates)
-    await server.start()
+    try:
+        server = RestServer(admin, checked(RestConfig, values), rates=rates)
+        await server.start()
+    except ConfigError as error:
+        raise renamed(error, names.get(error.field, error.field)) from error
     try:
         yield server.url
     finally:

@@ -40,9 +40,15 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(self.prog, f"{message}; see {self.prog} --help")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """A command rejects unknown options itself, so that the error refers to the help of the command."""
+        """A command rejects unknown options itself, so that the error refers to the help of the command.
+
+        ``parser`` of the options is the parser of the command.
+        """
         options, unknown = super().parse_known_args(args, namespace)
-        if unknown and self.get_default("run") is not None:
+        if self.get_default("run") is None:
+            return options, unknown
+        options.parser = self
+        if unknown:
             names = [name for name in self._option_string_actions if name.startswith("--")]
             near = difflib.get_close_matches(unknown[0].partition("=")[0], names, n=1, cutoff=0.75)
             hint = f" ({near[0]}; did you mean that?)" if near else ""

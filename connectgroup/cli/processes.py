@@ -12,7 +12,7 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,7 @@ from ..garbage import short_collections
 from ..private import make_private
 from ..protocol.units import counted, printable
 from .arguments import allowed_paths_of, secrets_of
+from .errors import renamed
 from .http import metrics_server, print_rest, rest_server
 from .requests import admin_of
 from .security import ACCESS_OPTIONS
@@ -80,22 +81,23 @@ async def run_up(options: argparse.Namespace) -> int:
     if options.metrics_port is not None and not 0 <= options.metrics_port <= last_port:
         allowed = f"0 to {last_port} for {options.workers} workers, each at a port of its own"
         raise ConfigError("--metrics-port", options.metrics_port, allowed)
-    supervisor = Supervisor(
-        options.group,
-        workers=options.workers,
-        scratch=data / "scratch",
-        coordinator=coordinator,
-        connectors=connectors,
-        assignors=assignors,
-        server_assignor=options.server_assignor,
-        group_protocol=options.group_protocol,
-        rebalance_timeout_ms=options.rebalance_timeout_ms,
-        restart=not options.no_restart,
-        secrets=secrets_of(options),
-        allowed_paths=paths,
-        metrics_port=options.metrics_port,
-        one_first=not options.shared_spark and (os.cpu_count() or 1) < options.workers,
-    )
+    with _settings_of_coordinator():
+        supervisor = Supervisor(
+            options.group,
+            workers=options.workers,
+            scratch=data / "scratch",
+            coordinator=coordinator,
+            connectors=connectors,
+            assignors=assignors,
+            server_assignor=options.server_assignor,
+            group_protocol=options.group_protocol,
+            rebalance_timeout_ms=options.rebalance_timeout_ms,
+            restart=not options.no_restart,
+            secrets=secrets_of(options),
+            allowed_paths=paths,
+            metrics_port=options.metrics_port,
+            one_first=not options.shared_spark and (os.cpu_count() or 1) < options.workers,
+        )
     _make_directory("--data", data)
     rest_connections = options.rest_max_connections if options.rest_port is not None else 0
     _allow_open_files(coordinator.max_connections + coordinator.max_unauthenticated + rest_connections)
@@ -216,6 +218,15 @@ def _checked_with_file(model: type[C], values: Mapping[str, Any], file: Path | N
         raise ConfigError(f"{file}: {names[error.field]}", error.value, error.allowed) from error
 
 
+@contextlib.contextmanager
+def _settings_of_coordinator() -> Iterator[None]:
+    """Give ``assignor`` of a coordinator's settings its option: ``--assignor`` is one of workers."""
+    try:
+        yield
+    except ConfigError as error:
+        raise renamed(error, "fallback_assignor" if error.field == "assignor" else error.field) from error
+
+
 def _coordinator_values(options: argparse.Namespace) -> dict[str, Any]:
     """The settings of a coordinator, by the names of ``CoordinatorConfig``; null: not given."""
     from ..log.registry import LOG_FILE
@@ -280,7 +291,8 @@ async def serve_coordinator(options: argparse.Namespace) -> int:
 
     config = coordinator_config(options)
     connections = config.max_connections + config.max_unauthenticated
-    server = CoordinatorServer(config)
+    with _settings_of_coordinator():
+        server = CoordinatorServer(config)
     rest = None
     if options.rest_port is not None:
         rest = rest_server(Admin.local(server.coordinator), options, options.rest_port)
@@ -332,7 +344,9 @@ async def serve_proxy(options: argparse.Namespace) -> int:
     config = _checked_with_file(ProxyConfig, values, options.config)
     # Each connection of a client has one of its own to the broker.
     line = f"proxy at {{}} for broker {config.broker}"
-    return await _serve_groups(options, ProxyServer(config), line, 2 * config.max_connections)
+    with _settings_of_coordinator():
+        server = ProxyServer(config)
+    return await _serve_groups(options, server, line, 2 * config.max_connections)
 
 
 async def serve_worker(options: argparse.Namespace) -> int:

@@ -24,12 +24,7 @@ def admin_of(options: argparse.Namespace, *, client_id: str = "cli", retry_for_s
     from ..client.admin import Admin
 
     addresses = options.coordinator.split(",")
-    try:
-        return Admin.connect(addresses, client_id=client_id, retry_for_s=retry_for_s, access=access_of(options))
-    except ConfigError as error:
-        if error.field == "addresses":
-            raise ConfigError("--coordinator", error.value, error.allowed) from error
-        raise
+    return Admin.connect(addresses, client_id=client_id, retry_for_s=retry_for_s, access=access_of(options))
 
 
 @asynccontextmanager

@@ -55,7 +55,7 @@ def _check(setting: str, path: str, roots: Sequence[Path] | None, allowed: Allow
     real = os.path.realpath(path)
     if roots is not None and not _is_below(Path(real), roots):
         listed = ", ".join(map(str, allowed or ())) or "none"
-        what = f"a path at or below one of --allowed-path ({listed}), not hidden"
+        what = f"a path at or below one of allowed_paths ({listed}), not hidden"
         raise ConfigError(setting, shown or path, what, is_path=True)
     return real
 

@@ -120,7 +120,7 @@ class Secrets:
         key = place["key"]
         if match["provider"] == "env":
             if not any(key == each or (each.endswith("*") and key.startswith(each[:-1])) for each in self.env):
-                raise ConfigError(setting, match[0], f"a variable that --secret-env allows{_none(self.env)}")
+                raise ConfigError(setting, match[0], f"a variable that secret_env allows{_none(self.env)}")
             return key, None
         path = Path(place["path"])
         if match["provider"] == "dir":
@@ -130,7 +130,7 @@ class Secrets:
         real = Path(os.path.realpath(path))
         allowed = [Path(os.path.realpath(each)) for each in self.paths]
         if not any(real == each or each in real.parents for each in allowed):
-            what = f"a file at or below a path that --secret-path allows{_none(self.paths)}"
+            what = f"a file at or below a path that secret_paths allows{_none(self.paths)}"
             raise ConfigError(setting, match[0], what)
         return key, real
 

@@ -30,12 +30,12 @@ ResultT = TypeVar("ResultT")
 class BrokerGroups:
     """The part of ``client.admin.Admin`` that lists and describes groups, for the groups of a Kafka cluster."""
 
-    def __init__(self, bootstrap: str, settings: Path | None = None) -> None:
+    def __init__(self, bootstrap_server: str, command_config: Path | None = None) -> None:
         """Create the client; nothing is sent.
 
         Args:
-            bootstrap: ``HOST:PORT`` of brokers, separated by commas.
-            settings: a properties file of librdkafka's settings for clients: ``security.protocol``, ``sasl.*``.
+            bootstrap_server: ``HOST:PORT`` of brokers, separated by commas.
+            command_config: a properties file of librdkafka's settings for clients: ``security.protocol``, ``sasl.*``.
 
         Raises:
             ConfigError: confluent-kafka is not installed, or a setting is not allowed.
@@ -45,18 +45,18 @@ class BrokerGroups:
             from confluent_kafka.admin import AdminClient
         except ImportError as error:
             allowed = "a broker, with the extra 'kafka' installed (pip install 'connectgroup[kafka]')"
-            raise ConfigError("--bootstrap-server", bootstrap, allowed) from error
-        more = read_properties(settings) if settings is not None else {}
+            raise ConfigError("bootstrap_server", bootstrap_server, allowed) from error
+        more = read_properties(command_config) if command_config is not None else {}
         try:
             # librdkafka writes errors of connections to stderr itself; the command reports them once.
             self._admin: Any = AdminClient(
-                {"client.id": "connectgroup", **more, "bootstrap.servers": bootstrap, "log_level": 0}
+                {"client.id": "connectgroup", **more, "bootstrap.servers": bootstrap_server, "log_level": 0}
             )
         except KafkaException as error:
             raise ConfigError(
-                "--command-config", settings or "", f"settings of librdkafka ({error.args[0]})"
+                "command_config", command_config or "", f"settings of librdkafka ({error.args[0]})"
             ) from error
-        self._bootstrap = bootstrap
+        self._bootstrap = bootstrap_server
 
     async def list_groups(self) -> tuple[DescribedGroup, ...]:
         """Return all groups, sorted by id; one that may not be described has the broker's error.
@@ -93,7 +93,7 @@ class BrokerGroups:
                 raise TransportError(f"{self._bootstrap}: the broker rejects it: {error.args[0].str()}") from error
             raise TransportError(
                 f"{self._bootstrap}: {error.args[0].str()};"
-                " allowed: --bootstrap-server with the address of a running Kafka broker"
+                " allowed: bootstrap_server with the address of a running Kafka broker"
             ) from error
 
     def _names(self) -> list[str]:

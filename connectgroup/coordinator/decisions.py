@@ -140,8 +140,8 @@ class Decisions:
         if now_s >= self._reports_full_from_s:
             self._reports_full_from_s = now_s + REPORT_FULL_EVERY_S
             logger.warning(
-                "group %s is rejected: all %d groups are in use; delete those without members "
-                "(connectgroup groups list --state empty, groups delete GROUP), or raise --max-groups",
+                "group %s is rejected: all %d groups are in use; delete groups in state Empty "
+                "(connectgroup groups delete GROUP), or raise max_groups",
                 printable(group_id),
                 self._max_groups,
             )

@@ -129,7 +129,9 @@ class CoordinatorServer(GroupServer):
                 await self.close()
                 raise
         if not announce(port, path):
-            logger.warning("clients on this machine need --credentials %s: it cannot be announced to them", path)
+            logger.warning(
+                "clients need the file of credentials %s: it cannot be announced to those on this machine", path
+            )
 
     def _use_temporary(self, port: int) -> Path:
         path = own_file(port)

@@ -27,9 +27,9 @@ BACK_ENDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
 """By scheme: the module with ``from_url``, and the form of its URLs for error messages."""
 
 LOG_FILE: Final = "groups.sqlite"
-"""The file of the log in the directory that ``--data`` names."""
+"""The file of the log in the data directory of a coordinator."""
 
-LOG_FORMS: Final = "sqlite:///PATH, the path of the file, or the --data directory of a coordinator"
+LOG_FORMS: Final = "sqlite:///PATH, the path of the file, or the data directory of a coordinator"
 """How a command names a log that it reads."""
 
 ALLOWED: Final = ", ".join(form for _, form in BACK_ENDS.values())

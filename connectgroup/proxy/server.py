@@ -131,7 +131,7 @@ class ProxyServer(GroupServer):
         self.config = config
         if topics is None:
             named = config.topics_from
-            topics = BrokerTopics(config.broker, setting="--broker") if named is None else BrokerTopics(named)
+            topics = BrokerTopics(config.broker, setting="broker") if named is None else BrokerTopics(named)
         self.broker = Broker(*config.broker_address)
         coordinator = Coordinator(
             log_from_url(config.log_url),

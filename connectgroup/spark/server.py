@@ -104,7 +104,7 @@ class SparkServer:
             import pyspark
         except ImportError as error:
             raise ConfigError(
-                "--shared-spark", f"no package {error.name}", "pip install 'connectgroup[spark-connect]'"
+                "shared_spark", f"no package {error.name}", "pip install 'connectgroup[spark-connect]'"
             ) from error
         shutil.rmtree(self._scratch, ignore_errors=True)
         make_private(self._scratch, "scratch")

@@ -126,7 +126,7 @@ class SeededRun:
         # Of those that are left, some may not occur any more in the smallest run: it takes another course.
         count = len(smallest.faults or ())
         said = f"faults left: {count} of {len(first.faults)}, after {self._runs} runs"
-        said += "; the time limit (--shrink-seconds) was reached" if is_late() else ""
+        said += "; the time limit (--connectgroup-shrink-seconds) was reached" if is_late() else ""
         self._describe(self._smallest, smallest, said if count else f"{said}: the test fails also without faults")
 
     def _describe(self, reports: Sequence[pytest.TestReport], failure: Failure, said: str) -> None:

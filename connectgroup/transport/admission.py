@@ -23,7 +23,7 @@ with larger tokens than those here."""
 FAILURE_DELAY_S: Final = 0.1
 """Delay of the response to a failed authentication: Kafka's ``connection.failed.authentication.delay.ms``."""
 
-REQUIRED: Final = "authentication is required: the coordinator's file of credentials (--credentials FILE)"
+REQUIRED: Final = "authentication is required: a user of the coordinator's file of credentials"
 """The error message for a request before authentication."""
 
 

@@ -198,7 +198,7 @@ _SEVERAL: Final[Mapping[type, _Several]] = {
 
 
 def _why(group_id: str) -> str:
-    return f"not authorized to use group {printable(group_id)} (--group-users of the coordinator)"
+    return f"not authorized to use group {printable(group_id)} (group_users of the coordinator)"
 
 
 def _refused(request: Request, group_id: str) -> Response:

@@ -27,7 +27,7 @@ R = TypeVar("R", bound=Response)
 MECHANISMS: Final = (*DIGESTS, PLAIN)
 """What a client supports."""
 
-ALLOWED: Final = f"--credentials FILE, or {VARIABLE}, with the coordinator's file of credentials"
+ALLOWED: Final = f"access=Access(credentials=...), or {VARIABLE}, with a user of the coordinator's file of credentials"
 
 
 async def log_in(
@@ -94,5 +94,5 @@ def server_unauthenticated(address: str) -> NotAuthenticated:
     """The error of a client that has or had credentials, whose server does not ask for them: it may be any process."""
     return NotAuthenticated(
         f"{address}: does not authenticate its clients, but there are or were credentials for it; is another program "
-        f"listening there? allowed: no --credentials and no {VARIABLE} for a coordinator with --no-authentication"
+        f"listening there? allowed: no credentials and no {VARIABLE} for a coordinator without authentication"
     )

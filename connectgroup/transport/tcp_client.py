@@ -33,7 +33,7 @@ _CORRELATION_ID: Final = struct.Struct(">i")
 _FIRST_ID: Final = ord("\n")
 """Correlation id of the first request of a connection. Its last byte is a line feed, so that a server of a protocol of
 lines (HTTP) responds at once: otherwise it would wait for the end of the line, and the client for the response."""
-_TLS: Final = "TLS? --tls-ca FILE (and --tls-cert, --tls-key)"
+_TLS: Final = "TLS? access=Access(tls=...)"
 _KEY_OF: Final = {api.request_class: api.key for api in APIS.values()}
 
 

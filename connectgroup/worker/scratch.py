@@ -33,15 +33,15 @@ def default_parent() -> Path:
         ConfigError: the existing entry is something else, or the directory cannot be created.
     """
     path = Path(tempfile.gettempdir()) / f"connectgroup-{os.geteuid()}"
-    allowed = "a directory, not a symbolic link, that this user owns and no other user can write; or another --scratch"
+    allowed = "a directory, not a symbolic link, that this user owns and no other user can write; or scratch=DIRECTORY"
     try:
         with contextlib.suppress(FileExistsError):
             path.mkdir(mode=0o700)
         found = path.lstat()
     except OSError as error:
-        raise ConfigError("--scratch", path, f"{allowed} ({error.strerror})") from error
+        raise ConfigError("scratch", path, f"{allowed} ({error.strerror})") from error
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
-        raise ConfigError("--scratch", path, allowed)
+        raise ConfigError("scratch", path, allowed)
     return path
 
 

@@ -6,7 +6,9 @@ import contextlib
 import json
 import re
 import socket
+import socketserver
 import sqlite3
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -49,11 +51,11 @@ LINES = {
     ),
     "an invalid address of a worker's coordinator": (
         ["worker", "--group", "g", "--coordinator", "here"],
-        r"connectgroup: coordinator: got 'here'; allowed: host:port, port 1 to 65535",
+        r"connectgroup: --coordinator: got 'here'; allowed: host:port, port 1 to 65535",
     ),
     "a port that is too high": (
         ["coordinator", "--port", "65536", "--data", "{tmp}/unused"],
-        r"connectgroup: port: got '65536'; allowed: .*",
+        r"connectgroup: --port: got '65536'; allowed: .*",
     ),
     "a port that is not a number": (
         ["coordinator", "--port", "http", "--data", "{tmp}/unused"],
@@ -65,15 +67,15 @@ LINES = {
     ),
     "an address of the whole network": (
         ["coordinator", "--port", "0", "--host", "0.0.0.0", "--data", "{tmp}/unused"],
-        r"connectgroup: host: got '0.0.0.0'; allowed: an address of this machine's own .*",
+        r"connectgroup: --host: got '0.0.0.0'; allowed: an address of this machine's own .*",
     ),
     "a name of an address of the whole network": (
         ["coordinator", "--port", "0", "--host", "0", "--data", "{tmp}/unused"],
-        r"connectgroup: host: got '0 \(0.0.0.0\)'; allowed: an address of this machine's own .*",
+        r"connectgroup: --host: got '0 \(0.0.0.0\)'; allowed: an address of this machine's own .*",
     ),
     "fewer connections than the workers need": (
         ["up", "--workers", "3", "--max-connections", "6", "--data", "{tmp}/up", "--port", "0"],
-        r"connectgroup: max_connections: got '6'; allowed: 7 or more for 3 workers, two for each and one for commands",
+        r"connectgroup: --max-connections: got '6'; allowed: 7 or more for 3 workers, two for each and .*",
     ),
     "a missing file": (
         ["connectors", "put", "{tmp}/none.json", "--coordinator", "{address}"],
@@ -117,11 +119,11 @@ LINES = {
     ),
     "an assignor that is not installed": (
         ["worker", "--group", "g", "--coordinator", "{address}", "--assignor", "nosuch"],
-        r"connectgroup: assignor: got 'nosuch'; allowed: balanced, incremental-cooperative, weighted",
+        r"connectgroup: --assignor: got 'nosuch'; allowed: balanced, incremental-cooperative, weighted",
     ),
     "an assignor that is not installed, for all workers": (
         ["up", "--port", "0", "--data", "{tmp}/unused", "--assignor", "nosuch"],
-        r"connectgroup: assignor: got 'nosuch'; allowed: balanced, incremental-cooperative, weighted",
+        r"connectgroup: --assignor: got 'nosuch'; allowed: balanced, incremental-cooperative, weighted",
     ),
     "an assignor and no assignor": (
         ["worker", "--group", "g", "--assignor", "balanced", "--no-assignor"],
@@ -137,15 +139,15 @@ LINES = {
     ),
     "an empty name of a server-side assignor": (
         ["worker", "--group", "g", "--server-assignor", ""],
-        r"connectgroup: server_assignor: got ''; allowed: a non-empty name",
+        r"connectgroup: --server-assignor: got ''; allowed: a non-empty name",
     ),
     "a rebalance timeout of 0": (
         ["worker", "--group", "g", "--rebalance-timeout-ms", "0"],
-        r"connectgroup: rebalance_timeout_ms: got '0'; allowed: a whole number from 1 to 3600000",
+        r"connectgroup: --rebalance-timeout-ms: got '0'; allowed: a whole number from 1 to 3600000",
     ),
     "a rebalance timeout of 0, for all workers": (
         ["up", "--port", "0", "--data", "{tmp}/unused", "--rebalance-timeout-ms", "0"],
-        r"connectgroup: rebalance_timeout_ms: got '0'; allowed: a whole number from 1 to 3600000",
+        r"connectgroup: --rebalance-timeout-ms: got '0'; allowed: a whole number from 1 to 3600000",
     ),
     "a restart in an unknown group": (
         ["workers", "restart", "w1", "--group", "nosuch", "--coordinator", "{address}"],
@@ -157,7 +159,43 @@ LINES = {
     ),
     "a fallback that is not installed": (
         ["coordinator", "--port", "0", "--data", "{tmp}/unused", "--fallback-assignor", "nosuch"],
-        r"connectgroup: assignor: got 'nosuch'; allowed: balanced, incremental-cooperative, weighted",
+        r"connectgroup: --fallback-assignor: got 'nosuch'; allowed: balanced, incremental-cooperative, weighted",
+    ),
+    "a fallback that is not installed, for all workers": (
+        ["up", "--port", "0", "--data", "{tmp}/unused", "--fallback-assignor", "nosuch"],
+        r"connectgroup: --fallback-assignor: got 'nosuch'; allowed: balanced, incremental-cooperative, weighted",
+    ),
+    "an unreachable address of REST": (
+        ["rest", "--host", "192.0.2.1", "--coordinator", "{address}"],
+        r"connectgroup: --host: got '192.0.2.1'; allowed: a loopback address .*",
+    ),
+    "an unreachable address of REST in a worker": (
+        ["worker", "--group", "g", "--coordinator", "{address}", "--rest-port", "0", "--rest-host", "192.0.2.1"],
+        r"connectgroup: --rest-host: got '192.0.2.1'; allowed: a loopback address .*",
+    ),
+    "a certificate of REST without its key": (
+        ["rest", "--certificate", "{tmp}/bad.json", "--coordinator", "{address}"],
+        r"connectgroup: --key: missing; allowed: certificate and key together",
+    ),
+    "a port of metrics that is too high": (
+        ["coordinator", "--port", "0", "--data", "{tmp}/unused", "--metrics-port", "65536"],
+        r"connectgroup: --metrics-port: got '65536'; allowed: a whole number from 0 to 65535",
+    ),
+    "a label without a value": (
+        ["worker", "--group", "g", "--label", "fast"],
+        r"connectgroup: --label: got 'fast'; allowed: name=value, each name once",
+    ),
+    "a certificate without its key": (
+        ["worker", "--group", "g", "--tls-cert", "{tmp}/bad.json"],
+        r"connectgroup: --tls-key: missing; allowed: --tls-cert and --tls-key together",
+    ),
+    "a log that does not exist": (
+        ["replay", "{tmp}/none"],
+        r"connectgroup: log: got '{tmp}/none'; allowed: an existing file: .*, or the data directory of a coordinator",
+    ),
+    "a program that is no coordinator": (
+        ["groups", "list", "--coordinator", "{other_program}"],
+        r"connectgroup: {other_program}: .* TLS\? --tls-ca FILE \(and --tls-cert, --tls-key\); allowed: .*",
     ),
     "data that is a file": (
         ["coordinator", "--port", "0", "--data", "{tmp}/bad.json"],
@@ -181,7 +219,7 @@ LINES = {
     ),
     "conflicting timeouts": (
         ["coordinator", "--port", "0", "--session-timeout-ms", "5000", "--data", "{tmp}/unused"],
-        r"connectgroup: heartbeat_interval_ms: got '3000'; allowed: at most a third of session_timeout_ms \(5000\)",
+        r"connectgroup: --heartbeat-interval-ms: got '3000'; allowed: at most a third of --session-timeout-ms \(5000\)",
     ),
     "no workers": (
         ["up", "--workers", "0", "--data", "{tmp}/unused"],
@@ -217,11 +255,11 @@ LINES = {
     ),
     "a negative time": (
         ["worker", "--group", "g", "--rebalance-timeout-ms", "-5"],
-        r"connectgroup: rebalance_timeout_ms: got '-5'; allowed: a whole number from 1 to 3600000",
+        r"connectgroup: --rebalance-timeout-ms: got '-5'; allowed: a whole number from 1 to 3600000",
     ),
     "a time out of range": (
         ["up", "--data", "{tmp}/unused", "--rebalance-timeout-ms", "9" * 20],
-        r"connectgroup: rebalance_timeout_ms: got '9{20}'; allowed: a whole number from 1 to 3600000",
+        r"connectgroup: --rebalance-timeout-ms: got '9{20}'; allowed: a whole number from 1 to 3600000",
     ),
     "no command": ([], r"connectgroup: the following arguments are required: COMMAND; see connectgroup --help"),
     "an unknown command": (["flap"], r"connectgroup: argument COMMAND: invalid choice: 'flap' \(choose from .*\).*"),
@@ -240,6 +278,7 @@ KINDS = {
     "unknown group described": ("not_found", 3),
     "unknown group explained": ("not_found", 3),
     "unknown connector": ("not_found", 3),
+    "a program that is no coordinator": ("unavailable", 5),
     "a connector of an unknown group": ("not_found", 3),
     "a restart in an unknown group": ("not_found", 3),
 }
@@ -265,16 +304,26 @@ def placeholders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str,
     with contextlib.closing(sqlite3.connect(root / "other" / "groups.sqlite")) as other:
         other.execute("CREATE TABLE theirs (x)")
     arguments = ("coordinator", "--port", 0, "--data", root / "data")
-    with socket.socket() as bound, marked(), Program(*arguments) as coordinator:
+    with (
+        socket.socket() as bound,
+        socketserver.TCPServer(("127.0.0.1", 0), socketserver.BaseRequestHandler) as other,
+        marked(),
+        Program(*arguments) as coordinator,
+    ):
         bound.bind(("127.0.0.1", 0))  # without listening
+        thread = threading.Thread(target=other.serve_forever)
+        thread.start()
         address = coordinator.line_with("coordinator at ").removeprefix("coordinator at ")
         yield {
             "address": address,
             "closed_port": f"127.0.0.1:{bound.getsockname()[1]}",
+            "other_program": f"127.0.0.1:{other.server_address[1]}",
             "pid": str(coordinator.pid),
             "port": address.rpartition(":")[2],
             "tmp": str(root),
         }
+        other.shutdown()
+        thread.join()
 
 
 @pytest.mark.parametrize("what", LINES)

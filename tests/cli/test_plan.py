@@ -133,7 +133,7 @@ async def test_plan_of_a_group_whose_coordinator_assigns(tmp_path: Path) -> None
     [
         (["--drain", "nosuch"], "--drain: got 'nosuch'; allowed: a worker of the group: a"),
         (["--remove", "nosuch"], "--remove: got 'nosuch'; allowed: a worker of the group: a"),
-        (["--assignor", "nosuch"], "assignor: got 'nosuch'; allowed: "),
+        (["--assignor", "nosuch"], "--assignor: got 'nosuch'; allowed: "),
         (
             ["--connector", "/nosuch.json"],
             "file: got '/nosuch.json'; allowed: a readable file (No such file or directory)",

@@ -143,14 +143,14 @@ async def test_bad_input_is_one_line(tmp_path: Path) -> None:
         (["sqlite://"], "log: got 'sqlite://'"),
         ([other], f"{other}: "),
         ([log, "--group", "nosuch"], f"--group: got 'nosuch'; allowed: a group in {log}: g"),
-        ([log, "--assignor", "nosuch"], "assignor: got 'nosuch'; allowed: "),
+        ([log, "--assignor", "nosuch"], "--assignor: got 'nosuch'; allowed: "),
     ]
     for arguments, message in cases:
         done = await command("replay", *arguments)
         assert done.code == 2, arguments
         assert done.err.startswith(f"connectgroup: {message}"), done.err
         assert done.err.count("\n") == 1
-    with pytest.raises(ConfigError, match="--group"):
+    with pytest.raises(ConfigError, match="group: got"):
         connectgroup.replay(log, "nosuch")
     damaged = bytearray(log.read_bytes())
     at = damaged.rindex(b"tasks.max")

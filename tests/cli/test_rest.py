@@ -122,7 +122,8 @@ def test_connector_class_that_is_not_installed_is_refused(arguments: list[str], 
 
 def test_an_address_that_other_machines_reach_is_refused(tmp_path: Path) -> None:
     for arguments in (["rest", "--host", "0.0.0.0"], ["up", "--rest-host", "0.0.0.0", "--rest-port", "0"]):
+        option = next(each for each in arguments if each.endswith("host"))
         more = ["--data", str(tmp_path / "data"), "--workers", "1"] if arguments[0] == "up" else []
         done = call_command(*arguments, "--port", "0", *more)
         assert done.code == 2, done
-        assert "connectgroup: host: got '0.0.0.0'; allowed: a loopback address" in done.err.splitlines()[-1], done
+        assert f"connectgroup: {option}: got '0.0.0.0'; allowed: a loopback address" in done.err.splitlines()[-1], done

@@ -62,7 +62,7 @@ async def test_a_worker_with_a_configuration_error_is_not_started_again(
         assert not supervisor.workers["worker-1"].alive
         assert supervisor.all_rejected
     assert len(lines) == 1
-    assert lines[0].startswith("connectgroup: assignor: got 'nosuch'; allowed: ")
+    assert lines[0].startswith("connectgroup: --assignor: got 'nosuch'; allowed: ")
     (line,) = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert line == "worker-1 ended with exit code 2, a configuration error: it is not started again"
 

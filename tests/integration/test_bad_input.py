@@ -266,7 +266,9 @@ def test_worker_with_an_invalid_setting_does_not_start(cluster: LocalGroup) -> N
     """Rejected before it joins, in one line."""
     refused = call_command("worker", "--group", GROUP, "--coordinator", cluster.address, "--assignor", "nosuch")
     assert (refused.code, refused.out) == (2, "")
-    assert refused.err == "connectgroup: assignor: got 'nosuch'; allowed: balanced, incremental-cooperative, weighted\n"
+    assert (
+        refused.err == "connectgroup: --assignor: got 'nosuch'; allowed: balanced, incremental-cooperative, weighted\n"
+    )
     assert cluster.members() == set(cluster.alive())
 
 

@@ -267,7 +267,7 @@ async def test_a_change_that_arrives_after_a_resume_is_rejected(
 async def test_files_outside_the_servers_list_are_neither_configured_nor_opened(tmp_path: Path) -> None:
     """A request about offsets opens the sink's file in this process, as its user."""
     config = pipeline(tmp_path)
-    what = f"got '{tmp_path / 'out.db'}'; allowed: a path at or below one of --allowed-path ({tmp_path / 'in'})"
+    what = f"got '{tmp_path / 'out.db'}'; allowed: a path at or below one of allowed_paths ({tmp_path / 'in'})"
     async with serving() as coordinator:
         async with rest_server(coordinator, allowed_paths=(tmp_path / "in",)) as api:
             refused = await api("POST", "/connectors", 400, {"name": "c", "config": config})
@@ -286,5 +286,5 @@ async def test_files_outside_the_servers_list_are_neither_configured_nor_opened(
             await stopped(api, config)
             for method, sent in (("GET", None), ("PATCH", body(a=5)), ("DELETE", None)):
                 refused = await api(method, "/connectors/c/offsets", 400, sent)
-                assert "--allowed-path (none)" in refused
+                assert "allowed_paths (none)" in refused
     assert not (tmp_path / "out.db").exists()

@@ -94,7 +94,7 @@ async def test_rest_does_not_resolve_references(api: Api, monkeypatch: pytest.Mo
     }
     await api("POST", "/connectors", 201, {"name": "c", "config": config, "initial_state": "STOPPED"})
     message = await api("GET", "/connectors/c/offsets", 400)
-    assert message == "sink.password: got '${env:CANARY_PATH}'; allowed: a variable that --secret-env allows: none"
+    assert message == "sink.password: got '${env:CANARY_PATH}'; allowed: a variable that secret_env allows: none"
     config["sink.password"] = "${env:A"
     assert "sink.password: got" in await api("PUT", "/connectors/c/config", 400, config)
 
@@ -114,7 +114,7 @@ async def test_references_that_no_worker_may_resolve_are_rejected_when_they_are_
             config = {"connector.class": "idle", "log": log}
             message = await api("POST", "/connectors", 400, {"name": "d", "config": config})
             assert f"log: got '{printable(log)}'; allowed: a " in message
-            assert "that --secret-" in message
+            assert "that secret_" in message
             assert "DB_" not in message
             assert printable(log) in await api("PATCH", "/connectors/a/config", 400, {"log": log})
             validated = await api("PUT", "/connector-plugins/idle/config/validate", 200, {**config, "name": "d"})
@@ -168,7 +168,7 @@ def test_nothing_that_the_processes_write_contains_a_secret(tmp_path: Path, monk
         for name, log in logs.items():
             call(f"/connectors/{name}/config", "PUT", {"connector.class": "idle", "log": log})
         # Rejected at once; by the command line, which does not know what the workers allow, by the worker.
-        assert "allowed: a variable that --secret-env allows" in shown[-1]
+        assert "allowed: a variable that secret_env allows" in shown[-1]
         file = tmp_path / "forbidden.properties"
         file.write_text(f"name=forbidden\nconnector.class=idle\nlog={logs['forbidden']}\n")
         done = call_command("connectors", "put", file, "--coordinator", address)
@@ -207,7 +207,7 @@ def test_nothing_that_the_processes_write_contains_a_secret(tmp_path: Path, monk
     text = "\n".join(shown)
     assert "[hidden]" in text
     assert "${env:CANARY_BAD}" in text
-    assert "allowed: a variable that --secret-env allows" in text
+    assert "allowed: a variable that secret_env allows" in text
     assert "CANARY_*" not in text, "a trace names other secrets"
     assert CANARY not in text
     written = [path for path in (tmp_path / "data").rglob("*") if path.is_file()]

@@ -126,7 +126,7 @@ def test_operator_allows_further_settings_and_their_files_are_checked_all_the_sa
     allowed = "kafka.sasl.mechanism=OAUTHBEARER, kafka.sasl.oauthbearer.assertion.file,postgres.service"
     monkeypatch.setenv(ALLOWED_SETTINGS, allowed)
     PipelineConnector("c", config)
-    with pytest.raises(ConfigError, match=r"assertion\.file=/etc/passwd'; allowed: .*--allowed-path"):
+    with pytest.raises(ConfigError, match=r"assertion\.file=/etc/passwd'; allowed: .*allowed_paths"):
         check_paths(PipelineConnector, config, [tmp_path])
     with pytest.raises(ConfigError, match=f"adds \\(kafka.SETTING\\)|{ALLOWED_SETTINGS}"):
         PipelineConnector("c", {**KAFKA, "source.client": '{"sasl.oauthbearer.method": "oidc"}'})
@@ -170,7 +170,7 @@ def test_file_or_socket_of_a_connection_string_is_one_of_the_allowed_paths(tmp_p
     name, _, path = option.partition("=")
     config = {**POSTGRES, "sink.url": f"host=h {option}" if name != "host" else option}
     for allowed in ([], [tmp_path]):
-        with pytest.raises(ConfigError, match=rf"sink\.url: got '{name}={path}'; allowed: .*--allowed-path"):
+        with pytest.raises(ConfigError, match=rf"sink\.url: got '{name}={path}'; allowed: .*allowed_paths"):
             check_paths(PipelineConnector, config, allowed)
     check_paths(PipelineConnector, config, [Path(path).parent])
     for url in "postgresql://%2Fvar%2Frun/d", "host=a,/var/run", "host='@abstract'":
@@ -264,7 +264,7 @@ def test_option_of_a_format_of_spark_that_is_not_on_the_list_is_refused(form: st
 def test_path_of_a_format_of_spark_is_one_of_the_allowed_paths(tmp_path: Path, key: str, path: str) -> None:
     config = {**SPARK, "source.format": "text", "source.options": json.dumps({key: path})}
     PipelineConnector("c", config)
-    with pytest.raises(ConfigError, match=r"source\.options: got '(path|PATH)=/etc/passwd'; allowed: .*--allowed-path"):
+    with pytest.raises(ConfigError, match=r"source\.options: got '(path|PATH)=/etc/passwd'; allowed: .*allowed_paths"):
         check_paths(PipelineConnector, config, [tmp_path])
     check_paths(PipelineConnector, config, [Path("/etc")])
 

@@ -133,12 +133,12 @@ async def test_wrong_password_is_rejected_and_not_shown(tmp_path: Path) -> None:
             await describe(server, Access(credentials=Credentials("nobody", "wrong-word")))
 
 
-async def test_client_without_credentials_is_told_which_option_is_missing(
+async def test_client_without_credentials_is_told_which_argument_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving(tmp_path) as server:
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "elsewhere"))
-        with pytest.raises(NotAuthenticated, match=r"no credentials were found.*--credentials FILE"):
+        with pytest.raises(NotAuthenticated, match=r"no credentials were found.*access=Access.credentials"):
             await describe(server)
         monkeypatch.setenv("CONNECTGROUP_CREDENTIALS", str(server.credentials))
         assert isinstance(await describe(server), DescribeResponse)

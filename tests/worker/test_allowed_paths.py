@@ -46,7 +46,7 @@ def checked(path: Path, allowed: Sequence[Path]) -> None:
 
 @pytest.mark.parametrize("path", OUTSIDE)
 def test_configuration_with_a_path_outside_the_list_is_rejected(place: Path, path: str) -> None:
-    what = re.escape(f"log: got '{place / path}'; allowed: a path at or below one of --allowed-path ({place / 'in'})")
+    what = re.escape(f"log: got '{place / path}'; allowed: a path at or below one of allowed_paths ({place / 'in'})")
     with pytest.raises(ConfigError, match=what):
         checked(place / path, [place / "in"])
 
@@ -58,7 +58,7 @@ def test_configuration_with_a_path_below_the_list_is_accepted(place: Path, path:
 
 
 def test_empty_list_allows_nothing_and_a_listed_file_may_be_hidden(place: Path) -> None:
-    with pytest.raises(ConfigError, match=r"--allowed-path \(none\)"):
+    with pytest.raises(ConfigError, match=r"allowed_paths \(none\)"):
         checked(place / "in" / "log", [])
     checked(place / ".log", [place / ".log"])
     checked(place / ".hidden" / "log", [place / ".hidden"])
@@ -69,7 +69,7 @@ def test_worker_allows_no_path_by_default(place: Path) -> None:
     group = {"coordinator": "127.0.0.1:1", "group": "g", "name": "w", "scratch": place}
     for allowed in RunnerSettings(scratch=place).allowed_paths, checked_config(WorkerConfig, group).allowed_paths:
         assert allowed is not None
-        with pytest.raises(ConfigError, match=r"--allowed-path \(none\)"):
+        with pytest.raises(ConfigError, match=r"allowed_paths \(none\)"):
             checked(place / "in" / "log", allowed)
 
 
@@ -110,7 +110,7 @@ async def test_worker_runs_no_task_with_a_file_outside_its_list(
     assert os.listdir(place / "out") == []
     for status in statuses:
         assert "log: got '" in status.message
-        assert f"allowed: a path at or below one of --allowed-path ({place / 'in'}), not hidden" in status.message
+        assert f"allowed: a path at or below one of allowed_paths ({place / 'in'}), not hidden" in status.message
 
 
 def test_every_setting_of_the_shipped_plugins_that_is_a_path_is_checked() -> None:

@@ -86,7 +86,7 @@ def test_default_parent_is_created_private_and_used_again(temporary: Path) -> No
 
 def test_default_parent_that_others_can_write_is_refused(temporary: Path) -> None:
     default_parent().chmod(0o777)
-    with pytest.raises(ConfigError, match="no other user can write; or another --scratch"):
+    with pytest.raises(ConfigError, match="no other user can write; or scratch=DIRECTORY"):
         default_parent()
 
 
@@ -101,7 +101,7 @@ def test_default_parent_of_another_user_is_refused(temporary: Path, monkeypatch:
 
 def test_default_parent_that_is_a_file_is_refused(temporary: Path) -> None:
     (temporary / f"connectgroup-{os.geteuid()}").write_text("")
-    with pytest.raises(ConfigError, match=r"--scratch: got .* allowed: a directory"):
+    with pytest.raises(ConfigError, match=r"scratch: got .* allowed: a directory"):
         default_parent()
 
 

@@ -275,7 +275,7 @@ class ConsumerGroupType:
     def _known_topics(self) -> Mapping[str, TopicMetadata]:
         if self.topics is None:
             raise UnsupportedVersion(
-                "this coordinator does not know the cluster's topics: start it with --topics-from HOST:PORT, "
+                "this coordinator does not know the cluster's topics: start it with topics_from=HOST:PORT, "
                 "or set group.protocol=classic"
             )
         return self.topics

@@ -223,7 +223,7 @@ async def _check_group(request: Request) -> None:
         if names and context.group_id not in names:
             raise GroupIdNotFound(
                 f"no such group {printable(context.group_id)!r}; groups here: {shown(names)}; a worker that joins"
-                " creates it, and so does a REST server with --new-group"
+                " creates it, and so does a REST server with new_group"
             ) from error
 
 

@@ -245,5 +245,5 @@ def test_without_topics_of_a_cluster_consumers_cannot_join() -> None:
     group.group_type.topics = None
     response = group.send(join("a"))
     assert response.error_code == UnsupportedVersion.code
-    assert "--topics-from" in response.error_message
+    assert "topics_from=HOST:PORT" in response.error_message
     assert shown(response) is None
