@@ -357,6 +357,7 @@ class Supervisor:
             try:
                 failure = await self._warm_up(new)
                 if failure:
+                    await _end(new)
                     await self._keep(worker, failure)
                     return
                 if worker.alive:
@@ -395,7 +396,9 @@ class Supervisor:
             for each in waits:
                 each.cancel()
         if new.process.returncode is not None:
-            return f"its replacement {ending(new.process.returncode)} before it had warmed up; its log says why"
+            await asyncio.wait(new.lines, timeout=LINES_TIMEOUT_S)
+            why = f": {new.last_error}" if new.last_error else ""
+            return f"its replacement {ending(new.process.returncode)} before it had warmed up{why}"
         return "" if new.ready.is_set() else f"its replacement has not warmed up within {REPLACEMENT_TIMEOUT_S:g} s"
 
     async def _keep(self, worker: WorkerProcess, failure: str) -> None:
@@ -403,6 +406,7 @@ class Supervisor:
         worker.replacement = None
         if worker.alive:
             logger.error("%s is not restarted, its process goes on: %s", worker.name, failure)
+            worker.replacing = None  # from here on the worker may ask again
             worker.say(f"{KEEP} {failure}")
             return
         logger.error("%s: %s", worker.name, failure)

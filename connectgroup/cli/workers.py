@@ -6,7 +6,7 @@ import argparse
 import asyncio
 
 from ..client.admin import POLL_S
-from ..client.conditions import find_member
+from ..client.conditions import find_member, restart_error, runs_all
 from ..errors import TimedOut
 from ..protocol.messages.common import each_unit
 from ..protocol.units import counted
@@ -47,9 +47,16 @@ async def restart_worker(options: argparse.Namespace) -> int:
             _report(options, f"restart {'' if requested else 'already '}requested")
             return 0
         try:
-            await admin.wait_worker(options.group, options.name, timeout_s=options.timeout)
+            group = await admin.wait_until(
+                options.group,
+                lambda group: bool(restart_error(group, options.name)) or runs_all(group, options.name),
+                what=f"running all tasks of worker {options.name}",
+                timeout_s=options.timeout,
+            )
         except TimedOut as error:
             raise NotReached(f"worker {options.name}: not back within {options.timeout} s") from error
+        if reason := restart_error(group, options.name):
+            raise NotReached(f"worker {options.name}: not restarted, it goes on: {reason}")
     _report(options, "restarted")
     return 0
 

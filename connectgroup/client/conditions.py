@@ -24,6 +24,12 @@ def runs_all(group: DescribedGroup, member_id: str) -> bool:
     return member.assigned == member.target and not any(unit.state == "STARTING" for unit in units)
 
 
+def restart_error(group: DescribedGroup, member_id: str) -> str:
+    """Why the last requested restart of a worker has not happened; empty if there is no such error."""
+    member = find_member(group, member_id)
+    return member.restart_error if member is not None else ""
+
+
 def find_member(group: DescribedGroup, member_id: str) -> DescribedMember | None:
     """The member with this member id or group instance id."""
     return next((each for each in group.members if member_id in (each.member_id, each.instance_id)), None)

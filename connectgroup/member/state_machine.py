@@ -74,6 +74,8 @@ class Member:
         unfenced: the units of ``owned`` that have not been reported as fenced.
         lapsed: whether the lease has expired, and no response has arrived since: only fenced units run. Set by
             ``check_lease``, cleared by the next response and by ``mark_lost``.
+        restart_error: why a requested restart has not happened, until the coordinator has received it. Set by
+            ``refuse_restart``, cleared by the response.
         retiring: whether this worker is about to leave: it accepts no new units and does not rejoin.
         process_id: identifies this process; sent with every request (PD-15).
         os_process: names this process to the operating system; sent with every heartbeat (PD-13).
@@ -119,6 +121,7 @@ class Member:
         # them while others are revoked: every heartbeat reports the owned units until they are granted again.
         self._lacks_units = False
         self.retiring = False
+        self.restart_error = ""
         self._statuses: dict[Unit, TaskStatus] = {}
         self._told_epoch = JOIN_EPOCH  # of the last target assignment that was delivered to an assignor
         self._confirmed_ms: int | None = None
@@ -151,6 +154,11 @@ class Member:
     def flush_statuses(self) -> None:
         """The batching delay for task statuses has elapsed: send them at once."""
         self._flush_requested = self.has_statuses
+
+    def refuse_restart(self, reason: str) -> None:
+        """A requested restart does not happen: tell the group at once."""
+        if self.phase is Phase.MEMBER:
+            self.restart_error, self._flush_requested = reason, True
 
     def drain(self) -> None:
         """Request no new units, and that the units here be moved to other members, round by round."""
@@ -196,18 +204,22 @@ class Member:
         introduces = self._full or self.epoch == JOIN_EPOCH or fault_point("every heartbeat is a full one")
         statuses = self._next_statuses()
         more_statuses = len(statuses) < len(self._statuses)
+        restart_error = self.restart_error if self.epoch != JOIN_EPOCH else ""
+        # A parked heartbeat with a restart error would be decided again when another restart is requested.
+        returns_at_once = more_statuses or bool(restart_error)
         heartbeat = HeartbeatRequest(
             group_id=settings.group_id,
             member_id=settings.member_id,
             member_epoch=self.epoch,
-            max_wait_ms=0 if more_statuses else self._max_wait_ms(),
+            max_wait_ms=0 if returns_at_once else self._max_wait_ms(),
             sequence=self._sequence,
             process_id=self.process_id,
             os_process=self.os_process,
             statuses=statuses,
+            restart_error=restart_error,
         )
         if introduces:
-            max_wait_ms = 0 if self._full or more_statuses else self._max_wait_ms()
+            max_wait_ms = 0 if self._full or returns_at_once else self._max_wait_ms()
             request = self.full(replace(heartbeat, max_wait_ms=max_wait_ms))
         elif self._acknowledge or self._lacks_units:
             request = replace(heartbeat, owned=grouped(self.owned))
@@ -303,7 +315,10 @@ class Member:
                 *self._tell_assignor(response.assignment, converted.units),
                 *self._take(converted, response.assignment.incarnation),
             ]
-        if response.restart and not (self.retiring or self.draining):
+        if self.restart_error and request.restart_error:
+            self.restart_error = ""
+        # A response to an earlier heartbeat repeats the request that has failed.
+        if response.restart and not (self.retiring or self.draining or self.restart_error):
             actions.append(Restart())
         if response.drain and not (self.retiring or self.draining):
             actions.append(Drain())

@@ -194,6 +194,8 @@ def _worker(member: DescribedMember) -> dict[str, Any]:
         "joined_epoch": member.joined_epoch,
         # For how long the units of a temporarily left worker are kept for it.
         "kept_ms": None if member.kept_ms < 0 else member.kept_ms,
+        # Why the last restart that was requested has not happened; empty: no error.
+        "restart_error": member.restart_error,
     }
 
 

@@ -363,6 +363,18 @@ class Worker:
             self._restarts = True
             self._stopping.set()
 
+    def refuse_restart(self, reason: str) -> None:
+        """A requested restart does not happen, and this worker goes on: who waits for the restart gets the reason.
+
+        For a program that has called ``prepare_restart_by``. The request ends; another one is a new attempt.
+
+        Args:
+            reason: one line of text; at most 500 characters are kept.
+        """
+        logger.error("not restarted, this process goes on: %s", reason)
+        self.member.refuse_restart(reason[:500])
+        self._on_change()
+
     def drain(self, *, then_restart: bool = False) -> None:
         """Request that the group moves this worker's units to other members, then stop.
 

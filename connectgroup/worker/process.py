@@ -49,8 +49,6 @@ logger = logging.getLogger(__name__)
 REPORT_EVERY_S = 0.5
 WARM_UP_END_S = 10.0
 """How long a worker that is stopped while it warms up waits for the warm-up to end; it cannot be interrupted."""
-REPLACE_AGAIN_S = 60.0
-"""A replacement that could not be started is asked for again after this time at the earliest."""
 MAX_RATES = 100
 """Connectors in one report: the supervisor reads lines of at most 64 KiB."""
 
@@ -276,11 +274,8 @@ class _Supervision:
         elif word == RESTART:
             self._worker.restart()
         elif word == KEEP:
-            logger.error("not restarted, this process goes on: %s", reason)
-            self._loop.call_later(REPLACE_AGAIN_S, self._may_ask_again)
-
-    def _may_ask_again(self) -> None:
-        self._asked = False
+            self._asked = False
+            self._worker.refuse_restart(reason)
 
 
 async def _collect_garbage(worker: Worker) -> None:

@@ -46,6 +46,7 @@ class WorkerProcess:
         ready: set when the process, a replacement, has warmed up.
         released: set when the process has left the group for its replacement.
         on_restart: called when the process reports that a restart was requested.
+        last_error: the last line of the current process's log that names an error, or its last line if none does.
         metrics_port: port at which the process serves its metrics; 0 for any; null: not at all.
     """
 
@@ -64,6 +65,7 @@ class WorkerProcess:
     left: bool = False
     reported_s: float | None = None
     metrics_port: int | None = None
+    last_error: str = ""
     replacement: WorkerProcess | None = None
     replacing: asyncio.Task[None] | None = None
     ready: asyncio.Event = field(default_factory=asyncio.Event)
@@ -111,8 +113,13 @@ class WorkerProcess:
 
     async def read_log(self, stream: asyncio.StreamReader, log: Callable[[str, str], None]) -> None:
         """Call ``log`` with the worker's name and each line of its log, until the process ends."""
+        self.last_error, has_error = "", False
         async for line in _lines(stream):
-            log(self.name, line.decode(errors="replace").rstrip())
+            text = line.decode(errors="replace").rstrip()
+            is_error = "error" in text.lower()
+            if text and (is_error or not has_error):
+                self.last_error, has_error = text, is_error
+            log(self.name, text)
 
 
 def ending(code: int) -> str:

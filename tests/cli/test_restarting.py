@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.task_log import TaskLog
+from connectgroup.cli.command import main
 from connectgroup.config.connector_file import ConnectorFile
 from connectgroup.config.coordinator import CoordinatorConfig
 from connectgroup.supervisor import Supervisor
@@ -149,9 +150,9 @@ async def test_supervised_worker_that_restarts_is_started_again_at_once(tmp_path
 
 
 async def test_worker_goes_on_if_its_replacement_cannot_be_started(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The reason is logged by the supervisor and by the worker; no task stops."""
+    """The command says why, the supervisor and the worker log it, and no task stops; another request tries again."""
     log, lines = TaskLog(tmp_path / "tasks.log"), list[str]()
     config = {"connector.class": "idle", "tasks.max": "4", "log": str(log.path)}
     supervisor = Supervisor(
@@ -167,8 +168,18 @@ async def test_worker_goes_on_if_its_replacement_cannot_be_started(
         log.poll()
         events, process = len(log.events), supervisor.workers["worker-1"].process
         supervisor.environment["PYTHONHOME"] = str(tmp_path)  # Python does not start
-        assert await supervisor.admin.restart_worker(GROUP, "worker-1")
-        await until(lambda: any("not restarted, this process goes on: its replacement ended" in line for line in lines))
+        command = ["workers", "restart", "worker-1", "--group", GROUP, "--coordinator", supervisor.server.address]
+        for attempt in (1, 2):
+            code = await asyncio.to_thread(main, [*command, "--timeout", "60"])
+            error = capsys.readouterr().err
+            assert code == 7
+            why = "its replacement ended with exit code 1 before it had warmed up: "
+            assert error.startswith(f"connectgroup: worker worker-1: not restarted, it goes on: {why}")
+            assert "encodings" in error, "the error in the log of the replacement"
+            said = "not restarted, this process goes on: its replacement ended"
+            await until(lambda: sum(said in line for line in list(lines)) == attempt)  # noqa: B023
+            found = {member.member_id: member.state for member in (await supervisor.describe()).members}
+            assert found["worker-1"] == "STABLE"
         assert "worker-1 is not restarted, its process goes on: its replacement ended with exit code 1" in caplog.text
         await settled(supervisor)
         log.poll()

@@ -345,3 +345,45 @@ def test_return_of_a_restarted_worker_needs_no_computation() -> None:
     scene.settings.server_assignors["round-robin"] = lambda _: pytest.fail("asked")  # type: ignore[index]
     scene.join("m2")
     assert heartbeat_all(scene) == EXPECTED
+
+
+class TestRestartError:
+    """A member whose replacement does not start says why, and the request ends."""
+
+    def beat(self, scene: Scene, member_id: str, restart_error: str = "") -> HeartbeatResponse:
+        epoch = scene.current(member_id).epoch
+        request = HeartbeatRequest(
+            group_id=GROUP, member_id=member_id, member_epoch=epoch, restart_error=restart_error, max_wait_ms=0
+        )
+        return scene.response_of(scene.act(request), HeartbeatResponse)
+
+    def shown(self, scene: Scene, member_id: str) -> tuple[str, str]:
+        member = next(each for each in describe(scene.group).members if each.member_id == member_id)
+        return member.state, member.restart_error
+
+    def test_reason_is_described_until_the_next_request(self) -> None:
+        scene = three()
+        request_restart(scene, "m1")
+        assert self.beat(scene, "m1").restart
+        assert not self.beat(scene, "m1", "no such\nfile").restart
+        assert self.shown(scene, "m1") == ("STABLE", "no such\\nfile")
+        scene.reload()
+        assert self.shown(scene, "m1") == ("STABLE", "no such\\nfile")
+        assert not request_restart(scene, "m1").already_requested
+        assert self.shown(scene, "m1") == ("RESTARTING", "")
+        assert self.beat(scene, "m1").restart
+
+    def test_reason_without_a_request_is_ignored(self) -> None:
+        """An operator has sent a signal to the process, or the response to the report was lost."""
+        scene = three()
+        self.beat(scene, "m1", "down")
+        assert self.shown(scene, "m1") == ("STABLE", "")
+        assert scene.group.epoch == 10
+
+    def test_reason_ends_with_the_membership(self) -> None:
+        scene = three()
+        request_restart(scene, "m1")
+        self.beat(scene, "m1", "down")
+        leave_to_restart(scene, "m1")
+        scene.join("m1")
+        assert self.shown(scene, "m1")[1] == ""

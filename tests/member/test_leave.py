@@ -209,3 +209,21 @@ def test_member_fenced_while_it_leaves_sends_one_leave_and_does_not_rejoin() -> 
     assert (leave.member_epoch, leave.cause) == (-1, "shut down")
     member.close("once more")
     assert member.next_request(3) is None
+
+
+def test_restart_that_is_refused_is_reported_at_once_and_not_repeated() -> None:
+    """A response to an earlier heartbeat repeats the request that has failed; one to the report may have a new one."""
+    machine = joined(1)
+    earlier = request_of(machine)
+    assert machine.on_response(earlier, replace(accepted(5), restart=True)) == [Restart()]
+    parked = request_of(machine)
+    machine.refuse_restart("no such file")
+    assert machine.has_unsent_changes
+    assert machine.on_response(parked, replace(accepted(5), restart=True)) == []
+    report = request_of(machine)
+    assert (report.restart_error, report.max_wait_ms) == ("no such file", 0)
+    machine.on_no_answer(report)
+    again = request_of(machine)
+    assert again.restart_error == "no such file"
+    assert machine.on_response(again, replace(accepted(5), restart=True)) == [Restart()]
+    assert request_of(machine).restart_error == ""

@@ -132,6 +132,7 @@ def _members(group: Group, now_ms: int) -> Iterable[DescribedMember]:
             joined_epoch=member.joined_epoch,
             kept_ms=_kept_ms(group, member_id, now_ms),
             classic=member.classic,
+            restart_error=member.restart_error,
         )
 
 

@@ -201,6 +201,7 @@ def _reports_nothing(
         and request.server_assignor is None
         and request.client_assignors is None
         and not request.statuses
+        and not request.restart_error
         and request.max_wait_ms >= 0
         and not (request.labels or request.rack or request.capacity or request.host)
         and request.group_id == group.group_id

@@ -421,6 +421,9 @@ def _update(overlay: Overlay, request: HeartbeatRequest, settings: GroupSettings
             restart_requested=member.restart_requested and not request.draining,
             drain_requested=member.drain_requested and not request.draining,
         )
+    if request.restart_error and member.restart_requested:
+        error = printable(request.restart_error, limit=500)
+        member = replace(member, restart_requested=False, restart_error=error)
     if request.server_assignor is not None:
         member = replace(member, server_assignor=request.server_assignor, assignors=())
     if request.client_assignors is not None:

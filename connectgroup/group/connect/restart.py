@@ -6,7 +6,8 @@ The request is part of the member's record, so that it survives a coordinator fa
 heartbeat response until the member leaves. If the member is lost instead (fenced, or its session expired), it may not
 have received the request: the group's record keeps the request until a member of that id joins again. The leave
 announces that the member returns, so its units are delayed for it (``leave``, ``delay``): each stops once and starts
-once, on the same worker.
+once, on the same worker. A member that cannot be restarted, because its replacement does not start, says why
+(``restart_error``): the request ends, and the reason stays until the next request.
 
 Drain: the request is repeated until the member reports that it drains; from then on the rules of draining apply. It
 ends with the membership: a lost member that joins again is not asked to drain.
@@ -65,5 +66,5 @@ def restart_member(group: Group, request: RestartRequest, now_ms: int) -> Outcom
         return Outcome(response=RestartResponse(already_requested=True))
     overlay = Overlay(group, now_ms)
     # A drain replaces a requested restart: the worker leaves permanently.
-    overlay.write(replace(member, restart_requested=not request.drain, drain_requested=request.drain))
+    overlay.write(replace(member, restart_requested=not request.drain, drain_requested=request.drain, restart_error=""))
     return Outcome(response=RestartResponse(), records=tuple(overlay.records))

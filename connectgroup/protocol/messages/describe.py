@@ -63,6 +63,7 @@ class DescribedMember:
         classic_metadata: *(tagged)* the metadata in the form of a classic group, if the request includes it; opaque.
         classic_assignment: *(tagged)* the assignment in that form.
         classic: *(tagged)* the member of a connect or consumer group uses the classic protocol.
+        restart_error: *(tagged)* why the last restart that was requested has not happened; the worker goes on.
     """
 
     member_id: str
@@ -86,6 +87,7 @@ class DescribedMember:
     classic_metadata: bytes = b""
     classic_assignment: bytes = b""
     classic: bool = False
+    restart_error: str = ""
 
     @property
     def assigned_units(self) -> Units:

@@ -73,6 +73,8 @@ class HeartbeatRequest:
             looks whether it has ended when its connection is lost (PD-13). Empty: the coordinator does not look.
         classic: *(tagged)* the member uses the classic protocol; this is the metadata of its JoinGroup or LeaveGroup.
         logger_stamp: *(tagged)* the stamp of the newest logger level that the worker has set; 0 if none.
+        restart_error: *(tagged)* why the restart that an operator requested has not happened: the worker goes on, and
+            the request ends. Empty: no error. Read from a member's heartbeats, not from joins.
     """
 
     group_id: str
@@ -99,6 +101,7 @@ class HeartbeatRequest:
     os_process: str = ""
     classic: bool = False
     logger_stamp: int = 0
+    restart_error: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -106,6 +106,8 @@ class MemberRecord:
         principal: *(tagged)* the principal of the connection on which it joined (``Handler.handle``); null if unknown.
         os_process: *(tagged)* its name to the operating system (``HeartbeatRequest.os_process``); empty if unknown.
         classic: *(tagged)* the member uses the classic protocol (``classic_members``).
+        restart_error: *(tagged)* why the last requested restart has not happened (``HeartbeatRequest.restart_error``);
+            empty once another restart is requested, and if there is no such error.
     """
 
     group_id: str
@@ -128,6 +130,7 @@ class MemberRecord:
     principal: str | None = None
     os_process: str = ""
     classic: bool = False
+    restart_error: str = ""
 
     @property
     def has_request(self) -> bool:
