@@ -439,6 +439,10 @@ class Supervisor:
             if not worker.released.is_set():
                 await self._leave_for_dead_worker(worker, code)
             await self._read_to_end(worker)
+            if code == 0 or worker.left:
+                self._stays_away(worker)
+                if worker.replacing is not None:
+                    worker.replacing.cancel()
             return
         restarts = code == RESTART_EXIT_CODE and worker.wanted and not self._closing
         if not restarts:
@@ -455,12 +459,16 @@ class Supervisor:
                 logger.error("%s %s, a configuration error: it is not started again", worker.name, ending(code))
                 return
             if code == 0 or worker.left:
-                logger.info("%s was stopped or drained: it is not started again", worker.name)
-                worker.wanted = False
+                self._stays_away(worker)
                 return
             logger.error("%s %s", worker.name, ending(code))
         if self._restart or restarts:
             await self._start_again(worker, at_once=restarts)
+
+    def _stays_away(self, worker: WorkerProcess) -> None:
+        """A worker was stopped by a signal or drained, also while its replacement warms up."""
+        logger.info("%s was stopped or drained: it is not started again", worker.name)
+        worker.wanted = False
 
     async def _read_to_end(self, worker: WorkerProcess) -> None:
         """Read the last lines of a worker that has ended."""

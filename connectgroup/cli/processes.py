@@ -449,9 +449,15 @@ def _make_directory(option: str, path: Path) -> None:
 
 
 def _stop_event() -> asyncio.Event:
-    """Return an event that the first SIGTERM or SIGINT sets."""
+    """Return an event that the first SIGTERM, SIGINT or SIGHUP sets.
+
+    SIGHUP: the terminal has been closed. A process that ignores it (``nohup``) still does.
+    """
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    numbers = [signal.SIGTERM, signal.SIGINT]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    for number in numbers:
         loop.add_signal_handler(number, stopping.set)
     return stopping

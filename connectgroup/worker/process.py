@@ -1,6 +1,7 @@
 """A worker process: two connections, the installed plug-ins, signal handlers, and status reports to a supervisor.
 
-SIGTERM and SIGINT stop the tasks, leave the group and end the process; a second one ends the process immediately.
+SIGTERM, SIGINT and SIGHUP stop the tasks, leave the group and end the process; a second SIGTERM or SIGINT ends the
+process immediately.
 SIGUSR1 drains the worker: the group moves its units to other members first, then the process ends (a worker alone in
 its group continues). SIGUSR2 restarts the worker, as ``connectgroup workers restart`` does: the worker stops its tasks,
 leaves the group announcing a rejoin (``returns``), and is started again under the same name (``restart``). Under a

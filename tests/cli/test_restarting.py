@@ -21,7 +21,7 @@ from connectgroup.config.coordinator import CoordinatorConfig
 from connectgroup.supervisor import Supervisor
 
 from ..integration.commands import CONNECTOR, GROUP, CommandGroup
-from ..integration.processes import marked, wait
+from ..integration.processes import COMMAND, Program, marked, wait, with_mark
 from ..volume import ci_only
 
 TASKS = 9
@@ -68,8 +68,9 @@ def test_sigusr2_restarts_a_worker_with_a_generated_name_in_the_same_process(tmp
         assert Path(f"/proc/{b.pid}/cmdline").read_bytes().startswith(command)
         assert b.code is None
         assert a.code is None
-        b.signal(signal.SIGTERM)
+        b.signal(signal.SIGHUP)
         assert b.ended() == 0, b.output()
+        wait("the tasks of b on a", lambda: set(map(tuple, group.runs().values())) == {("a",)}, a.output)
 
 
 def test_restart_of_an_unknown_worker_is_rejected_with_one_line(tmp_path: Path) -> None:
@@ -147,6 +148,48 @@ async def test_supervised_worker_that_restarts_is_started_again_at_once(tmp_path
         causes = [cause for rebalance in group.rebalances[-2:] for cause in rebalance.causes]
         # Two rebalances, or one, if the replacement joins before the first is complete.
         assert causes[-2:] == ["worker-1 left to restart", "worker-1 came back"]
+        replaced = supervisor.workers["worker-1"]
+        assert replaced.watch is not None
+        supervisor.signal_worker("worker-1", signal.SIGHUP)
+        await asyncio.wait_for(replaced.watch, 90)
+        assert (replaced.alive, replaced.left, replaced.wanted) == (False, True, False)
+        assert {member.member_id for member in (await supervisor.describe()).members} == {"worker-2"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+async def test_worker_that_is_stopped_while_its_replacement_warms_up_stays_away(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    with marked() as mark:
+        supervisor = Supervisor(
+            GROUP, workers=1, scratch=tmp_path / "scratch", coordinator=CoordinatorConfig(port=0), restart=True
+        )
+        async with supervisor:
+            first = supervisor.workers["worker-1"]
+            await until(lambda: first.epoch > 0)
+            supervisor.signal_worker("worker-1", signal.SIGUSR2)
+            await until(lambda: first.replacement is not None and first.replacement.process is not None)
+            supervisor.signal_worker("worker-1", number)
+            await until(lambda: not with_mark(mark))
+            assert supervisor.workers["worker-1"] is first
+            assert (await supervisor.describe()).members == ()
+
+
+@pytest.mark.parametrize("ignored", [False, True], ids=["", "nohup"])
+def test_closed_terminal_ends_up_and_its_replaced_workers_in_order(tmp_path: Path, ignored: bool) -> None:
+    with marked() as mark:
+        options = ("up", "--workers", 1, "--port", 0, "--data", tmp_path / "data")
+        with Program(*options, command=("nohup", *COMMAND) if ignored else COMMAND) as up:
+            up.line_with("coordinator at ")
+            up.line_with("joining group")
+            [worker] = [pid for pid, words in with_mark(mark).items() if "--supervised" in words]
+            os.kill(worker, signal.SIGUSR2)
+            up.line_with("its replacement joins")
+            wait("the end of the first process", lambda: worker not in with_mark(mark), up.output)
+            os.killpg(up.pid, signal.SIGHUP)
+            if ignored:
+                up.signal(signal.SIGTERM)
+            assert up.ended() == 0, up.output()
 
 
 async def test_worker_goes_on_if_its_replacement_cannot_be_started(
@@ -176,11 +219,11 @@ async def test_worker_goes_on_if_its_replacement_cannot_be_started(
             why = "its replacement ended with exit code 1 before it had warmed up: "
             assert error.startswith(f"connectgroup: worker worker-1: not restarted, it goes on: {why}")
             assert "encodings" in error, "the error in the log of the replacement"
-            said = "not restarted, this process goes on: its replacement ended"
-            await until(lambda: sum(said in line for line in list(lines)) == attempt)  # noqa: B023
             found = {member.member_id: member.state for member in (await supervisor.describe()).members}
             assert found["worker-1"] == "STABLE"
-        assert "worker-1 is not restarted, its process goes on: its replacement ended with exit code 1" in caplog.text
+            assert caplog.text.count("worker-1 is not restarted, its process goes on: its replacement ended") == attempt
+        # The second line of the same text within a second is not repeated in the worker's own log.
+        await until(lambda: any("not restarted, this process goes on: its replacement ended" in line for line in lines))
         await settled(supervisor)
         log.poll()
         assert len(log.events) == events
