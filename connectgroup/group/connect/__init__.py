@@ -94,7 +94,8 @@ Decisions about targets and connectors:
   the beginning, and an upgrade or a rollback converts nothing.
 - A classic worker computes only if no member of the connect protocol can: its heartbeats are not parked, so each step
   of a rebalance takes up to the shorter of its heartbeat interval and ``max_wait_ms``. Heartbeat decides one of the
-  connect protocol without applying it: REBALANCE_IN_PROGRESS, if there would be records or a new response.
+  connect protocol without applying it: REBALANCE_IN_PROGRESS, if there would be records or a new response. The
+  response to a JoinGroup is kept in memory for the SyncGroup that follows; after a failover the member joins again.
 - Kafka Connect's own workers with members never become a connect group: their connectors are in topics that the
   coordinator does not read. A worker of ours that joins is rejected until they have stopped.
 """
