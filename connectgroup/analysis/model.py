@@ -241,6 +241,8 @@ class Model:
 
     def _compute_on_coordinator(self, effect: Compute) -> None:
         result = as_server_assignor(self._assignor(effect.assignor))(effect.input)
+        if result.error:
+            raise PluginError(f"assignor {effect.assignor!r}: {result.message or f'error {result.error}'}")
         self.send(Computed(group_id=effect.group_id, epoch=effect.epoch, assignor=effect.assignor, result=result))
 
     def _assignor(self, name: str) -> ConnectAssignor:

@@ -58,7 +58,7 @@ def as_server_assignor(assignor: PartitionAssignor) -> Callable[[ConsumerPrepare
             logger.error("server-side %s", error.with_location())
             raise
         if assignment.error:
-            raise PluginError(f"assignor {assignor.name!r}: {assignment.message or f'error {assignment.error}'}")
+            return ConsumerServerAssignment(error=assignment.error, message=assignment.message)
         return ConsumerServerAssignment(members=consumers_for_install(prepared, assignment), message=assignment.message)
 
     return assign

@@ -72,7 +72,7 @@ def as_server_assignor(assignor: ConnectAssignor) -> Callable[[PrepareResponse],
             logger.error("server-side %s", error.with_location())
             raise
         if assignment.error:
-            raise PluginError(f"assignor {assignor.name!r}: {assignment.message or f'error {assignment.error}'}")
+            return ServerAssignment(error=assignment.error, message=assignment.message)
         return ServerAssignment(
             members=members_for_install(assignment),
             delayed=grouped(assignment.delayed),

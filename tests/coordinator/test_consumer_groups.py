@@ -22,7 +22,9 @@ from kio.static.primitive import i32, i32Timedelta
 
 from connectgroup.assign.convert import assignor_info, consumers_for_install, partition_group_from_prepare
 from connectgroup.assign.sandbox import run_assignor
+from connectgroup.cli.errors import OptionNames
 from connectgroup.cli.groups import _description
+from connectgroup.cli.parser import build_parser
 from connectgroup.coordinator.consumer_groups import ConsumerGroups, with_group_assignors
 from connectgroup.coordinator.own_assignors import group_assignors
 from connectgroup.coordinator.runtime import Coordinator
@@ -255,7 +257,7 @@ async def test_members_share_the_partitions_with_the_server_side_assignor_of_the
         assert isinstance(described, DescribeResponse)
         [group] = described.groups
         assert (group.group_type, group.state, group.assignor_name) == ("consumer", "Stable", "range")
-        assert list(_description(group)) == [
+        assert list(_description(group, OptionNames(build_parser()))) == [
             "group g of type consumer: Stable, epoch 2, target 2",
             "assignor: range",
             "member a (h): STABLE, epoch 2",
@@ -280,6 +282,13 @@ class ToTheLast(PartitionAssignor):
             members=[PartitionMemberAssignment(member_id=name, partitions=share) for name, share in shares.items()]
         )
 
+class Vetoes(ToTheLast):
+    name = "vetoes"
+    def assign(self, group):
+        if len(group.members) == 1:
+            return super().assign(group)
+        return PartitionAssignment(error=7, message="enough for today")
+
 class Fails(PartitionAssignor):
     name = "fails"
     def assign(self, group):
@@ -289,7 +298,7 @@ class Fails(PartitionAssignor):
 
 @pytest.fixture
 def own_assignors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    entries = {"to_the_last": ":ToTheLast", "fails": ":Fails"}
+    entries = {"to_the_last": ":ToTheLast", "fails": ":Fails", "vetoes": ":Vetoes"}
     make_distribution(tmp_path, "owngroup", "connectgroup.partition_assignors", OWN_ASSIGNORS, **entries)
     monkeypatch.syspath_prepend(str(tmp_path))
 
@@ -319,6 +328,22 @@ async def test_failure_of_an_own_server_side_assignor_is_logged_with_its_line(
         await ask(coordinator, join("a", "foo"))
         assert "server-side assignor 'fails'" in caplog.text
         assert "not today" in caplog.text
+
+
+async def test_error_of_a_server_side_assignor_keeps_the_target(
+    own_assignors: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A decision, and no failure; its reason is in the log and in the description."""
+    settings = with_group_assignors(ConsumerSettings(assignment_interval_ms=0), ["vetoes"])
+    async with serving(StaticTopics({"foo": 3}), settings=settings) as coordinator:
+        assert (await ask(coordinator, join("a", "foo"))).assignment == foo(0, 1, 2)
+        await ask(coordinator, join("b", "foo"))
+        why = "the target assignment is kept: server-side assignor 'vetoes': enough for today"
+        described = await coordinator.handle(DescribeRequest(group_ids=("g",)), client_host="h")
+        assert isinstance(described, DescribeResponse)
+        [group] = described.groups
+        assert (group.group_epoch, group.assignment_epoch, group.assignor_error) == (2, 1, why)
+    assert [each.message for each in caplog.records if "enough" in each.message] == [f"group g: epoch 2: {why}"]
 
 
 async def test_unknown_group_assignor_is_an_error() -> None:

@@ -94,6 +94,40 @@ async def test_error_of_an_assignor_keeps_the_target_and_nobody_else_is_asked(tm
         assert vetoing.calls + other.calls > calls
 
 
+@pytest.mark.parametrize("after_failures", [False, True], ids=["listed by no worker", "after three failures"])
+async def test_error_of_a_server_side_assignor_keeps_the_target(
+    tmp_path: Path, after_failures: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A veto there, too: it is no failure in the log, and its reason is in the description."""
+    assignor, failing = Spread(), Spread()
+    group = settings(server_assignor="spread", server_assignors={"spread": as_server_assignor(assignor)})
+    failing.before = BAD["raises"]
+    listed = [failing] if after_failures else []
+    async with World(tmp_path, group=group) as world:
+        await world.add("c", 3)
+        world.start("a", assignors=listed)
+        await world.settled()
+        before = await world.describe()
+        assignor.before = lambda group: ConnectAssignment(error=5, message="will not")
+        calls = assignor.calls
+        caplog.clear()
+        world.start("b", assignors=listed)
+        await world.until(lambda: assignor.calls > calls)
+        await asyncio.sleep(5)
+        kept = await world.describe()
+        assert kept.assignment_epoch == before.assignment_epoch
+        assert kept.assignor_error == "the target assignment is kept: server-side assignor 'spread': will not"
+        warned = f"group {kept.group_id}: epoch {kept.group_epoch}: {kept.assignor_error}"
+        lines = [record for record in caplog.records if "will not" in record.getMessage()]
+        assert [(record.levelno, record.getMessage()) for record in lines] == [(logging.WARNING, warned)]
+        assert assignor.calls - calls <= 2, "the next change, or a session timeout, has it computed again"
+        calls = assignor.calls
+        await world.until(lambda: assignor.calls > calls, within=30)
+        assignor.before = lambda group: None
+        await world.settled(within=30)
+        assert "kept" not in (await world.describe()).assignor_error
+
+
 async def test_assignor_that_keeps_the_target_runs_again_after_a_session_timeout(tmp_path: Path) -> None:
     async with World(tmp_path) as world:
         assignor = Spread()
@@ -102,6 +136,7 @@ async def test_assignor_that_keeps_the_target_runs_again_after_a_session_timeout
         world.start("a", assignors=[assignor])
         await world.settled(within=60)
         assert assignor.calls >= 3
+        assert not (await world.describe()).assignor_error
 
 
 async def test_exception_of_an_assignor_is_logged_with_file_and_line(

@@ -36,8 +36,7 @@ def effects_of(group: Group, now_ms: int, settings: GroupSettings) -> tuple[Effe
     if computation is None or computation.member_id or not group.members:
         return ()
     if not computation.prepared:
-        message = f"no assignment for epoch {group.epoch}: {computation.error}"
-        return (Warn(group_id=group.group_id, epoch=group.epoch, message=message),)
+        return (Warn(group_id=group.group_id, epoch=group.epoch, message=rules.no_target(group, computation)),)
     request = Compute(
         group_id=group.group_id,
         group_type=GROUP_TYPE,

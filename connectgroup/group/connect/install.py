@@ -28,6 +28,7 @@ from ..kernel.computation import (
     fail_computation,
     fail_on_coordinator,
     keep_target,
+    keep_target_of,
     under_way,
 )
 from ..kernel.effects import Computed
@@ -134,7 +135,9 @@ def install_computed(group: Group, computed: Computed, now_ms: int, settings: Gr
         return Outcome(response=None)
     overlay = Overlay(group, now_ms)
     result, failure, contradicts = _validated(overlay, computed, settings)
-    if failure and computed.epoch < group.epoch and not contradicts:
+    if result.error:
+        timers = keep_target_of(overlay, settings, computation, computed)
+    elif failure and computed.epoch < group.epoch and not contradicts:
         # The group has changed since, which may be the cause of the failure.
         timers = choose_again(overlay, settings, replace(computation, error=printable(masked_text(failure), limit=500)))
     elif failure:
@@ -157,6 +160,8 @@ def _validated(
         return ServerAssignment(), f"{where}: {computed.error}", False
     try:
         result: ServerAssignment = computed.result
+        if result.error:
+            return result, None, False
         left_out = units_of(result.delayed)
         if violation := delay_out_of_range(result, settings):
             return result, f"{where}: {violation}", True

@@ -13,12 +13,17 @@ from ...protocol.messages.common import ConnectorTasks
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerAssignment:
-    """The result of a server-side assignor: ``members``, ``delayed``, ``delay_ms``, ``message`` as in Install."""
+    """The result of a server-side assignor: ``members``, ``delayed``, ``delay_ms``, ``message`` as in Install.
+
+    ``error`` is that of the assignor, 0 if it has set none: then nothing is installed, and the group keeps its target
+    assignment.
+    """
 
     members: tuple[InstalledMember, ...] = ()
     delayed: tuple[ConnectorTasks, ...] = ()
     delay_ms: int = 0
     message: str = ""
+    error: int = 0
 
 
 ServerAssignorCall = Callable[[PrepareResponse], tuple[InstalledMember, ...] | ServerAssignment]

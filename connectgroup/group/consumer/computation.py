@@ -52,7 +52,7 @@ def effects_of(draft: Draft, records: Sequence[Record] | None = None) -> tuple[E
     if computation is None or computation.member_id or not group.members:
         return effects
     if not computation.prepared:
-        message = f"no assignment for epoch {group.epoch}: {computation.error}"
+        message = rules.no_target(group, computation)
         return (*effects, Warn(group_id=group.group_id, epoch=group.epoch, message=message))
     compute = Compute(
         group_id=group.group_id,

@@ -26,6 +26,7 @@ from ..kernel.computation import (
     fail_computation,
     fail_on_coordinator,
     keep_target,
+    keep_target_of,
     under_way,
 )
 from ..kernel.effects import Computed
@@ -113,10 +114,16 @@ def install_computed(draft: Draft, computed: Computed, settings: ConsumerSetting
     where = f"server-side assignor {computed.assignor}"
     result: ConsumerServerAssignment = computed.result or ConsumerServerAssignment()
     failure = f"{where}: {computed.error}" if computed.error else ""
-    if not failure and (violation := violation_of(draft, computed.assignor, result.members, epoch=computed.epoch)):
+    if (
+        not failure
+        and not result.error
+        and (violation := violation_of(draft, computed.assignor, result.members, epoch=computed.epoch))
+    ):
         failure = f"{where}: {violation}"
     timers: tuple[Timer, ...]
-    if failure and computed.epoch < draft.epoch:
+    if result.error:
+        timers = keep_target_of(draft, settings, computation, computed)
+    elif failure and computed.epoch < draft.epoch:
         # The group has changed since, which may be the cause of the failure.
         timers = choose_again(draft, settings, replace(computation, error=printable(failure, limit=500)))
     elif failure:

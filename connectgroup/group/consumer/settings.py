@@ -12,10 +12,15 @@ from ..offsets.settings import OffsetSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerServerAssignment:
-    """The result of a server-side assignor: ``members`` and ``message`` as in Install."""
+    """The result of a server-side assignor: ``members`` and ``message`` as in Install.
+
+    ``error`` is that of the assignor, 0 if it has set none: then nothing is installed, and the group keeps its target
+    assignment.
+    """
 
     members: tuple[InstalledConsumer, ...] = ()
     message: str = ""
+    error: int = 0
 
 
 ConsumerServerAssignor = Callable[[ConsumerPrepareResponse], ConsumerServerAssignment]

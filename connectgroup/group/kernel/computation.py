@@ -17,6 +17,7 @@ from ...masking import masked_text
 from ...protocol.records.connect import ComputationRecord, Record
 from ...protocol.units import printable
 from .deadlines import Computing, compute
+from .effects import Computed
 from .outcome import Outcome
 from .selection import AssigningMember, Listing, covers_all, members_able_to_compute, select_assignor
 from .timers import Timer
@@ -178,6 +179,8 @@ def _choose_member(
     draft: Draft, settings: ComputationSettings, able: Sequence[str], computation: ComputationRecord
 ) -> tuple[Timer, ...]:
     """Choose a member that has not failed yet, or the coordinator after too many failures."""
+    if computation.keeps_target:
+        computation = replace(computation, error="")  # that target may be replaced now
     if computation.failures >= settings.failures_before_fallback or not able:
         return _compute_on_coordinator(draft, settings, computation)
     not_failed = [member_id for member_id in able if member_id not in computation.failed_members]
@@ -292,7 +295,25 @@ def keep_target(
     """
     if computation.epoch < draft.epoch:
         return choose_again(draft, settings, computation)
-    return _end_without_target(draft, settings, computation, reason, keeps_target=True)
+    return _end_without_target(
+        draft, settings, computation, f"the target assignment is kept: {reason}", keeps_target=True
+    )
+
+
+def keep_target_of(
+    draft: Draft, settings: ComputationSettings, computation: ComputationRecord, computed: Computed
+) -> tuple[Timer, ...]:
+    """As ``keep_target``, for an assignor that the coordinator has run, on the group at ``computed.epoch``."""
+    reason = computed.result.message or f"error {computed.result.error}"
+    prepared = replace(computation, epoch=computed.epoch)
+    return keep_target(draft, settings, prepared, f"server-side assignor {computed.assignor!r}: {reason}")
+
+
+def no_target(group: Computing, computation: ComputationRecord) -> str:
+    """The warning about a computation that ended without a target assignment."""
+    if computation.keeps_target:
+        return f"epoch {group.epoch}: {computation.error}"
+    return f"no assignment for epoch {group.epoch}: {computation.error}"
 
 
 def _end_without_target(
