@@ -275,7 +275,7 @@ class DescribedGroup:
         assignor_name: the assignor that computed the latest target assignment; empty before the first.
         computing_member: the member that is computing a target assignment; empty if none is. Who computed the latest
             one: ``rebalances[-1].computed_by``.
-        assignor_error: why the latest computation failed or keeps the target, or which units it could not place; else empty.
+        assignor_error: why the latest computation failed or kept the target, or which units have no worker; or empty.
         members: its members, sorted by member id.
         connectors: its connectors, sorted by name.
         rebalances: the last 100, oldest first.
