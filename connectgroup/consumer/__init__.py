@@ -2,9 +2,8 @@
 
     choice           which rebalance protocol and which assignors a member offers (KIP-429)
     rounds           one rebalance, from the view of a member and of its leader
-    validation       ownership of partitions, and partitions that must not be assigned yet (KIP-792)
 
-These three are pure: no I/O, no clock, only the standard library and the shared types. The modules that turn them into
+These two are pure: no I/O, no clock, only the standard library and the shared types. The modules that turn them into
 a member of a real group:
 
     group_consumer   GroupConsumer: poll, commit, seek, close

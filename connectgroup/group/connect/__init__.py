@@ -62,8 +62,8 @@ Decisions about targets and connectors:
   added or reconfigured since are granted by the next target, because no unit is granted at an owner epoch below that
   of its configuration; delayed units of a member that returned since stay reserved for it.
 - Prepare's response has connectors where KIP-848 has topics. A member's target is a list of unit indices there
-  (``Places``), counted through the connectors: by name, 10,000 tasks on 100 workers took 284 kB instead of 68, and 11
-  ms to decode instead of 0.9. Install, which must be able to be wrong, has names.
+  (``PrepareResponse.shares``), counted through the connectors: by name, 10,000 tasks on 100 workers took 284 kB
+  instead of 68, and 11 ms to decode instead of 0.9. Install, which must be able to be wrong, has names.
 - Each round of moves (``move_limit``) is a target of its own: a move beyond the limit is left out, so that every rule
   about targets applies unchanged, and the assignor is called again when all members have reached it. With an
   assignor that keeps units apart (a port, a licence), set no limit: a partly applied target may put them together for
