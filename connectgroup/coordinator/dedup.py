@@ -67,6 +67,14 @@ class Dedup:
             if isinstance(record, Tombstone) and record.key.kind in MEMBERS:
                 self._removed_s[record.key.group_id, record.key.name] = asyncio.get_running_loop().time()
 
+    def follows(self, sender: tuple[str, str, Process], sequence: int) -> bool:
+        """Whether the process has sent the member's last request, and this is a later one, which is recorded."""
+        last = self._last.get(sender)
+        if last is None or sequence <= last.sequence:
+            return False
+        self._last[sender] = LastRequest(sequence, asyncio.get_running_loop().time())
+        return True
+
     def is_copy(self, request: RequestTraits) -> bool:
         """Whether an accepted request of the process had this sequence or a later one, however long ago."""
         return 0 <= request.sequence <= self._last.get(_sender(request), LastRequest()).sequence

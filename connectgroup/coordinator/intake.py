@@ -46,6 +46,7 @@ class Intake:
 
     Attributes:
         not_serving: why all requests are rejected, or ``None``.
+        queued: the number of queued commands.
         on_arrival: called when a request has been queued.
     """
 
@@ -56,6 +57,7 @@ class Intake:
         self.on_arrival: Callable[[RequestTraits], None] = lambda request: None
         self._heartbeats, self._others = FairQueue(few=FEW_HEARTBEATS), FairQueue()
         self._waiting: Counter[tuple[str, str]] = Counter()  # the members of commands in ``_others``, by group and id
+        self.queued = 0
         self._has_work = asyncio.Event()
         self._pending: dict[Receiver, Command] = {}  # in order of arrival
 
@@ -137,13 +139,14 @@ class Intake:
 
     def _put(self, command: Command, queue: FairQueue) -> None:
         queue.put(command)
+        self.queued += 1
         if queue is self._others and (member := _member_of(command.traits))[1]:
             self._waiting[member] += 1
         self._has_work.set()
 
     async def ready(self) -> None:
         """Wait until there are commands for a turn."""
-        if self._heartbeats or self._others:
+        if self.queued:
             # Also after a turn without an append: the event loop reads requests, among them heartbeats, and sends
             # responses.
             await asyncio.sleep(0)
@@ -161,6 +164,7 @@ class Intake:
                 if not queue:
                     break
                 command = queue.take()
+                self.queued -= 1
                 if queue is self._others:
                     self._forget_waiting(command)
                 yield command

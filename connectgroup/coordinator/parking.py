@@ -42,6 +42,10 @@ class Parking:
             del self.parked[_place(command)]
             command.resolve(command.parked_response)
 
+    def has_one_of(self, group_id: str, sender: str) -> bool:
+        """Whether a request of a sender is parked."""
+        return (group_id, sender) in self.parked
+
     def has_earlier(self, command: Command) -> bool:
         """Whether an earlier request of the same sender is parked."""
         return self.parked.get(_place(command), command) is not command

@@ -36,13 +36,17 @@ class Remove:
 
 
 class Retention:
-    """Finds the groups to remove."""
+    """Finds the groups to remove.
+
+    Attributes:
+        next_check_s: when ``due`` looks for vacant groups again, on the event loop's clock.
+    """
 
     def __init__(self, groups: Groups) -> None:
         self._groups = groups
         self._vacant: dict[str, tuple[int, float]] = {}  # the group epoch, and since when
         self._deleted: dict[str, None] | None = None  # in the order of their deletion; null before the first turn
-        self._checked_s = 0.0
+        self.next_check_s = CHECK_EVERY_S
 
     def on_deleted(self, group_id: str) -> None:
         """A group was deleted, or removed."""
@@ -58,8 +62,8 @@ class Retention:
             group_id = next(iter(deleted))
             del deleted[group_id]
             due.append(group_id)
-        if now_s - self._checked_s >= CHECK_EVERY_S:
-            self._checked_s = now_s
+        if now_s >= self.next_check_s:
+            self.next_check_s = now_s + CHECK_EVERY_S
             due += self._long_vacant(now_s)
         return due
 

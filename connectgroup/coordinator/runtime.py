@@ -119,9 +119,10 @@ class Coordinator:
         self._copying = asyncio.Lock()  # one copy of a large group at a time
         self._logger_levels = LoggerLevels(wall_clock_ms)
         self._completed = CompletedResponses()
-        connect = ConnectGroupType(with_own_assignor(settings), classic_worker)
+        self._connect_type = connect = ConnectGroupType(with_own_assignor(settings), classic_worker)
         self._consumers = consumers or ConsumerGroups(classic=classic_settings)
-        self._registry = Registry([connect, self._consumers.classic_type, self._consumers.group_type, *group_types])
+        self._consumer_type = self._consumers.group_type
+        self._registry = Registry([connect, self._consumers.classic_type, self._consumer_type, *group_types])
         self.shard = self.shard_class(
             log,
             self._registry,
@@ -178,7 +179,8 @@ class Coordinator:
         client = Client(client_host, client_id, principal)
         response: Any
         if isinstance(request, _HEARTBEATS):  # first, because nearly all requests are
-            return self._heartbeat_decided(request, await self._submit(request, client))
+            decided = self._unchanged(request, client)
+            return self._heartbeat_decided(request, await self._submit(request, client) if decided is None else decided)
         if isinstance(request, SetLoggerLevelRequest):
             response = await self._set_logger_level(request)
         elif isinstance(request, ResetTopicsRequest):
@@ -241,9 +243,13 @@ class Coordinator:
         """Begin to process a heartbeat, without a task for it; see ``messages.DirectHandler``."""
         if not self._started or not isinstance(request, _HEARTBEATS):
             return False
+        client = Client(client_host, client_id, principal)
+        decided = self._unchanged(request, client)
+        if decided is not None:
+            respond(self._heartbeat_decided(request, decided))
+            return True
         group_type = self._registry.owner(request)
         assert group_type is not None
-        client = Client(client_host, client_id, principal)
         self.shard.intake.begin(
             request,
             group_type.traits(request, client),
@@ -252,6 +258,11 @@ class Coordinator:
             lambda response: respond(self._heartbeat_decided(request, response)),
         )
         return True
+
+    def _unchanged(self, request: HeartbeatRequest | ConsumerHeartbeatRequest, client: Client) -> Any:
+        """The response to a heartbeat that need not wait for a turn, or ``None`` (``Shard.unchanged``)."""
+        is_of_consumer = isinstance(request, ConsumerHeartbeatRequest)
+        return self.shard.unchanged(self._consumer_type if is_of_consumer else self._connect_type, request, client)
 
     def _heartbeat_decided(self, request: HeartbeatRequest | ConsumerHeartbeatRequest, response: Any) -> Response:
         """The response to a heartbeat, with what the rules of its group do not know."""

@@ -31,8 +31,11 @@ from ..errors import (
 )
 from ..fault_points import fault_point
 from ..group.kernel.outcome import Outcome
-from ..group.registry import Registry, RequestTraits
+from ..group.kernel.process import Process
+from ..group.registry import Client, Registry, RequestTraits, Steady
 from ..log.base import AppendRefused, Log, LogFenced, LogNotWritable
+from ..protocol.messages.consumer import ConsumerHeartbeatRequest
+from ..protocol.messages.heartbeat import HeartbeatRequest
 from ..protocol.units import printable
 from .command import Command
 from .compute import Effects
@@ -95,6 +98,7 @@ class Shard:
         self.metrics = CoordinatorMetrics(self.groups, self.parking, self.writability)
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
+        self._in_turn = False
 
     # ---- life cycle
 
@@ -159,7 +163,9 @@ class Shard:
     async def _run(self) -> None:
         while True:
             await self.intake.ready()
+            self._in_turn = True
             await self._turn(self.intake.commands())
+            self._in_turn = False
 
     async def _turn(self, commands: Iterator[Command]) -> None:
         """Decide all commands, append their records as one batch, send all responses."""
@@ -197,6 +203,44 @@ class Shard:
             if woken := self.waking.woken(command.group_id, group.state):
                 queue.extendleft(reversed(woken))
         await self._append(turn)
+
+    def unchanged(
+        self, group_type: Steady, request: HeartbeatRequest | ConsumerHeartbeatRequest, client: Client
+    ) -> Any:
+        """The response to a heartbeat that reports nothing; ``None``: it has to wait for a turn, or is parked.
+
+        If nothing is queued and no turn is under way, a turn would have this heartbeat alone and append no record.
+        Nearly all heartbeats are decided here, for less than half of what they cost in a turn.
+        """
+        if self._in_turn or self.intake.queued:
+            return None
+        group_id, member_id = request.group_id, request.member_id
+        group = self.groups.loaded.get(group_id)
+        if group is None or group.group_type is not group_type:
+            return None
+        outcome = group_type.unchanged(group.state, request, client)
+        if outcome is None or self.parking.has_one_of(group_id, member_id):
+            return None
+        if isinstance(request, HeartbeatRequest):
+            if outcome.parks and request.max_wait_ms:
+                return None
+            if request.sequence >= 0:
+                sender = group_id, member_id, Process(request.process_id, client.principal)
+                if not self.dedup.follows(sender, request.sequence):
+                    return None
+        elif outcome.parks:
+            return None
+        self.metrics.on_turn()
+        for timer in outcome.timers:
+            self.timers.set(timer)
+        if self.metrics.now_s() >= self.decisions.retention.next_check_s:
+            self._retain()
+        return outcome.response
+
+    def _retain(self) -> None:
+        """Queue the removal of the groups that are not kept any longer."""
+        for group_id in self.decisions.retention.due(self.metrics.now_s()):
+            self.intake.submit_input(group_id, Remove())
 
     # ---- append and respond
 
@@ -237,8 +281,7 @@ class Shard:
         self._act(turn)
         for group_id in turn.deleted:
             self._forget(group_id)
-        for group_id in self.decisions.retention.due(asyncio.get_running_loop().time()):
-            self.intake.submit_input(group_id, Remove())
+        self._retain()
         for command, response in turn.responses:
             self.metrics.on_response(command, response)
             command.resolve(response)

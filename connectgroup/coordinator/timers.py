@@ -38,9 +38,10 @@ class Timers:
 
     def set(self, timer: Timer) -> None:
         """Arm or cancel a timer."""
-        # An expired timer that is still queued is now stale.
         key = timer.key.identity
-        self.expired.pop(key, None)
+        if self.expired:
+            # An expired timer that is still queued is now stale.
+            self.expired.pop(key, None)
         armed = self.armed.get(key)
         if isinstance(timer, SetTimer):
             loop = asyncio.get_running_loop()

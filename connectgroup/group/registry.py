@@ -191,6 +191,13 @@ class GroupType(Protocol):
         """Run the assignor of an effect; return ``Computed.result``. Runs in a thread; may block and may raise."""
 
 
+class Steady(GroupType, Protocol):
+    """A group type that keeps the outcomes of heartbeats that report nothing (``kernel.unchanged``)."""
+
+    def unchanged(self, group: Any, request: Any, client: Client) -> Outcome[Any] | None:
+        """The outcome that ``step`` would return for a heartbeat, kept from the last equal one, or ``None``."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retired:
     """A group without members that a group of another type replaces.

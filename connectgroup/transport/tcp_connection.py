@@ -112,6 +112,7 @@ class Connection(asyncio.Protocol):
         self._began_at = self._heard_at = self._frame_began_at = self._loop.time()
         self._waits_for_frame = True
         self._goes_on = False  # requests are left for the next turn of the event loop
+        self._begins = False  # responses that arrive now are sent when the last of these requests has begun
         self._incomplete = 0
         self._choked_at: float | None = None
         self._relay: Relay | None = None
@@ -178,10 +179,12 @@ class Connection(asyncio.Protocol):
 
     def _work(self) -> None:
         """Begin requests within the limits; resume reading only when no complete frame is left."""
+        sends = self._begins = not self._out  # otherwise responses are sent later in this turn of the event loop
         for _ in range(BEGUN_TOGETHER):
             if not self._frames or not self._may_begin():
                 break
             self._begin(self._frames.popleft())
+        self._begins = False
         may_begin = self._may_begin()
         pause = bool(self._frames) or not may_begin
         if self._frames and may_begin and not self._goes_on:
@@ -193,6 +196,8 @@ class Connection(asyncio.Protocol):
             self._frame_began_at = self._loop.time()  # the deadline does not run while reading is paused
             self._transport.resume_reading()
         self._paused = pause
+        if sends and self._out:
+            self._send()
 
     def _go_on(self) -> None:
         self._goes_on = False
@@ -289,7 +294,7 @@ class Connection(asyncio.Protocol):
         if self._lost:
             self._release_if_done()
             return
-        if not self._out:
+        if not (self._out or self._begins):
             self._server.send_soon(self)
         if response is None:
             self._hanging_up = True
@@ -319,15 +324,18 @@ class Connection(asyncio.Protocol):
 
     def send(self) -> None:
         """Send the responses of this turn of the event loop."""
+        self._send()
+        if not (self._hanging_up or self._lost) and (self._frames or self._paused) and not self._goes_on:
+            self._work()
+
+    def _send(self) -> None:
         out, self._out = self._out, []
         if self._lost:
             return
         if out:
-            self._transport.write(b"".join(out))
+            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
         if self._hanging_up:
             self._transport.close()
-        elif (self._frames or self._paused) and not self._goes_on:
-            self._work()
 
     def pause_writing(self) -> None:
         self._choked_at = self._loop.time()

@@ -31,7 +31,7 @@ from ..registry import NO_CLIENT, Client, Converted, GroupNumbers, Input, Reques
 from . import validate
 from .classic_members import ClassicRules, WorkerFormat, decide as decide_classic, heartbeat_of, metadata_of
 from .describe import describe
-from .handle import error_response, on_load, step
+from .handle import error_response, on_load, step, unchanged
 from .measure import measure
 from .process import sender_of
 from .settings import GroupSettings, ServerAssignment
@@ -135,6 +135,9 @@ class ConnectGroupType:
             return decide_classic(group, what, now_ms, client, rules)
         except GroupError as error:
             return Outcome(response=_refused(what, error))
+
+    def unchanged(self, group: Group, request: HeartbeatRequest, client: Client) -> Outcome[Any] | None:
+        return unchanged(group, request, self.settings, client)
 
     def apply(self, group: Group, record: Record) -> None:
         group.apply(record)

@@ -190,6 +190,14 @@ def step(
     )
 
 
+def unchanged(
+    group: Group, request: HeartbeatRequest, settings: GroupSettings, client: Client
+) -> Outcome[Response | None] | None:
+    """The outcome of a heartbeat that reports nothing, kept from the last equal one; ``None``: it is to be decided."""
+    key = _reports_nothing(group, request, settings, client)
+    return None if key is None else kept(group, key)
+
+
 def _reports_nothing(
     group: Group, request: HeartbeatRequest, settings: GroupSettings, client: Client
 ) -> UnchangedKey | None:

@@ -221,6 +221,10 @@ class ConsumerGroupType:
         effects = (*outcome.effects, *effects_of(self._draft(group, now_ms), records))
         return replace(outcome, records=records, timers=timers, effects=tuple(dict.fromkeys(effects)))
 
+    def unchanged(self, group: ConsumerGroup, request: ConsumerHeartbeatRequest, client: Client) -> Outcome[Any] | None:
+        key = self._reports_nothing(group, request)
+        return None if key is None else kept(group, key)
+
     def _warnings(self, group: ConsumerGroup, error: GroupError) -> tuple[Warn, ...]:
         """Two consumers with one group instance id: one of them is a mistake that its operator must see."""
         if not isinstance(error, UnreleasedInstanceId | FencedInstanceId):
