@@ -2,7 +2,22 @@
 
 A commit checks the fencing token, writes the rows and advances the positions atomically. So a reader never sees half a
 batch, a batch is never written twice, and a zombie cannot write. ``offset_store.OffsetStore`` implements this for
-sinks whose data are stored in a SQLite database or listed in one.
+sinks whose data are stored in a SQLite database or listed in one. How a sink does it depends on where its rows are:
+
+- files: derive from ``spark.sinks.manifest.ManifestSink`` with ``Settings``, ``extension`` and ``encode``. Each batch,
+  or each of its parts, is a new file, and Spark's workers may call ``encode`` on a pickled copy. With ``head`` and
+  ``join`` small files are compacted. Examples: ``text_files``, ``parquet``.
+- a database with transactions: wrap its transaction in a ``fences.Transaction`` and call ``claim_task``,
+  ``is_committed`` and ``advance``. Examples: ``postgres_store``, ``offset_store`` (SQLite).
+- another system with transactions: the same rules on it. Example: ``spark.sinks.kafka_offsets``.
+- a system whose commit can replace one number atomically, and conflicts if the number has changed: an ``OffsetStore``
+  file for each state, written before the commit; the number says which one is current. Example:
+  ``spark.sinks.delta_offsets``.
+- one file to which all tasks append: an ``OffsetStore`` next to it, whose ``commit`` calls a function in its
+  transaction. The function reads the committed length from a table of its own, truncates the file to it, appends,
+  syncs, and writes the new length. Readers stop at the committed length.
+- output that cannot be undone (a terminal): exactly once is not possible. ``spark.sinks.console`` prints before it
+  commits the positions.
 """
 
 from __future__ import annotations
