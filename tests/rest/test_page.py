@@ -297,6 +297,37 @@ async def test_the_page_is_operated_by_keyboard_alone(browser: Browser) -> None:
         assert states == {"alpha": "RUNNING", "beta": "STOPPED"}
 
 
+async def test_a_change_confirmed_right_after_another_was_cancelled_is_sent(browser: Browser) -> None:
+    """A browser says later that a dialog was closed: with keys pressed quickly, when the next one is open already."""
+    async with serving() as coordinator, Admin.local(coordinator) as admin:
+        await admin.add_connector(GROUP, "beta", IDLE)
+        async with serving_page(admin) as server, new_tab(browser, server) as tab:
+            await tab.open()
+            await tab.page.evaluate(
+                """() => {
+                    const stop = document.querySelector('[aria-label="Stop beta"]');
+                    stop.click();
+                    document.getElementById("confirm-no").click();
+                    stop.click();
+                    return new Promise((done) => setTimeout(done, 100));
+                }"""
+            )
+            await tab.page.locator("#confirm-yes").press("Enter")
+            await tab.shows('.connector[data-connector="beta"] .badge', "stopped")
+
+
+async def test_the_focus_stays_when_the_connector_above_is_deleted(browser: Browser) -> None:
+    async with serving() as coordinator, Admin.local(coordinator) as admin:
+        for name in ("alpha", "beta", "gamma"):
+            await admin.add_connector(GROUP, name, IDLE)
+        async with serving_page(admin) as server, new_tab(browser, server) as tab:
+            await tab.open()
+            await tab.tab_to("Stop gamma")
+            await admin.delete_connector(GROUP, "alpha")
+            await tab.lacks('.connector[data-connector="alpha"]')
+            assert await tab.focused() == "Stop gamma"
+
+
 async def test_what_is_drawn_has_accessible_names(browser: Browser) -> None:
     async with showing(browser, Scripted(troubled_group())) as tab:
         await tab.open()

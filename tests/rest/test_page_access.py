@@ -93,6 +93,29 @@ async def test_a_reader_signs_in_and_sees_no_buttons(browser: Browser, tmp_path:
         assert await tab.page.evaluate(stored) == '[{},{},""]'
 
 
+async def test_the_page_goes_on_after_a_sign_in_that_two_streams_have_asked_for(
+    browser: Browser, tmp_path: Path
+) -> None:
+    """The stream begins again while the dialog is open: after a tab was in the background, say."""
+    (tmp_path / "users").write_text("admin=correct horse")
+    (tmp_path / "users").chmod(0o600)
+    async with (
+        Admin.local(Scripted(troubled_group())) as admin,
+        serving_page(admin, users=tmp_path / "users") as server,
+        new_tab(browser, server) as tab,
+    ):
+        await tab.open(live=False)
+        await sign_in(tab, "admin", "correct horse")
+        await tab.shows("#live.on")
+        await tab.page.locator("#sign-out").click()
+        await tab.shows("#login")
+        async with tab.page.expect_response(lambda response: response.status == 401):
+            await tab.page.evaluate("document.getElementById('group').dispatchEvent(new Event('change'))")
+        await tab.lacks(".connector")
+        await sign_in(tab, "admin", "correct horse")
+        await tab.shows(".connector")
+
+
 async def sign_in(tab: Tab, user: str, password: str) -> None:
     await tab.page.get_by_label("User").fill(user)
     await tab.page.get_by_label("Password").fill(password)

@@ -17,27 +17,33 @@ export function confirm(title, text, action) {
       dialog.close();
     };
     byId("confirm-no").onclick = () => dialog.close();
-    dialog.onclose = () => resolve(confirmed);
+    // The browser reports later that a dialog was closed. If it is open, the report is about the confirmation before.
+    dialog.onclose = () => { if (!dialog.open) resolve(confirmed); };
     dialog.showModal();
     byId("confirm-no").focus();
   });
 }
 
-/** Ask for user and password; resolves when they have been given. */
+let asking = null;
+
+/** Ask for user and password; resolves when they have been given. All that ask meanwhile wait for the same answer. */
 export function askUser(message) {
   const dialog = byId("login");
-  if (dialog.open) return new Promise(() => {});
   setText(byId("login-error"), message);
   setHidden(byId("login-error"), !message);
-  return new Promise((resolve) => {
+  asking ??= new Promise((resolve) => {
     byId("login-form").onsubmit = (event) => {
       event.preventDefault();
       signIn(byId("login-user").value, byId("login-password").value);
       byId("login-password").value = "";
       dialog.close();
     };
-    dialog.onclose = () => resolve();
+    dialog.onclose = () => {
+      asking = null;
+      resolve();
+    };
     dialog.showModal();
     byId("login-user").focus();
   });
+  return asking;
 }

@@ -38,6 +38,9 @@ export function setHidden(target, hidden) {
 export function keyed(container, items, keyOf, create, update = () => {}) {
   const known = container.keyedChildren ?? new Map();
   const kept = new Map();
+  const keys = new Set(items.map(keyOf));
+  // First: otherwise the elements after them would be moved, and an element that is moved loses the focus.
+  for (const [key, child] of known) if (!keys.has(key)) child.remove();
   let next = container.firstElementChild;
   for (const item of items) {
     const key = keyOf(item);
@@ -49,7 +52,6 @@ export function keyed(container, items, keyOf, create, update = () => {}) {
     kept.set(key, child);
     update(child, item);
   }
-  for (const [key, child] of known) if (!kept.has(key)) child.remove();
   container.keyedChildren = kept;
 }
 
