@@ -52,3 +52,20 @@ def short_collections(max_pause_s: float = MAX_PAUSE_S) -> Iterator[None]:
 def collect_all_again() -> None:
     """Unfreeze all objects, so that the next full collection visits them; call it when few objects are left."""
     gc.unfreeze()
+
+
+@contextmanager
+def no_collections() -> Iterator[None]:
+    """Within this context, the process collects no garbage, for code that makes many objects and no cycles.
+
+    While 100,000 values of JSON are parsed, the collector would visit them again and again: four times the work of
+    parsing them. They are freed when their last reference is dropped. If several threads use this, collections may
+    begin again when the first of them has ended.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

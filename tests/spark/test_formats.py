@@ -48,6 +48,60 @@ def dead_letters(root: Path, data: bytes, dialect: Dialect, ddl: str) -> tuple[l
     return [row for row in rows if row["connectgroup_error"] is None], errors
 
 
+PIECES = [
+    '{"a":1',
+    '{"a":[{}',
+    "}",
+    "},{",
+    "{}]}",
+    '"b":2}',
+    ",",
+    "null",
+    '{"a":"x}',
+    '"}',
+    "]}",
+    '{"a":3}',
+    '{"a":{"b":1}}',
+]
+
+
+@MANY
+@given(lines=st.lists(st.lists(st.sampled_from(PIECES), min_size=1, max_size=3).map("".join), min_size=1, max_size=5))
+@example(lines=['{"a":1', '"b":2},{"a":3}'])
+@example(lines=['{"a":[{}', "{}]}", '{"a":3},{"a":3}'])
+@example(lines=['{"a":"x}', '"}', '{"a":3},{"a":3}'])
+def test_each_line_is_one_object_of_json_by_itself(root: Path, lines: list[str]) -> None:
+    """All lines are parsed in one call, so that some might be JSON only together."""
+
+    def is_object(line: str) -> bool:
+        try:
+            return isinstance(json.loads(line), dict)
+        except ValueError:
+            return False
+
+    data = "".join(f"{line}\n" for line in lines).encode()
+    rows, errors = dead_letters(root, data, Dialect("jsonl"), "z STRING")
+    assert errors == [line for line in lines if not is_object(line)]
+    assert len(rows) == len(lines) - len(errors)
+
+
+NUMBERS = st.one_of(
+    st.floats(allow_nan=False, allow_infinity=False).map(repr),
+    st.decimals(-(10**9), 10**9, places=3).map(str),
+    st.from_regex(r"-?(0|[1-9][0-9]{0,20})(\.[0-9]{1,20})?([eE][+-]?[0-9]{1,2})?", fullmatch=True),
+)
+
+
+@MANY
+@given(numbers=st.lists(NUMBERS, min_size=1, max_size=4), in_text=st.booleans())
+@example(numbers=["-0", "1.50", "1E5", "0.00001", "1234567890.123456789", "-0.0"], in_text=False)
+def test_nested_numbers_are_the_texts_that_were_written(root: Path, numbers: list[str], in_text: bool) -> None:
+    words = [*numbers, '"1.50 e5 -0"'] if in_text else numbers
+    text = f"[{','.join(words)}]"
+    (row,) = read(root, f'{{"a":{text}}}\n'.encode(), Dialect("jsonl"), "a STRING")
+    assert row["a"] == text
+
+
 DECIMALS = st.integers(1, 38).flatmap(lambda p: st.tuples(st.just(p), st.integers(0, p)))
 
 

@@ -11,11 +11,13 @@ import re
 import secrets
 import zoneinfo
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -40,6 +42,7 @@ _TYPES: Final[dict[str, frozenset[type]]] = {
 }
 _NOT_FINITE: Final = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 """JSON has no such numbers. The sinks write these texts, as Kafka Connect and Spark do."""
+_TEXTS: Final = frozenset({str, type(None)})
 _NULL: Final = frozenset({type(None)})
 _LITERALS: Final = frozenset({int, float, bool})
 
@@ -47,31 +50,75 @@ _LITERALS: Final = frozenset({int, float, bool})
 _MARK: Final = f"\0{secrets.token_hex(12)}:"
 """Before a number that is kept as its text. No text of a source contains it: each process has its own."""
 _MARKED: Final = re.compile(rf'"\\u0000{_MARK[1:]}([^"]*)"')
-_INEXACT: Final = re.compile(rb"[0-9][.eE][-+0-9]|-0")
-"""A number whose text may differ from that of the number that it is read as; or something in a text that looks so."""
+_INEXACT: Final = re.compile(rb"\.(?:[0-9]+0(?![0-9])|[0-9]{10}|0000|[0-9]+[eE]|(?<=[0-9]{7}\.)[0-9])|-0(?![.0-9])")
+"""A number whose text may differ from that of the float or integer that it is read as, or something in a text that
+looks so: a fraction that ends in a zero or has many digits, an exponent behind one, many digits before one; -0. All
+others have at most 15 digits, and Python writes a float with the fewest digits that it has."""
 
 
 def objects_of(texts: Sequence[bytes], *, exact: bool = False) -> list[dict[str, Any]]:
     """Return the JSON object that each text is.
 
     Args:
-        exact: whether numbers are texts for ``texts_of``, which takes longer.
+        exact: whether numbers are texts for ``texts_of``, which takes longer; see ``exactly``.
 
     Raises:
         ValueError, RecursionError: a text is no JSON, not one object, or not UTF-8.
     """
-    # One call for all texts, with a word between them that no text can know: texts that are JSON only together, such as
-    # [1 and 2], do not pass.
-    between = secrets.token_hex(12)
-    separator = f',"{between}",'.encode()
-    whole = b"[" + separator.join(texts) + b"]"
-    found = loads(whole.decode(), exact=exact and _INEXACT.search(whole) is not None)
-    objects: list[dict[str, Any]] = found[::2]
-    if len(objects) != len(texts) or any(mark != between for mark in found[1::2]):
+    # One call for all texts. Texts that are JSON only together, such as [1 and 2], must not pass: each text ends with
+    # its only brace, or there is a word between them that no text can know.
+    whole = b"[%b]" % b",\n".join(texts)
+    objects: list[dict[str, Any]]
+    if _end_with_only_brace(whole, len(texts)):
+        objects = loads(whole.decode(), exact=exact)
+        is_between = True
+    else:
+        between = secrets.token_hex(8)
+        separator = f',"{between}",'.encode()
+        found = loads((b"[%b]" % separator.join(texts)).decode(), exact=exact)
+        objects = found[::2]
+        is_between = found[1::2].count(between) == len(found) - len(objects)
+    if len(objects) != len(texts) or not is_between:
         raise ValueError("a text is not one object")
     if not set(map(type, objects)) <= {dict}:
         raise ValueError("a text is not an object")
     return objects
+
+
+def _end_with_only_brace(whole: bytes, count: int) -> bool:
+    """Whether each line of a text, without a comma behind it, ends with a closing brace and has no other one.
+
+    Args:
+        whole: the text, with a bracket around its lines.
+        count: the number of lines that it is expected to have.
+    """
+    text = np.frombuffer(whole, np.uint8)
+    feeds = np.flatnonzero(text == ord("\n"))
+    brace = ord("}")
+    if len(feeds) != count - 1 or np.count_nonzero(text == brace) != count:
+        return False
+    return bool((text[feeds - 2] == brace).all() and text[-2] == brace)
+
+
+def exactly(texts: Sequence[bytes], objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return objects with their numbers as ``texts_of`` needs them: parsed again, if one is written in another way than
+    Python writes it.
+
+    Args:
+        texts: JSON.
+        objects: what ``objects_of`` has returned for these.
+    """
+    whole = b",".join(texts)
+    if _INEXACT.search(whole) is None and not _has_exponent(whole):
+        return objects
+    return objects_of(texts, exact=True)
+
+
+def _has_exponent(text: bytes) -> bool:
+    """Whether an exponent may follow a digit. Searching with a regular expression would take longer than parsing."""
+    found = np.frombuffer(text, np.uint8)
+    is_digit = (found - ord("0")) < 10
+    return bool((is_digit[:-1] & ((found[1:] | 32) == ord("e"))).any())
 
 
 def loads(text: str, *, exact: bool = False) -> Any:
@@ -83,7 +130,9 @@ def loads(text: str, *, exact: bool = False) -> Any:
     Raises:
         ValueError, RecursionError: the text is no JSON.
     """
-    numbers: dict[str, Any] = {"parse_float": _MARK.__add__, "parse_int": _kept_integer} if exact else {}
+    numbers: dict[str, Any] = {"parse_float": _MARK.__add__} if exact else {}
+    if exact and "-0" in text:
+        numbers["parse_int"] = _kept_integer
     return json.loads(text, parse_constant=_refuse_constant, **numbers)
 
 
@@ -108,13 +157,9 @@ def check_case(objects: Iterable[Mapping[str, Any]], names: frozenset[str]) -> N
     Raises:
         ValueError: one has.
     """
-    lower, harmless = {name.lower() for name in names}, set(names)
-    for item in objects:
-        if not item.keys() <= harmless:
-            others = item.keys() - harmless
-            if any(name.lower() in lower for name in others):
-                raise ValueError("a field has the name of a column in other case")
-            harmless |= others
+    lower = {name.lower() for name in names}
+    if any(name.lower() in lower for name in set().union(*objects) - names):
+        raise ValueError("a field has the name of a column in other case")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +193,7 @@ class JsonColumns:
         for column, field in zip(self.columns, to_arrow(self.columns), strict=True):
             values = [item.get(column.name) for item in objects]
             types = set(map(type, values))
-            if column.type.startswith("DECIMAL") or (column.type == "STRING" and not types <= {str, type(None)}):
+            if column.type.startswith("DECIMAL") or (column.type == "STRING" and not types <= _TEXTS):
                 exact = again() if exact is None else exact
                 values = [item.get(column.name) for item in exact]
             arrays.append(self._array(values, types, column, field.type))
@@ -164,7 +209,7 @@ class JsonColumns:
         if column.type == "STRING":
             if not types <= _TYPES["STRING"] | _NULL | {dict, list} | (_LITERALS if self.literals else frozenset()):
                 raise TypeError(f"{column.name} is not STRING")
-            return pa.array(texts_of(values), kind)
+            return pa.array(values if types <= _TEXTS else texts_of(values), kind)
         if column.type in ("FLOAT", "DOUBLE"):
             return _floats(values, types, column, kind)
         if not types <= _TYPES[column.type] | _NULL:
@@ -210,6 +255,8 @@ class JsonColumns:
 def timestamps(values: pa.Array, timezone: str) -> pa.Array:
     """Return texts as timestamps in UTC; those without a zone are of ``timezone``, or an error if it is empty."""
     kind = pa.timestamp("us", tz="UTC")
+    with suppress(pa.ArrowInvalid):
+        return values.cast(kind)  # Each has a zone, the most frequent case.
     has_zone = pc.match_substring_regex(values, _HAS_ZONE)
     nothing = pa.scalar(None, pa.string())
     local = pc.if_else(has_zone, nothing, values)

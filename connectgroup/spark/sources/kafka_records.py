@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 from ...dataplane.columns import Column as FieldColumn, Columns, to_arrow, to_ddl
 from ...dataplane.dead_letters import ERROR_COLUMN, PLACE_COLUMN, error_text
 from ...dataplane.errors import SourceError
+from ...garbage import no_collections
 from ..avro import Codec
 from ..converters import HEADERS_TYPE, ConverterSettings
-from .json_values import FAULTS, JsonColumns, check_case, loads, objects_of, texts_of
+from .json_values import FAULTS, JsonColumns, check_case, exactly, loads, objects_of, texts_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -176,7 +177,9 @@ class KafkaValues:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             if batch.num_rows:
-                yield self.rows(batch)
+                with no_collections():
+                    rows = self.rows(batch)
+                yield rows
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows of some records.
@@ -246,7 +249,8 @@ class KafkaValues:
         elif self.value_schemas:
             return self._fields_of_payloads(values)
         else:
-            found = iter(objects_of(present))
+            objects = objects_of(present)
+            found = iter(objects)
         rows = [_NOTHING if value is None else next(found) for value in values]
         if self.codec is not None:
             schema = to_arrow(self.fields)
@@ -254,7 +258,7 @@ class KafkaValues:
         check_case(rows, frozenset(column.name for column in self.fields))
 
         def again() -> list[Mapping[str, Any]]:
-            exact = iter(objects_of(present, exact=True))
+            exact = iter(exactly(present, objects))
             return [_NOTHING if value is None else next(exact) for value in values]
 
         return self._json.arrays(rows, again)
@@ -277,7 +281,8 @@ class KafkaValues:
         present = [value for value in values if value is not None]
 
         def payloads(*, exact: bool) -> list[Mapping[str, Any]]:
-            found = iter(objects_of(present, exact=exact))
+            objects = objects_of(present)
+            found = iter(exactly(present, objects) if exact else objects)
             wholes = [None if value is None else next(found) for value in values]
             rows = []
             for whole in wholes:
@@ -355,7 +360,7 @@ def _payloads(name: str) -> Callable[[Sequence[bytes | None]], list[pa.Array]]:
 
         present = [value for value in values if value is not None]
         try:
-            found = iter(texts_of(_payload(whole, name) for whole in objects_of(present, exact=True)))
+            found = iter(texts_of(_payload(whole, name) for whole in exactly(present, objects_of(present))))
         except (ValueError, RecursionError) as error:
             raise _NoSchema(name) from error
         return [pa.array([None if value is None else next(found) for value in values], pa.string())]
