@@ -42,6 +42,7 @@ from .threads import off_loop
 from .transport.access import Access
 from .transport.base import Client
 from .worker import serving
+from .worker.arguments import check_on_start, check_settings
 from .worker.loop import Worker as AsyncWorker
 from .worker.offload import off_loop_with_retry
 from .worker.runner import Runner
@@ -419,6 +420,8 @@ def serve_worker(
         settings, connect, assignors, listeners, runner, times, access: as of ``worker``.
         signals: as of ``connectgroup.serve_worker``, as are the result and the errors.
     """
+    check_settings(settings)
+    check_on_start(on_start)
     usable, make_runner = _split(runner)
     loop = _Loop(f"worker {settings.member_id}")
 

@@ -10,12 +10,13 @@ from typing import Any, Final
 
 from ..assign.api import ConnectAssignor
 from ..checks import check_call, check_methods, check_object, kind_of
-from ..errors import UNKNOWN_SETTING, ConfigError
+from ..errors import NO_VALUE, UNKNOWN_SETTING, ConfigError
 from ..listener import WorkerRebalanceListener
 from ..member.settings import MemberSettings
 from ..transport.base import Client
 from .runner import Runner
-from .settings import Connections
+from .settings import Connections, WorkerSettings
+from .unit_runner import ThreadUnitRunner, UnitRunner
 
 CALLBACKS: Final = ("on_assigned", "on_revoked", "on_lost")
 
@@ -91,7 +92,7 @@ def check_runner(runner: Runner | None) -> None:
 
     Raises:
         ConfigError: it is a class, a method is missing, has other arguments, or is a plain function: the worker would
-            wait for its result in vain.
+            wait for its result in vain. Also of the two methods of a runner by unit.
     """
     if runner is None:
         return
@@ -104,6 +105,40 @@ def check_runner(runner: Runner | None) -> None:
         if inspect.isroutine(method) and not inspect.iscoroutinefunction(method):
             raise ConfigError(f"runner.{name}", "a plain function", f"async def {name}(self, {argument})")
         check_call(f"runner.{name}", method, (argument,), f"async def {name}(self, {argument})")
+    for base, prefix in ((UnitRunner, "async "), (ThreadUnitRunner, "")):
+        if isinstance(runner, base):
+            _check_unit_methods(runner, base, prefix)
+
+
+def _check_unit_methods(runner: Runner, base: type, prefix: str) -> None:
+    """Check the two methods of a runner by unit. A coroutine that a thread calls, for example, would never run."""
+    for name, argument in (("start_unit", "grant"), ("stop_unit", "unit")):
+        field, method = f"{type(runner).__name__}.{name}", getattr(runner, name)
+        allowed = f"{prefix}def {name}(self, {argument})"
+        if getattr(method, "__func__", None) is getattr(base, name):
+            raise ConfigError(field, NO_VALUE, allowed)
+        if inspect.isroutine(method) and inspect.iscoroutinefunction(method) != bool(prefix):
+            raise ConfigError(field, "a plain function" if prefix else "a coroutine function", allowed)
+        check_call(field, method, (argument,), allowed)
+
+
+def check_on_start(on_start: Callable[..., object]) -> None:
+    """Check that ``on_start`` of ``serve_worker`` takes a worker.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    check_call("on_start", on_start, ("worker",), "a function of the worker: on_start=workers.append")
+
+
+def check_times(times: WorkerSettings | None) -> None:
+    """Check that the timeouts of a worker are its settings, and no number.
+
+    Raises:
+        ConfigError: they are not.
+    """
+    if times is not None:
+        check_object("times", times, WorkerSettings, "WorkerSettings(...)")
 
 
 def _check_objects(field: str, objects: Sequence[Any], base: type, by_name: str) -> None:

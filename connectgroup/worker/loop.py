@@ -35,7 +35,7 @@ from ..protocol.units import JOIN_EPOCH, Units, show
 from ..telemetry.spans import GROUP, MEMBER, span
 from ..threads import clock_of
 from ..transport.base import Client
-from .arguments import check_connect, check_connections, check_plugins, check_runner, check_settings
+from .arguments import check_connect, check_connections, check_plugins, check_runner, check_settings, check_times
 from .callbacks import Callbacks
 from .classic import ClassicClient
 from .compute import Computations
@@ -88,6 +88,7 @@ class Worker:
         check_connections(connections)
         check_plugins(assignors, listeners)
         check_runner(runner)
+        check_times(times)
         self._times = times or WorkerSettings()
         for assignor in assignors:
             configure_assignor(assignor, settings.traits)

@@ -19,7 +19,7 @@ from ..member.settings import MemberSettings
 from ..transport.access import Access
 from ..transport.base import Client
 from ..transport.tcp_client import TcpClient
-from .arguments import check_runner, check_settings
+from .arguments import check_on_start, check_runner, check_settings
 from .loop import Worker
 from .runner import Runner
 from .settings import WorkerSettings
@@ -64,6 +64,7 @@ async def serve_worker(
         GroupError: the coordinator rejected the worker.
     """
     fixed, make_runner = _runner_or_function(runner)
+    check_on_start(on_start)
     make_client = client_maker(connect, access, settings)
     workers: list[Worker] = []
     wanted: list[Callable[[Worker], None]] = []

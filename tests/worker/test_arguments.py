@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from connectgroup import ThreadUnitRunner, UnitRunner, serve_worker, sync
 from connectgroup.assign.api import ConnectAssignment, ConnectAssignor, ConnectGroup
 from connectgroup.assign.placement import WorkerTraits
 from connectgroup.coordinator.runtime import Coordinator
@@ -58,6 +59,32 @@ class Deaf:
     async def stop(self, units: Units) -> None: ...
 
 
+class PlainUnits(UnitRunner):
+    """A runner by unit whose methods are not coroutines."""
+
+    def start_unit(self, grant: Grant) -> None: ...  # type: ignore[override]
+
+    def stop_unit(self, unit: Unit) -> None: ...  # type: ignore[override]
+
+
+class CoroutinesInThreads(ThreadUnitRunner):
+    """A runner whose coroutines no thread would run: its units would be RUNNING, and nothing would run."""
+
+    async def start_unit(self, grant: Grant) -> None: ...  # type: ignore[override]
+
+    async def stop_unit(self, unit: Unit) -> None: ...  # type: ignore[override]
+
+
+class StartsOnly(UnitRunner):
+    async def start_unit(self, grant: Grant) -> None: ...
+
+
+class DeafToGrants(ThreadUnitRunner):
+    def start_unit(self) -> None: ...  # type: ignore[override]
+
+    def stop_unit(self, unit: Unit) -> None: ...
+
+
 class Misspelt(WorkerRebalanceListener):
     """A listener with a callback that is never called."""
 
@@ -93,6 +120,17 @@ def worker(**arguments: Any) -> Worker:
         ({"runner": PlainRunner()}, "runner.start: got 'a plain function'; allowed: async def start(self, grants)"),
         ({"runner": Deaf}, "runner: got 'the class Deaf'; allowed: an object of it: Deaf()"),
         ({"runner": Deaf()}, "runner.start: got 'start(): too many positional arguments'; allowed: async def start(se"),
+        (
+            {"runner": PlainUnits()},
+            "PlainUnits.start_unit: got 'a plain function'; allowed: async def start_unit(self, grant)",
+        ),
+        (
+            {"runner": CoroutinesInThreads()},
+            "CoroutinesInThreads.start_unit: got 'a coroutine function'; allowed: def start_unit(self, grant)",
+        ),
+        ({"runner": StartsOnly()}, "StartsOnly.stop_unit: missing; allowed: async def stop_unit(self, unit)"),
+        ({"runner": DeafToGrants()}, "DeafToGrants.start_unit: got 'start_unit(): too many positional arguments'; al"),
+        ({"times": 3}, "times: got '3'; allowed: WorkerSettings(...)"),
         ({"listeners": [Misspelt()]}, "Misspelt.on_revoke: unknown; allowed: on_revoked (did you mean that?)"),
         ({"listeners": [OneArgument()]}, "OneArgument.on_lost: got 'on_lost(units): too many positional arguments'"),
         ({"listeners": [Listener]}, "listeners: got 'the class Listener'; allowed: an object of it: Listener()"),
@@ -171,6 +209,18 @@ async def test_request_before_the_start_of_the_coordinator_is_an_error() -> None
     coordinator = Coordinator(MemoryLog(), GroupSettings())
     with pytest.raises(ConfigError, match=r"allowed: await coordinator\.start\(\) first$"):
         await asyncio.wait_for(coordinator.handle(DescribeRequest(), client_host="here"), 10)
+
+
+async def test_serve_worker_checks_its_arguments() -> None:
+    settings = MemberSettings(group_id="g", member_id="w")
+    with pytest.raises(ConfigError, match=r"^on_start: got '3'; allowed: a function of the worker"):
+        await serve_worker(settings, "127.0.0.1:1", on_start=3)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"^on_start: got '3'; allowed: a function of the worker"):
+        sync.serve_worker(settings, "127.0.0.1:1", on_start=3)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"^CoroutinesInThreads.start_unit: got"):
+        await serve_worker(settings, "127.0.0.1:1", runner=CoroutinesInThreads())
+    with pytest.raises(ConfigError, match=r"^connect: got 'localhost'; allowed: host:port"):
+        await serve_worker(settings, "localhost")
 
 
 async def test_set_runner_checks_too() -> None:
