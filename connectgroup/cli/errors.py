@@ -97,6 +97,7 @@ _PHRASES: Final = {
 
 
 _ABOUT_NAMES: Final = tuple(cls for cls, kind, _ in _KINDS if kind in ("not_found", "conflict"))
+"""Errors whose texts have names of groups, workers and connectors: a connector may have the name of a setting."""
 
 
 class OptionNames:
@@ -154,7 +155,6 @@ class OptionNames:
         if not option or not text.startswith(named):
             named = option = ""
         rest = text.removeprefix(named)
-        # The names in these texts are those of groups, workers and connectors.
         told = rest if isinstance(error, _ABOUT_NAMES) else self.in_text(rest)
         return f"{option}:{told}" if option else told
 

@@ -79,7 +79,7 @@ class RealGroup(WorkerGroup):
     def now(self) -> float:
         return time.monotonic() - self._began
 
-    def advance(self, seconds: float) -> None:
+    def _advance(self, seconds: float) -> None:
         time.sleep(seconds)
         self._read()
 

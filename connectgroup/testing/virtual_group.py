@@ -132,7 +132,7 @@ class VirtualGroup(WorkerGroup):
     def now(self) -> float:
         return self.loop.time()
 
-    def advance(self, seconds: float) -> None:
+    def _advance(self, seconds: float) -> None:
         self.loop.run_until_complete(asyncio.sleep(seconds))
         for name, member in list(self._members.items()):
             if member.task.done() and not member.node.dead:

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Final, TypeVar
 
 from ..assign.api import ConnectAssignor
 from ..assign.placement import WorkerTraits
-from ..checks import check_name, check_object, kind_of
+from ..checks import check_call, check_name, check_number, check_object, kind_of
 from ..client.admin import Admin
 from ..client.conditions import MAX_NAMES, shown
 from ..embedding import WORKERS, worker_names
@@ -141,9 +141,14 @@ class WorkerGroup(ABC):
     def now(self) -> float:
         """Seconds on the group's clock since it was started."""
 
-    @abstractmethod
     def advance(self, seconds: float) -> None:
         """Let this much time pass."""
+        check_number("seconds", seconds, 0, 1_000_000)
+        self._advance(seconds)
+
+    @abstractmethod
+    def _advance(self, seconds: float) -> None:
+        """See ``advance``."""
 
     def until(self, condition: Callable[[], object], *, within: float = 120.0, what: str = "") -> float:
         """Let time pass until a condition holds.
@@ -153,7 +158,9 @@ class WorkerGroup(ABC):
 
         Raises:
             AssertionError: it does not hold within this many seconds; the message tells the group's story.
+            ConfigError: the condition is no function.
         """
+        check_call("condition", condition, (), "a function without arguments: lambda: not group.running('a')")
         return self._until(condition, within, lambda: f"{what or getattr(condition, '__name__', 'the condition')}: ")
 
     def _until(self, condition: Callable[[], object], within: float, describe: Callable[[], str]) -> float:

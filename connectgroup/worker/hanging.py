@@ -129,7 +129,10 @@ def _is_library(path: str) -> bool:
 class LoopWatch:
     """Notices that the event loop of a worker does not run, from a thread: a call on it blocks.
 
-    Without it, the worker would say of its lost lease that the coordinator does not respond.
+    Without it, the worker would log that the coordinator does not respond when its lease expires.
+
+    The loop changes ``_ticked_s``, ``_late_s``, ``_late_at_s`` and ``_is_paused``; the thread ``_checked_s`` and
+    ``_place``, where the loop was when it was last seen late.
     """
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ class StopReason(StrEnum):
     RESTARTED: a restart was requested, by an operator or by ``restart``: make a new worker with the same member id
     within the scheduled rebalance delay (``serve_worker`` does).
     DRAINED: other workers have taken its units; it has left the group for good.
-    REJECTED: the coordinator does not take it; a new worker with the same settings would be rejected as well.
+    REJECTED: the coordinator rejected it; a new worker with the same settings would be rejected as well.
     FAILED: an error of this library; the exception has the details.
     """
 
@@ -30,7 +30,7 @@ class StopReason(StrEnum):
 class WorkerState:
     """The state of a worker, as the worker knows it.
 
-    A worker is ready if ``joined``. A worker that is not needs no restart: it joins again by itself, until ``ended``.
+    A worker is ready if ``joined``. A worker that has not joined needs no restart: it retries until ``ended`` is set.
 
     Attributes:
         joined: whether it is a member of the group, by the last response of the coordinator.

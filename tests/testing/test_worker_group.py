@@ -330,6 +330,16 @@ def test_argument_that_cannot_be_used_is_named(
         worker_group(**arguments, real=real)
 
 
+def test_times_and_conditions_of_another_kind_are_named(worker_group: StartGroup) -> None:
+    group = worker_group(1)
+    with pytest.raises(ConfigError, match=r"^seconds: got '-1'; allowed: a number from 0"):
+        group.advance(-1)
+    with pytest.raises(ConfigError, match=r"^condition: got 'True'; allowed: a function without arguments"):
+        group.until(True)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"^condition: got .*missing a required argument"):
+        group.until(group.running)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
