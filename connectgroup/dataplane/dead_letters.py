@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final
 
 from ..protocol.units import printable
+from .columns import Column, Columns
 from .errors import SinkError
 from .json_text import json_encoder
 from .ownership import Owner, Range
@@ -28,11 +29,12 @@ ERROR_COLUMN: Final = "connectgroup_error"
 """The column in which a tolerant source describes a bad record; null for all other rows."""
 
 PLACE_COLUMN: Final = "connectgroup_place"
-"""The column in which a tolerant source may name the place of each row: for dead letters of transforms and sinks."""
+"""The column in which a tolerant source may name the place of each row: for dead letters of transforms and sinks
+(``Source.with_places``)."""
 
 FIELDS: Final = ("connector", "task", "stage", "place", "reason", "record")
-"""The fields of a dead letter: ``stage`` is source, transform or sink, ``place`` is file and line, or topic, partition
-and offset, ``record`` is the record as text."""
+"""The fields of a dead letter: ``stage`` is source, transform or sink, ``place`` is file and line or byte, table
+and key, or topic, partition and offset, ``record`` is the record as text."""
 
 DeadLetter = Mapping[str, str]
 
@@ -145,6 +147,12 @@ def record_of(rows: pa.Table, at: int) -> str:
         except UnicodeDecodeError:
             columns[name] = column[at].as_buffer().to_pybytes().decode(errors="backslashreplace")
     return _RECORD(columns)
+
+
+def read_columns(columns: Columns, *, is_tolerant: bool, has_places: bool) -> Columns:
+    """Return the columns that a source reads: those of its rows and, if bad records are tolerated, place and error."""
+    names = [PLACE_COLUMN] * has_places + [ERROR_COLUMN] * is_tolerant
+    return (*columns, *(Column(name, "STRING") for name in names))
 
 
 def error_text(*, place: str, reason: str, record: str) -> str:

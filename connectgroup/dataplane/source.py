@@ -221,6 +221,14 @@ class Source(ABC):
         """
         return self
 
+    def with_places(self) -> Source:
+        """Return this tolerant source so that its rows have their places (``dead_letters.PLACE_COLUMN``), for the dead
+        letters of transforms and sinks.
+
+        A source that does not know them, or has them anyway, returns itself.
+        """
+        return self
+
     def positions(self, offset: Any) -> dict[str, int]:
         """Return the position of each slice at an offset of the stream, decoded from the JSON that Spark logs.
 

@@ -124,7 +124,7 @@ class SparkTask(Task):
                 source=source.description,
             )
             if self._pipeline.dead_letters and isinstance(sink, DeadLetterSink):
-                source = source.tolerant()
+                source = source.tolerant().with_places()
                 sink.open_dead_letters(self._pipeline.dead_letters)
             positions = sink.claim(owner, source.owns)
             self._context.scratch.mkdir(parents=True, exist_ok=True)

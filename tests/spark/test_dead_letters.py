@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,12 +17,15 @@ from connectgroup.connectors.pipeline import PipelineConnector
 from connectgroup.dataplane.columns import from_ddl, to_arrow
 from connectgroup.dataplane.dead_letters import FIELDS, DeadLetterSink, log_dead_letters
 from connectgroup.dataplane.errors import BadLine, Fenced
-from connectgroup.dataplane.ownership import Range
+from connectgroup.dataplane.ownership import Range, ranges_between
 from connectgroup.errors import ConfigError
 from connectgroup.spark.sinks.postgres import PostgresSettings, PostgresSink
 from connectgroup.spark.sinks.sqlite import SqliteSettings, SqliteSink
 from connectgroup.spark.sources.dialect import Dialect
+from connectgroup.spark.sources.parquet import ParquetSource, ParquetSourceSettings
 from connectgroup.spark.sources.parts import read_part, read_range
+from connectgroup.spark.sources.sliced import decode, encode
+from connectgroup.spark.sources.table import SqliteTableSettings, SqliteTableSource
 from connectgroup.testing.contracts.sink import every, owner, span
 
 from .conftest import Bench
@@ -126,11 +131,68 @@ def test_pipeline_puts_bad_lines_and_failed_transforms_aside(table: Bench, caplo
     assert transform[0] == "transform"
     assert transform[2].startswith("transforms.c: ")
     assert "no number" in transform[2]
+    assert transform[1] == f"{table.input / 'one.csv'}, byte 14"
     assert json.loads(transform[3]) == {"a": 2, "b": "no number"}
     logged = [record.getMessage() for record in caplog.records if "dead letter" in record.getMessage()]
     assert len(logged) == 2
     assert f"{table.input / 'one.csv'}, line 3" in logged[0]
     assert "x,20" not in " ".join(logged), "records are logged only with errors.log.include.messages"
+
+
+@pytest.mark.parametrize(
+    ("data", "dialect"),
+    [
+        (b"a,b\n1,x\n2,y\n", Dialect("csv")),
+        (b"a,b\r\n1,x\r\n\r\n2,y\r\n\n", Dialect("csv")),
+        (b'a,b\n1,"x\n\ny"\nbad,1\n\n2,z\n', Dialect("csv", multiline=True)),
+        ("a,b\n1,ä\n2,ö\n".encode("latin-1"), Dialect("csv", encoding="iso-8859-1")),
+        ("a,b\n1,ä\n\nbad,ö\n3,x\n".encode("utf-16"), Dialect("csv", encoding="utf-16")),
+        (b'\xef\xbb\xbf{"a":1}\n\n{"a":2}\nbad\n{"a":3}\n', Dialect("jsonl")),
+        (b"1\n\n2\n", Dialect("text")),
+    ],
+)
+@pytest.mark.parametrize("packed", [False, True])
+def test_rows_of_files_have_their_places(tmp_path: Path, data: bytes, dialect: Dialect, packed: bool) -> None:
+    """The place names the file and the byte at which the record begins, of a compressed file that of its content."""
+    name = "f.gz" if packed else "f"
+    (tmp_path / name).write_bytes(gzip.compress(data) if packed else data)
+    columns = from_ddl({"text": "value STRING", "jsonl": "a INT", "csv": "a INT, b STRING"}[dialect.form])
+    whole = Range(slice=name, start=0, end=(tmp_path / name).stat().st_size)
+    parts = read_part(tmp_path, whole, columns, dialect, tolerant=True, places=True)
+    rows = [row for part in parts for row in part.to_pylist()]
+    good = [row for row in rows if row["connectgroup_error"] is None]
+    assert good
+    for row in good:
+        path, _, offset = row["connectgroup_place"].partition(", byte ")
+        assert path == str(tmp_path / name)
+        wide = "utf-16-le" if dialect.encoding == "utf-16" else dialect.encoding
+        assert data[int(offset) :].decode(wide).lstrip('{"a:').startswith(str(row.get("a", row.get("value"))))
+        assert all(row["connectgroup_place"] is None for row in rows if row["connectgroup_error"])
+
+
+@pytest.mark.parametrize("source", ["parquet", "sqlite"])
+def test_rows_of_parquet_and_tables_have_their_places(tmp_path: Path, source: str) -> None:
+    if source == "parquet":
+        pq.write_table(pa.table({"a": pa.array([1, 2**40, 3])}), tmp_path / "x.parquet", row_group_size=1)
+        settings = {"path": str(tmp_path), "schema": "a INT"}
+        reader: Any = ParquetSource.create(ParquetSourceSettings.model_validate(settings), task=0, tasks=1)
+        expected = {1: f"{tmp_path / 'x.parquet'}, row 1", 3: f"{tmp_path / 'x.parquet'}, row 3"}
+    else:
+        with closing(sqlite3.connect(tmp_path / "d")) as connection, connection:
+            connection.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, a INT)")
+            connection.execute("INSERT INTO t VALUES (10, 1), (20, 'two'), (30, 3)")
+        settings = {"path": str(tmp_path / "d"), "table": "t", "incrementing.column": "id"}
+        reader = SqliteTableSource.create(SqliteTableSettings.model_validate(settings), task=0, tasks=1)
+        expected = {a: f"table t of {tmp_path / 'd'} by id, row id {key}" for a, key in ((1, 10), (3, 30))}
+    reader, _ = decode(encode(reader.tolerant().with_places(), {}))
+    rows = [
+        row
+        for part in ranges_between({}, reader.plan({}))
+        for batch in reader.read(part)
+        for row in batch.select(column.name for column in reader.read_columns).to_pylist()
+    ]
+    assert {row["a"]: row["connectgroup_place"] for row in rows if row["a"] is not None} == expected
+    assert [row["connectgroup_place"] for row in rows if row["connectgroup_error"]] == [None]
 
 
 @pytest.mark.parametrize("is_tolerant", [True, False])

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ...connector import Lag
 from ...dataplane.columns import Column, Columns, from_ddl, to_ddl
 from ...dataplane.committed import CommittedPositions
-from ...dataplane.dead_letters import ERROR_COLUMN
+from ...dataplane.dead_letters import read_columns
 from ...dataplane.ownership import Position, Range, encoded, metadata_of
 from ...dataplane.source import BatchReader, PartReader, Source
 from ...errors import NO_VALUE, ConfigError
@@ -60,6 +60,7 @@ class FileSource(Source):
         task, tasks: the task's number and the number of tasks; they determine the files of this task.
         committed: where the positions of all tasks are; null: this task is the only one.
         is_tolerant: whether a bad line is a row with an error, and a file that cannot be read is left out.
+        has_places: whether each row has its place, too.
         infers: whether the columns come from files, not from the settings.
         reports: what ``lag`` has logged.
     """
@@ -73,6 +74,7 @@ class FileSource(Source):
     tasks: int
     committed: CommittedPositions | None = None
     is_tolerant: bool = False
+    has_places: bool = False
     infers: bool = False
     reports: Reports = field(default_factory=Reports, compare=False)
 
@@ -161,14 +163,17 @@ class FileSource(Source):
     def tolerant(self) -> FileSource:
         return replace(self, is_tolerant=True)
 
+    def with_places(self) -> FileSource:
+        return replace(self, has_places=self.is_tolerant)
+
     @property
     def _example(self) -> str:
         return "a CSV file with a header" if self.settings.format == "csv" else "a file with a JSON object"
 
     @property
     def read_columns(self) -> Columns:
-        """The columns of the stream: those of the rows and, if bad lines are tolerated, their error."""
-        return (*self.columns, Column(ERROR_COLUMN, "STRING")) if self.is_tolerant else self.columns
+        """The columns of the stream: those of the rows and, if bad lines are tolerated, place and error."""
+        return read_columns(self.columns, is_tolerant=self.is_tolerant, has_places=self.has_places)
 
     @property
     def most_bytes(self) -> int:
@@ -202,6 +207,7 @@ class FileSource(Source):
             self.columns,
             self.settings.dialect,
             tolerant=self.is_tolerant,
+            places=self.has_places,
             most_bytes=self.most_bytes,
         )
 
@@ -232,6 +238,7 @@ class FileSource(Source):
                 "tasks": self.tasks,
                 "committed": None if self.committed is None else asdict(self.committed),
                 "is_tolerant": self.is_tolerant,
+                "has_places": self.has_places,
                 "infers": self.infers,
                 "positions": encoded(positions),
             }
@@ -249,6 +256,7 @@ class FileSource(Source):
             tasks=plain["tasks"],
             committed=None if committed is None else CommittedPositions(**committed),
             is_tolerant=plain["is_tolerant"],
+            has_places=plain["has_places"],
             infers=plain["infers"],
         )
         return source, source.positions(plain["positions"])

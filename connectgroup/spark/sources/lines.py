@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from ...dataplane.columns import Column, Columns, decimals, to_arrow
-from ...dataplane.dead_letters import ERROR_COLUMN, error_text
+from ...dataplane.dead_letters import ERROR_COLUMN, PLACE_COLUMN, error_text
 from ...garbage import no_collections
 from ...protocol.units import printable
 from .dialect import Dialect, records_of
@@ -69,11 +69,13 @@ class LineParser:
         columns: names and types of the rows. A JSON line may omit columns (null).
         dialect: how the lines are written.
         names: CSV: the names of the fields of the file, in their order; by default those of the columns.
+        places: whether rows with the column of errors have that of places, too.
     """
 
     columns: Columns
     dialect: Dialect
     names: Sequence[str] | None = None
+    places: bool = False
 
     def rows(self, data: bytes) -> pa.RecordBatch:
         """Return one row for each line that is not blank.
@@ -100,7 +102,7 @@ class LineParser:
             lines = left.pop()
             part = b"".join(lines)
             try:
-                rows = with_error(self._parse(part))
+                rows = self.placed(self._parse(part), part, place)
             except FAULTS:
                 if len(lines) > 1:
                     middle = len(lines) // 2
@@ -115,7 +117,24 @@ class LineParser:
     def error(self, place: str, reason: str, record: str) -> pa.RecordBatch:
         """Return the row for a record that cannot be read: nulls, and the error."""
         nulls = pa.RecordBatch.from_pylist([{}], schema=to_arrow(self.columns))
-        return with_error(nulls, error_text(place=place, reason=reason, record=record))
+        places = pa.nulls(1, pa.string()) if self.places else None
+        return with_error(nulls, error_text(place=place, reason=reason, record=record), places)
+
+    def placed(self, rows: pa.RecordBatch, data: bytes, place: Place) -> pa.RecordBatch:
+        """Return the rows of some records with the column of errors and, if they are to have it, that of places."""
+        if not self.places or not rows.num_rows:
+            return with_error(rows, None, pa.array([], pa.string()) if self.places else None)
+        feeds = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n"))
+        starts = np.concatenate([[0], feeds[:-1] + 1])
+        if len(starts) != rows.num_rows or place.encoding:
+            # Blank lines, records of several lines, or characters of two or four bytes.
+            records = records_of(data, self.dialect.separator)
+            sizes = [place.after(record).offset - place.offset for record in records]
+            starts = np.cumsum([0, *sizes[:-1]])
+            if self.dialect.form != "text":
+                starts = starts[[bool(record.strip(b"\r\n")) for record in records]]
+        offsets = pa.array(starts.astype(np.int64) + place.offset).cast(pa.string())
+        return with_error(rows, None, pc.binary_join_element_wise(f"{place.path}, byte ", offsets, ""))
 
     def _parse(self, data: bytes) -> pa.RecordBatch:
         """Parse all lines of ``data``; an invalid line raises one of ``FAULTS``."""
@@ -315,8 +334,10 @@ class InvalidLine(ValueError):
         self.offset, self.reason = offset, reason
 
 
-def with_error(rows: pa.RecordBatch, error: str | None = None) -> pa.RecordBatch:
-    """Return rows with the column of the error."""
+def with_error(rows: pa.RecordBatch, error: str | None = None, places: pa.Array | None = None) -> pa.RecordBatch:
+    """Return rows with the column of the error and, before it, that of the places, if there are any."""
+    if places is not None:
+        rows = rows.append_column(pa.field(PLACE_COLUMN, pa.string()), places)
     errors = pa.array([error] * rows.num_rows, pa.string())
     return rows.append_column(pa.field(ERROR_COLUMN, pa.string()), errors)
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
+import numpy as np
 from pydantic import Field
 
 from ...connector import Lag, LocalPath
@@ -272,7 +273,11 @@ class ParquetSource(SlicedSource):
         for rows in parts:
             if self.is_tolerant:
                 good, bad = converted_or_bad(rows, self.columns)
-                yield from map(with_error, good)
+                numbers = np.delete(np.arange(rows.num_rows), [index for index, _ in bad]) + at + 1
+                for batch in good:
+                    places = _places(f"{path}, row ", numbers[: batch.num_rows]) if self.has_places else None
+                    numbers = numbers[batch.num_rows :]
+                    yield with_error(batch, None, places)
                 for index, reason in bad:
                     yield self._bad(f"{path}, row {at + index + 1}", reason, path, shown(rows, index))
             else:
@@ -287,7 +292,8 @@ class ParquetSource(SlicedSource):
 
         nulls = pa.RecordBatch.from_pylist([{}], schema=to_arrow(self.columns))
         text = json.dumps(record, ensure_ascii=False) if record else ""
-        return with_error(nulls, error_text(place=place, reason=reason.removeprefix(f"{path}: "), record=text))
+        error = error_text(place=place, reason=reason.removeprefix(f"{path}: "), record=text)
+        return with_error(nulls, error, pa.nulls(1, pa.string()) if self.has_places else None)
 
     def _rewritten(self, name: str) -> SourceError:
         return SourceError(
@@ -326,3 +332,10 @@ def _inodes(
 
 def _files(settings: ParquetSourceSettings, problems: dict[str, str]) -> list[str]:
     return sorted(_inodes(settings, problems))
+
+
+def _places(prefix: str, numbers: np.ndarray[Any, Any]) -> pa.Array:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    return pc.binary_join_element_wise(prefix, pa.array(numbers.astype(np.int64)).cast(pa.string()), "")

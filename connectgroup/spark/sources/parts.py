@@ -18,9 +18,9 @@ from ...errors import ConfigError
 from ...protocol.units import printable
 from .csv_header import BYTE_ORDER_MARK, check_header, columns_of, header_end, names_in
 from .dialect import EVOLVE_BYTES, NO_TEXT, Dialect, codec_of, in_utf8, is_wide, last_record_end, with_byte_order
-from .identity import Identity, identities_in
+from .identity import Identity, decompressed_head, identities_in
 from .json_schema import columns_of_objects, columns_to_add
-from .lines import InvalidLine, LineParser, NewFields, Place, with_error
+from .lines import InvalidLine, LineParser, NewFields, Place
 from .listing import list_inodes, read_bytes_of, unreadable
 
 if TYPE_CHECKING:
@@ -51,7 +51,14 @@ def read_range(root: Path, wanted: Range, columns: Columns, dialect: Dialect) ->
 
 
 def read_part(
-    root: Path, wanted: Range, columns: Columns, dialect: Dialect, *, tolerant: bool = False, most_bytes: int = 1 << 62
+    root: Path,
+    wanted: Range,
+    columns: Columns,
+    dialect: Dialect,
+    *,
+    tolerant: bool = False,
+    places: bool = False,
+    most_bytes: int = 1 << 62,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one range of one file, in their order.
 
@@ -63,6 +70,7 @@ def read_part(
         dialect: how the lines are written.
         tolerant: whether the rows have the column ``connectgroup_error``: a line that is invalid, and a file whose
             header does not fit or that cannot be decompressed, is a row of nulls with its error.
+        places: whether they have the column ``connectgroup_place``, too: the file and the offset of each line.
         most_bytes: if bad lines are tolerated, a longer range is one line that is too long: it is a row of nulls too.
 
     Yields:
@@ -75,9 +83,12 @@ def read_part(
     with opened_range(root, wanted) as (path, file):
         wide = ""
         if is_wide(dialect.encoding):
-            is_packed = codec_of(wanted.slice) is not None
-            wide = dialect.encoding if is_packed else with_byte_order(dialect.encoding, os.pread(file.fileno(), 4, 0))
-        parser = LineParser(columns=columns, dialect=_of_text(dialect))
+            packed = codec_of(wanted.slice)
+            # Arrow closes the file that it has decompressed.
+            with os.fdopen(os.dup(file.fileno()), "rb") as again:
+                head = decompressed_head(again, packed) if packed else os.pread(file.fileno(), 4, 0)
+            wide = with_byte_order(dialect.encoding, head)
+        parser = LineParser(columns=columns, dialect=_of_text(dialect), places=places)
         part = _Part(path=path, file=file, wanted=wanted, parser=parser, wide=wide)
         try:
             if codec := codec_of(wanted.slice):
@@ -112,6 +123,7 @@ class _Part:
             data = in_utf8(data, self.wide)
         if not data.endswith(b"\n"):
             data += b"\n"  # source.final.newline=accept
+        size = len(data)
         if start and not self.wide and os.pread(descriptor, 1, start - 1) != b"\n":
             # The line before was accepted without its line feed, which has come since.
             data = data.removeprefix(b"\r").removeprefix(b"\n")
@@ -135,7 +147,8 @@ class _Part:
                 raise BadLine(f"{place.after(body[: error.offset])}: {error.reason}") from None
             yield from self.parser.rows_and_errors(body, place)
         else:
-            yield with_error(rows) if tolerant else rows
+            begin = Place(path=self.path, offset=start + size - len(data), encoding=self.wide)
+            yield self.parser.placed(rows, body, begin.after(data[:skipped])) if tolerant else rows
 
     def too_long(self, most_bytes: int) -> pa.RecordBatch:
         """Return the row for a line that is longer than a batch."""
@@ -154,7 +167,7 @@ class _Part:
         return place
 
     def compressed(self, codec: str, tolerant: bool) -> Iterator[pa.RecordBatch]:
-        place, rest, is_first = Place(path=self.path), b"", self.wanted.start == 0
+        place, rest, is_first = Place(path=self.path, encoding=self.wide), b"", self.wanted.start == 0
         identity = Identity.from_metadata(metadata_of(self.wanted.end))
         skip = 0 if identity is None else identity.skip
         separator = self.parser.dialect.separator
@@ -173,7 +186,7 @@ class _Part:
                     place, data = place.after(data[:skipped]), data[skipped:]
                 if place.offset < skip:
                     # What was read of the file before it was compressed.
-                    read = data[: skip - place.offset]
+                    read = self._first_bytes(data, skip - place.offset)
                     place, data = place.after(read), data[len(read) :]
                 yield from self._chunk(data, place, tolerant)
                 place = place.after(data)
@@ -181,6 +194,13 @@ class _Part:
             if not tolerant:
                 raise (error if isinstance(error, BadLine) else SourceError(str(error))) from error
             yield self._put_aside(str(error))
+
+    def _first_bytes(self, data: bytes, count: int) -> bytes:
+        """Return the beginning of some text in UTF-8 that has so many bytes in the file's encoding."""
+        if not self.wide:
+            return data[:count]
+        whole = data.decode("utf-8", "surrogatepass").encode(self.wide, "surrogatepass")
+        return in_utf8(whole[:count], self.wide)
 
     def _blocks(self, codec: str) -> Iterator[bytes]:
         """Yield the decompressed blocks of the range, then an empty one."""
@@ -228,7 +248,7 @@ class _Part:
             end = header_end(data, dialect)
             names = names_in(self.path, data[:end], dialect)
             check_header(self.path, names, parser.columns, dialect)
-            self.parser = LineParser(columns=parser.columns, dialect=dialect, names=names)
+            self.parser = replace(parser, names=names)
             return end
         has_mark = dialect.encoding == "utf-8" and data.startswith(BYTE_ORDER_MARK)
         return len(BYTE_ORDER_MARK) if has_mark else 0

@@ -26,7 +26,6 @@ from ...dataplane.errors import SinkError, SourceError
 from ...dataplane.ownership import Range
 from ...dataplane.postgres_store import connect, files_in_url, parse_url, run, told_as, where
 from ...protocol.units import printable
-from .lines import with_error
 from .table import MAX_COUNTED, TableSettings, TableSource
 from .table_keys import Seen
 
@@ -269,10 +268,10 @@ class PostgresTableSource(TableSource):
         except _MISFITS:
             good, bad = self._divided(rows)
             if good:
-                yield with_error(_parse(good, self.columns))
+                yield self.good_rows(_parse(good, self.columns))
             yield from bad
         else:
-            yield with_error(batch) if self.is_tolerant else batch
+            yield self.good_rows(batch)
 
     def _divided(self, rows: Sequence[bytes]) -> tuple[list[bytes], list[pa.RecordBatch]]:
         """Return the rows that fit the columns, and the errors of the others, by halving."""

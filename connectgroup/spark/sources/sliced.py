@@ -23,7 +23,7 @@ from pydantic import SecretStr
 
 from ...dataplane.columns import Column, Columns, to_ddl
 from ...dataplane.committed import CommittedPositions
-from ...dataplane.dead_letters import ERROR_COLUMN
+from ...dataplane.dead_letters import read_columns
 from ...dataplane.ownership import Range, encoded
 from ...dataplane.settings import PluginSettings
 from ...dataplane.source import BatchReader, PartReader, Source
@@ -49,6 +49,7 @@ class SlicedSource(Source):
         claimed: the position of each slice when the task started; set by ``decode``, before the first call of ``plan``.
         committed: where the positions of all tasks are; set by ``sharing``; null: this task is the only one.
         is_tolerant: whether a bad row has an error (``tolerant``); only sources that define ``tolerant`` set it.
+        has_places: whether rows have their places too; set by ``with_places`` of a tolerant source.
     """
 
     reads_remotely = True
@@ -58,6 +59,7 @@ class SlicedSource(Source):
     claimed: Mapping[str, int] = MappingProxyType({})
     committed: CommittedPositions | None = None
     is_tolerant: bool = False
+    has_places: bool = False
 
     @classmethod
     def reopened(cls, settings: Any, columns: Columns, *, task: int, tasks: int) -> SlicedSource:
@@ -90,8 +92,12 @@ class SlicedSource(Source):
 
     @property
     def read_columns(self) -> Columns:
-        """The columns that ``read`` yields: those of the rows and, if bad rows are tolerated, their error."""
-        return (*self.columns, Column(ERROR_COLUMN, "STRING")) if self.is_tolerant else self.columns
+        """The columns that ``read`` yields: those of the rows and, if bad rows are tolerated, place and error."""
+        return read_columns(self.columns, is_tolerant=self.is_tolerant, has_places=self.has_places)
+
+    def with_places(self) -> Self:
+        self.has_places = self.is_tolerant
+        return self
 
     def sharing(self, committed: CommittedPositions) -> Self:
         self.committed = committed if self.tasks > 1 else None
@@ -157,6 +163,7 @@ def encode(source: SlicedSource, positions: Mapping[str, int]) -> str:
             "columns": [asdict(column) for column in source.columns],
             "committed": None if source.committed is None else asdict(source.committed),
             "is_tolerant": source.is_tolerant,
+            "has_places": source.has_places,
             "positions": encoded(positions),
         },
         default=_plain,
@@ -173,7 +180,7 @@ def decode(text: str) -> tuple[SlicedSource, dict[str, int]]:
     source = cls.reopened(settings, columns, task=plan["task"], tasks=plan["tasks"])
     committed = plan["committed"]
     source.committed = None if committed is None else CommittedPositions(**committed)
-    source.is_tolerant = plan["is_tolerant"]
+    source.is_tolerant, source.has_places = plan["is_tolerant"], plan["has_places"]
     source.claimed = source.positions(plan["positions"])
     return source, dict(source.claimed)
 

@@ -179,7 +179,21 @@ class TableSource(SlicedSource):
         text = error_text(
             place=self.place_of(key), reason=reason, record=json.dumps(record, default=str, ensure_ascii=False)
         )
-        return with_error(pa.RecordBatch.from_pylist([{}], schema=to_arrow(self.columns)), text)
+        nulls = pa.RecordBatch.from_pylist([{}], schema=to_arrow(self.columns))
+        return with_error(nulls, text, pa.nulls(1, pa.string()) if self.has_places else None)
+
+    def good_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return rows as ``read`` yields them: if bad ones are tolerated, with the columns of place and error."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if not self.is_tolerant:
+            return batch
+        places = None
+        if self.has_places:
+            keys = batch.column(self.settings.incrementing_column).cast(pa.string())
+            places = pc.binary_join_element_wise(self.place_of(""), keys, "")
+        return with_error(batch, None, places)
 
 
 class SqliteTableSettings(TableSettings):
@@ -321,8 +335,7 @@ class SqliteTableSource(TableSource):
         except _MISFITS:
             yield from self._rows_and_errors(rows)
             return
-        batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
-        yield with_error(batch) if self.is_tolerant else batch
+        yield self.good_rows(pa.RecordBatch.from_arrays(arrays, schema=schema))
 
     def _rows_and_errors(self, rows: Sequence[Sequence[Any]]) -> Iterator[pa.RecordBatch]:
         """Yield the rows that fit the columns, then the errors of the others."""
@@ -346,7 +359,7 @@ class SqliteTableSource(TableSource):
                 good.append(row)
         values: Sequence[Sequence[Any]] = list(zip(*good, strict=True)) or [[] for _ in self.columns]
         arrays = [_array(column, items) for column, items in zip(self.columns, values, strict=True)]
-        yield with_error(pa.RecordBatch.from_arrays(arrays, schema=to_arrow(self.columns)))
+        yield self.good_rows(pa.RecordBatch.from_arrays(arrays, schema=to_arrow(self.columns)))
         yield from bad
 
     def _one(self, query: str, values: tuple[int, ...]) -> int | None:
