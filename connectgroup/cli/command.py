@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import errno
 import logging
@@ -49,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     limit_repeats(*own)
     logging.getLogger("py4j").setLevel(logging.ERROR)
     try:
-        loop_factory = new_event_loop("uvloop" if getattr(options, "uvloop", False) else "asyncio")
+        loop_factory = _loop_factory(options)
         code = _run(options.run(options), loop_factory)
         if sys.stdout is not None:  # None if the shell has closed it
             sys.stdout.flush()
@@ -65,6 +66,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return report_error(error, options.names, as_json=as_json, serves=serves)
     except KeyboardInterrupt:
         return 130
+
+
+def _loop_factory(options: argparse.Namespace) -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """The event loop of a command; only those that serve groups have the option."""
+    asked = getattr(options, "uvloop", False)
+    return new_event_loop("auto" if asked is None else "uvloop" if asked else "asyncio")
 
 
 def _run(command: Coroutine[Any, Any, int], loop_factory: Callable[[], asyncio.AbstractEventLoop] | None) -> int:

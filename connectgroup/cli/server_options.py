@@ -25,7 +25,11 @@ def add_server(parser: argparse.ArgumentParser, *, rebalance_delay_ms: int = 10_
     parser.add_argument(
         "--log", metavar="URL", help="memory: or sqlite:///path instead of a file in the --data directory"
     )
-    parser.add_argument("--uvloop", action="store_true", help="run on uvloop, a faster event loop (extra 'uvloop')")
+    parser.add_argument(
+        "--uvloop",
+        action=argparse.BooleanOptionalAction,
+        help="run on uvloop, a faster event loop (extra 'uvloop'); by default if it is installed",
+    )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
     parser.add_argument(
         "--port", type=number, default=DEFAULT_PORT, help=f"port to listen on, 0 for any ({DEFAULT_PORT})"

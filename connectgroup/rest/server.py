@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 from importlib.metadata import version
-from typing import Final
+from typing import Final, cast
 
 import uvicorn
 
 from ..client.admin import Admin
 from ..config.rest import RestConfig, read_users
 from ..errors import ConfigError, TransportError
+from ..transport.acceptor import Acceptor, bind
 from ..transport.access import Certificate
 from ..transport.base import reason
 from ..transport.limits import is_loopback, resolve
@@ -22,7 +22,6 @@ from .events import Feeds, Rates
 from .guard import LOOPBACK_NAMES, MAX_HEADER_BYTES
 
 STOP_TIMEOUT_S: Final = 5
-_BACKLOG: Final = 1024
 
 
 class RestServer:
@@ -119,13 +118,9 @@ class RestServer:
             )
 
         self._connections = Connections(_limits(config), certificate, new_protocol)
-        loop = asyncio.get_running_loop()
-        server.servers = []
-        for listening in sockets:
-            # One connection per turn of the loop: see ``transport.tcp_server``.
-            server.servers.append(await loop.create_server(self._connections.accept, sock=listening, backlog=1))
-            with socket.socket(fileno=os.dup(listening.fileno())) as same:
-                same.listen(_BACKLOG)
+        acceptor = Acceptor(sockets, self._connections.accept)
+        acceptor.start()
+        server.servers = [cast(asyncio.Server, acceptor)]  # only closed
         server.started = True
         self._connections.start()
         self._server, self._sockets = server, sockets
@@ -143,23 +138,11 @@ class RestServer:
             await self._server.shutdown(sockets=self._sockets)
 
     def _listen(self, addresses: list[str]) -> list[socket.socket]:
-        sockets: list[socket.socket] = []
         try:
-            for address in addresses:
-                family = socket.AF_INET6 if ":" in address else socket.AF_INET
-                # asyncio sets TCP_NODELAY only on sockets with this protocol number. Without it, the body of a response
-                # waits for the acknowledgement of its headers: 40 ms.
-                listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-                sockets.append(listening)
-                listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                if ":" in address:
-                    listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                listening.bind((address, self.port))
-                self.port = listening.getsockname()[1]  # with port 0, the same port at all addresses
+            sockets = bind(addresses, self.port)
         except OSError as error:
-            for opened in sockets:
-                opened.close()
             raise TransportError(f"{self.config.host}:{self.port}: cannot listen: {reason(error)}") from error
+        self.port = sockets[0].getsockname()[1]
         return sockets
 
 

@@ -18,8 +18,8 @@ Decisions:
   such connection makes room: a flood of strangers does not lock out other clients.
 - The server starts TLS itself (``handshake``): asyncio reports a connection after its handshake only, and each
   handshake takes a quarter of a megabyte.
-- The server accepts one connection for each turn of the loop. When no file descriptor is left, asyncio retries (and
-  writes a traceback) once for each entry of the backlog; with a backlog of 1,024 the connected members got no
-  responses.
+- The server accepts one connection for each turn of the loop, itself (``acceptor``). When no file descriptor is left,
+  asyncio retries (and writes a traceback) once for each entry of the backlog; with a backlog of 1,024 the connected
+  members got no responses. uvloop closes the waiting connections then, or its port for good.
 - Frames up to 8 MiB, as much as one batch of the log: an assignment for 1,000 workers and 100,000 tasks takes 2 MiB.
 """

@@ -1,7 +1,8 @@
 """One TLS handshake of the server, from the accepted connection to the connection that the server serves.
 
 asyncio reports a connection to its protocol after the handshake only. So that handshakes in progress can be counted and
-closed, the server accepts in plain text and starts TLS itself.
+closed, the server accepts in plain text and starts TLS itself. uvloop begins to read when ``connection_made`` has
+returned, although that has paused reading: the first bytes of the handshake may then arrive here, and are passed on.
 """
 
 from __future__ import annotations
@@ -10,11 +11,14 @@ import asyncio
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
-from typing import cast
+from typing import Final, cast
 
 from ..protocol.units import printable
 from .base import reason
 from .limits import descriptor_of
+
+LOST: Final = "the connection was lost"
+"""The reason of an error without a message: uvloop's."""
 
 
 class Handshake(asyncio.Protocol):
@@ -57,14 +61,20 @@ class Handshake(asyncio.Protocol):
     async def _run(self) -> None:
         loop, failure = asyncio.get_running_loop(), "closed: no TLS handshake"
         secured: asyncio.Transport | None = None
-        try:
-            secured = await loop.start_tls(
+        starting = loop.create_task(
+            loop.start_tls(
                 self._transport, self, self._context, server_side=True, ssl_handshake_timeout=self._deadline_s
             )
+        )
+        try:
+            await asyncio.sleep(0)  # now the bytes of the connection are for TLS
+            self._pass_on()
+            secured = await starting
         except (OSError, ssl.SSLError) as error:  # a timeout is an OSError
-            failure = f"closed: no TLS handshake: {printable(reason(error), limit=150)}"
+            failure = f"closed: no TLS handshake: {printable(reason(error) or LOST, limit=150)}"
             error.__traceback__ = None  # a reference cycle with the frame of start_tls, and the buffers
         finally:
+            starting.cancel()
             # The task has the exception, and with it this frame and the buffers of the handshake.
             self._task = None
             self._on_end(self, "" if secured is not None else failure)
@@ -76,6 +86,17 @@ class Handshake(asyncio.Protocol):
         protocol.connection_made(secured)
         for data in self._early:
             protocol.data_received(data)
+
+    def _pass_on(self) -> None:
+        """Pass the bytes that have arrived before TLS was started to its protocol."""
+        early, self._early = b"".join(self._early), []
+        protocol = cast(asyncio.BufferedProtocol, self._transport.get_protocol())  # uvloop's is none by its class
+        while early:
+            buffer = memoryview(protocol.get_buffer(len(early)))
+            size = min(len(buffer), len(early))
+            buffer[:size] = early[:size]
+            protocol.buffer_updated(size)
+            early = early[size:]
 
     def data_received(self, data: bytes) -> None:
         """The client's first request, which may arrive together with the end of its handshake."""

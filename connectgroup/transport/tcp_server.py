@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import socket
 from collections import Counter
 from collections.abc import Callable, Collection
 from typing import Final
@@ -34,6 +32,7 @@ from ..wire.apis import (
     refusal,
     served,
 )
+from .acceptor import Acceptor, bind
 from .access import Security
 from .base import Relay, reason
 from .group_access import AuthorizedHandler, GroupAccess
@@ -90,7 +89,7 @@ class TcpServer:
         self._certificate = security.certificate
         self._tls, self._loopback_only = security.tls, loopback_only and not security.is_reachable
         self.on_connection_lost: Callable[[Request, str], None] = lambda request, principal: None
-        self._listener: asyncio.Server | None = None
+        self._listener: Acceptor | None = None
         self._connections: set[Connection] = set()
         self._unauthenticated: dict[Connection | Handshake, None] = {}  # in the order of arrival
         self._incomplete: dict[Connection, int] = {}  # bytes of large incomplete requests, in the order of their begin
@@ -111,30 +110,21 @@ class TcpServer:
             ConfigError: ``loopback_only``, and the host resolves to an address that other machines can reach.
             TransportError: the port is in use, or the host is not an address of this machine.
         """
-        loop = asyncio.get_running_loop()
         try:
             # Resolve once: a second lookup could return other addresses than those that were checked.
             addresses = await resolve(self.host)
             reachable = [address for address in addresses if not is_loopback(address)]
             if self._loopback_only and reachable:
                 raise ConfigError("host", f"{self.host} ({', '.join(reachable)})", LOOPBACK)
-            # Accept one connection per turn of the loop. asyncio accepts up to ``backlog`` connections per turn. If no
-            # file descriptor is free, it fails, and logs a traceback, as often; no request is handled meanwhile (F36).
-            self._listener = await loop.create_server(
-                self._new_protocol,
-                addresses,
-                self.port,
-                backlog=1,
-            )
-            for listening in self._listener.sockets:
-                with socket.socket(fileno=os.dup(listening.fileno())) as same:
-                    same.listen(_BACKLOG)
+            sockets = bind(addresses, self.port)
+            self._listener = Acceptor(sockets, self._new_protocol)
+            self._listener.start()
         except (OSError, RuntimeError) as error:  # RuntimeError: no thread for a name lookup
             if self._listener is not None:
                 self._listener.close()
                 self._listener = None
             raise TransportError(f"{self.host}:{self.port}: cannot listen: {reason(error)}") from error
-        self.port = self._listener.sockets[0].getsockname()[1]
+        self.port = sockets[0].getsockname()[1]
         self._sweep()
 
     async def close(self, *, grace_s: float = 1.0) -> None:
@@ -392,6 +382,5 @@ class TcpServer:
         self._sweeper = loop.call_later(min(1.0, shortest / 4), self._sweep)
 
 
-_BACKLOG: Final = 1024  # all workers may reconnect at the same time
 _API_VERSIONS: Final = ApiVersionsResponse(api_keys=served())
 _API_VERSIONS_WITH_SASL: Final = ApiVersionsResponse(api_keys=served(sasl=True))

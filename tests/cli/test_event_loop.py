@@ -1,4 +1,4 @@
-"""The option ``--uvloop`` of a command that serves groups."""
+"""The event loop of a command that serves groups: uvloop where it is installed, and the options to choose."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -25,9 +26,19 @@ def test_missing_uvloop_names_the_extra_to_install(
     )
 
 
-def test_coordinator_serves_on_uvloop() -> None:
+def test_without_uvloop_asyncio_is_the_default(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "uvloop", None)
+    assert main(["coordinator", "--log", "memory:", "--host", "192.0.2.1", "--port", "0"]) != 0  # as on asyncio
+    assert "uvloop" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["", "--uvloop", "--no-uvloop"])
+def test_coordinator_serves_on_uvloop_unless_asyncio_is_chosen(option: str) -> None:
     pytest.importorskip("uvloop", reason="the extra 'uvloop' is not installed")
-    command = [sys.executable, "-m", "connectgroup", "coordinator", "--uvloop", "--log", "memory:", "--port", "0"]
+    command = [sys.executable, "-m", "connectgroup", "coordinator", "--log", "memory:", "--port", "0"]
+    command += [option] if option else []
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -50,6 +61,8 @@ def test_coordinator_serves_on_uvloop() -> None:
             return response
 
         assert asyncio.run(join()).error_code == 0
+        loaded = Path(f"/proc/{process.pid}/maps").read_text()
+        assert ("uvloop" in loaded) == (option != "--no-uvloop")
     finally:
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE_S) == 0

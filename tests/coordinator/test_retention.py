@@ -226,7 +226,7 @@ async def test_group_above_the_limit_is_logged_with_what_to_do(caplog: pytest.Lo
         await coordinator.close()
     [line] = [each.getMessage() for each in caplog.records if "all 1 groups" in each.getMessage()]
     assert line.startswith("group two is rejected")
-    assert "--max-groups" in line
+    assert "raise max_groups" in line
 
 
 async def groups(coordinator: Coordinator) -> list[str]:

@@ -209,6 +209,7 @@ async def test_authenticated_client_sends_no_request_to_a_later_server_without_a
         async with serving(tmp_path, port=port):
             assert isinstance(await client.call(DescribeRequest(), timeout_s=10), DescribeResponse)
         (Path(os.environ["XDG_STATE_HOME"]) / "connectgroup" / f"coordinator-{port}").unlink()
+        await asyncio.sleep(0.1)  # the event loop tells the client that its connection is lost
         async with TcpServerOf(port) as handler:
             with pytest.raises(NotAuthenticated, match="does not authenticate its clients"):
                 await client.call(DescribeRequest(), timeout_s=10)

@@ -201,6 +201,7 @@ async def test_incomplete_requests_of_all_connections_have_a_bound(caplog: pytes
 
 
 @pytest.mark.asyncio
+@pytest.mark.asyncio(loop_factories=["asyncio"])  # uvloop has threads of its own
 async def test_name_lookup_without_a_thread_is_retriable(monkeypatch: pytest.MonkeyPatch) -> None:
     """F36: one line, as for a port in use."""
     NoThreads(monkeypatch, "asyncio_")

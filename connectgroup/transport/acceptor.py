@@ -1,0 +1,117 @@
+"""Accepts the connections of a server: one per turn of the event loop, whichever loop it is.
+
+The loops' own servers accept as many connections in one turn as wait, and no request is handled meanwhile. If no file
+descriptor is free, asyncio's writes a traceback for each of them, and uvloop's closes them, or its port for good.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final
+
+BACKLOG: Final = 1024  # all workers may reconnect at the same time
+RETRY_S: Final = 1.0
+"""Seconds until the next attempt to accept if the system has no file descriptor or no memory."""
+
+OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+def bind(addresses: Sequence[str], port: int) -> list[socket.socket]:
+    """Bind a port at all IP addresses; 0: any free port, the same one at all of them.
+
+    Raises:
+        OSError: the port is in use, or an address is not one of this machine's.
+    """
+    sockets: list[socket.socket] = []
+    try:
+        for address in addresses:
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            # asyncio sets TCP_NODELAY only on sockets with this protocol number. Without it, the body of a response
+            # waits for the acknowledgement of its headers: 40 ms.
+            try:
+                listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+            except OSError as error:
+                if error.errno == errno.EAFNOSUPPORT and len(addresses) > 1:
+                    continue  # a machine without IPv6, and a host that has addresses of both kinds
+                raise
+            sockets.append(listening)
+            listening.setblocking(False)
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family is socket.AF_INET6:
+                listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            listening.bind((address, port))
+            port = listening.getsockname()[1]
+    except OSError:
+        for opened in sockets:
+            opened.close()
+        raise
+    return sockets
+
+
+class Acceptor:
+    """Listens on sockets, which it owns, and makes a protocol for each connection."""
+
+    def __init__(self, sockets: Sequence[socket.socket], new_protocol: Callable[[], asyncio.Protocol]) -> None:
+        self._sockets, self._new_protocol = sockets, new_protocol
+        self._loop = asyncio.get_running_loop()
+        self._begun: set[asyncio.Task[None]] = set()  # connections whose transport is not made yet
+        self._closed = False
+
+    def start(self) -> None:
+        """Listen.
+
+        Raises:
+            OSError: the port is in use.
+        """
+        for listening in self._sockets:
+            listening.listen(BACKLOG)
+        for listening in self._sockets:
+            self._loop.add_reader(listening.fileno(), self._accept, listening)
+
+    def close(self) -> None:
+        """Close the sockets; a second call has no effect."""
+        if not self._closed:
+            self._closed = True
+            for listening in self._sockets:
+                self._loop.remove_reader(listening.fileno())
+                listening.close()
+
+    async def wait_closed(self) -> None:
+        """Wait until the protocols of all accepted connections have them."""
+        if self._begun:
+            await asyncio.wait(self._begun)
+
+    def _accept(self, listening: socket.socket) -> None:
+        try:
+            accepted, _ = listening.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        except OSError as error:
+            if error.errno not in OUT_OF_RESOURCES:
+                raise
+            # As asyncio does: its handler of exceptions knows the context.
+            message = "socket.accept() out of system resource"
+            self._loop.call_exception_handler({"message": message, "exception": error, "socket": listening})
+            self._loop.remove_reader(listening.fileno())
+            self._loop.call_later(RETRY_S, self._accept_again, listening)
+            return
+        task = self._loop.create_task(self._serve(accepted))
+        self._begun.add(task)
+        task.add_done_callback(self._begun.discard)
+
+    def _accept_again(self, listening: socket.socket) -> None:
+        if not self._closed:
+            self._loop.add_reader(listening.fileno(), self._accept, listening)
+
+    async def _serve(self, accepted: socket.socket) -> None:
+        accepted.setblocking(False)
+        try:
+            with suppress(OSError):  # the client has closed the connection
+                await self._loop.connect_accepted_socket(self._new_protocol, accepted)
+        except BaseException:
+            accepted.close()
+            raise
