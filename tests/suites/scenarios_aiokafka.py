@@ -60,11 +60,15 @@ async def read(one: Any, count: int) -> list[tuple[int, int]]:
     return found
 
 
-@pytest.mark.parametrize("assignor", ["RoundRobinPartitionAssignor", "StickyPartitionAssignor"])
+@pytest.mark.parametrize("assignor", ["RangePartitionAssignor", "RoundRobinPartitionAssignor", "StickyPartitionAssignor"])
 async def test_two_members_share_a_topic_and_each_record_is_read_once(new_group: NewGroup, assignor: str) -> None:
     import importlib
 
-    modules = {"RoundRobinPartitionAssignor": "roundrobin", "StickyPartitionAssignor": "sticky.sticky_assignor"}
+    modules = {
+        "RangePartitionAssignor": "range",
+        "RoundRobinPartitionAssignor": "roundrobin",
+        "StickyPartitionAssignor": "sticky.sticky_assignor",
+    }
     strategy = getattr(importlib.import_module(f"aiokafka.coordinator.assignors.{modules[assignor]}"), assignor)
     with new_group("shared", partitions=4) as group:
         group.write(100)
@@ -151,6 +155,23 @@ async def test_pattern_and_added_partitions(new_group: NewGroup) -> None:
             await until(lambda: len(one.assignment()) == 3, "the new topic")
             await asyncio.to_thread(group.add_partitions, 3)
             await until(lambda: len(one.assignment()) == 4, "the new partition")
+
+
+async def test_idle_member_loses_its_partitions_and_its_commits_are_refused(new_group: NewGroup) -> None:
+    """``max_poll_interval_ms``: the member leaves the group."""
+    from aiokafka.errors import CommitFailedError
+
+    with new_group("idle", partitions=2) as group:
+        group.write(20)
+        partition = aiokafka.TopicPartition(group.name, 0)
+        async with consumer(group, max_poll_interval_ms=2_000) as idle:
+            await read(idle, 20)
+            async with consumer(group) as other:
+                await until(lambda: len(other.assignment()) == 2, "both to the other")
+                await other.commit({partition: 5})
+                with pytest.raises(CommitFailedError):
+                    await idle.commit({partition: 9})
+                assert await other.committed(partition) == 5
 
 
 async def test_seek_position_and_end_offsets(new_group: NewGroup) -> None:
