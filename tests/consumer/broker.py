@@ -86,8 +86,8 @@ PROJECT = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 
 PROPERTIES = """
 process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@127.0.0.1:{controller_port}
+node.id={node_id}
+controller.quorum.voters={node_id}@127.0.0.1:{controller_port}
 listeners=PLAINTEXT://127.0.0.1:{port},SASL://127.0.0.1:{sasl_port},TLS://127.0.0.1:{tls_port},CONTROLLER://127.0.0.1:{controller_port}
 advertised.listeners=PLAINTEXT://127.0.0.1:{port},SASL://127.0.0.1:{sasl_port},TLS://127.0.0.1:{tls_port}
 controller.listener.names=CONTROLLER
@@ -144,7 +144,7 @@ class Broker:
         certificates: the directory of certificates and keys.
     """
 
-    def __init__(self, directory: Path, jars: Path, more: str = "") -> None:
+    def __init__(self, directory: Path, jars: Path, more: str = "", *, node_id: int = 1) -> None:
         self._directory, self._jars = directory, jars
         port, sasl_port, tls_port, controller_port = free_ports(4)
         self.bootstrap, self.sasl, self.tls = (f"127.0.0.1:{each}" for each in (port, sasl_port, tls_port))
@@ -156,6 +156,7 @@ class Broker:
         self._settings = directory / "server.properties"
         self._settings.write_text(
             PROPERTIES.format(
+                node_id=node_id,
                 port=port,
                 sasl_port=sasl_port,
                 tls_port=tls_port,
@@ -240,18 +241,19 @@ class Broker:
 
 
 @contextlib.contextmanager
-def running_broker(more: str = "") -> Iterator[Broker]:
+def running_broker(more: str = "", *, node_id: int = 1) -> Iterator[Broker]:
     """A broker until the end of the block.
 
     Args:
         more: lines of its properties; they take precedence.
+        node_id: the broker's id.
 
     Raises:
         Unavailable: Java is missing, or the jars cannot be fetched.
     """
     jars = fetched_jars()
     with tempfile.TemporaryDirectory(prefix="connectgroup-broker-") as scratch:
-        broker = Broker(Path(scratch), jars, more)
+        broker = Broker(Path(scratch), jars, more, node_id=node_id)
         try:
             broker.start()
             yield broker

@@ -135,7 +135,9 @@ class Run:
     def kafka_python(self) -> list[Row]:
         """The rows of kafka-python's own tests: one run of pytest for each place, at the same time."""
         directory = fetch_kafka_python(self._scratch)
-        with running_broker("auto.create.topics.enable=true\n") as broker, running_proxy(broker) as proxy:
+        # As kafka-python starts its own: a topic that is written to has two partitions, and the broker's id is 0.
+        settings = "auto.create.topics.enable=true\nnum.partitions=2\n"
+        with running_broker(settings, node_id=0) as broker, running_proxy(broker) as proxy:
             _prepare(broker)
             places = {"broker": broker.bootstrap, "proxy": proxy.bootstrap}
 

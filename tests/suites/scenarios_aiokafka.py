@@ -60,7 +60,9 @@ async def read(one: Any, count: int) -> list[tuple[int, int]]:
     return found
 
 
-@pytest.mark.parametrize("assignor", ["RangePartitionAssignor", "RoundRobinPartitionAssignor", "StickyPartitionAssignor"])
+@pytest.mark.parametrize(
+    "assignor", ["RangePartitionAssignor", "RoundRobinPartitionAssignor", "StickyPartitionAssignor"]
+)
 async def test_two_members_share_a_topic_and_each_record_is_read_once(new_group: NewGroup, assignor: str) -> None:
     import importlib
 
