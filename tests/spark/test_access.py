@@ -126,4 +126,4 @@ def test_without_permission_nothing_is_tried_and_the_reason_is_given(
     assert "127.0.0.1" in found.errors[0]
     assert "canary-of-a-test" not in found.errors[0]
     found = validated(files(tmp_path / "nowhere"), CONSOLE, paths=())
-    assert (found.errors, "--allowed-path" in found.access) == ([], True)
+    assert (found.errors, "allowed_paths" in found.access) == ([], True)

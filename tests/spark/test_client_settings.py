@@ -111,7 +111,7 @@ def test_file_of_a_kafka_client_is_one_of_the_allowed_paths(tmp_path: Path, name
     (tmp_path / "in" / "link").symlink_to("/etc/passwd")
     for path in "/etc/passwd", tmp_path / "in" / "link", tmp_path / "in" / ".." / "x":
         config = {**KAFKA, "source.client": json.dumps({name: str(path)})}
-        what = re.escape(f"source.client: got '{name}={path}'; allowed: a path at or below one of --allowed-path")
+        what = re.escape(f"source.client: got '{name}={path}'; allowed: a path at or below one of allowed_paths")
         with pytest.raises(ConfigError, match=what):
             check_paths(PipelineConnector, config, [tmp_path / "in"])
     config = {**KAFKA, "source.client": json.dumps({name: f"{tmp_path}/in/ca.pem"})}

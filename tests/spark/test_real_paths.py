@@ -293,5 +293,5 @@ def test_configuration_with_links_gets_its_real_paths(tmp_path: Path) -> None:
     config = {"log": str(tmp_path / "alias" / "log"), "other": "x"}
     assert check_paths(IdleConnector, config, [tmp_path / "in"]) == {**config, "log": str(tmp_path / "in" / "log")}
     assert check_paths(IdleConnector, config, None)["log"] == str(tmp_path / "in" / "log")
-    with pytest.raises(ConfigError, match="--allowed-path"):
+    with pytest.raises(ConfigError, match="allowed_paths"):
         check_paths(IdleConnector, config, [tmp_path / "out"])
