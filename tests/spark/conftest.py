@@ -185,14 +185,16 @@ def postgres() -> Iterator[str]:
 
 
 @pytest.fixture
-def database(postgres: str) -> str:
-    """The connection string of a new database."""
+def database(postgres: str) -> Iterator[str]:
+    """The connection string of a new database. Connections that a failed source has left are ended after the test."""
     import psycopg
 
     name = f"d{uuid.uuid4().hex}"
     with psycopg.connect(postgres, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}")
-    return postgres.rpartition("/")[0] + f"/{name}"
+    yield postgres.rpartition("/")[0] + f"/{name}"
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (name,))
 
 
 @pytest.fixture(scope="session")

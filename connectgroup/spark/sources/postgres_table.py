@@ -98,7 +98,8 @@ class PostgresTableSettings(TableSettings):
 class PostgresTableSource(TableSource):
     """The rows of a table of PostgreSQL, by a growing integer column, in the order of the keys: a row that is committed
     late, because its transaction was open for long, delays the rows behind it. A table, its partitions and children, or
-    a view of these; not a hot standby, whose writers are on another server, nor a materialized view. A sequence with
+    a view of these; not a hot standby, whose writers are on another server, nor a materialized view. Keys that begin
+    again, and a table that was emptied or made anew and filled again, also behind a view, are errors. A sequence with
     CACHE above 1, a foreign table and a table that a subscription fills need `source.settle.ms`. Numbers of type
     numeric, arrays and all other types that the table of types lacks are STRING. Timestamps without a time zone count
     as UTC; years are 1 to 9999. With `errors.tolerance=all`, a row that does not fit its columns, such as one with the
@@ -112,6 +113,7 @@ class PostgresTableSource(TableSource):
         super().__init__(settings, columns, task=task, tasks=tasks)
         self._connection: psycopg.Connection | None = None
         self._sequences: tuple[int, Sequence[int]] = 0, ()
+        self._storage: tuple[tuple[int, int | None], str] | None = None
 
     @classmethod
     def create(cls, settings: PostgresTableSettings, *, task: int, tasks: int) -> PostgresTableSource:
@@ -139,20 +141,36 @@ class PostgresTableSource(TableSource):
         connection, key, table = self._kept(), sql_name(self.settings.incrementing_column), _table(self.settings)
         query = (
             f"SELECT (SELECT min({key}) FROM {table}), (SELECT max({key}) FROM {table}),"
-            f" EXISTS(SELECT 1 FROM {table} WHERE {key} IS NULL), to_regclass(?)::oid,"
-            " coalesce(pg_relation_filenode(to_regclass(?)), 0), pg_is_in_recovery()"
+            f" EXISTS(SELECT 1 FROM {table} WHERE {key} IS NULL), to_regclass(?)::oid, pg_is_in_recovery()"
         )
-        ((lowest, highest, has_null, oid, filenode, is_standby),) = _run(connection, query, table, table)
+        ((lowest, highest, has_null, oid, is_standby),) = _run(connection, query, table)
         if is_standby:
             raise self._standby(connection)
+        if self._storage is None or self._storage[0] != (oid, highest):
+            self._storage = (oid, highest), self._storage_now(connection)
         return Seen(
             lowest=lowest,
             highest=highest,
             has_null=has_null,
             next_key=self._next_key(connection, oid),
             table=str(oid),
-            storage=str(filenode),
+            storage=self._storage[1],
         )
+
+    def _storage_now(self, connection: psycopg.Connection) -> str:
+        """Return a text that differs if a table whose rows are shown was emptied, made anew or written anew, or a
+        sequence of the column was set back; for a view whose tables are not known, it differs each time."""
+        query = (
+            f"{_READ} SELECT coalesce(md5(string_agg(file, ',' ORDER BY file)), ''),"
+            f" EXISTS({_FUNCTIONS}) OR EXISTS(SELECT 1 FROM read JOIN pg_class c ON c.oid = read.id"
+            " WHERE c.relkind = 'f'), clock_timestamp()::text FROM ("
+            "SELECT format('%s.%s', id, pg_relation_filenode(id)) AS file FROM read"
+            f" UNION SELECT format('%s.%s', seqrelid, pg_relation_filenode(seqrelid)) FROM ({_SEQUENCES}) AS sequences"
+            ") AS files"
+        )
+        column = self.settings.incrementing_column
+        ((files, is_unknown, now),) = _run(connection, query, _table(self.settings), column)
+        return f"{files} {now}" if is_unknown else str(files)
 
     def _next_key(self, connection: psycopg.Connection, oid: int) -> int | None:
         """Return a key such that the sequences of the column give no smaller one; None if there is none to be read."""

@@ -219,8 +219,9 @@ class SqliteTableSettings(TableSettings):
 class SqliteTableSource(TableSource):
     """The rows of a table in an SQLite file. Writers of SQLite are serialized, so keys that SQLite chooses appear in
     their order. Without AUTOINCREMENT, SQLite gives the greatest key again after its row was deleted: that is an error
-    if the row was read. A column that is declared as something else than an integer, boolean or floating-point number
-    is STRING: its values as text. With `errors.tolerance=all`, a row that does not fit its columns is a dead letter.
+    if the row was read, as are keys that begin again, also behind a view of one table. A column that is declared as
+    something else than an integer, boolean or floating-point number is STRING: its values as text. With
+    `errors.tolerance=all`, a row that does not fit its columns is a dead letter.
     """
 
     Settings = SqliteTableSettings
@@ -278,20 +279,45 @@ class SqliteTableSource(TableSource):
 
     def _next_key(self, connection: sqlite3.Connection, highest: int | None) -> int | None:
         """Return a key such that SQLite chooses no smaller one for a new row; None if it chooses none."""
-        keys = [row for row in connection.execute(f"PRAGMA table_info({sql_name(self.settings.table)})") if row[5]]
-        if [(row[1], str(row[2]).upper()) for row in keys] != [(self.settings.incrementing_column, "INTEGER")]:
+        column = self.settings.incrementing_column
+        table = self._base_table(connection)
+        keys = [row for row in connection.execute(f"PRAGMA table_info({sql_name(table)})") if row[5]]
+        if [(row[1].lower(), str(row[2]).upper()) for row in keys] != [(column.lower(), "INTEGER")]:
             return None
         found = connection.execute(
-            "SELECT name, sql FROM sqlite_master WHERE type = 'table' AND lower(name) = lower(?)",
-            (self.settings.table,),
+            "SELECT name, sql FROM sqlite_master WHERE type = 'table' AND lower(name) = lower(?)", (table,)
         ).fetchone()
         if found is None or re.search(r"WITHOUT\s+ROWID[\s;]*$", found[1] or "", re.IGNORECASE):
             return None
+        if table != self.settings.table:
+            (highest,) = connection.execute(f"SELECT max({sql_name(keys[0][1])}) FROM {sql_name(table)}").fetchone()
         last = highest or 0
         if re.search(r"\bAUTOINCREMENT\b", found[1] or "", re.IGNORECASE):
             given = connection.execute("SELECT max(seq) FROM sqlite_sequence WHERE name = ?", (found[0],)).fetchone()
             last = max(last, given[0] or 0)
         return last + 1
+
+    def _base_table(self, connection: sqlite3.Connection) -> str:
+        """Return the table whose keys a view shows; the name in the settings if that is no view, or one of several."""
+        name, column = self.settings.table, self.settings.incrementing_column
+        is_view = "SELECT 1 FROM sqlite_master WHERE type = 'view' AND lower(name) = lower(?)"
+        if connection.execute(is_view, (name,)).fetchone() is None:
+            return str(name)
+        read = set[tuple[str, str]]()
+
+        def note(action: int, table: str | None, read_column: str | None, *_: object) -> int:
+            if action == sqlite3.SQLITE_READ and table and read_column:
+                read.add((table, read_column.lower()))
+            return sqlite3.SQLITE_OK
+
+        connection.set_authorizer(note)
+        try:
+            connection.execute(f"SELECT {sql_name(column)} FROM {sql_name(name)} LIMIT 0")
+        finally:
+            connection.set_authorizer(None)
+        tables = {table for table, _ in read if connection.execute(is_view, (table,)).fetchone() is None}
+        has_column = [table for table in tables if (table, column.lower()) in read]
+        return has_column[0] if len(tables) == 1 and has_column else str(name)
 
     def digest(self, key: int) -> str | None:
         names = ", ".join(sql_name(column.name) for column in self.columns)
