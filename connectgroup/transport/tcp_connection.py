@@ -26,7 +26,6 @@ from ..threads import NoThread, off_loop
 from ..wire.apis import (
     DecodeFailure,
     RequestHeader,
-    decode_request,
     encode_response,
     header_of,
     refusal,
@@ -36,6 +35,7 @@ from ..wire.framing import DEFAULT_MAX_BYTES, FrameReader, frame
 from .access import name_in
 from .admission import FAILURE_DELAY_S, MAX_FRAME_BYTES, REQUIRED, Admission
 from .base import Conversation, Relay
+from .large_requests import LARGE_BYTES, Decoded, LargeRequests, decoded as decoded_of
 from .limits import Limits, descriptor_of
 
 logger = logging.getLogger(__name__)
@@ -73,6 +73,7 @@ class Server(Protocol):
 
     limits: Limits
     authenticator: Authenticator | None
+    large_requests: LargeRequests
     on_connection_lost: Callable[[Request, str], None]
 
     @property
@@ -114,6 +115,7 @@ class Connection(asyncio.Protocol):
         self._goes_on = False  # requests are left for the next turn of the event loop
         self._begins = False  # responses that arrive now are sent when the last of these requests has begun
         self._incomplete = 0
+        self._decodes = False  # a large request; the later ones wait
         self._choked_at: float | None = None
         self._relay: Relay | None = None
         self._last_request: Request | None = None
@@ -171,10 +173,8 @@ class Connection(asyncio.Protocol):
             self._frame_began_at = now
         self._waits_for_frame = self._reader.mid_frame
         self._frames += frames
-        incomplete = self._reader.size if self._reader.size > SMALL_BYTES else 0
-        if incomplete != self._incomplete:
-            self._incomplete = incomplete
-            self._server.count_incomplete(self, incomplete)
+        if not self._decodes and (self._incomplete or self._reader.size):
+            self._count_incomplete(self._reader.size)
         self._work()
 
     def _work(self) -> None:
@@ -204,7 +204,9 @@ class Connection(asyncio.Protocol):
         self._work()
 
     def _may_begin(self) -> bool:
-        if self._stopped or self._choked_at is not None or len(self.conversation) >= self._limits.max_in_flight:
+        if self._stopped or self._decodes or self._choked_at is not None:
+            return False
+        if len(self.conversation) >= self._limits.max_in_flight:
             return False
         return self._relay is None or self._relay.is_writable
 
@@ -215,10 +217,37 @@ class Connection(asyncio.Protocol):
             # Not decoded: that takes long for a large request.
             self._refuse_request(DecodeFailure(REQUIRED, header=asked, code=SaslAuthenticationFailed.code))
             return
+        if len(data) > LARGE_BYTES:
+            self._decodes = True
+            self._count_incomplete(len(data))
+            self._server.large_requests.decode(self, data, self._on_decoded)
+        else:
+            self._handle(decoded_of(data))
+
+    def _on_decoded(self, decoded: Decoded) -> None:
+        """A large request has been decoded."""
+        self._decodes = False
+        if self._stopped:
+            return
         try:
-            decoded = decode_request(data)
-        except DecodeFailure as failure:
-            self._refuse_request(failure)
+            self._count_incomplete(self._reader.size)
+            self._handle(decoded)
+            self._work()
+        except Exception:
+            logger.exception("%s: closed: its request cannot be handled", self.client_host)
+            self.abort()
+
+    def _count_incomplete(self, size: int) -> None:
+        """Note how many bytes of a request that is not whole, or not decoded, this connection holds."""
+        size = size if size > SMALL_BYTES else 0
+        if size != self._incomplete:
+            self._incomplete = size
+            self._server.count_incomplete(self, size)
+
+    def _handle(self, decoded: Decoded) -> None:
+        """Handle a request."""
+        if isinstance(decoded, DecodeFailure):
+            self._refuse_request(decoded)
             return
         header = RequestHeader(decoded.api_key, decoded.version, decoded.correlation_id)
         request = decoded.request
@@ -358,7 +387,7 @@ class Connection(asyncio.Protocol):
 
     def idle_s(self, now: float) -> float:
         """Seconds since the last byte arrived; -1 while a request is under way or a response is unread."""
-        busy = len(self.conversation) or self._frames or self._choked_at is not None
+        busy = len(self.conversation) or self._frames or self._decodes or self._choked_at is not None
         return -1.0 if busy else now - self._heard_at
 
     def overdue(self, now: float) -> str:
@@ -384,6 +413,7 @@ class Connection(asyncio.Protocol):
         self._lost = self._stopped = True
         self._frames.clear()
         self._reader.discard()
+        self._server.large_requests.forget(self)
         if self._relay is not None:
             self._relay.close()
         self._release_if_done()

@@ -37,6 +37,7 @@ from .access import Security
 from .base import Relay, reason
 from .group_access import AuthorizedHandler, GroupAccess
 from .handshake import Handshake
+from .large_requests import LargeRequests
 from .limits import LOOPBACK, REFUSED_DESCRIPTORS, Complaints, Limits, is_loopback, max_descriptor, resolve
 from .tcp_connection import Connection
 
@@ -92,6 +93,7 @@ class TcpServer:
         self._listener: Acceptor | None = None
         self._connections: set[Connection] = set()
         self._unauthenticated: dict[Connection | Handshake, None] = {}  # in the order of arrival
+        self.large_requests = LargeRequests()
         self._incomplete: dict[Connection, int] = {}  # bytes of large incomplete requests, in the order of their begin
         self._incomplete_bytes = 0
         self._refused: set[Connection] = set()

@@ -17,12 +17,14 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Final
 
 from connectgroup.protocol.messages.api import Request
 from connectgroup.protocol.messages.assignment import InstallRequest
 from connectgroup.protocol.messages.classic import JoinGroupRequest, OfferedProtocol
+from connectgroup.protocol.messages.common import ConnectorTasks
 from connectgroup.protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequest
 from connectgroup.protocol.messages.consumer import ConsumerHeartbeatRequest
 from connectgroup.protocol.messages.describe import DeleteRequest
@@ -63,6 +65,11 @@ class Target:
         return peer
 
 
+def _framed(request: Request) -> bytes:
+    key = KEYS[type(request)]
+    return frame(encode_request(request, version=max(APIS[key].versions), correlation_id=1, client_id="attacker"))
+
+
 class Peer:
     """One connection, which follows no rule."""
 
@@ -70,9 +77,7 @@ class Peer:
         self.reader, self.writer = reader, writer
 
     def send(self, request: Request) -> None:
-        key = KEYS[type(request)]
-        data = encode_request(request, version=max(APIS[key].versions), correlation_id=1, client_id="attacker")
-        self.writer.write(frame(data))
+        self.writer.write(_framed(request))
 
     async def receive(self) -> bytes:
         (length,) = struct.unpack(">i", await self.reader.readexactly(4))
@@ -243,6 +248,48 @@ async def giant_frames(target: Target, number: int) -> None:
             peer.close()
 
 
+@cache
+def large_frames() -> list[bytes]:
+    """Valid requests up to the limit on frames. To encode them takes seconds."""
+    commit = PartitionCommit(partition_index=1, committed_offset=1, committed_metadata="")
+    topic = TopicCommit(name="t", partitions=(commit,) * 400_000)
+    requests: list[Request] = [
+        HeartbeatRequest(
+            group_id=GROUP,
+            member_id="stranger",
+            member_epoch=1,
+            owned=(ConnectorTasks(connector="c", tasks=(1,)),) * count,
+        )
+        for count in (100_000, 5_000)
+    ]
+    requests.append(
+        OffsetCommitRequest(group_id="nowhere", member_id="stranger", generation_id_or_member_epoch=1, topics=(topic,))
+    )
+    return [_framed(request) for request in requests]
+
+
+async def large_requests(target: Target, number: int) -> None:
+    """Valid requests up to the limit on frames, one behind the other, from a sender that is no member."""
+    peer = await target.log_in()
+
+    async def drain() -> None:
+        while True:
+            await peer.receive()
+            target.done["requests"] += 1
+
+    draining = asyncio.create_task(drain())
+    try:
+        for data in itertools.cycle(large_frames()):
+            peer.writer.write(data)
+            await peer.writer.drain()
+            if draining.done():
+                break
+        draining.result()
+    finally:
+        draining.cancel()
+        peer.close()
+
+
 async def half_open_tls(target: Target, number: int) -> None:
     """TCP connections whose TLS handshake stops half-way, and some that never begin it."""
     opened: list[asyncio.StreamWriter] = []
@@ -347,6 +394,7 @@ ATTACKS: Final[dict[str, tuple[Attack, int]]] = {
     "kafka_groups": (kafka_groups, 2),
     "connections": (connections, 2),
     "giant_frames": (giant_frames, 2),
+    "large_requests": (large_requests, 1),
     "half_open_tls": (half_open_tls, 1),
     "rest_connections": (rest_connections, 2),
     "rest_bodies": (rest_bodies, 2),
@@ -378,6 +426,8 @@ def main(name: str, address: str, credentials: str, seconds: str, rest: str = ""
     target = Target(host, int(port), user, password)
     if rest:
         target.rest = rest.rpartition(":")[0], int(rest.rpartition(":")[2])
+    if name == "large_requests":
+        large_frames()
     asyncio.run(_attack(name, target, float(seconds)))
     print(json.dumps(target.done))
 

@@ -332,6 +332,16 @@ def test_ghosts_that_join_a_group_cost_no_member_of_another_its_lease(plain: Att
     assert not any("silent" in line for line in plain.coordinator.lines)
 
 
+def test_large_requests_of_one_connection_delay_no_heartbeat(plain: Attacked) -> None:
+    """Of up to 8 MiB, the limit: their decoding alone takes a second of a shared core."""
+    with Beating(plain.group.address, plain.access) as members:
+        done = plain.attack("large_requests")
+    print(f"{len(members.times_ms)} heartbeats, p99 {percentile(members.times_ms, 0.99):.0f} ms")
+    assert members.failures == [], "no member was fenced, and none had to wait"
+    assert members.times_ms
+    assert done["requests"] > 0
+
+
 def test_flood_of_created_groups_leaves_a_bounded_log(plain: Attacked) -> None:
     done = plain.attack("group_creation")
     with closing(sqlite3.connect(f"file:{plain.data / LOG_FILE}?mode=ro", uri=True)) as log:

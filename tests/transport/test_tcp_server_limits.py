@@ -15,7 +15,10 @@ from connectgroup.errors import TransportError
 from connectgroup.protocol.messages.cluster import (
     ApiVersionsRequest,
 )
+from connectgroup.protocol.messages.common import ConnectorTasks
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
 from connectgroup.testing.contracts.transport import ScriptedHandler, beat, said
+from connectgroup.transport import large_requests
 from connectgroup.transport.tcp_client import TcpClient
 from connectgroup.transport.tcp_server import TcpServer
 from connectgroup.wire.apis import (
@@ -257,3 +260,58 @@ async def test_peers_that_were_complained_about_are_remembered_up_to_a_limit(cap
         finally:
             tracemalloc.stop()
         assert after - before < 20_000 * 50
+
+
+def large(name: str, units: int) -> HeartbeatRequest:
+    """A heartbeat of about 8 bytes a unit."""
+    return beat(name, owned=(ConnectorTasks(connector="c", tasks=(1,)),) * units)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("count", "units"), [(8, 3_000), (3, 10_000)], ids=["on the loop", "in a thread"])
+async def test_requests_of_others_pass_between_the_large_ones_of_one_connection(
+    count: int, units: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the heartbeats of all members wait until they are decoded."""
+    monkeypatch.setattr(large_requests, "MAX_TOGETHER_S", 0)
+    handler = ScriptedHandler()
+    async with server(handler) as tcp:
+        greedy, other = await Peer.to(tcp), await Peer.to(tcp)
+        for number in range(count):
+            greedy.send(large(f"large {number}", units), correlation_id=number)
+        await handler.has_begun("large 0")
+        other.send(beat("small"), correlation_id=1)
+        assert (await other.receive(HEARTBEAT))[0] == 1
+        assert [(await greedy.receive(HEARTBEAT))[0] for _ in range(count)] == list(range(count))
+        assert handler.began.index("small") < handler.began.index(f"large {count - 1}")
+        greedy.close()
+        other.close()
+
+
+@pytest.mark.asyncio
+async def test_requests_behind_a_large_one_keep_their_order() -> None:
+    handler = ScriptedHandler()
+    async with server(handler) as tcp:
+        peer = await Peer.to(tcp)
+        sizes = (0, 20_000, 0, 1_000, 3_000, 0)
+        for number, units in enumerate(sizes):
+            peer.send(large(str(number), units), correlation_id=number)
+        assert [(await peer.receive(HEARTBEAT))[0] for _ in sizes] == list(range(len(sizes)))
+        assert handler.began == [str(number) for number in range(len(sizes))]
+        peer.close()
+
+
+@pytest.mark.asyncio
+async def test_large_requests_of_lost_connections_are_dropped() -> None:
+    handler = ScriptedHandler()
+    async with server(handler) as tcp:
+        for _ in range(20):
+            peer = await Peer.to(tcp)
+            peer.send(large("lost", 20_000), correlation_id=1)
+            await peer.writer.drain()
+            peer.close()
+        good = await Peer.to(tcp)
+        assert await good.is_alive()
+        good.send(large("large", 20_000), correlation_id=2)
+        assert (await good.receive(HEARTBEAT))[0] == 2
+        good.close()
