@@ -321,3 +321,18 @@ def test_local_times_of_each_zone_are_those_of_python(root: Path, zone: str, tim
     lines = "".join(json.dumps({"a": text}) + "\n" for text in texts).encode()
     rows = read(root, lines, Dialect("jsonl", timezone=zone), "a TIMESTAMP")
     assert [row["a"] for row in rows] == expected
+
+
+@pytest.mark.parametrize("text", ["0000-01-01T00:00:00Z", "0001-01-01T00:00:00+05:00", "9999-12-31T23:59:59-05:00"])
+def test_time_in_another_year_than_1_to_9999_is_an_error(root: Path, text: str) -> None:
+    """In UTC: Python, PostgreSQL's client and JSON Schema's times have no others."""
+    for data, dialect, timezone in (
+        (f"a\n{text}\n", "csv", ""),
+        (f"a\n{text}\n", "csv", "Europe/Berlin"),
+        (json.dumps({"a": text}) + "\n", "jsonl", ""),
+    ):
+        with pytest.raises(BadLine, match=r"a is .*; allowed: TIMESTAMP"):
+            read(root, data.encode(), Dialect(dialect, timezone=timezone), "a TIMESTAMP")  # type: ignore[arg-type]
+    for data, form in (("a\n0000-12-31\n", "csv"), ('{"a":"0000-12-31"}\n', "jsonl")):
+        with pytest.raises(BadLine, match=r"a is .*; allowed: DATE"):
+            read(root, data.encode(), Dialect(form), "a DATE")  # type: ignore[arg-type]

@@ -236,3 +236,26 @@ def test_column_whose_name_has_another_case_is_an_error(tmp_path: Path, drift: s
     write(tmp_path / "a.csv", "ID,id,b\n1,3,2\n")
     if drift == "ignore":
         assert Reader(tmp_path, schema="id INT, b INT", schema_drift=drift).read() == ([[3, 2]], [])
+
+
+def test_header_that_is_not_text_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b"a,\xff\n1,2\n")
+    with pytest.raises(BadLine, match=r"a\.csv, line 1 \(byte 0\): byte 3 of the header is not UTF-8; allowed: UTF-8"):
+        Reader(tmp_path)
+    rows, errors = Reader(tmp_path, tolerant=True, schema="a STRING, b STRING").read()
+    assert rows == []
+    assert [error["reason"] for error in errors] == [
+        "line 1 (byte 0): byte 3 of the header is not UTF-8; allowed: UTF-8 text"
+    ]
+
+
+def test_field_whose_name_is_not_utf8_is_no_column(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"a":1,"\\ud800":2}\n')
+    assert Reader(tmp_path, format="jsonl").read() == ([[1]], [])
+    assert Reader(tmp_path, format="jsonl", schema_drift="evolve").read() == ([[1]], [])
+
+
+def test_empty_text_in_quotes_is_no_number_and_says_so(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('a,b\n1,""\n')
+    _, (error,) = Reader(tmp_path, tolerant=True, schema="a INT, b INT").read()
+    assert error["reason"] == 'b is ""; allowed: INT or null, null without quotes'

@@ -35,9 +35,13 @@ def names_in(path: Path, header: bytes, dialect: Dialect) -> list[str]:
     """Return the names in a header.
 
     Raises:
-        BadLine: the header is not CSV, or has a name that Spark cannot use.
+        BadLine: the header is not text or not CSV, or has a name that Spark cannot use.
     """
-    text = header.removeprefix(BYTE_ORDER_MARK).decode(dialect.encoding, "replace").rstrip("\r\n")
+    try:
+        text = header.removeprefix(BYTE_ORDER_MARK).decode(dialect.encoding).rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        encoding = "UTF-8" if dialect.encoding == "utf-8" else dialect.encoding
+        raise _bad(path, f"byte {error.start + 1} of the header is not {encoding}", f"{encoding} text") from error
     try:
         names = dialect.fields(text, strict=True)
     except csv.Error as error:  # a carriage return inside the line, a field of more than 128 KiB

@@ -13,9 +13,10 @@ _TYPES: Final[dict[type, str]] = {bool: "BOOLEAN", int: "BIGINT", float: "DOUBLE
 
 
 def new_fields(objects: Iterable[dict[str, Any]], columns: Columns) -> list[str]:
-    """Return the names of fields that are not columns; an empty name, and one that differs only in case, is none."""
+    """Return the names of fields that are not columns; an empty name, one that differs only in case, and one with a
+    lone surrogate, which is not UTF-8, is none."""
     known = {"", *(column.name.lower() for column in columns)}
-    found = {name: None for item in objects for name in item if name.lower() not in known}
+    found = {name: None for item in objects for name in item if name.lower() not in known and _is_text(name)}
     return list({name.lower(): name for name in reversed(found)}.values())[::-1]
 
 
@@ -50,10 +51,20 @@ def _columns_of(lines: bytes) -> list[Column]:
         except (ValueError, RecursionError):
             continue  # Reported when the line is read.
         for name, value in item.items() if isinstance(item, dict) else ():
+            if not _is_text(name):
+                continue
             types = found.setdefault(name, set())
             if value is not None:
                 types.add(_type_of(value))
     return [Column(name, _common(types)) for name, types in found.items()]
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _type_of(value: Any) -> str:

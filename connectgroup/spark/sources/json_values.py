@@ -197,6 +197,7 @@ class JsonColumns:
                 exact = again() if exact is None else exact
                 values = [item.get(column.name) for item in exact]
             arrays.append(self._array(values, types, column, field.type))
+            check_years(arrays[-1])
         return arrays
 
     def _array(self, values: list[Any], types: set[type], column: Column, kind: pa.DataType) -> pa.Array:
@@ -250,6 +251,24 @@ class JsonColumns:
         zone = "ISO 8601" if self.timezone else "ISO 8601 with a zone"
         form = {"TIMESTAMP": f" ({zone})", "DATE": " (YYYY-MM-DD)", "BOOLEAN": " (true or false)"}
         return f"{column.type}{form.get(column.type, '')} or null"
+
+
+def check_years(values: pa.Array) -> None:
+    """Check that timestamps and dates, in UTC, are in the years 1 to 9999: others are no values of Python's and SQL's.
+
+    Raises:
+        OverflowError: one is not.
+    """
+    kind = values.type
+    if pa.types.is_date32(kind):
+        lowest, highest, numbers = -719_162, 2_932_896, values.cast(pa.int32())
+    elif pa.types.is_timestamp(kind) and kind.unit == "us":
+        lowest, highest, numbers = -62_135_596_800_000_000, 253_402_300_799_999_999, values.cast(pa.int64())
+    else:
+        return
+    found = pc.min_max(numbers).as_py()
+    if found["min"] is not None and not lowest <= found["min"] <= found["max"] <= highest:
+        raise OverflowError("a year outside of 1 to 9999")
 
 
 def timestamps(values: pa.Array, timezone: str) -> pa.Array:

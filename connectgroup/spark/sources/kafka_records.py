@@ -19,7 +19,7 @@ from ...dataplane.errors import SourceError
 from ...garbage import no_collections
 from ..avro import Codec
 from ..converters import HEADERS_TYPE, ConverterSettings
-from .json_values import FAULTS, JsonColumns, check_case, exactly, loads, objects_of, texts_of
+from .json_values import FAULTS, JsonColumns, check_case, check_years, exactly, loads, objects_of, texts_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -300,6 +300,7 @@ class KafkaValues:
                 arrays[at] = arrays[at].cast(pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC"))
             elif column.type == "DATE":
                 arrays[at] = arrays[at].cast(pa.int32()).cast(pa.date32())
+            check_years(arrays[at])
         return arrays
 
     def _plain(self, payload: Mapping[str, Any], schema: Any) -> Mapping[str, Any]:

@@ -27,7 +27,7 @@ from ...garbage import no_collections
 from ...protocol.units import printable
 from .dialect import Dialect, records_of
 from .json_schema import new_fields
-from .json_values import FAULTS, JsonColumns, check_case, exactly, loads, objects_of, timestamps
+from .json_values import FAULTS, JsonColumns, check_case, check_years, exactly, loads, objects_of, timestamps
 
 _SOME_VALUE: Final = {"BOOLEAN": b"true", "DATE": b"2000-01-01", "TIMESTAMP": b"2000-01-01T00:00:00Z"}
 _INFINITY: Final = r"(?i)^\s*[+-]?inf(inity)?\s*$"
@@ -164,9 +164,11 @@ class LineParser:
         return rows.slice(0, count)
 
     def _check_numbers(self, rows: pa.RecordBatch, data: bytes, names: Sequence[str]) -> None:
-        """Raise an error if Arrow reads a number as another: one too large for its column as infinity, 0x10 as 16."""
+        """Raise an error if Arrow reads a number as another: one too large for its column as infinity, 0x10 as 16; or if a
+        time is in the year 0."""
         may_have_hex = any(map(pa.types.is_integer, rows.schema.types)) and _has_hex(data)
         for field in rows.schema:
+            check_years(rows.column(field.name))
             if pa.types.is_floating(field.type):
                 suspect, allowed = pc.is_inf(rows.column(field.name)), _INFINITY
             elif pa.types.is_integer(field.type) and may_have_hex:
@@ -295,6 +297,9 @@ class LineParser:
                 one._parse_csv(text.encode() + b"\n")
             except FAULTS:
                 return f"{printable(name)} is {printable(value)!r}; allowed: {self._json.allowed(column)}"
+        for name, value in zip(names, fields, strict=True):
+            if value == "" and name in columns and columns[name].type != "STRING":
+                return f'{printable(name)} is ""; allowed: {self._json.allowed(columns[name])}, null without quotes'
         return "not a CSV record; allowed: one record a line, no line breaks inside quotes"
 
     def _explain_jsonl(self, line: str) -> str:

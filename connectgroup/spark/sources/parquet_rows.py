@@ -13,6 +13,7 @@ from ...dataplane.errors import SourceError
 from ...dataplane.real_paths import open_below
 from ...protocol.units import printable
 from .dialect import Drift
+from .json_values import check_years
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -200,6 +201,7 @@ def converted(rows: pa.Table, columns: Columns) -> pa.RecordBatch:
         values = rows.column(column.name).combine_chunks()
         try:
             arrays.append(_converted(values, column, field.type))
+            check_years(arrays[-1])
         except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
             why = " ".join(str(error).split())[:200]
             raise BadValue(

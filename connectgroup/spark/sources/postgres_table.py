@@ -26,6 +26,7 @@ from ...dataplane.errors import SinkError, SourceError
 from ...dataplane.ownership import Range
 from ...dataplane.postgres_store import connect, files_in_url, parse_url, run, told_as, where
 from ...protocol.units import printable
+from .json_values import check_years
 from .table import MAX_COUNTED, TableSettings, TableSource
 from .table_keys import Seen
 
@@ -379,4 +380,6 @@ def _parse(rows: Sequence[bytes], columns: Columns) -> pa.RecordBatch:
     if table.num_rows != len(rows):
         raise SourceError(f"{len(rows)} rows of COPY are {table.num_rows}; allowed: a message for each row")
     (batch,) = table.cast(schema).combine_chunks().to_batches()
+    for values in batch.columns:
+        check_years(values)
     return batch

@@ -28,6 +28,7 @@ from ...dataplane.ownership import Range
 from ...dataplane.settings import PluginSettings, require_absolute
 from ...errors import ConfigError
 from ...protocol.units import printable
+from .json_values import check_years
 from .lines import with_error
 from .sliced import SlicedSource
 from .table_keys import Keys, Seen
@@ -414,7 +415,9 @@ def _array(column: Column, values: Sequence[Any]) -> pa.Array:
 
     kind = to_arrow((column,)).field(0).type
     if column.type in ("DATE", "TIMESTAMP"):
-        return pa.array(values, pa.string()).cast(kind)
+        found = pa.array(values, pa.string()).cast(kind)
+        check_years(found)
+        return found
     if column.type == "BOOLEAN":
         if not {0, 1, None}.issuperset(values):
             raise ValueError("no boolean")
