@@ -164,8 +164,8 @@ class LineParser:
         return rows.slice(0, count)
 
     def _check_numbers(self, rows: pa.RecordBatch, data: bytes, names: Sequence[str]) -> None:
-        """Raise an error if Arrow reads a number as another: one too large for its column as infinity, 0x10 as 16; or if a
-        time is in the year 0."""
+        """Raise an error if Arrow reads a number as another: one too large for its column as infinity, 0x10 as 16; or
+        if a time is in the year 0."""
         may_have_hex = any(map(pa.types.is_integer, rows.schema.types)) and _has_hex(data)
         for field in rows.schema:
             check_years(rows.column(field.name))
