@@ -7,5 +7,7 @@ Decisions:
   plain text: they are piped, compared and pasted.
 - Completion is argcomplete (Apache-2.0): it runs the command itself at each TAB, so that names of the running group
   are completed. A script generated once, as shtab makes it, cannot know them.
+- The library's errors name arguments and settings, for programs that embed it. ``errors.OptionNames`` puts options in
+  their place wherever a command prints such a text. It knows them from the parser, so a new option needs no entry.
 - The servers raise the soft limit of open files to what their own limits need.
 """
