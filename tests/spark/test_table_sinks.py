@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import json
+import math
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -154,6 +155,25 @@ def test_only_rows_that_the_table_rejects_are_dead_letters(base: Database, case:
     assert [key for (key,) in base.query("SELECT id FROM t ORDER BY id")] == good
     assert [place for _, place, *_ in found] == ["place 20", "place 50"]
     assert all(json.loads(record) == {"id": bad["id"], "b": bad.get("b")} for *_, record in found)
+
+
+@pytest.mark.parametrize("kind", ["DOUBLE", "FLOAT"])
+def test_nan_is_kept_or_is_a_dead_letter_where_the_database_has_none(base: Database, kind: str) -> None:
+    columns = from_ddl(f"id INT, f {kind}")
+    rows: list[dict[str, Any]] = [
+        {"id": 1, "f": 1.5},
+        {"id": 2, "f": math.nan},
+        {"id": 3, "f": math.inf},
+        {"id": 4, "f": None},
+    ]
+    found = tolerant(base, base.sink(columns), table_of(rows, columns))
+    kept = base.query("SELECT id, f FROM t ORDER BY id")
+    if found:
+        assert [(place, reason) for _, place, reason, _ in found] == [
+            ("place 1", "f is NaN, which SQLite has not; allowed: a number or null")
+        ]
+        del rows[1]
+    assert repr(kept) == repr([(row["id"], row["f"]) for row in rows])
 
 
 def test_text_that_postgresql_refuses_is_a_dead_letter_with_its_column(database: str) -> None:

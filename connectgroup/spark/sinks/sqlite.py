@@ -58,7 +58,9 @@ class SqliteSettings(TableSettings):
 
 
 class SqliteSink(DeadLetterSink):
-    """Writes rows to a table of the SQLite file that stores the offsets: inserts, upserts or deletes."""
+    """Writes rows to a table of the SQLite file that stores the offsets: inserts, upserts or deletes. A row with NaN,
+    which SQLite would make null, is an error or, with `errors.tolerance=all`, a dead letter.
+    """
 
     Settings = SqliteSettings
 
@@ -104,7 +106,8 @@ class SqliteSink(DeadLetterSink):
     def commit_all(
         self, owner: Owner, ranges: Sequence[Range], rows: pa.Table, dead_letters: Sequence[DeadLetter]
     ) -> bool:
-        bad, where = null_keys(self._settings, rows), f"{self._store.path}, table {self._settings.table}"
+        bad = _not_numbers(rows, self._columns) | null_keys(self._settings, rows)
+        where = f"{self._store.path}, table {self._settings.table}"
         # Convert before the transaction: while it is open, every other task that writes to this file waits.
         kept = [at for at in range(rows.num_rows) if at not in bad] if bad else range(rows.num_rows)
         good = without(rows, bad)
@@ -171,6 +174,22 @@ class SqliteSink(DeadLetterSink):
         if settings.keys:
             parts.append(f"PRIMARY KEY ({', '.join(map(sql_name, settings.keys))})")
         self._store.execute(f"CREATE TABLE IF NOT EXISTS {table} ({', '.join(parts)})")
+
+
+def _not_numbers(rows: pa.Table, columns: Columns) -> dict[int, str]:
+    """Return the numbers of the rows with NaN, with the reason why they cannot be written."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    found: dict[int, str] = {}
+    for column in columns:
+        values = rows.column(column.name)
+        if pa.types.is_floating(values.type):
+            is_nan = pc.is_nan(values.cast(pa.float64()))
+            if pc.any(is_nan).as_py():
+                for at in pc.indices_nonzero(is_nan).to_pylist():
+                    found.setdefault(at, f"{column.name} is NaN, which SQLite has not; allowed: a number or null")
+    return found
 
 
 def _rows(table: pa.Table, columns: Columns) -> Iterator[tuple[Any, ...]]:
