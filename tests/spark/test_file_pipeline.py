@@ -142,3 +142,27 @@ def test_new_fields_of_json_lines_become_columns_when_the_task_starts_again(tabl
             (3001, '{"x":1}', 0.5),
             (3002, None, None),
         ]
+
+
+def test_decimals_pass_through_spark_and_a_transform_with_all_their_digits(table: Bench) -> None:
+    texts = ["19.9000000000", "-12345678901234567890.1234567890", "0.0000000001"]
+    (table.input / "one.csv").write_text(
+        "a,d\n" + "".join(f"{n},{text}\n" for n, text in enumerate(texts)) + "9,1e-11\n"
+    )
+    run = table.start(
+        1,
+        source_schema="a INT, d DECIMAL(30,10)",
+        transforms="k",
+        transforms_k_type="InsertField",
+        transforms_k_static_field="k",
+        transforms_k_static_value="v",
+        errors_tolerance="all",
+        errors_deadletterqueue_name="dead",
+    )
+    run.wait(lambda: sum(run.rows) == 3)
+    with sqlite3.connect(table.output) as connection:
+        assert connection.execute("SELECT d, typeof(d), k FROM t ORDER BY a").fetchall() == [
+            (text, "text", "v") for text in texts
+        ]
+        ((reason,),) = connection.execute("SELECT reason FROM dead").fetchall()
+    assert reason == "d is '1e-11'; allowed: DECIMAL(30,10) or null"
