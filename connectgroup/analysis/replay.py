@@ -225,6 +225,8 @@ def _texts(group: Group, record: Record) -> Iterator[str]:
         case TargetRecord() if record.epoch != group.target_epoch:
             by = f", computed by {record.computed_by} with {record.assignor}" if record.assignor else ""
             deferred = f"; {counted(record.deferred, 'move')} deferred to the next round" if record.deferred else ""
+            if record.deferred_starts:
+                deferred += f"; {counted(record.deferred_starts, 'move')} deferred until the units have started"
             yield f"target assignment of epoch {record.epoch}{by}{deferred}"
         case CurrentRecord():
             yield from _current_texts(group, record)
@@ -239,7 +241,7 @@ def _texts(group: Group, record: Record) -> Iterator[str]:
             unit = Unit(record.connector, record.task)
             yield f"{unit} {state.name} on {record.member_id}: {masked_text(record.message)}"
         case StatusRecord():
-            yield f"{Unit(record.connector, record.task)} RUNNING on {record.member_id}"
+            yield f"{Unit(record.connector, record.task)} {record.state.name} on {record.member_id}"
         case ConnectorRecord():
             yield f"connector {record.connector}: {record.target_state.name}, {counted(len(record.tasks), 'task')}"
         case Tombstone() if record.key.kind is Kind.MEMBER and record.key.name in group.members:

@@ -114,6 +114,10 @@ class MeasuredRunner(Protocol):
         """
 
 
+START_REPORT_S = 0.5
+"""A unit that has not started after so many seconds is reported as STARTING. Fast starts cost no status."""
+
+
 class TaskStartLate(ConnectGroupError):
     """The start of a task has not returned in time; its thread goes on."""
 
@@ -196,8 +200,16 @@ class TaskRunner:
                         self._begin(grant)
                 if len(grants) > SLICE:
                     await asyncio.sleep(0)
+            asyncio.get_running_loop().call_later(START_REPORT_S, self._report_starting, tuple(grants))
         finally:
             self._starts = [other for other in self._starts if other is not stopped]
+
+    def _report_starting(self, grants: Sequence[Grant]) -> None:
+        """Report the units whose first start is still under way, so that the group does not move them."""
+        for grant in grants:
+            run = self._runs.get(grant.unit)
+            if run is not None and run.grant is grant and run.metrics.state is None:
+                self._tell(run, UnitState.STARTING)
 
     def _begin(self, grant: Grant) -> None:
         cls, starts = grant.connector_config.get("connector.class", ""), self.metrics.starts_of(grant.unit)
@@ -471,13 +483,17 @@ class TaskRunner:
             cls = self._classes.get(run.grant.connector_config.get("connector.class", ""))
             what = "has stalled" if state is UnitState.STALLED else "failed"
             logger.log(level, "%s %s: %s", run.grant.unit, what, _with_location(message, error, cls))
+        self._tell(run, state, retry + message, error)
+
+    def _tell(self, run: Run, state: UnitState, message: str = "", error: BaseException | None = None) -> None:
+        """Send the status of a unit to the group."""
         self._report(
             TaskStatus(
                 connector=run.grant.unit.connector,
                 task=run.grant.unit.task,
                 owner_epoch=run.grant.owner_epoch,
                 state=state,
-                message=retry + message,
+                message=message,
                 # A connector writes task lists only, and the coordinator rejects those of a former owner.
                 fenced=run.fenced or run.grant.unit.is_connector,
                 fenced_by=error.token if isinstance(error, Fenced) else -1,

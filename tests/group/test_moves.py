@@ -5,12 +5,16 @@ from __future__ import annotations
 import pytest
 
 from connectgroup.group.connect.describe import describe, state_name
-from connectgroup.protocol.messages.common import entries
+from connectgroup.group.connect.handle import on_load
+from connectgroup.group.kernel.timers import SetTimer, TimerKey, TimerKind
+from connectgroup.protocol.messages.assignment import InstalledMember, InstallRequest, InstallResponse
+from connectgroup.protocol.messages.common import entries, grouped, units_of
 from connectgroup.protocol.messages.connectors import ConnectorChange
-from connectgroup.protocol.records.connect import TargetRecord
-from connectgroup.protocol.units import Units
+from connectgroup.protocol.messages.heartbeat import TaskStatus
+from connectgroup.protocol.records.connect import TargetRecord, UnitState
+from connectgroup.protocol.units import NO_UNITS, Unit, Units
 
-from .builders import FixedAssignor, Scene, info, settings, tasks
+from .builders import GROUP, FixedAssignor, Scene, info, settings, tasks
 
 FOO = tasks(foo=[-1, 0, 1])
 
@@ -88,6 +92,107 @@ def test_new_coordinator_continues_the_rounds(nine: Scene) -> None:
     nine.reload()
     heartbeat_until_stable(nine)
     assert sorted(len(current.assigned) for current in nine.group.currents.values()) == [4, 5]
+
+
+class TestStartingUnits:
+    """Units that are starting on their owners are not moved, within a bound in time (L2)."""
+
+    @pytest.fixture
+    def scene(self) -> Scene:
+        """m1 owns nine units since epoch 10; foo-5, foo-6 and foo-7 are starting there, and would move to m2."""
+        scene = Scene.stable(settings(), epoch=10, connectors={"foo": 8}, members={"m1": ALL})
+        report(scene, "m1", UnitState.STARTING, 5, 6, 7)
+        return scene
+
+    def test_running_units_move_at_once_and_starting_ones_when_they_have_started(self, scene: Scene) -> None:
+        scene.join("m2")
+        heartbeat_until_stable(scene)
+        kept = scene.current("m1").assigned.keys() & tasks(foo=[5, 6, 7])
+        assert (kept, state_name(scene.group)) == (tasks(foo=[5, 6, 7]), "Stable")
+        report(scene, "m1", UnitState.RUNNING, 5)
+        report(scene, "m1", UnitState.FAILED, 6)
+        assert scene.group.epoch == scene.group.target_epoch
+        report(scene, "m1", UnitState.RUNNING, 7)
+        causes = heartbeat_until_stable(scene)
+        assert causes[-1] == "3 left to move, which were starting"
+        assert sorted(len(current.assigned) for current in scene.group.currents.values()) == [4, 5]
+
+    def test_unit_that_never_starts_moves_after_the_limit(self, scene: Scene) -> None:
+        scene.join("m2")
+        scene.reload()
+        heartbeat_until_stable(scene)
+        assert SetTimer(TimerKey(TimerKind.START, GROUP), 60_000) in on_load(scene.group, 0, settings()).timers
+        scene.expire(TimerKind.START)
+        heartbeat_until_stable(scene)
+        assert sorted(len(current.assigned) for current in scene.group.currents.values()) == [4, 5]
+
+    def test_start_reported_late_does_not_count(self, scene: Scene) -> None:
+        """A copy of the first report, after the unit has started."""
+        report(scene, "m1", UnitState.RUNNING, 5, 6, 7)
+        report(scene, "m1", UnitState.STARTING, 5, 6, 7)
+        scene.join("m2")
+        assert heartbeat_until_stable(scene)[-1] == "m2 joined"
+        assert scene.group.deferred_starts == 0
+
+    def test_starting_units_move_off_a_draining_member(self, scene: Scene) -> None:
+        scene.join("m2")
+        heartbeat_until_stable(scene)
+        scene.heartbeat("m1", scene.current("m1").epoch, scene.current("m1").assigned, full=True, draining=True)
+        heartbeat_until_stable(scene)
+        assert scene.current("m2").assigned.keys() == ALL
+
+    def test_starting_units_of_a_member_that_leaves_are_assigned_at_once(self, scene: Scene) -> None:
+        scene.join("m2")
+        scene.leave("m1")
+        heartbeat_until_stable(scene)
+        assert scene.current("m2").assigned.keys() == ALL
+        assert scene.group.deferred_starts == 0
+
+    def test_starting_units_of_a_deleted_connector_are_revoked(self, scene: Scene) -> None:
+        scene.join("m2")
+        heartbeat_until_stable(scene)
+        scene.update(ConnectorChange(connector="foo", delete=True))
+        heartbeat_until_stable(scene)
+        assert not any(current.held for current in scene.group.currents.values())
+        assert not scene.group.starting
+
+    def test_starting_units_that_the_assignor_leaves_out_stay(self, scene: Scene) -> None:
+        """An assignor of two rounds leaves moved units out of the first; its delay has none of the starting ones."""
+        scene.heartbeat("m1", 10, assignors=(info("a"),))
+        scene.join("m2", info("a"))
+        out = tasks(foo=[4, 5, 6, 7])
+        computing = scene.group.computation
+        assert computing is not None
+        epoch = scene.prepare(computing.member_id, scene.current(computing.member_id).epoch).group_epoch
+        shares = {"m1": ALL - out, "m2": NO_UNITS}
+        members = tuple(InstalledMember(member_id=who, units=grouped(units)) for who, units in shares.items())
+        request = InstallRequest(
+            group_id=GROUP,
+            member_id=computing.member_id,
+            member_epoch=0,
+            group_epoch=epoch,
+            members=members,
+            delayed=grouped(out),
+            delay_ms=5_000,
+        )
+        assert not scene.response_of(scene.act(request), InstallResponse).error_code
+        assert scene.group.target("m1").units == ALL - tasks(foo=[4])
+        assert (scene.group.deferred, scene.group.deferred_starts) == (1, 3)
+        assert units_of(scene.group.delays[""].units) == tasks(foo=[4])
+
+
+def report(scene: Scene, member_id: str, state: UnitState, *numbers: int) -> None:
+    """The owner of tasks of foo reports their states."""
+    statuses = tuple(
+        TaskStatus(
+            connector="foo",
+            task=number,
+            owner_epoch=scene.current(member_id).assigned[Unit("foo", number)],
+            state=state,
+        )
+        for number in numbers
+    )
+    scene.heartbeat(member_id, scene.current(member_id).epoch, statuses=statuses)
 
 
 class TestDraining:

@@ -24,7 +24,7 @@ from connectgroup.protocol.messages.common import units_of
 from connectgroup.protocol.units import Unit
 
 from .state import GroupState
-from .words import COORDINATOR, Computation, Delay, Expected, MemberTarget, NotAllowed, Proposal, preferred
+from .words import COORDINATOR, STARTING, Computation, Delay, Expected, MemberTarget, NotAllowed, Proposal, preferred
 
 MAX_ASKED = 3
 """At most this many members are asked for one computation, before a rebalance timeout decides."""
@@ -48,7 +48,7 @@ class Computing(GroupState):
         self.rebalancing = True
         if not self.members:
             self.target_epoch, self.target_ms, self.computed_by, self.assignor = self.epoch, 0, COORDINATOR, ""
-            self.computation, self.deferred = None, 0
+            self.computation, self.deferred, self.deferred_starts = None, 0, 0
             self.delays.pop("", None)  # no member is left to compute
         elif same_target:
             self.target_epoch = self.epoch
@@ -160,11 +160,20 @@ class Computing(GroupState):
         else:
             self.request_computation(self.computation)  # the server-side assignor failed: it runs again
 
+    def expire_start(self) -> None:
+        """Moves have waited for starting units for long enough: these count as not starting."""
+        if self.deferred_starts:
+            self.statuses = {unit: status for unit, status in self.statuses.items() if status[2] != STARTING}
+
     def start_next_round(self) -> None:
-        """All members have reached the target: the next round starts if moves were deferred or members drain."""
+        """All members have reached the target: the next round starts if moves were deferred or members drain.
+
+        Moves that were deferred for starting units follow when no unit is starting.
+        """
         takers = self.assignable()
         going = any(self.share(who).units for who in self.members if who not in takers)
-        if self.state() == "Stable" and (self.deferred or going):
+        started = self.deferred_starts and not self.starting()
+        if self.state() == "Stable" and (self.deferred or started or going):
             self.bump()
         self.rebalancing = self.rebalancing and self.state() not in ("Stable", "Empty")
 
@@ -254,11 +263,23 @@ class Computing(GroupState):
         return Expected()
 
     def take(self, proposal: Proposal, by: str, epoch: int | None = None) -> None:
-        """Install the target, except for delayed units and moves beyond the limit."""
+        """Install the target, except for delayed units, starting units, and moves beyond the limit."""
         epoch = self.epoch if epoch is None else epoch
+        starting, words = self.starting(), {share.member_id: share for share in proposal.members}
+        stay = {
+            unit: who
+            for unit, who in starting.items()
+            if unit in proposal.left_out
+            or any(unit in units_of(share.units) for share in proposal.members if share.member_id != who)
+        }
+        proposal = replace(proposal, left_out=proposal.left_out - stay.keys())
         self.end_delays(proposal, epoch)
-        waits, words = self.lost(self.served(proposal, epoch)), {share.member_id: share for share in proposal.members}
-        shares = self.one_round({who: units_of(share.units) - waits for who, share in words.items()})
+        waits = self.lost(self.served(proposal, epoch))
+        wanted = {who: units_of(share.units) - waits - stay.keys() for who, share in words.items()}
+        for unit, who in stay.items():
+            wanted[who] = wanted.get(who, frozenset()) | {unit}
+        shares = self.one_round(wanted)
+        self.deferred_starts = len(stay)
         # Units left out until their owner has revoked them need not wait for the whole delay (KIP-415's first round).
         self.deferred += sum(self.holder(unit) is not None for unit in proposal.left_out - waits)
         # A member that the result does not contain keeps its former metadata.

@@ -14,6 +14,7 @@ from connectgroup.errors import PluginError
 from connectgroup.group.connect.handle import GroupInput
 from connectgroup.group.connect.settings import GroupSettings, ServerAssignment
 from connectgroup.group.connect.state import Group
+from connectgroup.group.kernel.current import Current
 from connectgroup.group.kernel.effects import Compute
 from connectgroup.group.kernel.timers import TimerKey, TimerKind
 from connectgroup.protocol.messages.assignment import InstalledMember, InstallRequest, PrepareRequest, PrepareResponse
@@ -236,12 +237,18 @@ class Driver:
                     instance_id=self.group.members[who].instance_id,
                     draining=self.group.members[who].draining,
                     rack=self.group.members[who].rack,
-                    statuses=tuple(
-                        TaskStatus(connector=unit.connector, task=unit.task, owner_epoch=epoch - late, state=1 + late)
-                        for late, (unit, epoch) in enumerate(sorted(current.held.items())[:2])
-                    ),
+                    statuses=self.statuses_of(current),
                 )
             )
+
+    def statuses_of(self, current: Current[Unit]) -> tuple[TaskStatus, ...]:
+        """Some units start, run or fail, one of them under an earlier owner epoch."""
+        turn = self.now_ms // 500
+        found = [
+            TaskStatus(connector=unit.connector, task=unit.task, owner_epoch=epoch, state=(1, 4, 4, 2)[(turn + n) % 4])
+            for n, (unit, epoch) in enumerate(sorted(current.held.items())[: turn % 5])
+        ]
+        return tuple(replace(each, owner_epoch=each.owner_epoch - (n == 1)) for n, each in enumerate(found))
 
     def compute(self, how: int, which: int, delay: int) -> None:
         """The chosen member, or a replaced one, prepares and installs; or an Install is outdated or invalid."""
@@ -318,8 +325,8 @@ class Driver:
             stale = self.former[-20:] if pause % 3 == 2 else armed
             self.send(stale[who % len(stale)])
             return
-        kind = tuple(TimerKind)[which % 4]
-        name = MEMBERS[who % 5] if kind is not TimerKind.COMPUTE else ""
+        kind = tuple(TimerKind)[which % 5]
+        name = MEMBERS[who % 5] if kind not in (TimerKind.COMPUTE, TimerKind.START) else ""
         if kind is TimerKind.DELAY and self.group.delays:
             name = sorted(self.group.delays)[who % len(self.group.delays)]
         self.send(TimerKey(kind, GROUP, name))

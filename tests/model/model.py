@@ -32,7 +32,19 @@ from connectgroup.protocol.units import Unit
 
 from .computing import Computing
 from .connectors import change
-from .words import AWAY, STABLE, UNRELEASED, UNREVOKED, Connector, Delay, Expected, Member, MemberTarget, traits_of
+from .words import (
+    AWAY,
+    STABLE,
+    STARTING,
+    UNRELEASED,
+    UNREVOKED,
+    Connector,
+    Delay,
+    Expected,
+    Member,
+    MemberTarget,
+    traits_of,
+)
 
 
 class Model(Computing):
@@ -192,7 +204,8 @@ class Model(Computing):
         who, member, units = request.member_id, self.members[request.member_id], self.runnable()
         for status in request.statuses:
             unit = Unit(status.connector, status.task)
-            if unit in units and member.assigned.get(unit) == status.owner_epoch:
+            again = status.state == STARTING and self.statuses.get(unit, ())[:2] == (who, status.owner_epoch)
+            if unit in units and member.assigned.get(unit) == status.owner_epoch and not again:
                 self.statuses[unit] = who, status.owner_epoch, status.state, status.message
         acknowledges = member.pending and owned is not None and not repeats and not owned & member.pending.keys()
         asked = self.computation is not None and self.computation.who == who and not self.computation.prepared

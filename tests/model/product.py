@@ -30,6 +30,7 @@ def state_of(model: Model) -> State:
         "computed by": model.computed_by,
         "assignor": model.assignor,
         "deferred": model.deferred,
+        "deferred starts": model.deferred_starts,
         "rebalancing": model.rebalancing,
         "asked": computation
         and (
@@ -61,6 +62,7 @@ def model_of(group: Group, limits: Limits) -> Model:
     model.created_ms, model.epoch = group.created_ms, group.epoch
     model.target_epoch, model.target_ms, model.computed_by = group.target_epoch, group.target_ms, group.computed_by
     model.assignor, model.deferred = group.target_assignor, group.deferred
+    model.deferred_starts = group.deferred_starts
     last = group.latest_rebalance
     model.rebalancing = last is not None and last.finished_ms < 0
     for who, stored in group.members.items():
@@ -138,6 +140,7 @@ def limits_of(settings: GroupSettings) -> Limits:
         assignment_interval_ms=settings.assignment_interval_ms,
         scheduled_delay_ms=settings.scheduled_delay_ms,
         max_delay_ms=settings.max_delay_ms,
+        max_start_ms=settings.max_start_ms,
     )
 
 

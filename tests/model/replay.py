@@ -217,6 +217,7 @@ def decide(model: Model, what: GroupInput) -> Expected | None:
         TimerKind.REBALANCE: lambda key: model.expire_rebalance(key.member_id),
         TimerKind.COMPUTE: lambda _: model.expire_computation(),
         TimerKind.DELAY: lambda key: model.expire_delay(key.member_id),
+        TimerKind.START: lambda _: model.expire_start(),
     }
     decided = inputs.get(what.kind if isinstance(what, TimerKey) else type(what))
     return decided(what) if decided else None  # a description changes nothing

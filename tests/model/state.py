@@ -16,6 +16,7 @@ from .words import (
     COORDINATOR,
     RUNNING,
     STABLE,
+    STARTING,
     STOPPED,
     UNREVOKED,
     AssignorInput,
@@ -50,6 +51,7 @@ class GroupState:
         self.computed_by = ""
         self.assignor = ""
         self.deferred = 0
+        self.deferred_starts = 0
         self.rebalancing = False  # from a new group epoch until all members have reached the target
         self.members: dict[str, Member] = {}
         self.target: dict[str, MemberTarget] = {}
@@ -75,6 +77,21 @@ class GroupState:
     def holder(self, unit: Unit) -> str | None:
         """The owner of a unit; pending revocations count."""
         return next((who for who, member in self.members.items() if unit in member.held), None)
+
+    def starting(self) -> dict[Unit, str]:
+        """The units that their owners, present and not draining, are starting and keep by the target assignment."""
+        units, found = self.runnable(), {}
+        for unit, (who, epoch, state, _) in self.statuses.items():
+            member = self.members.get(who)
+            if state != STARTING or member is None or member.draining or member.temporarily_left:
+                continue
+            if (
+                member.assigned.get(unit) == epoch
+                and unit in self.share(who).units
+                and units.get(unit, epoch + 1) <= epoch
+            ):
+                found[unit] = who
+        return found
 
     def with_instance(self, instance: str | None) -> str | None:
         """The member with an instance id."""
@@ -155,6 +172,8 @@ class GroupState:
             waits["compute", ""] = asked.timeout_ms if asked else self.limits.session_timeout_ms
         elif self.members and self.epoch > self.target_epoch:
             waits["compute", ""] = self.interval_left_ms()
+        if self.deferred_starts:
+            waits["start", ""] = self.limits.max_start_ms
         return {**waits, **{("delay", who): delay.delay_ms for who, delay in self.delays.items()}}
 
     def limits_revocation(self, who: str) -> bool:

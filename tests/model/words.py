@@ -15,6 +15,7 @@ from connectgroup.protocol.units import Unit
 COORDINATOR = "coordinator"
 STABLE, UNREVOKED, UNRELEASED = "STABLE", "UNREVOKED", "UNRELEASED"
 RUNNING, STOPPED = 1, 3
+STARTING = 4
 AWAY = -2
 
 Grants = dict[Unit, int]
@@ -43,6 +44,7 @@ class Limits:
     assignment_interval_ms: int
     scheduled_delay_ms: int
     max_delay_ms: int
+    max_start_ms: int = 60_000
     converts: bool = True
     upgrades: bool = True
     downgrades: bool = True

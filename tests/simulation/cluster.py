@@ -24,7 +24,7 @@ from .loop import SCRATCH, Node, SimulatedLoop
 from .network import SimulatedClient
 from .operator import Operator
 from .plugins import SimulatedConnector, SimulatedListener, SimulatedTask, make_assignor
-from .setting import Setting
+from .setting import MAX_START_S, Setting
 from .sink import Sink
 
 GROUP = "workers"
@@ -150,6 +150,7 @@ class Cluster(BaseCluster):
             max_moves=self.setting.max_moves,
             session_timeout_ms=int(self.session_s * 1000),
             heartbeat_interval_ms=int(self.session_s * 300),
+            max_start_ms=int(MAX_START_S * 1000),
             server_assignor="balanced",
             server_assignors=SERVER_ASSIGNORS,
         )

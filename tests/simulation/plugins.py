@@ -19,7 +19,7 @@ from connectgroup.listener import WorkerRebalanceListener
 from connectgroup.protocol.units import Unit, Units
 
 from .loop import NOWHERE, Call
-from .setting import REQUESTS_REBALANCE
+from .setting import MAX_SLOW_START_S, REQUESTS_REBALANCE
 from .sink import Owner, SinkDown
 
 if TYPE_CHECKING:
@@ -43,7 +43,9 @@ class SimulatedConnector(Connector):
         return self.name != UNFENCED
 
     def task(self, config: Config, context: TaskContext) -> Task:
-        return SimulatedTask(self.node, config, context)
+        # Some starts are slow: one in six, in all seeds.
+        kind = SlowTask if (context.owner_epoch + context.unit.task) % 6 == 0 else SimulatedTask
+        return kind(self.node, config, context)
 
 
 @cache
@@ -70,7 +72,7 @@ class SimulatedTask(Task):
         self.positions = self.cluster.sink.claim(self.owner)
         self.runs = True
         self.cluster.on_started(self.node, self.context.unit, self.owner.epoch, self)
-        self._again()
+        self._again(self.start_s)
 
     def stop(self) -> None:
         """Drain: abandon the write under way, write what is left, and then write nothing more."""
@@ -90,9 +92,14 @@ class SimulatedTask(Task):
             self._next.cancel()
         self.context.failed(error)
 
-    def _again(self) -> None:
+    @property
+    def start_s(self) -> float:
+        """How long the start takes after ``start`` has returned."""
+        return 0.0
+
+    def _again(self, start_s: float = 0.0) -> None:
         self._next = self.cluster.loop.call_later(
-            self.node.random.uniform(*self.cluster.batch_every_s), self._write, context=self.node.context
+            start_s + self.node.random.uniform(*self.cluster.batch_every_s), self._write, context=self.node.context
         )
 
     def _batch(self) -> dict[int, tuple[int, int]]:
@@ -101,6 +108,7 @@ class SimulatedTask(Task):
 
     def _write(self) -> None:
         ranges = self._batch()
+        self.context.polled()
         if not ranges:
             self._again()
             return
@@ -139,6 +147,16 @@ class SimulatedTask(Task):
             self._next = self.cluster.loop.call_later(
                 self.cluster.sink_delay_s(self.node), self._arrive, ranges, context=NOWHERE
             )
+
+
+class SlowTask(SimulatedTask):
+    """A task whose start takes seconds, as that of a Spark query; it is STARTING until its first poll."""
+
+    reports_polls = True
+
+    @property
+    def start_s(self) -> float:
+        return float(self.owner.epoch % MAX_SLOW_START_S)
 
 
 class SimulatedListener(WorkerRebalanceListener):

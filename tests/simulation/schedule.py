@@ -235,6 +235,8 @@ class FaultSchedule:
             return "joins are on their way"
         if durable.delays:
             return f"units are delayed for {sorted(durable.delays)}"
+        if durable.deferred_starts:
+            return f"{durable.deferred_starts} moves wait for {show(durable.starting)} to start"
         if state_name(durable) != "Stable":
             return f"the group is {state_name(durable)}: {sorted(durable.behind)} behind, {durable.computation}"
         # The group may still take a dead twin for the live member, which waits for that session to expire.

@@ -32,6 +32,12 @@ FAULT_RATES: Mapping[str, float] = {
 }
 """Upper bound of each fault's rate per call, in the seeds that have the fault at all."""
 
+MAX_START_S = 8.0
+"""The coordinator's limit on starts that moves wait for, in seconds; some starts take longer."""
+
+MAX_SLOW_START_S = 12
+"""Upper bound on the start of a task, in seconds."""
+
 VERSIONS: tuple[tuple[tuple[int, int], ...], ...] = (
     ((0, 0),),
     ((0, 1), (1, 2), (0, 2)),

@@ -64,6 +64,8 @@ STATES: Final = (
     "a delay survived a coordinator failover",
     "a scheduled rebalance delay expired",
     "moves were deferred to another round",
+    "moves were deferred until units had started",
+    "a unit did not start in time",
     "a worker left when it was drained",
     "all workers were gone at once",
     "a change made against another version was rejected",

@@ -108,6 +108,34 @@ async def test_killed_worker_is_replaced_after_the_session_timeout(tmp_path: Pat
         assert 6 < took < 11
 
 
+async def test_returning_worker_gets_tasks_only_after_they_have_started_elsewhere(tmp_path: Path) -> None:
+    """A start of 20 s is not thrown away for another one of 20 s; afterwards the tasks are balanced."""
+    async with World(tmp_path) as world:
+        await world.add("c", 4)
+        world.start("a")
+        b = world.start("b")
+        of_b = (await world.settled())["b"]
+        assert b.task is not None
+        b.cut()
+        b.task.cancel()
+        for unit in of_b:
+            world.hook[f"a start {unit}"] = world.slow(20)
+        await world.until(lambda: world.count(f"a on_assigned {', '.join(of_b)}"))
+        await asyncio.sleep(2)
+        began = world.now
+        world.start("b")
+        await world.until(lambda: world.actors["b"].worker.member.epoch)
+        stops = world.count("a stop c-")
+        await asyncio.sleep(15)
+        assert world.count("a stop c-") == stops  # nothing that starts on a is stopped
+        assert not set(map(str, world.actors["b"].units)) & set(of_b)
+        await world.until(lambda: len(world.actors["b"].units) == 2)
+        assert 17 < world.now - began < 20
+        await world.settled()
+        causes = [cause for rebalance in (await world.describe()).rebalances for cause in rebalance.causes]
+        assert causes[-1].endswith(" left to move, which were starting")
+
+
 async def test_lease_covers_the_stop_of_tasks_that_no_sink_fences(tmp_path: Path) -> None:
     """PD-10: without a delay the group assigns a lost worker's tasks when its session expires.
 

@@ -12,6 +12,7 @@ from ..kernel.computation import COORDINATOR, under_way
 from ..kernel.effects import Compute, Effect, Warn
 from ..kernel.outcome import Outcome
 from ..kernel.timers import Timer
+from .move_limit import starting_units
 from .overlay import Overlay
 from .settings import GroupSettings, ServerAssignment
 from .state import Group
@@ -68,14 +69,16 @@ def request_computation(group: Group, now_ms: int, settings: GroupSettings) -> O
 def next_round(group: Group, now_ms: int, settings: GroupSettings) -> Outcome[None]:
     """Start the next round when all members have reached the target assignment.
 
-    Causes: moves deferred by the limit of the last round, and moves off a draining member that were not possible while
-    no other member could take its units.
+    Causes: moves deferred by the limit of the last round, moves of units that were starting and have started, and moves
+    off a draining member that were not possible while no other member could take its units.
     """
     overlay = Overlay(group, now_ms)
     timers: tuple[Timer, ...] = ()
     if group.members and not group.behind and group.epoch == group.target_epoch:
         if group.deferred:
             overlay.bump(f"{group.deferred} left to move in this round")
+        elif group.deferred_starts and not starting_units(overlay):
+            overlay.bump(f"{group.deferred_starts} left to move, which were starting")
         elif leaving := _drainable_member(overlay):
             overlay.bump(f"a member can take the units of {leaving}")
         timers = ensure_computation(overlay, settings)

@@ -12,16 +12,16 @@ PD-08; S15, CN-11, L8.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator
 from dataclasses import replace
 from zlib import crc32
 
 from ...protocol.messages.assignment import DelayedUnits
-from ...protocol.messages.common import ConnectorTasks, grouped, units_of
+from ...protocol.messages.common import grouped, units_of
 from ...protocol.messages.describe import DelayedUntil
 from ...protocol.records.base import Kind
 from ...protocol.records.connect import DelayRecord, MemberRecord
-from ...protocol.units import NO_UNITS
+from ...protocol.units import NO_UNITS, Units
 from ..kernel.timers import Timer
 from . import timers as timing
 from .overlay import Overlay
@@ -121,7 +121,7 @@ def give_back(overlay: Overlay, delay: DelayRecord, member: MemberRecord) -> tup
 
 
 def after_install(
-    overlay: Overlay, asked: Sequence[ConnectorTasks], delay_ms: int, *, epoch: int, served: Container[str] | None
+    overlay: Overlay, asked: Units, delay_ms: int, *, epoch: int, served: Container[str] | None
 ) -> tuple[Timer, ...]:
     """End the delays of members that returned and are in the new target; start the delay that the assignor requests.
 
@@ -139,7 +139,7 @@ def after_install(
             timers.append(timing.cancel_delay(group_id, delay.member_id))
     before = overlay.delays.get("")
     # Units of a lost worker are covered by the delay of that worker.
-    held = units_of(asked) - overlay.lost_units(served)
+    held = asked - overlay.lost_units(served)
     if delay_ms:
         # An assignor that always requests another computation must not keep the group busy with nothing else (L2).
         delay_ms = max(delay_ms, MIN_DELAY_MS)

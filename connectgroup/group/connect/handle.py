@@ -41,6 +41,7 @@ from .describe import describe
 from .heartbeat import heartbeat
 from .install import install, install_computed, prepare
 from .leave import delay_over, process_ended, rebalance_timed_out, session_timed_out
+from .move_limit import starts_overdue
 from .overlay import Overlay
 from .process import ProcessEnded, sender_of
 from .restart import restart_member
@@ -137,6 +138,8 @@ def expire(group: Group, key: TimerKey, now_ms: int, settings: GroupSettings) ->
             return compute_timed_out(Overlay(group, now_ms), settings)
         case TimerKind.DELAY:
             return delay_over(group, key.member_id, now_ms, settings)
+        case TimerKind.START:
+            return starts_overdue(group, now_ms, settings)
 
 
 def step(

@@ -66,7 +66,8 @@ def store_statuses(overlay: Overlay, member_id: str, statuses: Iterable[TaskStat
     for status in statuses:
         unit = Unit(status.connector, status.task)
         if status.state not in tuple(UnitState):
-            raise InvalidRequest(f"Statuses.State: got {status.state}; allowed: 1 running, 2 failed, 3 stalled")
+            allowed = ", ".join(f"{state} {state.name.lower()}" for state in UnitState)
+            raise InvalidRequest(f"Statuses.State: got {status.state}; allowed: {allowed}")
         record = StatusRecord(
             group_id=overlay.group.group_id,
             connector=status.connector,
@@ -82,8 +83,15 @@ def store_statuses(overlay: Overlay, member_id: str, statuses: Iterable[TaskStat
         owner_epoch = overlay.current(member_id).assigned.get(unit)
         if unit not in overlay.group.runnable or owner_epoch != status.owner_epoch:
             continue
+        if record.state is UnitState.STARTING and _has_reported(known, record):
+            continue  # a late copy: a unit starts once under an owner epoch
         if known is None or replace(known, at_ms=record.at_ms) != record:
             overlay.write(record)
         if status.fenced_by >= 0:
             rejected.append(status)
     issue_above(overlay, rejected)
+
+
+def _has_reported(known: StatusRecord | None, record: StatusRecord) -> bool:
+    """Whether the sender has reported the unit under this owner epoch before."""
+    return known is not None and (known.member_id, known.owner_epoch) == (record.member_id, record.owner_epoch)

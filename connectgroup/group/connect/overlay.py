@@ -129,6 +129,7 @@ class Overlay(GroupDraft[MemberRecord, Unit]):
                 assignor=self.group.target_assignor,
                 computed_by=self.group.computed_by,
                 deferred=self.group.deferred,
+                deferred_starts=self.group.deferred_starts,
                 at_ms=self.group.target_ms,
             )
         )

@@ -61,6 +61,7 @@ class GroupSettings:
         scheduled_delay_ms: ``scheduled.rebalance.max.delay.ms``: how long the units of a lost worker are delayed for it
             (Connect: 300 s). 0: they are reassigned at once.
         max_delay_ms: upper bound on the delay an assignor may request.
+        max_start_ms: how long a target assignment waits at most for units that are starting, before it moves them.
         connection_loss_grace_ms: how long after the loss of a member's connection the coordinator looks whether the
             member's process has ended, on the same machine; if so, the member is removed. 0: it does not look.
 
@@ -81,10 +82,11 @@ class GroupSettings:
     max_moves: int = 0
     scheduled_delay_ms: int = 0
     max_delay_ms: int = 3_600_000
+    max_start_ms: int = 60_000
     connection_loss_grace_ms: int = 1_000
 
     def __post_init__(self) -> None:
-        for name in ("session_timeout_ms", "heartbeat_interval_ms", "max_rebalance_timeout_ms"):
+        for name in ("session_timeout_ms", "heartbeat_interval_ms", "max_rebalance_timeout_ms", "max_start_ms"):
             check_whole(name, getattr(self, name), 1, MAX_MS)
         for name in ("assignment_interval_ms", "scheduled_delay_ms", "max_delay_ms", "connection_loss_grace_ms"):
             check_whole(name, getattr(self, name), 0, MAX_MS)

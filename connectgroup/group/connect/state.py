@@ -30,6 +30,7 @@ from ...protocol.records.connect import (
     TargetMemberRecord,
     TargetRecord,
     TargetState,
+    UnitState,
     epochs_of,
 )
 from ...protocol.units import NO_UNITS, Unit, Units
@@ -84,7 +85,7 @@ class Group:
         self.target_assignor = ""
         self.computed_by = ""
         self.target_checksum = 0
-        self.deferred = 0
+        self.deferred = self.deferred_starts = 0
         self.target_ms = 0
         self.targets: dict[str, Target] = {}
         self.currents: dict[str, Current[Unit]] = {}
@@ -103,6 +104,8 @@ class Group:
         self.behind: set[str] = set()
         self.listings: Counter[Listing] = Counter()
         self.metadata_bytes = 0
+        # Units whose last status is STARTING, also of a former owner (``move_limit.is_starting``).
+        self.starting: set[Unit] = set()
         self.clock_ms = 0
         # Used only to explain rebalances; excluded from the comparison after a replay.
         self.stops = Stops()
@@ -185,7 +188,7 @@ class Group:
                 self.target_assignor = record.assignor
                 self.computed_by = record.computed_by
                 self.target_checksum = record.checksum
-                self.deferred = record.deferred
+                self.deferred, self.deferred_starts = record.deferred, record.deferred_starts
                 self.target_ms = record.at_ms
                 for member_id in self.members:
                     self._see_progress(member_id)
@@ -199,8 +202,12 @@ class Group:
             case StatusRecord():
                 unit = Unit(record.connector, record.task)
                 self.statuses[unit] = record
-                if self.holders.get(unit) == (record.member_id, record.owner_epoch):
-                    self.stops.report(unit)
+                if record.state is UnitState.STARTING:
+                    self.starting.add(unit)
+                else:
+                    self.starting.discard(unit)
+                    if self.holders.get(unit) == (record.member_id, record.owner_epoch):
+                        self.stops.report(unit)
             case RebalanceRecord():
                 self._apply_rebalance(record.rebalance)
                 self.silent_ms = record.silent_ms
@@ -316,6 +323,7 @@ class Group:
             case Kind.STATUS:
                 name, _, task = key.name.rpartition("\n")
                 self.statuses.pop(Unit(name, int(task)), None)
+                self.starting.discard(Unit(name, int(task)))
             case Kind.REBALANCE:
                 self.rebalances.pop(int(key.name), None)
                 self.stops.forget_rebalance(int(key.name))
@@ -325,7 +333,7 @@ class Group:
                 self.delays.pop(key.name, None)
             case Kind.TARGET:
                 self.target_epoch, self.target_assignor, self.computed_by = 0, "", ""
-                self.target_checksum = self.deferred = self.target_ms = 0
+                self.target_checksum = self.deferred = self.deferred_starts = self.target_ms = 0
             case Kind.GROUP:
                 self.epoch = 0
 

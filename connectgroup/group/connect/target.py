@@ -25,8 +25,8 @@ from ...protocol.records.connect import ConnectorRecord, TargetRecord, TargetSta
 from ...protocol.units import CONNECTOR, NO_UNITS, Unit, Units
 from ..kernel.selection import info_of
 from ..kernel.timers import CancelTimer, Timer, TimerKey, TimerKind
-from . import delay, static
-from .move_limit import limit_moves
+from . import delay, static, timers as timing
+from .move_limit import keep_starting_units, limit_moves
 from .overlay import Overlay
 from .settings import GroupSettings, ServerAssignment
 from .state import NO_TARGET, Target
@@ -205,8 +205,11 @@ def install_target(
     waiting = overlay.lost_units(served)
     if waiting:
         shares = {member_id: replace(share, units=share.units - waiting) for member_id, share in shares.items()}
+    asked = units_of(answer.delayed)
+    starting = keep_starting_units(overlay, shares, asked)
+    asked -= starting
     # Units left out only until their owner has revoked them (KIP-415's first round) need not wait for the full delay.
-    release_units = sum(overlay.holder(unit) is not None for unit in units_of(answer.delayed) - waiting)
+    release_units = sum(overlay.holder(unit) is not None for unit in asked - waiting)
     deferred = release_units + limit_moves(overlay, shares, settings.max_moves)
     for member in overlay.members():
         share = shares.get(member.member_id, NO_TARGET)
@@ -217,7 +220,7 @@ def install_target(
     for member_id in sorted(group.targets):
         if overlay.member(member_id) is None:
             overlay.forget(Kind.TARGET_MEMBER, member_id)
-    timers = delay.after_install(overlay, answer.delayed, answer.delay_ms, epoch=epoch, served=served)
+    timers = delay.after_install(overlay, asked, answer.delay_ms, epoch=epoch, served=served)
     overlay.write(
         TargetRecord(
             group_id=group.group_id,
@@ -226,8 +229,13 @@ def install_target(
             computed_by=computed_by,
             checksum=checksum_of(answer) if isinstance(answer, InstallRequest) else 0,
             deferred=deferred,
+            deferred_starts=len(starting),
             # A group without members has assigned nothing yet: the first member to join is not delayed (HB-13).
             at_ms=overlay.now_ms if shares else 0,
         )
     )
+    if starting:
+        timers = (*timers, timing.start(group.group_id, settings))
+    elif group.deferred_starts:
+        timers = (*timers, timing.cancel_start(group.group_id))
     return (*timers, CancelTimer(TimerKey(TimerKind.COMPUTE, group.group_id)))

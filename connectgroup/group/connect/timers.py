@@ -20,14 +20,14 @@ def belongs_to(group: Group, key: TimerKey) -> int:
 
     Returns:
         COMPUTE: the current computation (``computation``). REBALANCE: the pending revocation (``revocation``).
-        SESSION and DELAY: 0, because a heartbeat or a record replaces these timers, and no epoch does.
+        SESSION, DELAY and START: 0, because a heartbeat or a record replaces these timers, and no epoch does.
     """
     match key.kind:
         case TimerKind.COMPUTE:
             return computation(group)
         case TimerKind.REBALANCE:
             return revocation(group.current(key.member_id))
-        case TimerKind.SESSION | TimerKind.DELAY:
+        case TimerKind.SESSION | TimerKind.DELAY | TimerKind.START:
             return 0
 
 
@@ -41,9 +41,19 @@ def cancel_delay(group_id: str, member_id: str) -> CancelTimer:
     return CancelTimer(TimerKey(TimerKind.DELAY, group_id, member_id))
 
 
+def start(group_id: str, settings: GroupSettings) -> SetTimer:
+    """Moves wait at most until this fires for units to start."""
+    return SetTimer(TimerKey(TimerKind.START, group_id), settings.max_start_ms)
+
+
+def cancel_start(group_id: str) -> CancelTimer:
+    """No moves wait for units to start any more."""
+    return CancelTimer(TimerKey(TimerKind.START, group_id))
+
+
 def on_load(group: Group, now_ms: int, settings: GroupSettings) -> tuple[Timer, ...]:
     """The timers of a group after loading: a session timer for every member, a rebalance timer for UNREVOKED members
-    only (TO-05), and the time left of each delay (CN-11).
+    only (TO-05), the time left of each delay (CN-11), and the limit on starts that moves wait for.
     """
     timers: list[Timer] = []
     for _, record in sorted(group.delays.items()):
@@ -56,6 +66,8 @@ def on_load(group: Group, now_ms: int, settings: GroupSettings) -> tuple[Timer, 
         current = group.current(member_id)
         if current.state == MemberState.UNREVOKED:
             timers.append(rebalance(group.group_id, member_id, current, group.members[member_id].rebalance_timeout_ms))
+    if group.deferred_starts:
+        timers.append(start(group.group_id, settings))
     if group.epoch > group.target_epoch and group.members:
         asked = group.computation
         chosen = group.members.get(asked.member_id) if asked else None

@@ -14,6 +14,7 @@ class TimerKind(StrEnum):
     REBALANCE = "rebalance"
     COMPUTE = "compute"
     DELAY = "delay"
+    START = "start"
 
     @property
     def deadline_is_logged(self) -> bool:

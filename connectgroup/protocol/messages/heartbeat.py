@@ -20,7 +20,7 @@ class TaskStatus:
         connector: the connector's name.
         task: the task number, -1 for the connector itself.
         owner_epoch: the owner epoch that the status belongs to; a status of an older one is ignored (KAFKA-12525).
-        state: ``UnitState.RUNNING``, ``UnitState.FAILED`` or ``UnitState.STALLED``.
+        state: a ``UnitState``.
         message: one line; empty unless failed.
         fenced: *(tagged)* the unit's sink rejects what a former owner of the unit still writes (``Connector.fenced``).
             For a connector, which writes task lists only, the coordinator does.

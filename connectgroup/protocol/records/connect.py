@@ -56,11 +56,14 @@ class UnitState(IntEnum):
     """The state of a unit that its worker reports.
 
     STALLED: a task that has completed no poll within ``task.progress.timeout.ms`` and has reported no error.
+    STARTING: the first start under this owner epoch takes longer than half a second; the unit is not moved meanwhile
+    (``group.connect.move_limit``). Units that start faster never report it.
     """
 
     RUNNING = 1
     FAILED = 2
     STALLED = 3
+    STARTING = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +157,7 @@ class TargetRecord:
     Attributes:
         checksum: *(tagged)* checksum of the Install request, to distinguish a repeated request from another one.
         deferred: *(tagged)* number of moves deferred to the next round (``GroupSettings.max_moves``).
+        deferred_starts: *(tagged)* number of moves deferred until the units have started where they are.
         at_ms: *(tagged)* the coordinator's wall clock when an assignor's result was installed; 0: no assignor ran.
     """
 
@@ -164,6 +168,7 @@ class TargetRecord:
     checksum: int = 0
     deferred: int = 0
     at_ms: int = 0
+    deferred_starts: int = 0
 
     @property
     def key(self) -> Key:

@@ -40,6 +40,7 @@ changed, right after the event.
 | X6 stopped before on_revoked | ``StoppedBeforeOnRevoked`` |
 | X7 one checkpoint | ``tests/spark`` (checkpoints are deleted with the grant) |
 | X8 no row is lost | ``NoRowIsLost`` |
+| PD-16 starting units are not moved | ``StartingUnitsStay`` |
 | PD-10 a lease ends units that are not fenced | ``FencedUnitsRunOn`` |
 | L1 converges | ``GroupConverges``; without faults: ``FaultSchedule.smoke_phase`` |
 | L2 no storm, no spin | ``NoRebalanceStorm``, ``NoBusySpin`` |
@@ -55,7 +56,7 @@ from __future__ import annotations
 
 from .assignors import EqualInputEqualResult, MinimalMoves
 from .base import Invariant, Violation
-from .delays import DelayedUnits, ReturnToDelayedUnits
+from .delays import DelayedUnits, ReturnToDelayedUnits, StartingUnitsStay
 from .epochs import (
     GroupEpochs,
     InstallIsNotFenced,
@@ -117,6 +118,7 @@ ALL: tuple[type[Invariant], ...] = (
     TimersRunTheirTime,
     DelayedUnits,
     ReturnToDelayedUnits,
+    StartingUnitsStay,
     RequestsAreIdempotent,
     FullResponses,
     EqualInputEqualResult,

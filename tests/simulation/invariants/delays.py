@@ -1,11 +1,18 @@
-"""Scheduled rebalance delays: S15, L8."""
+"""What a target assignment does not move: delayed units (S15, L8) and starting ones (PD-16)."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from connectgroup.protocol.messages.common import units_of
 from connectgroup.protocol.records.base import Key, Kind, Tombstone
-from connectgroup.protocol.records.connect import ComputationRecord, DelayRecord, MemberRecord, Record
+from connectgroup.protocol.records.connect import (
+    ComputationRecord,
+    DelayRecord,
+    MemberRecord,
+    Record,
+    TargetMemberRecord,
+)
 from connectgroup.protocol.units import Unit, Units, show
 
 from ..setting import REQUESTS_REBALANCE
@@ -73,6 +80,32 @@ class DelayedUnits(Invariant):
             lasts_s = self.cluster.loop.now - max(began_s, since_s)
             if lasts_s > bound_s:
                 self.broken(f"the delay of {member_id} has lasted {lasts_s:.1f} s")
+
+
+class StartingUnitsStay(Invariant):
+    """PD-16: a target assignment takes no unit from a member that is starting it, unless the member drains.
+
+    After ``max_start_ms`` the status is removed first.
+    """
+
+    ids = "PD-16"
+    records = TargetMemberRecord, Tombstone
+
+    def on_record(self, record: Record, batch: Batch) -> None:
+        durable = self.durable
+        match record:
+            case TargetMemberRecord(member_id=who) if who in durable.members and not durable.members[who].draining:
+                current = durable.current(who)
+                for unit in (durable.target(who).units - units_of(record.units)) & durable.starting:
+                    status = durable.statuses[unit]
+                    epoch = durable.runnable.get(unit, status.owner_epoch + 1)
+                    starts = (who, current.assigned.get(unit)) == (status.member_id, status.owner_epoch) and (
+                        epoch <= status.owner_epoch and not current.temporarily_left
+                    )
+                    if starts:
+                        self.broken(f"{unit} is starting on {who} and moved by a target assignment")
+            case Tombstone(key=Key(kind=Kind.STATUS)) if durable.deferred_starts and not batch.connectors:
+                self.cluster.sometimes.reach("a unit did not start in time")
 
 
 class ReturnToDelayedUnits(Invariant):

@@ -9,9 +9,10 @@ from connectgroup.coordinator.compute import LIMIT_S
 from connectgroup.member.state_machine import Phase
 from connectgroup.protocol.messages.api import Request
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
-from connectgroup.protocol.records.connect import ComputationRecord, GroupRecord, Record
+from connectgroup.protocol.records.connect import ComputationRecord, GroupRecord, Record, TargetRecord
 from connectgroup.protocol.units import Unit, show
 
+from ..setting import MAX_SLOW_START_S, MAX_START_S
 from .base import Batch, Invariant
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ class GroupConverges(Invariant):
             + 6.0 * retries
             + 4 * interval_s
             + left_over_s
+            # The last task that starts slowly, then the moves that have waited for it, and their starts.
+            + 2 * (MAX_SLOW_START_S + MAX_START_S) * (1 + cluster.setting.drift)
             + cluster.setting.delay_s * (1 + cluster.setting.drift)
             # Heartbeats of a former process of the same name arrive for two more sessions (KAFKA-16639).
             + 2 * cluster.session_s
@@ -65,21 +68,24 @@ class NoRebalanceStorm(Invariant):
     """L2: the group epoch advances by at most two per event (KAFKA-12495).
 
     Events: a fault counts once for each worker it touches (faults of the coordinator, the disk and the network may
-    touch all); each change by the operator, each start of a worker and each change of a source counts once. After the
-    faults only their remaining effects may change the group: each worker, and each connector.
+    touch all); each change by the operator, each start of a worker and each change of a source counts once, and so does
+    a target assignment that defers moves of starting units (PD-16): one more round follows. After the faults only
+    their remaining effects may change the group: each worker, and each connector.
     """
 
     ids = "L2"
-    records = (GroupRecord,)
+    records = GroupRecord, TargetRecord
 
     def __init__(self, watch: Watch) -> None:
         super().__init__(watch)
-        self._epochs = 0
+        self._epochs = self._deferring = 0
         self._allowed: float | None = None
 
     def on_record(self, record: Record, batch: Batch) -> None:
         if isinstance(record, GroupRecord):
             self._epochs += 1
+        elif isinstance(record, TargetRecord) and record.deferred_starts and record.epoch > self.durable.target_epoch:
+            self._deferring += 1
 
     def on_batch(self, batch: Batch) -> None:
         if not self._epochs_counted(batch):
@@ -88,12 +94,14 @@ class NoRebalanceStorm(Invariant):
             return  # one event may take many rounds
         # The end of a delay is one more epoch beside the loss and the return.
         limit = 3 if self.cluster.setting.delay_s else 2
-        happened = self.watch.happened + sum(self.cluster.hits.values())
+        happened = self.watch.happened + sum(self.cluster.hits.values()) + self._deferring
         if self._epochs > limit * happened + 2:
             self.broken(f"{self._epochs} epochs for {happened} events")
             self._epochs = -1_000_000
-        elif self._allowed is not None and self._epochs > self._allowed:
-            self.broken(f"{self._epochs} epochs since the last fault, {self._allowed:.0f} are allowed")
+        elif self._allowed is not None and self._epochs > self._allowed + self._deferring:
+            self.broken(
+                f"{self._epochs} epochs since the last fault, {self._allowed + self._deferring:.0f} are allowed"
+            )
             self._allowed = None
 
     def _epochs_counted(self, batch: Batch) -> bool:
@@ -104,7 +112,7 @@ class NoRebalanceStorm(Invariant):
 
     def on_quiet(self) -> None:
         touched = self.durable.members.keys() | {node.member_id for node in self.cluster.living()}
-        self._epochs = 0
+        self._epochs = self._deferring = 0
         # Each worker may leave and rejoin once more; each connector is restored, and its tasks follow.
         limit = 3 if self.cluster.setting.delay_s else 2
         self._allowed = (

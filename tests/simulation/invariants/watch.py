@@ -124,6 +124,8 @@ class Watch:
                 self._see_versions(durable)
                 if record.deferred:
                     cluster.sometimes.reach("moves were deferred to another round")
+                if record.deferred_starts:
+                    cluster.sometimes.reach("moves were deferred until units had started")
         # At the end of the batch: half a batch is never visible.
         for member_id in settled:
             current = durable.currents.get(member_id)
@@ -320,10 +322,11 @@ def _went_away(record: CurrentRecord, before: Current[Unit]) -> Change:
 
 def _batch(durable: Group, records: Sequence[Record], writer: int) -> Batch:
     """Summarize a batch."""
-    # Moves deferred to the next round are a cause once all members have reached the target assignment; so is a draining
+    # Moves deferred to a later round are a cause once all members have reached the target assignment; so is a draining
     # member that still has a target assignment, because another member may have returned to its delayed units since.
     drains = any(member.draining and durable.target(member.member_id).units for member in durable.members.values())
-    batch = Batch(records, writer, durable.epoch, causes=int(durable.deferred > 0 or drains))
+    deferred = durable.deferred > 0 or durable.deferred_starts > 0
+    batch = Batch(records, writer, durable.epoch, causes=int(deferred or drains))
     for record in records:
         match record:
             case MemberRecord():
