@@ -23,6 +23,7 @@ from ..assign.placement import NO_TRAITS
 from ..assign.sandbox import configure_assignor, run_assignor
 from ..errors import PluginError
 from ..group.connect.delay import MIN_DELAY_MS
+from ..group.connect.move_limit import starting_units
 from ..group.connect.overlay import Overlay
 from ..group.connect.settings import GroupSettings
 from ..group.connect.state import Group
@@ -99,7 +100,7 @@ class Comparison:
     def __init__(self, group_id: str, assignor: ConnectAssignor, *, max_moves: int = 0) -> None:
         """``max_moves``: limit on moves per round of the other assignor; 0: none."""
         self.assignor = assignor.name
-        self._max_moves, self._deferred = max_moves, 0
+        self._max_moves, self._deferred, self._deferred_starts = max_moves, 0, 0
         self.steps: list[Step] = []
         configure_assignor(assignor, NO_TRAITS)
         self._assignor, self._info = assignor, assignor_info(assignor)
@@ -186,7 +187,8 @@ class Comparison:
         for number in range(2, MAX_ROUNDS):
             delay = self._other.delays.get("")
             has_elapsed = delay is not None and delay.deadline_ms <= actual.clock_ms
-            if not self._deferred and not has_elapsed:
+            have_started = self._deferred_starts and not starting_units(Overlay(actual, 0))
+            if not (self._deferred or has_elapsed or have_started):
                 return
             if delay is not None and has_elapsed:
                 self._other.apply(Tombstone(delay.key))
@@ -198,7 +200,7 @@ class Comparison:
         prepared, self._prepared = self._prepared, None
         if prepared is None or prepared.group_epoch != target.epoch:
             prepared = group_state(overlay, self.assignor, _SETTINGS)
-        error, self._deferred = "", 0
+        error, self._deferred, self._deferred_starts = "", 0, 0
         try:
             assignment = run_assignor(self._assignor, group_from_prepare(prepared))
             if assignment.error:
@@ -207,13 +209,16 @@ class Comparison:
             lost = overlay.lost_units(None if prepared.group_epoch == self._other.epoch else set(installed))
             shares = dict.fromkeys(sorted(self._other.members), NO_UNITS)
             shares |= {name: units_of(member.units) - lost for name, member in installed.items() if name in shares}
+            kept = self._keep_starting(shares, assignment.delayed, actual)
+            delayed = assignment.delayed - lost - kept
             # Units left out until their owner has stopped them are assigned in the next round.
-            self._deferred = sum(unit in self._other.wanted_by for unit in assignment.delayed - lost)
+            self._deferred = sum(unit in self._other.wanted_by for unit in delayed)
             self._deferred += self._limit_moves(shares)
             for member_id, units in shares.items():
                 metadata = installed[member_id].metadata if member_id in installed else b""
                 self._apply_target(member_id, units, metadata)
-            self._request_delay(assignment.delayed - lost, assignment.delay_ms, target)
+            self._deferred_starts = len(kept)
+            self._request_delay(delayed, assignment.delay_ms, target)
         except PluginError as failure:
             error = str(failure)
         self._other.apply(replace(target, assignor=self.assignor))
@@ -226,6 +231,18 @@ class Comparison:
             round=number,
         )
         self.steps.append(step)
+
+    def _keep_starting(self, shares: dict[str, Units], left_out: Units, actual: Group) -> Units:
+        """Keep units where they are starting, if they are there in the other assignment too; return those kept."""
+        kept = set()
+        for unit in starting_units(Overlay(actual, 0)):
+            owner = actual.statuses[unit].member_id
+            elsewhere = unit in left_out or any(unit in units for name, units in shares.items() if name != owner)
+            if elsewhere and owner in shares and self._other.wanted_by.get(unit) == owner:
+                kept.add(unit)
+                shares |= {name: units - {unit} for name, units in shares.items()}
+                shares[owner] |= {unit}
+        return frozenset(kept)
 
     def _limit_moves(self, shares: dict[str, Units]) -> int:
         """Keep units beyond the limit on their members; return how many. The group's rule is in ``move_limit``."""

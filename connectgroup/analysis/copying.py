@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from ..group.connect.settings import GroupSettings
 from ..group.connect.state import Group, replay
-from ..protocol.messages.common import units_of
+from ..protocol.messages.common import each_unit, units_of
 from ..protocol.messages.describe import DescribedConnector, DescribedGroup, DescribedMember
 from ..protocol.records.connect import (
     ConnectorRecord,
@@ -20,10 +20,12 @@ from ..protocol.records.connect import (
     MemberRecord,
     MemberState,
     Record,
+    StatusRecord,
     TargetMemberRecord,
     TargetRecord,
     TargetState,
     TaskEntry,
+    UnitState,
     held,
 )
 from ..protocol.units import Unit
@@ -66,6 +68,17 @@ def _records(described: DescribedGroup, now_ms: int) -> Iterator[Record]:
         owner_epochs.update({Unit(connector.connector, unit.task): unit.owner_epoch for unit in connector.units})
     for member in described.members:
         yield from _member(group_id, member, owner_epochs)
+    owners = {unit: member.member_id for member in described.members for unit in each_unit(member.assigned)}
+    for unit in each_unit(described.starting):
+        if unit in owners:
+            yield StatusRecord(
+                group_id=group_id,
+                connector=unit.connector,
+                task=unit.task,
+                member_id=owners[unit],
+                owner_epoch=owner_epochs.get(unit, 0),
+                state=UnitState.STARTING,
+            )
     for delayed in described.delayed:
         yield DelayRecord(
             group_id=group_id,

@@ -149,7 +149,7 @@ class Model:
         return response
 
     def settle(self, *, wait: bool = True) -> None:
-        """Let all members send heartbeats until nothing changes.
+        """Let all members send heartbeats until nothing changes; units that are starting have started then.
 
         Args:
             wait: whether to let the delays pass that an assignor requests; delays for lost workers never pass.
@@ -159,6 +159,10 @@ class Model:
             PluginError, ConfigError: an assignor failed, or is not installed here.
         """
         self._beat_all()
+        if self.group.deferred_starts:
+            # The units have started, or the limit on starts has passed.
+            self.send(TimerKey(TimerKind.START, self.group.group_id))
+            self._beat_all()
         for _ in range(MAX_DELAYS if wait else 0):
             delay = self.group.delays.get("")
             if delay is None:

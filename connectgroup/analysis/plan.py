@@ -156,6 +156,8 @@ def compute_plan(
     waited_ms = max((each.after_ms for each in model.installed if each.changed), default=0)
     if waited_ms:
         notes.append(f"the last round begins {waited_ms / 1000:g} s after the change: the assignor delays it")
+    if described.starting:
+        notes.append(f"{show(units_of(described.starting))}: starting, and not moved before they run")
     for delay in described.delayed:
         if delay.member_id:
             notes.append(f"{show(units_of(delay.units))}: delayed for lost worker {delay.member_id}, not in this plan")

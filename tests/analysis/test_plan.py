@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from random import Random
 
 import pytest
 
 from connectgroup import Change, DescribedGroup, EmbeddedGroup, GroupSettings, plan, worker_group
+from connectgroup.analysis.plan import compute_plan
+from connectgroup.protocol.messages.common import AssignorInfo, grouped
+from connectgroup.protocol.messages.describe import DescribedConnector, DescribedMember, DescribedUnit
 from connectgroup.protocol.units import Unit
 from connectgroup.testing import VirtualLoop
 
 GROUP = "g"
+FOUR = frozenset(Unit("x", task) for task in range(-1, 3))
 
 
 def owners(found: DescribedGroup) -> dict[str, str]:
@@ -54,6 +59,39 @@ async def program(random: Random) -> None:
             assert {**before, **{move.unit: move.target for move in planned.moves}} == after, planned
             assert {move.unit for move in planned.moves} >= {unit for unit in before if before[unit] != after[unit]}
             before = after
+
+
+def test_plan_of_a_group_with_starting_units_ends_where_they_have_started() -> None:
+    """What is starting moves too, and the plan says that it moves later."""
+    described = DescribedGroup(
+        group_id=GROUP,
+        state="Stable",
+        group_epoch=5,
+        assignment_epoch=5,
+        members=(
+            DescribedMember(
+                member_id="a",
+                state="STABLE",
+                member_epoch=5,
+                assigned=grouped(FOUR),
+                target=grouped(FOUR),
+                assignors=(AssignorInfo(name="balanced"),),
+            ),
+        ),
+        connectors=(
+            DescribedConnector(
+                connector="x",
+                target_state="RUNNING",
+                units=tuple(DescribedUnit(task=unit.task, member_id="a", owner_epoch=5) for unit in sorted(FOUR)),
+            ),
+        ),
+        starting=grouped(FOUR),
+    )
+    planned = compute_plan(described, Change(add_workers=1), now_ms=0)
+    started = compute_plan(replace(described, starting=()), Change(add_workers=1), now_ms=0)
+    assert planned.moves == started.moves
+    assert planned.moves
+    assert "x, x-0, x-1, x-2: starting, and not moved before they run" in planned.notes
 
 
 @pytest.mark.parametrize("seed", range(8))

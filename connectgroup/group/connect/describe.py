@@ -24,6 +24,7 @@ from ..kernel.computation import under_way
 from ..kernel.current import Current
 from . import classic_form
 from .delay import shown
+from .move_limit import starting_units
 from .overlay import Overlay
 from .settings import GroupSettings
 from .state import Group, runnable_units
@@ -108,7 +109,8 @@ def _with_assignor_input(described: DescribedGroup, group: Group, settings: Grou
         max_moves=settings.max_moves,
         scheduled_delay_ms=settings.scheduled_delay_ms,
         server_assignor=settings.server_assignor,
-        deferred=group.deferred,
+        deferred=group.deferred + group.deferred_starts,
+        starting=grouped(starting_units(Overlay(group, 0))),
     )
 
 

@@ -292,6 +292,8 @@ class DescribedGroup:
             has no such form.
         log_error: *(tagged)* why the coordinator's log takes no writes now, so that changes of the group are rejected;
             empty if it does.
+        starting: *(tagged)* the units that are not moved because they are starting, if the request includes assignor
+            input.
     """
 
     error_code: int = 0
@@ -316,6 +318,7 @@ class DescribedGroup:
     protocol_type: str = ""
     classic_state: str = ""
     log_error: str = ""
+    starting: tuple[ConnectorTasks, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
