@@ -107,7 +107,7 @@ class TestStartingUnits:
     def test_running_units_move_at_once_and_starting_ones_when_they_have_started(self, scene: Scene) -> None:
         scene.join("m2")
         heartbeat_until_stable(scene)
-        kept = scene.current("m1").assigned.keys() & tasks(foo=[5, 6, 7])
+        kept = tasks(foo=[5, 6, 7]) & scene.current("m1").assigned.keys()
         assert (kept, state_name(scene.group)) == (tasks(foo=[5, 6, 7]), "Stable")
         report(scene, "m1", UnitState.RUNNING, 5)
         report(scene, "m1", UnitState.FAILED, 6)
@@ -137,7 +137,8 @@ class TestStartingUnits:
     def test_starting_units_move_off_a_draining_member(self, scene: Scene) -> None:
         scene.join("m2")
         heartbeat_until_stable(scene)
-        scene.heartbeat("m1", scene.current("m1").epoch, scene.current("m1").assigned, full=True, draining=True)
+        owned = frozenset(scene.current("m1").assigned)
+        scene.heartbeat("m1", scene.current("m1").epoch, owned, full=True, draining=True)
         heartbeat_until_stable(scene)
         assert scene.current("m2").assigned.keys() == ALL
 
