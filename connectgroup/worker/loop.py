@@ -513,7 +513,7 @@ class Worker:
         """
         allowed = "TaskStatus(connector=..., task=..., owner_epoch=..., state=UnitState.RUNNING)"
         check_object("status", status, TaskStatus, allowed)
-        check_object("status.state", status.state, int, "UnitState.RUNNING, UnitState.FAILED or UnitState.STALLED")
+        check_object("status.state", status.state, int, "UnitState.RUNNING, FAILED, STALLED or STARTING")
         self._heartbeats.report(status)
 
     async def publish_tasks(self, connector: str, owner_epoch: int, configs: Sequence[Config]) -> None:

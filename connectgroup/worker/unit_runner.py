@@ -25,7 +25,7 @@ from ..protocol.records.connect import UnitState
 from ..protocol.units import Unit, Units
 from .hanging import named, place_of, place_of_thread
 from .offload import SLICE, Call, CallPool, slices
-from .runner import UnitsNotStopped
+from .runner import START_REPORT_S, UnitsNotStopped
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +104,11 @@ class _UnitRunner:
         call = asyncio.create_task(self._isolated("start", self._start(grant)), name=f"start {grant.unit}")
         try:
             with named(lambda: f"{grant.unit}: start_unit", lambda: self._place("start", grant.unit, call)):
-                await asyncio.wait({call}, timeout=self.start_timeout_s)
+                reports = self.start_timeout_s > START_REPORT_S
+                await asyncio.wait({call}, timeout=START_REPORT_S if reports else self.start_timeout_s)
+                if reports and not call.done():
+                    self._say(run, UnitState.STARTING, "")
+                    await asyncio.wait({call}, timeout=self.start_timeout_s - START_REPORT_S)
                 if not call.done():
                     where = self._place("start", grant.unit, call) or ", and has not begun"
                     message = f"start_unit has not returned within {self.start_timeout_s:g} s{where}"

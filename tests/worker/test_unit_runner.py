@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from connectgroup import Grant, ThreadUnitRunner, Unit, UnitRunner, UnitState
+from connectgroup.protocol.messages.heartbeat import TaskStatus
 from connectgroup.protocol.records.connect import TargetState
 
 from .builders import Actor, World
@@ -200,3 +201,37 @@ async def test_stopped_worker_stops_its_units_and_the_runner_serves_the_next_wor
         assert not runner.running
         start(world, runner)
         await world.until(lambda: runner.running == ALL)
+
+
+@pytest.mark.parametrize("kind", [Units, Threads])
+async def test_unit_that_starts_slowly_is_reported_as_starting_and_a_fast_one_is_not(
+    tmp_path: Path, kind: type[Units | Threads], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PD-16: the group moves no unit meanwhile."""
+    begun, told = threading.Event(), dict[Unit, list[int]]()
+
+    async with World(tmp_path) as world:
+        runner = kind()
+
+        def slow() -> object:
+            return asyncio.sleep(5) if kind is Units else begun.wait(60)
+
+        runner.starts[Unit("c", 0)] = slow
+        await world.add("c")
+        actor = start(world, runner)
+        report = actor.worker.report
+
+        def seen(status: TaskStatus) -> None:
+            told.setdefault(Unit(status.connector, status.task), []).append(status.state)
+            report(status)
+
+        monkeypatch.setattr(actor.worker, "report", seen)
+        await world.until(lambda: told.get(Unit("c", 0)) == [UnitState.STARTING])
+        begun.set()
+        await world.until(lambda: runner.running >= ALL)
+        assert await until_status(world, Unit("c", 0), "RUNNING") == ""
+        assert told == {
+            Unit("c"): [UnitState.RUNNING],
+            Unit("c", 1): [UnitState.RUNNING],
+            Unit("c", 0): [UnitState.STARTING, UnitState.RUNNING],
+        }
