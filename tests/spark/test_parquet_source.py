@@ -399,3 +399,15 @@ def test_decimals_are_read_as_the_schema_has_them_or_are_an_error(tmp_path: Path
     for narrow in ("a DECIMAL(26,5), b INT, c INT", "a DECIMAL(25,6), b INT, c INT"):
         with pytest.raises(SourceError, match=r"column a is decimal128\(38, 9\).*allowed: DECIMAL\(2"):
             Reader(tmp_path, schema=narrow).read()
+
+
+@pytest.mark.parametrize("form", ["plain", "dictionary", "large"])
+def test_text_that_is_not_utf8_is_an_error_or_a_dead_letter(tmp_path: Path, form: str) -> None:
+    texts = pa.array([b"x", b"\xff", b"y"]).view(pa.string())
+    column = {"plain": texts, "dictionary": texts.dictionary_encode(), "large": texts.cast(pa.large_string())}[form]
+    write(tmp_path / "1.parquet", a=column)
+    with pytest.raises(SourceError, match=r"1\.parquet: column a is .*UTF.?8.*; allowed: STRING"):
+        Reader(tmp_path).read()
+    rows = Reader(tmp_path, tolerant=True).read()
+    assert [row["a"] for row in rows] == ["x", "y", None]
+    assert "1.parquet, row 2" in rows[2]["connectgroup_error"]

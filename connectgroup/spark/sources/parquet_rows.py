@@ -202,6 +202,8 @@ def converted(rows: pa.Table, columns: Columns) -> pa.RecordBatch:
         try:
             arrays.append(_converted(values, column, field.type))
             check_years(arrays[-1])
+            if pa.types.is_string(field.type):
+                arrays[-1].validate(full=True)  # No writer is forced to write UTF-8.
         except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
             why = " ".join(str(error).split())[:200]
             raise BadValue(
