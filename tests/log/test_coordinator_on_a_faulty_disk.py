@@ -7,6 +7,8 @@ import contextlib
 import itertools
 import logging
 import os
+import re
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -16,12 +18,13 @@ from typing import Any
 
 import pytest
 
+from connectgroup.cli.command import main
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.errors import CoordinatorLoadInProgress, CoordinatorNotAvailable, LogError
 from connectgroup.log.base import LogNotWritable
 from connectgroup.log.sqlite.log import SqliteLog
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from tests.coordinator.builders import add, ask, beat, change, look, memory_is_log, serving
+from tests.coordinator.builders import GROUP, add, ask, beat, change, look, memory_is_log, serving
 
 from .faulty_vfs import Call, FaultyVfs
 from .life import NAME
@@ -109,9 +112,9 @@ async def test_no_request_succeeds_while_the_disk_fails_and_all_do_afterwards(
 
 
 @contextlib.contextmanager
-def full_disk(directory: Path) -> Iterator[Callable[[bool], None]]:
+def full_disk(directory: Path, size: str = "1m") -> Iterator[Callable[[bool], None]]:
     """A small file system at the directory; the function fills it, or makes room again."""
-    if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "log", directory]).returncode:
+    if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "log", directory]).returncode:
         pytest.skip("only root can mount a small file system here")
     filler = directory / "filler"
 
@@ -219,3 +222,153 @@ async def test_compaction_on_a_full_disk_fails_alone(directory: Path) -> None:
             fill(False)
             assert await log.compact() >= 0
             await memory_is_log(coordinator, log)
+
+
+def new_ext4(image: Path) -> Path:
+    """Make a file system of 16 MiB in a file."""
+    with image.open("wb") as file:
+        file.truncate(16 << 20)
+    if not shutil.which("mkfs.ext4") or subprocess.run(["mkfs.ext4", "-q", "-F", image]).returncode:
+        pytest.skip("mkfs.ext4 is not installed")
+    return image
+
+
+def remount(directory: Path, how: str) -> None:
+    subprocess.run(["mount", "-o", f"remount,{how}", directory], check=True)
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    """The bytes of each file."""
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def put_back(directory: Path, files: dict[str, bytes]) -> None:
+    """Write these files, and no others."""
+    for path in directory.iterdir():
+        path.unlink()
+    for name, data in files.items():
+        (directory / name).write_bytes(data)
+
+
+@contextlib.contextmanager
+def mounted(image: Path, directory: Path) -> Iterator[None]:
+    """The file system ext4 of a file, at a directory."""
+    if os.geteuid() != 0 or subprocess.run(["mount", "-o", "loop,errors=remount-ro", image, directory]).returncode:
+        pytest.skip("only root can mount a file here, if the kernel has loop devices")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", directory], check=True)
+
+
+async def test_groups_are_served_after_the_kernel_has_made_the_file_system_read_only(
+    directory: Path, tmp_path: Path, caplog: Any
+) -> None:
+    """As after an error of the disk (``errors=remount-ro``): until it is mounted again, only reads work."""
+    image = new_ext4(tmp_path / "image")
+    caplog.set_level(logging.WARNING)
+    with mounted(image, directory):
+        log = SqliteLog(directory / NAME)
+        async with serving(log) as coordinator:
+            await change(coordinator, add())
+            epoch = (await ask(coordinator, beat("a"))).member_epoch
+            remount(directory, "abort")
+            for _ in range(3):
+                refused = await ask(coordinator, beat("b"))
+                assert refused.error_code == CoordinatorNotAvailable.code
+                assert "takes no writes" in (refused.error_message or "")
+                assert (await ask(coordinator, beat("a", epoch))).error_code == 0
+            group = await look(coordinator)
+            assert [member.member_id for member in group.members] == ["a"]
+            assert NAME in group.log_error
+            assert len([each for each in caplog.records if "takes no writes" in each.getMessage()]) == 1
+        with pytest.raises(LogError, match=NAME) as failed:
+            await SqliteLog(directory / NAME).open()
+        assert "\n" not in str(failed.value)
+    with mounted(image, directory):
+        async with serving(SqliteLog(directory / NAME)) as coordinator:
+            assert [member.member_id for member in (await look(coordinator)).members] == ["a"]
+            assert (await ask(coordinator, beat("b"))).error_code == 0
+
+
+async def test_log_on_a_read_only_file_system_is_not_opened_and_not_changed(directory: Path) -> None:
+    with full_disk(directory):
+        async with serving(SqliteLog(directory / NAME)) as coordinator:
+            await change(coordinator, add())
+            await ask(coordinator, beat("a"))
+        files = contents(directory)
+        remount(directory, "ro")
+        for restored in False, True:
+            with pytest.raises(LogError, match="is on a read-only file system") as failed:
+                await SqliteLog(directory / NAME, restored=restored).open()
+            assert "\n" not in str(failed.value)
+        assert contents(directory) == files
+        remount(directory, "rw")
+        async with serving(SqliteLog(directory / NAME)) as coordinator:
+            assert [member.member_id for member in (await look(coordinator)).members] == ["a"]
+
+
+async def test_changes_are_durable_though_the_write_ahead_log_cannot_be_written_back(directory: Path) -> None:
+    """There is room in the write-ahead log, whose space is used again, but none for the file to grow."""
+    with full_disk(directory, size="24m") as fill:
+        log = SqliteLog(directory / NAME, compact_after=1_000_000)
+
+        def written_back() -> int:
+            return (directory / NAME).stat().st_size
+
+        async def changed(number: int) -> bool:
+            request = add(f"c{number}", **{f"setting{n}": "x" * 4_000 for n in range(12)})
+            return (await change(coordinator, request)).error_code == 0
+
+        async with serving(log) as coordinator:
+            numbers, accepted = itertools.count(), []
+            size = written_back()
+            while written_back() == size:
+                accepted += [number for number in [next(numbers)] if await changed(number)]
+            fill(True)
+            size, before = written_back(), len(accepted)
+            while await changed(number := next(numbers)):
+                accepted.append(number)
+            assert len(accepted) - before > 50, "in the space of the write-ahead log"
+            assert written_back() == size, "it cannot grow"
+            await memory_is_log(coordinator, log)
+            fill(False)
+            for _ in range(100):
+                if await changed(number):
+                    break
+                await asyncio.sleep(0.05)
+            accepted.append(number)
+            await memory_is_log(coordinator, log)
+        async with serving(SqliteLog(directory / NAME)) as coordinator:
+            found = {connector.connector for connector in (await look(coordinator)).connectors}
+            assert found == {f"c{number}" for number in accepted}
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["whole", "without its write-ahead log"])
+async def test_log_on_a_full_disk_is_recovered_when_there_is_space(
+    directory: Path, capsys: pytest.CaptureFixture[str], cut: bool
+) -> None:
+    with full_disk(directory) as fill:
+        async with serving(SqliteLog(directory / NAME)) as coordinator:
+            await change(coordinator, add())
+            await ask(coordinator, beat("a"))
+        async with serving(SqliteLog(directory / NAME)) as coordinator:
+            await ask(coordinator, beat("b"))
+            files = contents(directory)
+        if cut:
+            put_back(directory, {name: data for name, data in files.items() if not name.endswith(("-wal", "-shm"))})
+            with pytest.raises(LogError, match="groups recover"):
+                await SqliteLog(directory / NAME).open()
+        fill(True)
+        for _ in range(2):
+            assert await asyncio.to_thread(main, ["groups", "recover", str(directory / NAME)]) != 0
+            out, err = capsys.readouterr()
+            assert out == ""
+            assert re.fullmatch(rf"connectgroup: .*{NAME}: .*full.*\n", err), err
+        fill(False)
+        assert await asyncio.to_thread(main, ["groups", "recover", str(directory / NAME)]) == 0
+        assert capsys.readouterr().out == f"group {GROUP}: recovered\n"
+        async with serving(SqliteLog(directory / NAME)) as coordinator:
+            group = await look(coordinator)
+            assert [connector.connector for connector in group.connectors] == ["c"]
+            assert group.members == ()

@@ -430,6 +430,8 @@ class Store:
         if not self.path.parent.is_dir():
             raise LogError(f"{self.path}: its folder does not exist")
         if self.path.exists() and not os.access(self.path, os.W_OK):
+            if os.statvfs(self.path).f_flag & os.ST_RDONLY:
+                raise LogError(f"{self.path}: is on a read-only file system")
             raise LogError(f"{self.path}: cannot be written by this user")
         if self.path.exists() and 0 < self.path.stat().st_size < 100:  # SQLite would treat a one-byte file as empty
             raise LogError(f"{self.path}: is not a database; allowed: a log of ours or a new file")
