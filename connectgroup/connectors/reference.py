@@ -34,13 +34,59 @@ applies to some rows only: `"transforms.a.predicate": "p", "predicates": "p", "p
 needs is installed by an [extra](operations.md#install). This page is generated:
 `python -m connectgroup.connectors.reference > docs/connectors.md`.
 """
+_CHOICES: Final = """\
+## Types of columns
+
+`source.schema` lists columns: ``id BIGINT, price DECIMAL(10,2), `unit price` STRING``. Each column may be null. A value
+that does not fit its type exactly is an error that names place, column and value or, with `errors.tolerance=all`, a dead
+letter; no value is changed to fit.
+
+| type, other names | values in text and JSON |
+|---|---|
+| `BOOLEAN` | true, false; csv also True, TRUE, False, FALSE |
+| `TINYINT` `BYTE`, `SMALLINT` `SHORT`, `INT` `INTEGER`, `BIGINT` `LONG` | whole numbers of 8, 16, 32 and 64 bits; 1.0 and 1e3 are none |
+| `FLOAT` `REAL`, `DOUBLE` | numbers, and the texts NaN, Infinity and -Infinity. A number above the type's range is an error, in JSON also a whole number above 2^53 (`FLOAT`: 2^24) |
+| `DECIMAL(P,S)` `DEC`, `NUMERIC` | numbers with up to P digits, at most 38, S of them behind the point; in JSON also as texts. Without P and S: 10 and 0 |
+| `STRING` `VARCHAR` | text; of JSON in files also objects and arrays, as their text, with numbers as they are written. Of two fields of an object with one name, the last one counts |
+| `DATE` | 2024-02-29; years 1 to 9999 |
+| `TIMESTAMP` `TIMESTAMP_LTZ` | ISO 8601 with a zone, or in `source.timezone`; up to microseconds; years 1 to 9999 in UTC; no leap second 23:59:60 |
+
+## Which file is which
+
+A source of files reads each file once, and goes on where it was when the file has grown. `source.identity` decides which file
+is the one that was read before:
+
+| what happens to a file that was read | `content` (default) | `name` | `inode` |
+|---|---|---|---|
+| it grows | the new lines are read | the new lines are read | the new lines are read |
+| it is renamed: app.log to app.log.1 | not read again | read again | not read again |
+| it is compressed: app.log.1 to app.log.1.gz | only lines that were not read yet | read again | read again |
+| a file that begins with all that was read takes its name | the rest is read | the rest is read | read from its start |
+| other content takes its name | `source.on.rewrite`: an error, or read from its start | as `content` | a new file: read from its start; the same file: as `content` |
+| it is copied, and truncated (copytruncate) | only lines that were not read yet, if it is truncated within `source.settle.ms` after the copy; later, as other content | the copy is read again; as other content | the copy is read again; as other content |
+| another file has the same content | read; if the first one begins with all of it, `source.settle.ms` after its last change | read | read |
+
+The offsets (`GET /connectors/{c}/offsets`) show for each slice the file that it is now, if that has another name. `source.encoding`
+says how bytes become text: bytes that are no text in it are an error with line and byte, a byte order mark is no part of the
+first line, and a file that begins with the mark of another encoding, or like an archive, is an error that says what it is.
+
+## What waits, and for how long
+
+| what | until | why |
+|---|---|---|
+| the last line of a file without a line feed | its line feed, or with `source.final.newline=accept` `source.final.newline.ms` after the last change | a program may be writing it |
+| a compressed or Parquet file | it is complete | the same |
+| a new file with which another one begins | `source.settle.ms` (5000) after its last change, or the other one differs | it may be the copy of a log that is truncated next |
+| a row of PostgreSQL | all transactions have ended that may insert a smaller key | rows are read in the order of their keys |
+| a row of a table with `source.settle.ms` (0) | so long after its key, or a greater one, was seen first | a program may insert a key that it took earlier |
+"""  # noqa: E501
 _TABLE: Final = ("| setting | default | allowed |", "|---|---|---|")
 _UNFENCED: Final = " Its tasks are not fenced: a former owner of a task may still write."
 
 
 def reference() -> str:
     """Return the reference in Markdown."""
-    parts = [_HEAD, _common(), "## Settings of the pipeline\n\n" + _table(PipelineSettings, "")]
+    parts = [_HEAD, _common(), "## Settings of the pipeline\n\n" + _table(PipelineSettings, ""), _CHOICES]
     sources = {name: load_source_class(name) for name in available("sources")}
     sinks = {name: load_sink_class(name) for name in available("sinks")}
     transforms = {name: load_transform_class(name, "type") for name in available("transforms")}
