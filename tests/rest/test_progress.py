@@ -13,6 +13,7 @@ import pytest
 
 from connectgroup import Batch, Lag
 from connectgroup.cli.command import main
+from connectgroup.cli.render import lag_text
 from connectgroup.connector import Config, Connector, Task, TaskContext
 from connectgroup.protocol.messages.describe import DescribedConnector, DescribedGroup, DescribedUnit
 from connectgroup.protocol.messages.progress import Progress
@@ -147,6 +148,12 @@ async def test_numbers_of_a_task_are_in_its_status(
     assert table[3].split()[4:8] == ["120", "4.0", "0", "records"]
     assert task_of(as_json)["progress"]["records_lag"] == 0
     assert "4.0 rows/s, 120 rows, lag 0 records, last record 20" in description
+
+
+def test_lag_says_how_many_files_are_not_read_and_why() -> None:
+    numbers = Progress(files_left=3, bytes_lag=2_500_000, unfinished_files=2, unreadable_files=1, skipped_files=4)
+    assert lag_text(numbers) == "3 files, 2.5 MB, 2 with an unfinished last line, 1 unreadable, 4 skipped"
+    assert lag_text(Progress(skipped_files=0)) == ""
 
 
 # ---- the page

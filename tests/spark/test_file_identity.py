@@ -17,6 +17,7 @@ from connectgroup.dataplane.columns import from_ddl
 from connectgroup.dataplane.errors import SourceError
 from connectgroup.dataplane.ownership import Position, metadata_of, ranges_between
 from connectgroup.spark.sources.catalog import is_slice_of
+from connectgroup.spark.sources.copies import Copies
 from connectgroup.spark.sources.dialect import Dialect
 from connectgroup.spark.sources.files import FileSource
 from connectgroup.spark.sources.identity import Identity
@@ -359,6 +360,27 @@ def test_copy_that_ends_and_log_that_is_truncated_between_two_batches_are_read_o
     shutil.copy(tmp_path / log, tmp_path / copy)
     os.truncate(tmp_path / log, 0)
     assert [reader.read() for reader in reversed(readers)] == [""] * tasks
+
+
+def test_log_that_is_truncated_while_a_batch_is_planned_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The planner has looked at the log, and then comes to the copy: nothing begins with that any more."""
+    append(tmp_path / "app.log", LINES)
+    reader = Reader(tmp_path, {}, settle_ms=SETTLE)
+    assert reader.read() == LINES
+    shutil.copy(tmp_path / "app.log", tmp_path / "app.log.1")
+    may_be = Copies.may_be
+
+    def truncate_first(self: Copies, name: str, *args: Any, **more: Any) -> bool:
+        if name == "app.log.1":
+            os.truncate(tmp_path / "app.log", 0)
+        return may_be(self, name, *args, **more)
+
+    monkeypatch.setattr(Copies, "may_be", truncate_first)
+    assert reader.read() == ""
+    append(tmp_path / "app.log.1", "late\n")
+    assert reader.read() == "late\n"
 
 
 @pytest.mark.parametrize("tasks", [1, 2])

@@ -53,6 +53,7 @@ def test_bad_files_are_put_aside_while_the_others_are_read(table: Bench) -> None
     damaged[20:24] = b"\xff\xff\xff\xff"
     (table.input / "damaged.csv.gz").write_bytes(damaged)
     (table.input / "lost.csv").symlink_to("nowhere")
+    (table.input / ".hidden.csv").write_text("a,b\n100,x\n")
     (table.input / "whole.csv.gz").write_bytes(gzip.compress(b"a,b\n7,x\n8,y"))
     table.write("good.csv", range(5))
     with (table.input / "good.csv").open("a") as file:
@@ -67,7 +68,7 @@ def test_bad_files_are_put_aside_while_the_others_are_read(table: Bench) -> None
         str(table.input / "header.csv"),
     ]
     run.wait(lambda: bool(run.lags))
-    assert run.lags[-1].unreadable_files == 1
+    assert (run.lags[-1].unreadable_files, run.lags[-1].skipped_files) == (1, 1)
 
 
 def test_columns_of_a_header_are_taken_once_and_stored_with_the_offsets(table: Bench) -> None:
