@@ -138,15 +138,16 @@ class ClassicMembership(Membership):
             offers: returns the protocols for JoinGroup: assignor names and subscriptions.
 
         Returns:
-            Null if the membership was lost: the member's partitions must be released before the next attempt.
+            Null if the membership was lost, also by the response to a request sent before: the member's partitions must
+            be released before the next attempt. They belong to others, who would lose commits to those of a new member.
 
         Raises:
             ConnectGroupError: the member cannot join the group at all.
         """
-        self._joining = True
+        self._joining, was_member = True, self.in_group
         try:
             reason = ""
-            while True:
+            while self.in_group or not was_member:
                 reason, self.rejoin = self.rejoin or reason, ""
                 self._sent_metadata = self._metadata()
                 joined = await self._join_group(offers(), reason)
@@ -159,13 +160,15 @@ class ClassicMembership(Membership):
                     continue
                 if ended is not None or not self.in_group:
                     return ended
+            return None
         finally:
             self._joining = False
             self.changed.set()
 
     async def _join_group(self, offers: tuple[OfferedProtocol, ...], reason: str) -> JoinGroupResponse | None:
-        settings = self.settings
-        while True:
+        """Send JoinGroup until it is accepted; null if the membership is lost."""
+        settings, was_member = self.settings, self.in_group
+        while self.in_group or not was_member:
             request = JoinGroupRequest(
                 group_id=settings.group,
                 session_timeout_ms=settings.session_timeout_ms,
@@ -187,6 +190,8 @@ class ClassicMembership(Membership):
             match response.error_code:
                 case Code.NONE:
                     self.metrics.on_joined(began_s)
+                    if was_member and not self.in_group:
+                        break
                     # A static member stays in the group without joining. In a group of KIP-848, which has no leader,
                     # epochs are skipped.
                     if self.in_group and response.leader and response.generation_id > self.generation + 1:
@@ -204,7 +209,8 @@ class ClassicMembership(Membership):
                     self.member_id = ""  # not in the group, nothing to lose: the next attempt joins as a new member
                 case code:
                     self.refused(code, "JoinGroup")
-                    return None
+                    break
+        return None
 
     async def _sync_group(self, joined: JoinGroupResponse) -> Round | None:
         """Return null to join again: membership was lost, or another rebalance has begun."""

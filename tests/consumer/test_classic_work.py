@@ -136,3 +136,62 @@ async def test_heartbeat_of_the_former_generation_does_not_end_a_membership_that
     assert (joined.generation, membership.in_group, membership.losses) == (2, True, 0)
     beating.cancel()
     await asyncio.gather(beating, return_exceptions=True)
+
+
+class Removed(NextGeneration):
+    """The member ``m`` is removed while its JoinGroup waits: the response to a heartbeat sent before says so first."""
+
+    def __init__(self) -> None:
+        super().__init__(5)
+        self.joins: list[str] = []
+        self.beats, self.joining, self.refused = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def send_to_coordinator(self, request: Any, **named: object) -> Any:
+        if isinstance(request, GroupHeartbeatRequest):
+            self.beats.set()
+            await self.joining.wait()
+            asyncio.get_running_loop().call_soon(self.refused.set)
+            return GroupHeartbeatResponse(error_code=Code.UNKNOWN_MEMBER_ID)
+        if isinstance(request, JoinGroupRequest):
+            self.joins.append(request.member_id)
+            if request.member_id == "m":
+                self.joining.set()
+                await self.refused.wait()
+                await asyncio.sleep(0)
+                return JoinGroupResponse(error_code=Code.UNKNOWN_MEMBER_ID, member_id="m")
+        return await super().send_to_coordinator(request, **named)
+
+
+async def test_member_that_is_removed_while_it_joins_releases_its_partitions_before_it_joins_again() -> None:
+    """They belong to others: a commit of the new member would set their offsets back."""
+    settings = ConsumerSettings(
+        bootstrap="127.0.0.1:9", group="g", topics=("t",), heartbeat_interval_ms=10, session_timeout_ms=60_000
+    )
+    coordinator, listener = Removed(), RecordingListener()
+    client = cast("GroupClient", coordinator)
+    assignors = [load_partition_assignor("cooperative-sticky")]
+    membership = ClassicMembership(client, settings, assignors)
+    reading = Reading(settings, GroupClient("127.0.0.1:9", "g", "c"))
+    ownership = Ownership(membership, reading, Commits(client, settings, membership, reading), listener)
+    work = ClassicWork(settings, assignors, membership, ownership)
+    membership.in_group, membership.generation, membership.member_id = True, 1, "m"
+    ownership.owned = frozenset({KEPT, TAKEN})
+    reading.positions.update({KEPT: Position(5), TAKEN: Position(5)})
+    beating = asyncio.create_task(membership.beat())
+    async with asyncio.timeout(10):
+        await coordinator.beats.wait()
+        membership.request_rejoin("the group is rebalancing")
+        assert await work.step()
+        assert membership.round is not None
+        await asyncio.wait({membership.round})
+        while ownership.owned:
+            assert await work.step()
+        assert (listener.names, coordinator.joins) == (["lost"], ["m"])
+        while ownership.owned != {KEPT}:
+            assert await work.step()
+            if membership.round is not None:
+                await asyncio.wait({membership.round})
+    assert (coordinator.joins, coordinator.commits) == (["m", ""], [])
+    beating.cancel()
+    await asyncio.gather(beating, return_exceptions=True)
+    await reading.close()
