@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from connectgroup.group.classic.settings import ClassicSettings
@@ -166,6 +168,17 @@ def test_member_of_the_highest_assignor_version_leads() -> None:
     group.join("c-1", protocols=offers("range", version=1))
     group.join("c-2", protocols=offers("range", version=2))
     assert {answer.leader for answer in group.answers.values()} == {"c-2"}
+
+
+def test_leader_gets_the_version_and_the_reason_of_each_members_metadata() -> None:
+    """For its assignor. A changed reason begins a rebalance, as changed metadata does."""
+    group = Driver()
+    first, second = group.stable("a", "b")
+    [offer] = offers("range")
+    offer = replace(offer, metadata_version=2, metadata_reason=7)
+    assert group.join(second, protocols=(offer,)) is None, "it waits for the others"
+    seen = [(each.metadata_version, each.metadata_reason) for each in group.join(first).members]
+    assert seen == [(-1, 0), (2, 7)]
 
 
 def test_leader_stays_when_other_members_reach_its_version() -> None:
