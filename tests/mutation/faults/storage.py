@@ -97,7 +97,7 @@ STORAGE: tuple[Fault, ...] = (
           "A or not B", "True")),
     *at("connectgroup.transport.tcp_connection:Connection._may_begin", TCP_SERVER,
         C("requests are read from a peer that does not read its responses",
-          "A or B is not None or C", "A or C")),
+          "A or B or C is not None", "A or B")),
     *at("connectgroup.transport.tcp_connection:Connection.overdue",
         TCP_SERVER,
         C("a connection with a parked request counts as idle",
