@@ -184,8 +184,8 @@ class Beating:
         self._thread.join(PATIENCE_S)
 
     async def _run(self) -> None:
-        joined = asyncio.Barrier(self._count + 1)
-        members = [asyncio.create_task(self._member(f"beating-{n}", joined)) for n in range(self._count)]
+        joined, began_ns = asyncio.Barrier(self._count + 1), time.monotonic_ns()
+        members = [asyncio.create_task(self._member(f"beating-{began_ns}-{n}", joined)) for n in range(self._count)]
         await joined.wait()
         await asyncio.to_thread(self._all_joined.wait, PATIENCE_S)
         await asyncio.gather(*members)
