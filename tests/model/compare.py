@@ -128,8 +128,8 @@ def timers_differ(
         key = (str(what.kind), what.member_id)
         if armed.get(key) == what:
             del armed[key]
-    for timer in timers:
-        key = (str(timer.key.kind), timer.key.member_id)
+    # The last one of a key counts: a step may choose again who computes.
+    for key, timer in {(str(timer.key.kind), timer.key.member_id): timer for timer in timers}.items():
         if not isinstance(timer, SetTimer):
             armed.pop(key, None)
             continue

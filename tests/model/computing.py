@@ -127,6 +127,7 @@ class Computing(GroupState):
             self.request_computation(computation)
         else:
             computation.prepared, computation.assignor, computation.epoch = False, "", self.epoch
+            self.reconsider()  # members may be able to compute by now
 
     def chosen(self, what: str, choice: str | None, may: set[str]) -> str:
         """The product's choice, which must be an allowed one; if it is unknown, the first allowed one."""
