@@ -17,9 +17,9 @@ from connectgroup.wire.framing import frame
 from ..integration.processes import Program, call_command, wait
 
 LIMITS = {
-    "--max-connections": "the coordinator is at its limit of 2 connections (max_connections)",
+    "--max-connections": "the coordinator is at its limit of 2 connections (--max-connections)",
     "--max-connections-per-address": (
-        "the coordinator is at its limit of 2 connections from one address (max_connections_per_address)"
+        "the coordinator is at its limit of 2 connections from one address (--max-connections-per-address)"
     ),
 }
 
