@@ -4,7 +4,8 @@ The contract of a log, in the order of its life cycle:
 
 1. ``open`` takes ownership of the log for this process and increments its *epoch*. Either a second process is
    rejected, or it takes over and the next ``append`` of the first process fails with ``LogFenced``. Two processes
-   never both write (D4).
+   never both write (D4). Workers reject responses of the first process, whose epoch is lower; clients of Kafka's
+   protocols do not know it, so for their groups a second process should be rejected, as by the shipped log.
 2. ``load`` returns each group's records in append order, whole batches only. It waits for the appends called before
    it. If a group has a corrupt record (unknown kind or version, wrong checksum, bytes that do not decode, a missing
    record), ``load`` returns an error instead of the group's records; the group is never served without that record

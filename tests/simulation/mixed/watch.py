@@ -93,24 +93,26 @@ class MixedWatch:
     def on_durable(self, records: Sequence[Record], writer: int) -> None:
         """A batch is durable: apply it."""
         before, epoch, members = self.group, self.epoch, self.members
+        heads = [record for record in records if isinstance(record, GroupRecord)]
+        new = heads[-1] if heads else None
+        # A group whose last member this batch has removed may be replaced in it by one of the other type (GT-01), which
+        # the next join may convert at once. A conversion keeps the time of creation.
+        replaced = before is not None and new is not None and new.created_ms != before.created_ms
         for record in records:
             if isinstance(record, Tombstone):
                 self._records.pop(record.key, None)
             else:
                 self._records[record.key] = record
-            if isinstance(record, ConsumerCurrentRecord) and isinstance(before, ConsumerGroup):
+            if isinstance(record, ConsumerCurrentRecord) and isinstance(before, ConsumerGroup) and not replaced:
                 former = before.current(record.member_id).epoch
                 if 0 < record.epoch < former:
                     self.broken("S5 MemberEpochs", f"{record.member_id}: {former} became {record.epoch}")
-        new = next((record for record in reversed(records) if isinstance(record, GroupRecord)), None)
-        if before is None or (new is not None and new.group_type != _type_of(before)):
-            self._become(before)
+        if before is None or replaced or any(head.group_type != _type_of(before) for head in heads):
+            self._become(None if replaced else before)
         else:
             for record in records:
                 before.apply(record)
         after = self.group
-        # A group whose last member this batch has removed may be replaced in it by one of the other type (GT-01).
-        replaced = _type_of(before) != _type_of(after) and not members & self.members
         if new is not None and self.epoch < epoch and members and not replaced:
             self.broken("S4 GroupEpochs", f"epoch {epoch} became {self.epoch}")
         if isinstance(after, ConsumerGroup):
@@ -288,8 +290,8 @@ class MixedWatch:
     def on_assigned(self, node: ConsumerNode, partitions: Partitions, generation: int) -> None:
         """A consumer owns more partitions."""
         if isinstance(self.group, ClassicGroup):
-            # The response of SyncGroup may be late: the generation after it was completed without the member.
-            node.removed = generation < self.epoch
+            # The response of SyncGroup may be late: the member was removed, or the next generation began without it.
+            node.removed = generation < self.epoch or node.member_id not in self.members
         self.cluster.say(node.name, "owns", *sorted(map(str, partitions)), generation)
         self._check_one_owner()
 
