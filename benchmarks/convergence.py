@@ -29,8 +29,8 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from connectgroup.assignors.balanced import BalancedAssignor
-from connectgroup.coordinator.consumer_groups import ConsumerGroups
-from connectgroup.coordinator.own_assignors import server_assignors
+from connectgroup.coordinator.compute import server_assignors
+from connectgroup.coordinator.listing import ConsumerGroups
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.group.connect.settings import GroupSettings
 from connectgroup.log.memory import MemoryLog

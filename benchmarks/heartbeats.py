@@ -35,8 +35,8 @@ if __name__ == "__main__":
 
 from connectgroup.consumer.client import GroupClient
 from connectgroup.consumer.offsets import committed
-from connectgroup.coordinator.consumer_groups import ConsumerGroups
-from connectgroup.coordinator.own_assignors import server_assignors
+from connectgroup.coordinator.compute import server_assignors
+from connectgroup.coordinator.listing import ConsumerGroups
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.event_loop import new_event_loop
 from connectgroup.group.connect.settings import GroupSettings

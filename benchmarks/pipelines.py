@@ -31,7 +31,7 @@ if __name__ == "__main__":
 from connectgroup import IteratorSource, TaskContext, Unit
 from connectgroup.connectors.pipeline import PipelineConnector
 from connectgroup.dataplane.columns import from_ddl, to_arrow
-from connectgroup.dataplane.committed import CommittedPositions
+from connectgroup.dataplane.committing import CommittedPositions
 from connectgroup.spark.query import Pipeline, SparkTask
 from connectgroup.spark.session import spark_session, stop_session
 from connectgroup.spark.sinks.parquet import ParquetSettings, ParquetSink
@@ -408,7 +408,7 @@ def main(arguments: Sequence[str]) -> None:
     options = parser.parse_args(arguments)
     chosen = options.only or [*PAIRS, "iterator"]
 
-    from connectgroup.spark.jars import add_kafka
+    from connectgroup.spark.java import add_kafka
     from tests.consumer.broker import running_broker
 
     with tempfile.TemporaryDirectory(prefix="connectgroup-pipelines-") as scratch, running_broker() as broker:

@@ -144,7 +144,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--repeats", type=int, default=3, help="runs of each side, after one that warms up (3)")
     options = parser.parse_args(arguments)
 
-    from connectgroup.spark.jars import add_kafka
+    from connectgroup.spark.java import add_kafka
     from tests.consumer.broker import running_broker
 
     with (

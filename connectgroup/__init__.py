@@ -53,7 +53,7 @@ if TYPE_CHECKING:
         TaskContext as TaskContext,
         fencing_token as fencing_token,
     )
-    from .coordinator.consumer_groups import ConsumerGroups as ConsumerGroups
+    from .coordinator.listing import ConsumerGroups as ConsumerGroups
     from .coordinator.runtime import Coordinator as Coordinator
     from .coordinator.server import CoordinatorServer as CoordinatorServer
     from .dataplane.errors import OffsetConflict as OffsetConflict, SinkError as SinkError, SourceError as SourceError
@@ -154,9 +154,12 @@ if TYPE_CHECKING:
     from .transport.tcp_client import TcpClient as TcpClient
     from .worker.loop import Worker as Worker
     from .worker.runner import Runner as Runner, TaskRunner as TaskRunner, UnitsNotStopped as UnitsNotStopped
-    from .worker.runner_settings import RunnerSettings as RunnerSettings
     from .worker.serving import serve_worker as serve_worker
-    from .worker.settings import Connections as Connections, WorkerSettings as WorkerSettings
+    from .worker.settings import (
+        Connections as Connections,
+        RunnerSettings as RunnerSettings,
+        WorkerSettings as WorkerSettings,
+    )
     from .worker.state import StopReason as StopReason, WorkerState as WorkerState
     from .worker.unit_runner import ThreadUnitRunner as ThreadUnitRunner, UnitRunner as UnitRunner
 
@@ -205,7 +208,7 @@ _HOME = {
         "TaskContext",
         "fencing_token",
     ),
-    "coordinator.consumer_groups": ("ConsumerGroups",),
+    "coordinator.listing": ("ConsumerGroups",),
     "coordinator.runtime": ("Coordinator",),
     "coordinator.server": ("CoordinatorServer",),
     "dataplane.errors": ("OffsetConflict", "SinkError", "SourceError"),
@@ -299,9 +302,8 @@ _HOME = {
     "transport.tcp_client": ("TcpClient",),
     "worker.loop": ("Worker",),
     "worker.runner": ("Runner", "TaskRunner", "UnitsNotStopped"),
-    "worker.runner_settings": ("RunnerSettings",),
     "worker.serving": ("serve_worker",),
-    "worker.settings": ("Connections", "WorkerSettings"),
+    "worker.settings": ("Connections", "RunnerSettings", "WorkerSettings"),
     "worker.state": ("StopReason", "WorkerState"),
     "worker.unit_runner": ("ThreadUnitRunner", "UnitRunner"),
 }

@@ -43,8 +43,8 @@ from .protocol.messages.describe import DescribedGroup
 from .transport.local import LocalClient
 from .worker.loop import Worker
 from .worker.runner import Runner, TaskRunner
-from .worker.runner_settings import RunnerSettings
 from .worker.serving import serve_worker
+from .worker.settings import RunnerSettings
 from .worker.state import StopReason
 
 MAX_WORKERS = 1_000

@@ -51,8 +51,8 @@ from .protocol.messages.common import each_unit
 from .protocol.messages.describe import DescribedGroup
 from .protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from .protocol.units import LEAVE_EPOCH, counted
-from .worker.command import access_options, worker_options
-from .worker.restart import RESTART_EXIT_CODE
+from .worker.perform import RESTART_EXIT_CODE
+from .worker.runner import access_options, worker_options
 from .worker.settings import PROCESS_ID_VARIABLE, new_process_id
 from .worker.supervised import JOIN, KEEP, RESTART, WorkerProcess, end_group, ending
 

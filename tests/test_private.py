@@ -12,8 +12,7 @@ import pytest
 from connectgroup.errors import ConfigError
 from connectgroup.private import make_private
 from connectgroup.spark.archive import archive_options
-from connectgroup.spark.jars import kafka_jars
-from connectgroup.spark.java import cache_directory, make_launcher, make_script
+from connectgroup.spark.java import cache_directory, kafka_jars, make_launcher, make_script
 
 
 @pytest.fixture(params=[0o000, 0o002, 0o022, 0o077, 0o777])

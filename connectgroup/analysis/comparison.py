@@ -23,11 +23,10 @@ from ..assign.placement import NO_TRAITS
 from ..assign.sandbox import configure_assignor, run_assignor
 from ..errors import PluginError
 from ..group.connect.delay import MIN_DELAY_MS
-from ..group.connect.move_limit import starting_units
 from ..group.connect.overlay import Overlay
 from ..group.connect.settings import GroupSettings
 from ..group.connect.state import Group
-from ..group.connect.target import group_state
+from ..group.connect.target import group_state, starting_units
 from ..protocol.messages.assignment import PrepareResponse
 from ..protocol.messages.common import grouped, units_of
 from ..protocol.records.base import Kind, Tombstone
@@ -245,7 +244,7 @@ class Comparison:
         return frozenset(kept)
 
     def _limit_moves(self, shares: dict[str, Units]) -> int:
-        """Keep units beyond the limit on their members; return how many. The group's rule is in ``move_limit``."""
+        """Keep units beyond the limit on their members; return how many. The group's rule is in ``connect.target``."""
         if not self._max_moves:
             return 0
         owners = {unit: owner for unit, owner in self._other.wanted_by.items() if owner in shares}

@@ -15,9 +15,9 @@ from ..assign.api import ConnectAssignor
 from ..assign.convert import assignor_info, group_from_prepare, members_for_install
 from ..assign.placement import NO_TRAITS
 from ..assign.sandbox import configure_assignor, run_assignor
-from ..coordinator.own_assignors import as_server_assignor
+from ..coordinator.compute import as_server_assignor
 from ..errors import ComputeAssignment, ConnectGroupError, PluginError, from_code
-from ..group.connect.handle import GroupInput, step
+from ..group.connect.group_type import GroupInput, step
 from ..group.connect.overlay import Overlay
 from ..group.connect.settings import GroupSettings
 from ..group.connect.state import Group

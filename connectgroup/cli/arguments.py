@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ..protocol import DEFAULT_PORT
 from ..protocol.units import name_violation, printable
 from .completion import with_groups
-from .security import add_access
+from .requests import add_access
 
 if TYPE_CHECKING:
     from ..config.secrets import Secrets

@@ -23,7 +23,7 @@ from .requests import connected
 if TYPE_CHECKING:
     from ..client.admin import Admin
     from ..consumer.broker_groups import BrokerGroups
-    from .errors import OptionNames
+    from .http import OptionNames
 
 
 async def list_groups(options: argparse.Namespace) -> int:
@@ -287,7 +287,7 @@ async def replay_log(options: argparse.Namespace) -> int:
 
 async def recover_log(options: argparse.Namespace) -> int:
     """Recover the groups of a log that no coordinator has open."""
-    from ..coordinator.recovery import recover
+    from ..coordinator.loading import recover
     from ..coordinator.runtime import wall_clock_ms
     from ..log.sqlite.log import SqliteLog
     from ..log.sqlite.reader import log_file

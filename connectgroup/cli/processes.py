@@ -23,10 +23,8 @@ from ..garbage import short_collections
 from ..private import make_private
 from ..protocol.units import counted, printable
 from .arguments import allowed_paths_of, secrets_of
-from .errors import renamed
-from .http import metrics_server, print_rest, rest_server
-from .requests import admin_of
-from .security import ACCESS_OPTIONS
+from .http import metrics_server, print_rest, renamed, rest_server
+from .requests import ACCESS_OPTIONS, admin_of
 
 if TYPE_CHECKING:
     from ..config.connector_file import ConnectorFile
@@ -336,7 +334,7 @@ async def _serve_groups(
 
 
 async def serve_proxy(options: argparse.Namespace) -> int:
-    from ..config.proxy import ProxyConfig
+    from ..config.coordinator import ProxyConfig
     from ..proxy.server import ProxyServer
 
     names = ("broker", "advertised_host", "advertised_port", "initial_rebalance_delay_ms", "min_session_timeout_ms")
@@ -352,8 +350,8 @@ async def serve_proxy(options: argparse.Namespace) -> int:
 async def serve_worker(options: argparse.Namespace) -> int:
     from ..config.base import checked
     from ..config.worker import WorkerConfig
+    from ..worker.perform import RESTART_EXIT_CODE, ReplaceAtExit
     from ..worker.process import run_worker
-    from ..worker.restart import RESTART_EXIT_CODE, ReplaceAtExit
     from ..worker.scratch import default_parent
 
     supervised = options.supervised or not options.own_process

@@ -5,15 +5,16 @@ from __future__ import annotations
 import argparse
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ..client.conditions import shown
 from ..errors import ConfigError, ConnectGroupError, GroupIdNotFound, NotAuthenticated, TransportError
 from ..protocol.units import printable
-from .security import access_of
 
 if TYPE_CHECKING:
     from ..client.admin import Admin
+    from ..transport.access import Access
 
 RETRY_FOR_S: Final = 2.0
 """A coordinator that is being started or restarted is waited for this long."""
@@ -59,3 +60,87 @@ async def _no_such_group(options: argparse.Namespace) -> GroupIdNotFound:
         async with admin_of(options) as admin:
             names = [group.group_id for group in await admin.list_groups()]
     return GroupIdNotFound(f"no such group {printable(options.group)!r}; groups here: {shown(names)}")
+
+
+# --------------------------------------------------------------------------------------------------
+# Options about authentication and TLS: of a server, and of the programs that connect to it.
+
+
+def add_access(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a program that connects to a coordinator."""
+    parser.add_argument(
+        "--credentials",
+        type=Path,
+        metavar="FILE",
+        help="file with name=password; the variable CONNECTGROUP_CREDENTIALS sets the default (found on the "
+        "coordinator's machine)",
+    )
+    _add_tls(parser, "the authorities of the coordinator's certificate; connects with TLS", "this client's certificate")
+
+
+def add_security(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a coordinator about its clients: authentication and TLS."""
+    users = parser.add_mutually_exclusive_group()
+    users.add_argument(
+        "--credentials",
+        type=Path,
+        metavar="FILE",
+        help="file of the users, name=password on each line (credentials in the --data directory, created by itself)",
+    )
+    users.add_argument(
+        "--no-authentication",
+        action="store_true",
+        help="let any process that can connect do everything: it may read and write files as the workers' user",
+    )
+    parser.add_argument(
+        "--group-users",
+        type=_users_of_group,
+        action="append",
+        default=[],
+        metavar="GROUP=USER,...",
+        help="only these users of the credentials may use the group, or all groups that begin with GROUP if it ends "
+        "in *; may be repeated (every user may use a group without this option)",
+    )
+    _add_tls(
+        parser,
+        "the authorities of client certificates, which are required then",
+        "the coordinator's certificate; required for an address that other machines reach",
+    )
+
+
+def _users_of_group(text: str) -> tuple[str, tuple[str, ...]]:
+    group, _, users = text.partition("=")
+    names = tuple(name.strip() for name in users.split(","))
+    if not group or not all(names):
+        raise argparse.ArgumentTypeError(f"got {text!r}; allowed: GROUP=USER, or GROUP=USER,USER")
+    return group, names
+
+
+def _add_tls(parser: argparse.ArgumentParser, ca: str, certificate: str) -> None:
+    parser.add_argument("--tls-ca", type=Path, metavar="FILE", help=f"PEM file with {ca}")
+    parser.add_argument("--tls-cert", type=Path, metavar="FILE", help=f"PEM file with {certificate}")
+    parser.add_argument("--tls-key", type=Path, metavar="FILE", help="PEM file with the key of that certificate")
+
+
+ACCESS_OPTIONS: Final = ("credentials", "tls_ca", "tls_cert", "tls_key")
+"""The options of ``add_coordinator`` besides the address, by their names in ``AccessConfig``."""
+
+
+def access_of(options: argparse.Namespace) -> Access:
+    """Read the files that the options of ``add_coordinator`` name.
+
+    Raises:
+        ConfigError: one of them cannot be used.
+    """
+    given = {name: getattr(options, name) for name in ACCESS_OPTIONS}
+    if all(value is None for value in given.values()):
+        # Without the settings' models, which take longer to import than a short command takes to run.
+        from ..transport.access import Access
+        from ..transport.credentials import named_credentials
+
+        named_credentials()  # reports an unusable file now, as ``AccessConfig.access`` does
+        return Access()
+    from ..config.access import AccessConfig
+    from ..config.base import checked
+
+    return checked(AccessConfig, given).access()

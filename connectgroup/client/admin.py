@@ -13,10 +13,18 @@ from typing import Final
 from ..checks import check_methods, check_object, parse_address, setting_texts
 from ..errors import ConnectorAlreadyExists, ConnectorNotFound, GroupIdNotFound, TimedOut, UnitFailed
 from ..protocol.messages.api import Handler
-from ..protocol.messages.common import RestartRequest, RestartResponse, entries
+from ..protocol.messages.common import (
+    RestartRequest,
+    RestartResponse,
+    SetLoggerLevelRequest,
+    SetLoggerLevelResponse,
+    entries,
+)
 from ..protocol.messages.connectors import (
     ConfigPatch,
     ConnectorChange,
+    ResetTopicsRequest,
+    ResetTopicsResponse,
     RestartedUnit,
     UpdateConnectorsRequest,
     UpdateConnectorsResponse,
@@ -30,17 +38,14 @@ from ..protocol.messages.describe import (
     DescribeRequest,
     DescribeResponse,
 )
-from ..protocol.messages.logger_levels import SetLoggerLevelRequest, SetLoggerLevelResponse
 from ..protocol.messages.offsets import FetchedTopic, GroupToFetch, OffsetFetchRequest, OffsetFetchResponse
-from ..protocol.messages.topics import ResetTopicsRequest, ResetTopicsResponse
 from ..protocol.records.connect import TargetState
 from ..protocol.units import CONNECTOR, Unit, printable
 from ..transport.access import Access
 from ..transport.base import Client
 from ..transport.local import LocalClient
 from ..transport.tcp_client import TcpClient
-from .conditions import assignor_says, describe_failures, find_member, runs_all, shown
-from .responses import PutResult as PutResult
+from .conditions import PutResult as PutResult, assignor_says, describe_failures, find_member, runs_all, shown
 from .retrying import RetryingSender
 
 POLL_S: Final = 0.1

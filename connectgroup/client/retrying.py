@@ -26,7 +26,7 @@ from ..errors import (
 )
 from ..protocol.messages.api import Request, Response
 from ..transport.base import Client
-from .responses import error_of
+from .conditions import error_of
 
 _NOT_PROCESSED: Final = (NotSent, CoordinatorLoadInProgress, NotCoordinator)
 _UNKNOWN_OUTCOME: Final = (TransportError, CoordinatorNotAvailable)

@@ -20,7 +20,7 @@ from ..assign.placement import RESERVED
 from ..config.paths import path_settings, within
 from ..connector import Config, Connector, PartitionOffset, Task, TaskContext
 from ..dataplane.columns import from_ddl
-from ..dataplane.committed import CommittedPositions
+from ..dataplane.committing import CommittedPositions
 from ..dataplane.dead_letters import DeadLetterSink
 from ..dataplane.errors import SourceError
 from ..dataplane.settings import (

@@ -9,7 +9,7 @@ a member of a real group:
     group_consumer   GroupConsumer: poll, commit, seek, close
     protocols        the parts that depend on the protocol
     membership       what both protocols have in common; ``classic`` and ``epochs`` are the two
-    work             the group work between two records of a classic group; ``epoch_work`` that of KIP-848
+    work             the group work between two records of a classic group, and that of KIP-848
     ownership        owned partitions, and the listener's callbacks
     leading          the leader's work between JoinGroup and SyncGroup
     reading          positions, and fetched records
@@ -21,7 +21,7 @@ a member of a real group:
     client           broker selection and retries
     connection       one connection, one request at a time
     security         TLS and SASL, by librdkafka's settings
-    problems         problems that last are logged once
+    errors           codes and their meaning; problems that last are logged once
 
 The public names are loaded on first use, so that the pure modules can be imported without the rest.
 
@@ -51,16 +51,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .callbacks import ConsumerRebalanceListener as ConsumerRebalanceListener
     from .errors import BrokerError as BrokerError, CommitRefused as CommitRefused
     from .fetching import FetchError as FetchError
     from .group_consumer import GroupConsumer as GroupConsumer
-    from .listener import ConsumerRebalanceListener as ConsumerRebalanceListener
     from .records import Record as Record
 
 _MODULE_OF = {
     "BrokerError": "errors",
     "CommitRefused": "errors",
-    "ConsumerRebalanceListener": "listener",
+    "ConsumerRebalanceListener": "callbacks",
     "FetchError": "fetching",
     "GroupConsumer": "group_consumer",
     "Record": "records",

@@ -23,8 +23,7 @@ from ..protocol.units import printable
 from ..wire.kafka_apis import BrokerRequest
 from ..wire.kafka_messages import MetadataRequest, MetadataResponse, TopicMetadata, TopicName
 from .connection import BrokerConnection
-from .errors import ASK_AGAIN, COORDINATOR_MOVED, BrokerError, Code, error_name
-from .problems import Problems
+from .errors import ASK_AGAIN, COORDINATOR_MOVED, BrokerError, Code, Problems, error_name
 from .security import PLAINTEXT, BrokerSecurity, Coordinator
 
 Line = Literal["group", "offsets", "assignor"]

@@ -17,8 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from ..errors import ConfigError, ConnectGroupError
 from ..protocol.units import Partitions, TopicPartition, printable
-from .errors import with_extra
-from .problems import Problems
+from .errors import Problems, with_extra
 from .records import Run, runs_of
 from .settings import ConsumerSettings
 

@@ -28,9 +28,9 @@ from ..assign.api import PartitionAssignor
 from ..config.base import checked
 from ..errors import ConfigError, ConnectGroupError, TransportError
 from ..protocol.units import Partitions, TopicPartition
+from .callbacks import ConsumerRebalanceListener
 from .commits import ID_AGE_S, Commits
 from .errors import CommitRefused
-from .listener import ConsumerRebalanceListener
 from .offsets import Position, committed
 from .ownership import Ownership
 from .protocols import client_of, protocol_of

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from ..assign.members import PartitionMemberAssignment
 from ..protocol.units import Partitions
-from .callbacks import Event, notify_listener
+from .callbacks import ConsumerRebalanceListener, Event, notify_listener
 from .commits import Commits
-from .listener import ConsumerRebalanceListener
 from .membership import Membership
 from .reading import Reading
 

@@ -9,13 +9,12 @@ from ..assign.api import PartitionAssignor
 from .callbacks import loaded
 from .classic import ClassicMembership
 from .client import GroupClient
-from .epoch_work import EpochWork
 from .epochs import EpochMembership
 from .membership import Membership
 from .ownership import Ownership
 from .security import broker_security, coordinator_of
 from .settings import ConsumerSettings
-from .work import ClassicWork, GroupWork
+from .work import ClassicWork, EpochWork, GroupWork
 
 CLASSIC_ASSIGNORS = ("range", "cooperative-sticky")
 

@@ -8,7 +8,7 @@ Decisions:
   many commands, but nothing is read or sent meanwhile. One command is not divided.
 - Heartbeats of members are taken first only when more is queued than one turn takes; within a turn, the order of
   arrival holds. Only numbered requests may overtake others, since a copy that is late is then recognized.
-- Every heartbeat carries a monotonic ``Sequence`` (``dedup``): a copy that arrives after a later one gets
+- Every heartbeat carries a monotonic ``Sequence`` (``parking.Dedup``): a copy that arrives after a later one gets
   STALE_MEMBER_EPOCH and changes nothing. Epochs are not enough: an acknowledgement sent at epoch 5 looks valid again
   once the unit has been granted and revoked again at epoch 5. In memory only: no connection outlives the coordinator.
 - A heartbeat counts from its arrival: if it waits behind a slow append, its session is re-armed, and an expiry before

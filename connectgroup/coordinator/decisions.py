@@ -5,24 +5,29 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from ..errors import GroupError, InconsistentGroupProtocol, InvalidRequest, PolicyViolation, UnknownMemberId
+from ..errors import (
+    CoordinatorNotAvailable,
+    GroupError,
+    InconsistentGroupProtocol,
+    InvalidRequest,
+    PolicyViolation,
+    UnknownMemberId,
+)
 from ..fault_points import fault_point
-from ..group.kernel.effects import Warn
+from ..group.kernel.effects import Effect, Warn
 from ..group.kernel.outcome import Outcome
-from ..group.kernel.timers import SetTimer, TimerKey, TimerKind
+from ..group.kernel.timers import SetTimer, Timer, TimerKey, TimerKind
 from ..group.registry import Converting, GroupType, Registry, Replaceable, Retired
 from ..protocol.messages.api import Response
+from ..protocol.records.connect import Record
 from ..protocol.units import printable
-from .command import TAKES_LONG, Command, Describe, Snapshot, loading_error
-from .dedup import Dedup
-from .loading import Groups, Loaded
-from .parking import Parking
-from .retention import Remove, Retention, removal
+from .intake import TAKES_LONG, Command, Describe, Snapshot, loading_error
+from .loading import Groups, Loaded, Remove, Retention, removal
+from .parking import Dedup, Parking
 from .timers import Timers
-from .turn import Turn
 
 logger = logging.getLogger(__name__)
 
@@ -280,3 +285,49 @@ def _described(command: Command, what: Describe, group: Loaded, now_ms: int) -> 
     except GroupError as error:
         assert command.error_response is not None
         return command.error_response(error)
+
+
+# --------------------------------------------------------------------------------------------------
+# The results of the commands of one turn of a shard, before its append.
+
+
+@dataclass(slots=True)
+class Turn:
+    """What the commands of a turn have led to.
+
+    Attributes:
+        commands: the queued commands of the turn, without the parked requests that it woke up.
+        records: to append as one batch.
+        timers, effects, responses: applied, performed and sent once the batch is durable.
+        parked: requests that the turn parked.
+        written: groups with records.
+        deleted: groups that were deleted, or removed.
+    """
+
+    commands: list[Command] = field(default_factory=list)
+    records: list[Record] = field(default_factory=list)
+    timers: list[Timer] = field(default_factory=list)
+    effects: list[Effect] = field(default_factory=list)
+    responses: list[tuple[Command, Any]] = field(default_factory=list)
+    parked: list[Command] = field(default_factory=list)
+    written: set[str] = field(default_factory=set)
+    deleted: list[str] = field(default_factory=list)
+
+    def discard_group(self, group_id: str) -> None:
+        """Discard the results of a group and refuse its requests."""
+        self.records = [record for record in self.records if record.group_id != group_id]
+        self.discard_actions({group_id})
+        self.written.discard(group_id)
+        self.refuse_groups({group_id})
+
+    def discard_actions(self, group_ids: set[str]) -> None:
+        """Discard the timers and the effects of groups."""
+        self.timers = [timer for timer in self.timers if timer.key.group_id not in group_ids]
+        self.effects = [effect for effect in self.effects if effect.group_id not in group_ids]
+
+    def refuse_groups(self, group_ids: set[str]) -> None:
+        """Replace the responses of groups by a retriable error."""
+        for command, _ in self.responses:
+            if command.group_id in group_ids:
+                command.refuse(CoordinatorNotAvailable("the group is being loaded again"))
+        self.responses = [each for each in self.responses if each[0].group_id not in group_ids]

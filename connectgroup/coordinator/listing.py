@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Final
 
-from ..errors import GroupIdNotFound
+from ..assign.api import PartitionAssignor
+from ..assign.convert import consumers_for_install, partition_group_from_prepare
+from ..assign.sandbox import run_assignor
+from ..errors import ConfigError, GroupIdNotFound, PluginError
+from ..group.classic.group_type import ClassicGroupType
+from ..group.classic.state import ClassicSettings
+from ..group.consumer.group_type import ConsumerGroupType
+from ..group.consumer.settings import ConsumerServerAssignment, ConsumerServerAssignor, ConsumerSettings
+from ..group.kernel.effects import ExpireOffsets, TopicsChanged
+from ..plugins import available, load_partition_assignor
+from ..protocol.messages.consumer import ConsumerPrepareResponse
 from ..protocol.messages.describe import DeleteResponse, DescribedGroup, DescribeRequest
 from ..protocol.messages.listing import (
     ClassicGroup,
@@ -17,7 +32,12 @@ from ..protocol.messages.listing import (
     ListGroupsRequest,
     ListGroupsResponse,
 )
-from ..protocol.units import printable
+from ..protocol.messages.offsets import OffsetCommitRequest
+from ..protocol.units import NO_TOPIC_ID, printable
+from ..topics import regex
+from ..topics.base import Topics, TopicSource
+from ..wire import embedded
+from .shard import Shard
 
 SUMMARY: Final = DescribeRequest(connectors=(), connectors_only=True)
 """Describes a group without members and connectors."""
@@ -82,3 +102,223 @@ def deleted(response: DeleteResponse) -> DeleteGroupsResponse:
     """The results of a deletion."""
     results = (DeletedResult(group_id=each.group_id, error_code=each.error_code) for each in response.results)
     return DeleteGroupsResponse(results=tuple(results))
+
+
+# --------------------------------------------------------------------------------------------------
+# The consumer groups of a coordinator: their rules, server-side assignors and the topics of the cluster.
+
+
+logger = logging.getLogger(__name__)
+
+MAX_ABSENT = 1_000
+"""Results of reads that are kept for groups that have not asked for them again."""
+
+READ_WAIT_S = 2.0
+"""Seconds that a request about offsets waits for a read of the topics; without the broker, the last read counts."""
+
+EXPECTED_FOR_S = 30.0
+"""How long the topics are watched closely after a member has subscribed to one that does not exist."""
+
+SERVER_ASSIGNORS = {"uniform": "uniform", "range": "server-range"}
+"""Kafka's server-side assignors, and the names of their entry points."""
+
+KAFKA_CLASSES = {
+    "org.apache.kafka.coordinator.group.assignor.UniformAssignor": "uniform",
+    "org.apache.kafka.coordinator.group.assignor.RangeAssignor": "range",
+}
+"""How ``group.consumer.assignors`` of a broker may name them, too."""
+
+
+def as_server_assignor(assignor: PartitionAssignor) -> Callable[[ConsumerPrepareResponse], ConsumerServerAssignment]:
+    """Wrap an assignor for ``ConsumerSettings.server_assignors``: a call returns its result or raises."""
+
+    def assign(prepared: ConsumerPrepareResponse) -> ConsumerServerAssignment:
+        try:
+            assignment = run_assignor(assignor, partition_group_from_prepare(prepared))
+        except PluginError as error:
+            logger.error("server-side %s", error.with_location())
+            raise
+        if assignment.error:
+            return ConsumerServerAssignment(error=assignment.error, message=assignment.message)
+        return ConsumerServerAssignment(members=consumers_for_install(prepared, assignment), message=assignment.message)
+
+    return assign
+
+
+def built_in_assignors() -> dict[str, ConsumerServerAssignor]:
+    """The server-side assignors, by the names that consumers know.
+
+    Raises:
+        ConfigError, PluginError: one of them is not installed.
+    """
+    return {name: as_server_assignor(load_partition_assignor(entry)) for name, entry in SERVER_ASSIGNORS.items()}
+
+
+def with_group_assignors(settings: ConsumerSettings, named: Sequence[str]) -> ConsumerSettings:
+    """The settings with those of the named assignors that are for consumer groups; the first one is their default.
+
+    Args:
+        settings: of all consumer groups.
+        named: ``group.consumer.assignors``. A name of connect groups alone is passed over.
+
+    Returns:
+        The unchanged settings if none is for consumer groups.
+
+    Raises:
+        ConfigError: no assignor of any kind has one of the names.
+        PluginError: an assignor cannot be imported, created or used.
+    """
+    of_consumers, of_workers = {*SERVER_ASSIGNORS, *available("partition_assignors")}, {*available("assignors")}
+    loaded: dict[str, ConsumerServerAssignor] = {}
+    for name in (KAFKA_CLASSES.get(name, name) for name in named):
+        if name in of_consumers:
+            loaded[name] = as_server_assignor(load_partition_assignor(SERVER_ASSIGNORS.get(name, name)))
+        elif name not in of_workers:
+            raise ConfigError("group_assignors", name, ", ".join(sorted(of_consumers | of_workers)))
+    return replace(settings, server_assignor=next(iter(loaded)), server_assignors=loaded) if loaded else settings
+
+
+class ConsumerGroups:
+    """The consumer groups of a coordinator, and the topics that groups of all types commit offsets of.
+
+    Attributes:
+        group_type: their rules.
+        classic_type: the rules of classic groups.
+    """
+
+    def __init__(
+        self,
+        topics: TopicSource | None = None,
+        settings: ConsumerSettings | None = None,
+        *,
+        classic: ClassicSettings | None = None,
+    ) -> None:
+        """Create them.
+
+        Args:
+            topics: the topics of the cluster; if null, consumers cannot join.
+            settings: for all consumer groups. Without server-side assignors: those of Kafka.
+            classic: the settings of classic groups, for members of the classic protocol; the defaults if null.
+        """
+        settings = settings or ConsumerSettings()
+        if topics is not None and not settings.server_assignors:
+            settings = replace(settings, server_assignors=built_in_assignors())
+        self._topics = topics
+        self._to_look_for: set[frozenset[str]] = set()
+        self._absent: set[frozenset[str]] = set()
+        self._reading: asyncio.Task[None] | None = None
+        self._next_read: asyncio.Task[None] | None = None
+        self._expiring: asyncio.Task[None] | None = None
+        self._reads: set[asyncio.Task[None]] = set()
+        self._read_lock = asyncio.Lock()
+        self.classic_type = ClassicGroupType(
+            classic or ClassicSettings(), new_id=lambda: str(uuid.uuid4()), embedded=embedded
+        )
+        self.group_type = ConsumerGroupType(
+            replace(settings, regex_violation=regex.violation),
+            new_id=lambda: str(uuid.uuid4()),
+            match_topics=regex.matching,
+            embedded=embedded,
+            classic=classic,
+        )
+
+    async def start(self, shard: Shard) -> None:
+        """Read the topics, and watch them.
+
+        Raises:
+            ConfigError: they cannot be read.
+        """
+
+        def on_change(topics: Topics) -> None:
+            self.group_type.topics = self.classic_type.topics = topics
+            for group_id, group in shard.groups.loaded.items():
+                is_consumer = group.group_type is self.group_type
+                if is_consumer or (group.group_type is self.classic_type and group.state.offsets.changes(topics)):
+                    shard.intake.submit_input(group_id, TopicsChanged(group_id=group_id))
+
+        self._expiring = asyncio.get_running_loop().create_task(self._expire(shard))
+        if self._topics is not None:
+            self.group_type.confirm_absent = self._confirm_absent
+            self.group_type.expect_topics = partial(self._topics.expect_change, EXPECTED_FOR_S)
+            await self._topics.start(on_change)
+
+    async def close(self) -> None:
+        """Stop watching the topics."""
+        for task in (self._reading, self._expiring, *self._reads):
+            if task is not None:
+                task.cancel()
+                await asyncio.wait([task])
+        if self._topics is not None:
+            await self._topics.close()
+
+    async def _expire(self, shard: Shard) -> None:
+        """Remove offsets that have not been used for the retention time."""
+        while True:
+            await asyncio.sleep(self.group_type.settings.offsets.check_interval_ms / 1000)
+            for group_id, group in shard.groups.loaded.items():
+                if group.group_type in (self.group_type, self.classic_type) and group.state.offsets:
+                    shard.intake.submit_input(group_id, ExpireOffsets(group_id=group_id))
+
+    async def look_again(self, request: OffsetCommitRequest | None = None) -> None:
+        """Read the topics before a request about committed offsets is decided; requests share a read.
+
+        An offset must not be fetched from a topic that was deleted and created again, nor rejected because its topic
+        is new.
+
+        Args:
+            request: a commit; the topics are read only if it names a topic or partition that is not known.
+        """
+        if self._topics is None or (request is not None and self._knows(request)):
+            return
+        if self._next_read is None:
+            self._next_read = asyncio.get_running_loop().create_task(self._read())
+            self._reads.add(self._next_read)
+            self._next_read.add_done_callback(self._reads.discard)
+        # The read may serve other requests, and is not cancelled with this one.
+        await asyncio.wait([self._next_read], timeout=READ_WAIT_S)
+
+    def _knows(self, request: OffsetCommitRequest) -> bool:
+        topics = self.classic_type.topics or {}
+        by_id = any(topic.topic_id != NO_TOPIC_ID for topic in request.topics)
+        ids = {topic.topic_id for topic in topics.values()} if by_id else set()
+        for topic in request.topics:
+            known = topics.get(topic.name)
+            if topic.topic_id != NO_TOPIC_ID:
+                if topic.topic_id not in ids:
+                    return False
+            elif known is None or any(each.partition_index >= known.num_partitions for each in topic.partitions):
+                return False
+        return True
+
+    async def _read(self) -> None:
+        assert self._topics is not None
+        async with self._read_lock:
+            # From here on, a request needs another read: this one may pass what the request is about.
+            self._next_read = None
+            try:
+                await self._topics.refresh()
+            except Exception as error:
+                logger.debug("the topics cannot be read: %s", error)
+
+    def _confirm_absent(self, names: frozenset[str]) -> bool:
+        """Whether a read looked for these topics since they were asked for; otherwise one begins. It counts once."""
+        if names in self._absent:
+            self._absent.remove(names)
+            return True
+        self._to_look_for.add(names)
+        if self._reading is None:
+            self._reading = asyncio.get_running_loop().create_task(self._look())
+        return False
+
+    async def _look(self) -> None:
+        assert self._topics is not None
+        try:
+            # A read in progress may have passed a topic that was created since: what is asked for now needs another.
+            while self._to_look_for:
+                asked, self._to_look_for = self._to_look_for, set()
+                await self._topics.refresh()
+                self._absent = asked | (self._absent if len(self._absent) < MAX_ABSENT else set())
+        except Exception as error:
+            logger.warning("the topics of consumer groups to be converted cannot be looked for: %s", error)
+        finally:
+            self._reading = None

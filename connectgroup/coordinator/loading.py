@@ -6,23 +6,25 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from operator import attrgetter
+from typing import Any, Final
 
-from ..errors import (
-    CoordinatorNotAvailable,
-    GroupError,
-    InconsistentGroupProtocol,
-    LogError,
-)
+from ..errors import CoordinatorNotAvailable, GroupError, InconsistentGroupProtocol, LogError
+from ..group.connect.leave import remove_member
+from ..group.connect.overlay import Overlay
+from ..group.connect.settings import GroupSettings
+from ..group.connect.state import replay
 from ..group.kernel.outcome import Outcome
-from ..group.kernel.process import NO_PROCESS, Process
+from ..group.kernel.static import NO_PROCESS, Process
 from ..group.kernel.timers import Timer
 from ..group.registry import GroupType, Registry, RequestTraits
 from ..log.base import Log, LogFenced
 from ..protocol.messages.api import Response
-from ..protocol.records.connect import GroupRecord, Record
+from ..protocol.messages.describe import DeleteRequest
+from ..protocol.records.base import Key, Kind, Tombstone
+from ..protocol.records.connect import GROUP_TYPE, GroupRecord, Record
 from ..protocol.units import printable
-from .command import loading_error
+from .intake import Command, loading_error
 
 logger = logging.getLogger(__name__)
 
@@ -146,7 +148,7 @@ class Groups:
             group_type.apply(state, record)
         state.members_to_wake.clear()
         state.members_to_wake_later.clear()
-        # A deleted group is kept as well: it stores its creation time (``group.connect.delete``).
+        # A deleted group is kept as well: it stores its creation time (``connect.connectors``).
         self.loaded[group_id] = Loaded(group_type, state)
         self.on_loaded(group_type.on_load(state, self.clock_ms()))
 
@@ -196,3 +198,150 @@ class Groups:
 def _type_name(records: Sequence[Record], default: str) -> str:
     """The type of a group, from its newest ``GroupRecord``."""
     return next((record.group_type for record in reversed(records) if isinstance(record, GroupRecord)), default)
+
+
+# --------------------------------------------------------------------------------------------------
+# Recovers the groups of a log that was put back from an older copy.
+#
+# Since the copy was made, the coordinator has issued fencing tokens that the copy does not know. The sinks do, and
+# reject tasks with lower tokens (``group.connect.overlay`` is for groups that are in use). A recovered group begins a
+# new incarnation, which is the first part of each fencing token, and has no members: workers join again and are
+# assigned their units under new tokens. Connectors stay as they are in the copy; sinks have the positions up to which
+# their rows are written, so no row is lost or doubled.
+
+
+CAUSE = "removed: the log was recovered from an older copy"
+
+
+async def recover(log: Log, *, now_ms: int) -> list[str]:
+    """Open a log, recover its groups of type ``connect``, and close it; return their names.
+
+    Args:
+        log: no coordinator may have it open.
+        now_ms: the wall clock.
+
+    Raises:
+        LogError: the log cannot be opened, or a group cannot be read; the groups before it have been recovered.
+    """
+    await log.open()
+    try:
+        recovered = []
+        for group_id, records in sorted((await log.load()).items()):
+            if isinstance(records, LogError):
+                raise records
+            types = [record.group_type for record in records if isinstance(record, GroupRecord)]
+            if types[-1:] != [GROUP_TYPE]:
+                continue
+            group = replay(group_id, records)
+            settings, overlay = GroupSettings(), Overlay(group, now_ms)
+            for member in sorted(group.members):
+                remove_member(overlay, member, f"{member} {CAUSE}", settings)
+            overlay.bump("the log was recovered")
+            # At least a second later: fencing tokens count the seconds of the incarnation.
+            created_ms = max(now_ms, group.created_ms + 1_000)
+            overlay.write(
+                GroupRecord(
+                    group_id=group_id,
+                    epoch=overlay.epoch,
+                    created_ms=created_ms,
+                    restart_requests=group.restart_requests,
+                )
+            )
+            await log.append(overlay.records)
+            recovered.append(group_id)
+        return recovered
+    finally:
+        await log.close()
+
+
+# --------------------------------------------------------------------------------------------------
+# Which groups are removed without a request: vacant groups, and what is left of deleted ones.
+#
+# A vacant group has no members, and no connectors or committed offsets (``is_vacant`` of its state). Any client can
+# create many of them, by joining and leaving. They are deleted after ``VACANT_S``; at the limit of groups, a new group
+# replaces the one that was created first. A deleted group leaves one record, its creation time
+# (``connect.connectors``); if there are more than ``MAX_DELETED``, those of the groups that were deleted first are
+# removed. A group of that name that is created later still has a higher incarnation, unless the clock was set back to a
+# time before the deletion.
+
+
+VACANT_S: Final = 600.0
+"""Seconds that a vacant group is kept."""
+
+CHECK_EVERY_S: Final = 60.0
+"""Seconds between two searches for vacant groups."""
+
+MAX_DELETED: Final = 1_000
+"""Maximum number of deleted groups whose creation time is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """The input that removes a group if it is vacant, or what is left of it if it is deleted."""
+
+
+class Retention:
+    """Finds the groups to remove.
+
+    Attributes:
+        next_check_s: when ``due`` looks for vacant groups again, on the event loop's clock.
+    """
+
+    def __init__(self, groups: Groups) -> None:
+        self._groups = groups
+        self._vacant: dict[str, tuple[int, float]] = {}  # the group epoch, and since when
+        self._deleted: dict[str, None] | None = None  # in the order of their deletion; null before the first turn
+        self.next_check_s = CHECK_EVERY_S
+
+    def on_deleted(self, group_id: str) -> None:
+        """A group was deleted, or removed."""
+        deleted = self._deleted_groups()
+        deleted.pop(group_id, None)
+        if group_id in self._groups.loaded:
+            deleted[group_id] = None
+
+    def due(self, now_s: float) -> list[str]:
+        """The groups to remove now."""
+        deleted, due = self._deleted_groups(), []
+        while len(deleted) > MAX_DELETED:
+            group_id = next(iter(deleted))
+            del deleted[group_id]
+            due.append(group_id)
+        if now_s >= self.next_check_s:
+            self.next_check_s = now_s + CHECK_EVERY_S
+            due += self._long_vacant(now_s)
+        return due
+
+    def to_replace(self) -> str | None:
+        """The vacant group that a new one replaces; null if there is none."""
+        vacant = [group.state for group in self._groups.loaded.values() if is_vacant(group)]
+        return str(min(vacant, key=attrgetter("created_ms")).group_id) if vacant else None
+
+    def _deleted_groups(self) -> dict[str, None]:
+        if self._deleted is None:
+            states = [group.state for group in self._groups.loaded.values() if not group.state.exists]
+            states.sort(key=attrgetter("created_ms"))
+            self._deleted = {state.group_id: None for state in states}
+        return self._deleted
+
+    def _long_vacant(self, now_s: float) -> list[str]:
+        before, self._vacant = self._vacant, {}
+        for group_id, group in self._groups.loaded.items():
+            if is_vacant(group):
+                epoch = group.group_type.measure(group.state).epoch
+                former, since_s = before.get(group_id, (-1, now_s))
+                self._vacant[group_id] = epoch, since_s if former == epoch else now_s
+        return [group_id for group_id, (_, since_s) in self._vacant.items() if now_s - since_s >= VACANT_S]
+
+
+def is_vacant(group: Loaded) -> bool:
+    """Whether a group exists and only its history is lost with it."""
+    return getattr(group.state, "is_vacant", False)
+
+
+def removal(group: Loaded) -> Command | Tombstone | None:
+    """How to remove a group: an input of its type, or the tombstone for what is left of it; null: it is in use."""
+    group_id = group.state.group_id
+    if is_vacant(group):
+        return Command(DeleteRequest(group_ids=(group_id,)), RequestTraits(group_id=group_id))
+    return None if group.state.exists else Tombstone(Key(Kind.GROUP, group_id))

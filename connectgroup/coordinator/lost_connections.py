@@ -13,8 +13,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from ..group.connect.process import ProcessEnded
-from ..group.kernel.process import Process
+from ..group.connect.members import ProcessEnded
+from ..group.kernel.static import Process
 from ..os_process import has_ended
 from ..protocol.messages.api import Request
 from ..protocol.messages.classic import GroupHeartbeatRequest, JoinGroupRequest, SyncGroupRequest

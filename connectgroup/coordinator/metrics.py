@@ -17,10 +17,10 @@ from ..telemetry.metric_table import Scope
 from ..telemetry.metrics import Source, Value, register, unregister
 from ..telemetry.window import Window
 from ..threads import clock_of
-from .command import Command
+from .intake import Command
+from .journal import Writability
 from .loading import Groups
 from .parking import Parking
-from .writability import Writability
 
 FENCED: Final = frozenset((FencedMemberEpoch.code, FencedInstanceId.code, UnknownMemberId.code))
 """The errors of a member that the group has removed or replaced."""

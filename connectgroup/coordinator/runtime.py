@@ -18,14 +18,15 @@ from ..errors import (
     UnreleasedInstanceId,
     UnsupportedVersion,
 )
-from ..group.classic.settings import ClassicSettings
+from ..group.classic.state import ClassicSettings
 from ..group.connect.group_type import ConnectGroupType
 from ..group.connect.settings import GroupSettings
 from ..group.registry import Client, GroupType, Registry, RequestTraits
 from ..log.base import Log
 from ..protocol.messages.api import Request, Response
 from ..protocol.messages.classic import GroupHeartbeatRequest, GroupRequest, JoinGroupRequest
-from ..protocol.messages.connectors import UpdateConnectorsRequest
+from ..protocol.messages.common import SetLoggerLevelRequest, SetLoggerLevelResponse
+from ..protocol.messages.connectors import ResetTopicsRequest, ResetTopicsResponse, UpdateConnectorsRequest
 from ..protocol.messages.consumer import ConsumerDescribeRequest, ConsumerDescribeResponse, ConsumerHeartbeatRequest
 from ..protocol.messages.describe import (
     DeleteRequest,
@@ -41,7 +42,6 @@ from ..protocol.messages.listing import (
     DescribeGroupsResponse,
     ListGroupsRequest,
 )
-from ..protocol.messages.logger_levels import SetLoggerLevelRequest, SetLoggerLevelResponse
 from ..protocol.messages.offsets import (
     CommitInTransaction,
     OffsetCommitRequest,
@@ -50,19 +50,15 @@ from ..protocol.messages.offsets import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
 )
-from ..protocol.messages.topics import ResetTopicsRequest, ResetTopicsResponse
 from ..protocol.records.connect import GROUP_TYPE, MemberRecord
 from ..protocol.units import printable
 from ..threads import NoThread, off_loop
 from ..wire import classic_worker
-from .command import TAKES_LONG, Describe, Snapshot
-from .completed import CompletedResponses
-from .consumer_groups import ConsumerGroups
-from .listing import CLASSIC, SUMMARY, deleted, in_classic_form, listed
-from .logger_levels import LoggerLevels
+from .compute import with_own_assignor
+from .intake import TAKES_LONG, CompletedResponses, Describe, Snapshot
+from .listing import CLASSIC, SUMMARY, ConsumerGroups, deleted, in_classic_form, listed
 from .lost_connections import LostConnections
-from .own_assignors import with_own_assignor
-from .progress import ReportedProgress
+from .progress import LoggerLevels, ReportedProgress
 from .shard import Shard
 from .transactions import BrokerOffsets, Transactions
 

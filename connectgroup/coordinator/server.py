@@ -15,8 +15,8 @@ from ..transport.access import Certificate, Security
 from ..transport.credentials import FILE_NAME, announce, create_credentials, own_file, read_passwords, withdraw
 from ..transport.group_access import GroupAccess
 from ..transport.tcp_server import TcpServer
-from .consumer_groups import ConsumerGroups, with_group_assignors
-from .own_assignors import group_assignors
+from .compute import group_assignors
+from .listing import ConsumerGroups, with_group_assignors
 from .runtime import Coordinator
 
 logger = logging.getLogger(__name__)

@@ -31,27 +31,21 @@ from ..errors import (
 )
 from ..fault_points import fault_point
 from ..group.kernel.outcome import Outcome
-from ..group.kernel.process import Process
+from ..group.kernel.static import Process
 from ..group.registry import Client, Registry, RequestTraits, Steady
 from ..log.base import AppendRefused, Log, LogFenced, LogNotWritable
 from ..protocol.messages.consumer import ConsumerHeartbeatRequest
 from ..protocol.messages.heartbeat import HeartbeatRequest
 from ..protocol.units import printable
-from .command import Command
 from .compute import Effects
-from .decisions import Decisions
-from .dedup import Dedup
-from .intake import Intake
-from .journal import log_records
-from .loading import Groups
+from .decisions import Decisions, Turn
+from .intake import Command, Intake
+from .journal import Writability, log_records
+from .loading import Groups, Remove
 from .metrics import CoordinatorMetrics
-from .parking import Parking
-from .retention import Remove
+from .parking import Dedup, Parking, WakeNext, Waking
 from .timers import Timers
 from .tracing import RebalanceTraces
-from .turn import Turn
-from .waking import WakeNext, Waking
-from .writability import Writability
 
 logger = logging.getLogger(__name__)
 

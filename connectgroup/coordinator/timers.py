@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from ..group.kernel.timers import SetTimer, Timer, TimerKey
 from ..group.registry import RequestTraits
-from .command import Command
+from .intake import Command
 
 LATE_S = 1.0
 """A timer that fires later than both this and a quarter of its duration is re-armed instead."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from .committed import CommittedPositions
+    from .committing import CommittedPositions
 
 
 class BatchReader(ABC):

@@ -17,7 +17,7 @@ from ..protocol.messages.describe import DescribedGroup, DescribeRequest
 from ..protocol.records.connect import Record
 from .kernel.effects import Compute
 from .kernel.outcome import Outcome
-from .kernel.process import NO_PROCESS, Process
+from .kernel.static import NO_PROCESS, Process
 from .kernel.timers import SetTimer, Timer
 
 
@@ -192,7 +192,7 @@ class GroupType(Protocol):
 
 
 class Steady(GroupType, Protocol):
-    """A group type that keeps the outcomes of heartbeats that report nothing (``kernel.unchanged``)."""
+    """A group type that keeps the outcomes of heartbeats that report nothing (``kernel.outcome``)."""
 
     def unchanged(self, group: Any, request: Any, client: Client) -> Outcome[Any] | None:
         """The outcome that ``step`` would return for a heartbeat, kept from the last equal one, or ``None``."""

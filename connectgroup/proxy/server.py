@@ -8,9 +8,9 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from ..config.proxy import ProxyConfig
-from ..coordinator.consumer_groups import ConsumerGroups, with_group_assignors
-from ..coordinator.own_assignors import group_assignors
+from ..config.coordinator import ProxyConfig
+from ..coordinator.compute import group_assignors
+from ..coordinator.listing import ConsumerGroups, with_group_assignors
 from ..coordinator.runtime import Coordinator
 from ..coordinator.server import GroupServer
 from ..errors import TransportError, WireError
@@ -22,9 +22,8 @@ from ..topics.base import TopicSource
 from ..topics.broker import BrokerTopics
 from ..transport.credentials import withdraw
 from ..transport.tcp_server import TcpServer
-from .apis import merged
 from .broker import Broker
-from .relay import BrokerRelay
+from .relay import BrokerRelay, merged
 
 MAX_FRAME_BYTES: Final = 100 << 20
 """Kafka's ``socket.request.max.bytes``: a Produce may be large."""

@@ -12,7 +12,9 @@ import hmac
 import ipaddress
 import logging
 import re
-from collections.abc import Collection, Mapping
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from starlette.datastructures import Headers
@@ -20,7 +22,6 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..protocol.units import printable
-from .rate import RateLimit
 
 logger = logging.getLogger(__name__)
 
@@ -194,3 +195,31 @@ def authority(text: str) -> tuple[str, int | None] | None:
         except ValueError:
             return None
     return (host, port) if port is None or 0 < port < 1 << 16 else None
+
+
+# --------------------------------------------------------------------------------------------------
+# A limit on requests per second for each client address: a token bucket that holds one second of requests.
+
+
+MAX_ADDRESSES: Final = 10_000
+"""Addresses that are remembered; the one that was idle longest is forgotten first."""
+
+
+class RateLimit:
+    """Admits requests at a rate. Uses a clock in seconds."""
+
+    def __init__(self, requests_per_second: int, clock: Callable[[], float] = time.monotonic) -> None:
+        """Store the arguments."""
+        self._rate, self._clock = requests_per_second, clock
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def admits(self, address: str) -> bool:
+        """Whether a request of this address is within the limit; counts it if so."""
+        now = self._clock()
+        tokens, at = self._buckets.pop(address, (float(self._rate), now))
+        tokens = min(float(self._rate), tokens + (now - at) * self._rate)
+        admitted = tokens >= 1
+        self._buckets[address] = (tokens - 1 if admitted else tokens), now
+        if len(self._buckets) > MAX_ADDRESSES:
+            self._buckets.popitem(last=False)
+        return admitted

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import logging
 import os
 import re
 import shlex
@@ -19,10 +20,14 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import ConfigError
 from ..private import make_private
+from .errors import SparkError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 LOWEST_JAVA: Final = 17
 CACHE: Final = "XDG_CACHE_HOME"
@@ -134,3 +139,137 @@ def cache_directory() -> Path:
     """Return this user's directory for files that can be recreated."""
     named = os.environ.get(CACHE)
     return (Path(named) if named else Path.home() / ".cache") / "connectgroup"
+
+
+# --------------------------------------------------------------------------------------------------
+# The jars of Spark's Kafka source: fetched once by Maven, checked, and kept in the user's cache.
+#
+# ``spark.jars.packages`` would resolve them when Java starts, in every worker again; these are added to the running
+# session when the first task needs them.
+
+
+logger = logging.getLogger(__name__)
+
+KAFKA_JARS: Final = (
+    # Maven Central has no release for the latest pyspark 4.2; this one works with all of them.
+    (
+        "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
+        "64539c45e5d39f7ddb747312c239f38f5208d08c1a0ddf7d70beb2fbd9373705",
+    ),
+    (
+        "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
+        "f2be3b76f9e6cbe63379d4e4e0dc14f59dbf056ae2ad16ff15ac108004c86767",
+    ),
+    # At least 3.9.2: earlier clients may send a record to the wrong topic (CVE-2026-35554).
+    ("org.apache.kafka:kafka-clients:3.9.2", "014b4ef36884478a932641818b080c36a8f8e2e92dc771e800c9d2694f4f83d8"),
+    ("org.apache.commons:commons-pool2:2.12.1", "5273c8bc8c0dca2211175c0d27efbd7228efae99689aac001a8e1ef8e872e9ef"),
+)
+"""Maven coordinates and SHA-256 of the jars."""
+
+_TIMEOUT_S: Final = 280
+_DEPENDENCY: Final = """
+    <dependency>
+      <groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version>
+      <exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>
+    </dependency>"""
+_PROJECT: Final = """<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>connectgroup</groupId><artifactId>jars</artifactId><version>1</version><packaging>pom</packaging>
+  <dependencies>{}
+  </dependencies>
+</project>
+"""
+
+
+def add_kafka(session: SparkSession) -> None:
+    """Make Spark's Kafka source available to the calling thread and to the queries it starts.
+
+    Raises:
+        ConfigError: Maven is not installed, and the jars are not in the cache.
+        SparkError: the jars cannot be fetched, or differ from the expected ones.
+    """
+    known = {Path(str(row[0])).name for row in session.sql("LIST JARS").collect()}
+    for jar in kafka_jars():
+        if jar.name not in known:
+            session.sql(f"ADD JAR '{jar}'")
+    # Queries look up their source with the class loader of the thread that starts them, and pyspark may use a new
+    # thread of Java for each of its own.
+    internals: Any = session._jsparkSession
+    thread: Any = session._jvm.java.lang.Thread  # type: ignore[union-attr]
+    thread.currentThread().setContextClassLoader(internals.sharedState().jarClassLoader())
+
+
+def check_kafka_of_server(session: SparkSession) -> None:
+    """Check that a Spark Connect server has Spark's Kafka source. Its executors need the jars before they start: jars
+    that a session sends fail there.
+
+    Raises:
+        ConfigError: it was started without the jars.
+    """
+    from pyspark.errors import AnalysisException
+
+    try:
+        _ = session.read.format("kafka").option("subscribe", "a").option("kafka.bootstrap.servers", "a:1").load().schema
+    except AnalysisException as error:
+        names = ", ".join(name for name, _ in KAFKA_JARS)
+        raise ConfigError("source", "kafka", f"a Spark Connect server started with spark.jars of {names}") from error
+
+
+def has_kafka_jars() -> bool:
+    """Whether the jars are in the cache."""
+    return all((_directory() / _file_name(name)).exists() for name, _ in KAFKA_JARS)
+
+
+def kafka_jars() -> list[Path]:
+    """Return the jars; fetch them if the cache lacks one.
+
+    Raises:
+        ConfigError: Maven is not installed, and the jars are not in the cache; or others can write the cache.
+        SparkError: the jars cannot be fetched, or differ from the expected ones.
+    """
+    directory = _directory()
+    make_private(directory, CACHE, below=cache_directory())
+    expected = {directory / _file_name(name): digest for name, digest in KAFKA_JARS}
+    if not has_kafka_jars():
+        _fetch(directory)
+    for path, digest in expected.items():
+        if not path.exists() or hashlib.sha256(path.read_bytes()).hexdigest() != digest:
+            raise SparkError(
+                f"{path}: is not the expected jar; allowed: remove {directory}, the jars are fetched again"
+            )
+    return list(expected)
+
+
+def _fetch(directory: Path) -> None:
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise ConfigError(
+            "kafka", "mvn", f"Maven installed (to fetch Spark's Kafka source), or its jars in {directory}"
+        )
+    logger.info("fetching the %d jars of Spark's Kafka source with Maven, once for this user ...", len(KAFKA_JARS))
+    with tempfile.TemporaryDirectory(dir=directory.parent) as scratch:
+        project, fresh = Path(scratch, "pom.xml"), Path(scratch, "jars")
+        project.write_text(_PROJECT.format("".join(_DEPENDENCY.format(*name.split(":")) for name, _ in KAFKA_JARS)))
+        command = [maven, "-q", "-B", "-f", str(project), "dependency:copy-dependencies", f"-DoutputDirectory={fresh}"]
+        try:
+            subprocess.run(
+                command, check=True, capture_output=True, text=True, timeout=_TIMEOUT_S, stdin=subprocess.DEVNULL
+            )
+        except subprocess.CalledProcessError as error:
+            reason = " ".join((error.stdout + error.stderr).split())[:300]
+            raise SparkError(f"Maven cannot fetch Spark's Kafka source: {reason}; allowed: Maven Central") from error
+        except subprocess.TimeoutExpired as error:
+            raise SparkError(f"Maven has not ended within {_TIMEOUT_S} s; allowed: Maven Central") from error
+        # Whole or not at all: another worker may fetch them at the same time.
+        for jar in sorted(fresh.glob("*.jar")):
+            jar.replace(directory / jar.name)
+    logger.info("fetched the jars of Spark's Kafka source into %s", directory)
+
+
+def _directory() -> Path:
+    return cache_directory() / "kafka-jars"
+
+
+def _file_name(coordinates: str) -> str:
+    _, artifact, version = coordinates.split(":")
+    return f"{artifact}-{version}.jar"

@@ -30,12 +30,10 @@ from ..dataplane.committing import CommitQueue
 from ..dataplane.dead_letters import DeadLetter, DeadLetterSink, log_dead_letters
 from ..dataplane.iterator import IteratorSource
 from ..dataplane.ownership import Owner
-from ..dataplane.polling import Polling
-from ..dataplane.triggering import Triggered
+from ..dataplane.polling import Polling, Triggered
 from .batches import Batches
-from .driving import Driving, LocalDriving
+from .driving import Driving, LocalDriving, Measuring
 from .errors import SparkError, root_cause
-from .measuring import Measuring
 from .remote import RemoteSession, TaskKey, own_session, remote_address, shown_address
 from .session import kill_session, session_is_alive, spark_session
 from .transforms.chain import Chain, columns_after
@@ -45,7 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from ..dataplane.committed import CommittedPositions
+    from ..dataplane.committing import CommittedPositions
     from ..dataplane.sink import Sink
     from ..dataplane.source import Source
 

@@ -25,8 +25,7 @@ from ..errors import ConfigError
 from ..private import make_private
 from .archive import archive_options
 from .errors import SparkError
-from .jars import has_kafka_jars, kafka_jars
-from .java import ensure_java, find_java
+from .java import ensure_java, find_java, has_kafka_jars, kafka_jars
 from .remote import REMOTE
 from .session import MASTER, python_launcher, settings
 

@@ -7,9 +7,14 @@ claimed the unit, so it is live until the removal; and a paused worker runs noth
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+
+from .virtual_time import NODE
 
 RESUMED_S = 5.0
 """Seconds that a worker has after a pause to notice that its lease has expired, and to stop its units."""
@@ -201,3 +206,40 @@ def counts(owners: Mapping[str, str]) -> dict[str, int]:
     for worker in owners.values():
         found[worker] = found.get(worker, 0) + 1
     return dict(sorted(found.items()))
+
+
+# --------------------------------------------------------------------------------------------------
+# The errors that the coordinator and the workers of a simulated group log, as events of the group's story.
+#
+# The log has what their messages to each other omit: file and line of a plug-in that raises, and failed stops.
+
+
+class _Noting(logging.Handler):
+    """Adds each error that is logged on an event loop to a history."""
+
+    def __init__(self, history: History, loop: asyncio.AbstractEventLoop, mask: Callable[[str], str]) -> None:
+        super().__init__(logging.ERROR)
+        self._history, self._loop, self._mask = history, loop, mask
+
+    def emit(self, record: logging.LogRecord) -> None:
+        node = NODE.get()
+        with contextlib.suppress(RuntimeError):  # not on an event loop
+            # Other groups of the same test have event loops of their own.
+            if node is not None and asyncio.get_running_loop() is self._loop:
+                self._history.note(f"{node.name}: {self._mask(record.getMessage())}")
+
+
+@contextlib.contextmanager
+def noted_errors(history: History, loop: asyncio.AbstractEventLoop, mask: Callable[[str], str]) -> Iterator[None]:
+    """Add the errors that are logged on this event loop to the history.
+
+    Args:
+        mask: removes credentials from a message.
+    """
+    logger = logging.getLogger(__package__.partition(".")[0])
+    handler = _Noting(history, loop, mask)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from ..assign.placement import WorkerTraits
 from ..client.admin import Admin
 from ..connector import Connector
-from ..coordinator.own_assignors import server_assignors
+from ..coordinator.compute import server_assignors
 from ..coordinator.runtime import Coordinator
 from ..log.memory import MemoryLog, MemoryStorage
 from ..masking import masked_text, without_secrets
@@ -27,10 +27,9 @@ from ..telemetry import metrics
 from ..transport.local import LocalClient
 from ..worker.loop import Worker
 from ..worker.runner import TaskRunner
-from ..worker.runner_settings import RunnerSettings
-from ..worker.settings import Connections, WorkerSettings
+from ..worker.settings import Connections, RunnerSettings, WorkerSettings
 from .faults import Fault, Faults
-from .logged_errors import noted_errors
+from .history import noted_errors
 from .network import Link, Network
 from .plugins import (
     GuardedTask,

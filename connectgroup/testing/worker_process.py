@@ -24,9 +24,8 @@ from ..own_plugins import make_assignor
 from ..transport.tcp_client import TcpClient
 from ..worker.loop import Worker
 from ..worker.runner import TaskRunner
-from ..worker.runner_settings import RunnerSettings
-from ..worker.settings import Connections
-from ..worker.signals import handle_signals
+from ..worker.serving import handle_signals
+from ..worker.settings import Connections, RunnerSettings
 from .history import History
 from .plugins import RecordingRunner, guarded_classes, make_listeners
 from .virtual_time import Node

@@ -19,8 +19,13 @@ from ..protocol.messages.cluster import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
-from ..protocol.messages.common import RestartRequest, RestartResponse
-from ..protocol.messages.connectors import UpdateConnectorsRequest, UpdateConnectorsResponse
+from ..protocol.messages.common import RestartRequest, RestartResponse, SetLoggerLevelRequest, SetLoggerLevelResponse
+from ..protocol.messages.connectors import (
+    ResetTopicsRequest,
+    ResetTopicsResponse,
+    UpdateConnectorsRequest,
+    UpdateConnectorsResponse,
+)
 from ..protocol.messages.consumer import (
     ConsumerDescribeRequest,
     ConsumerDescribeResponse,
@@ -33,7 +38,6 @@ from ..protocol.messages.consumer import (
 )
 from ..protocol.messages.describe import DeleteRequest, DeleteResponse, DescribeRequest, DescribeResponse
 from ..protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from ..protocol.messages.logger_levels import SetLoggerLevelRequest, SetLoggerLevelResponse
 from ..protocol.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -50,7 +54,6 @@ from ..protocol.messages.sasl import (
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
-from ..protocol.messages.topics import ResetTopicsRequest, ResetTopicsResponse
 from . import kafka_messages as kafka
 
 

@@ -23,8 +23,8 @@ from ..telemetry.spans import continued
 from ..threads import NoThread, off_loop
 from ..transport.base import Client
 from .metrics import WorkerMetrics
+from .offload import TryAgain, WakeUp, backoff_s, should_log
 from .settings import WorkerSettings
-from .waiting import TryAgain, WakeUp, backoff_s, should_log
 
 logger = logging.getLogger(__name__)
 

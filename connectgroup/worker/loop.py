@@ -38,11 +38,10 @@ from ..transport.base import Client
 from .arguments import check_connect, check_connections, check_plugins, check_runner, check_settings, check_times
 from .callbacks import Callbacks
 from .classic import ClassicClient
-from .compute import Computations
+from .compute import Computations, ControlRequests, check_configs
 from .hanging import LoopWatch
 from .heartbeat import Heartbeats
 from .perform import Performer
-from .publish import ControlRequests, check_configs
 from .runner import MeasuredRunner, Runner
 from .settings import FIRST_INTERVAL_MS, STOP_SHARE, Connections, WorkerSettings, new_process_id
 from .state import StopReason, WorkerState

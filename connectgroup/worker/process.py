@@ -37,12 +37,11 @@ from ..protocol.units import Unit
 from ..threads import off_loop
 from ..transport.tcp_client import TcpClient
 from .loop import Worker
-from .restart import RESTART_EXIT_CODE, exit_without_finalizing, kill_java
+from .perform import RESTART_EXIT_CODE, exit_without_finalizing, kill_java
 from .runner import TaskRunner
-from .runner_settings import RunnerSettings
 from .scratch import Scratch
-from .settings import PROCESS_ID_VARIABLE, Connections, WorkerSettings
-from .signals import handle_signals
+from .serving import handle_signals
+from .settings import PROCESS_ID_VARIABLE, Connections, RunnerSettings, WorkerSettings
 from .supervised import JOIN, KEEP, LEFT, READY, RELEASED, RESTART, WANTS_RESTART
 
 logger = logging.getLogger(__name__)

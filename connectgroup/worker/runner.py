@@ -24,6 +24,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 
 from ..assign.placement import RETRY_TIMEOUT, max_tasks, own_settings, progress_timeout_s, retries_of
 from ..assign.sandbox import describe, location_of
+from ..config.coordinator import CoordinatorConfig
 from ..config.paths import check_paths
 from ..config.secrets import restored
 from ..connector import Config, Connector, Task
@@ -36,16 +37,13 @@ from ..protocol.messages.progress import TaskProgress
 from ..protocol.records.connect import UnitState
 from ..protocol.units import Unit, Units, show
 from ..threads import clock_of, deliver, off_loop
-from .batch_spans import BatchSpans
+from .compute import check_task_configs
 from .hanging import named, place_of_thread
-from .offload import SLICE, Call, CallPool, Inbox, Withdrawn, slices
-from .publish import check_task_configs
-from .run import Run, TaskEvents
-from .runner_settings import RunnerSettings
+from .offload import SLICE, Call, CallPool, Inbox, Withdrawn, backoff_s, slices
+from .run import BatchSpans, Run, TaskEvents, TaskStalled, stalls_again, stalls_at_s, stop_stalled
 from .scratch import new_directory, remove_directory
+from .settings import RunnerSettings
 from .unit_metrics import RunnerMetrics, UnitMetrics
-from .waiting import backoff_s
-from .watchdog import TaskStalled, stalls_again, stalls_at_s, stop_stalled
 
 logger = logging.getLogger(__name__)
 
@@ -515,3 +513,30 @@ def _class_of(classes: Mapping[str, type[Connector]], name: str) -> type[Connect
     if name not in classes:
         raise ConfigError("connector.class", name, ", ".join(sorted(classes)))
     return classes[name]
+
+
+# --------------------------------------------------------------------------------------------------
+# The options of ``connectgroup worker`` for a worker that a supervisor starts.
+
+
+def worker_options(
+    assignors: Sequence[str], server_assignor: str | None, rebalance_timeout_ms: int | None
+) -> list[str]:
+    """Options that all workers of a supervisor share."""
+    options = [word for name in assignors for word in ("--assignor", name)]
+    if not assignors:
+        options += ["--server-assignor", server_assignor] if server_assignor is not None else ["--no-assignor"]
+    if rebalance_timeout_ms is not None:
+        options += ["--rebalance-timeout-ms", str(rebalance_timeout_ms)]
+    return options
+
+
+def access_options(config: CoordinatorConfig, credentials: Path | None) -> list[str]:
+    """Options with which a worker connects to a coordinator: paths of files, not their contents."""
+    files = {"--credentials": credentials}
+    if config.tls_cert is not None:
+        # Its issuer and its names do not matter: the workers connect to this coordinator and no other.
+        files["--tls-server"] = config.tls_cert
+    if config.tls_ca is not None:
+        files |= {"--tls-cert": config.tls_cert, "--tls-key": config.tls_key}
+    return [word for option, path in files.items() if path is not None for word in (option, str(path))]

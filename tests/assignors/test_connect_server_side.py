@@ -15,7 +15,7 @@ from connectgroup.assign.convert import group_from_prepare, members_for_install
 from connectgroup.assign.members import ConnectMemberAssignment
 from connectgroup.assignors.balanced import BalancedAssignor
 from connectgroup.assignors.weighted import LATER_MS, WeightedAssignor
-from connectgroup.coordinator.own_assignors import as_server_assignor
+from connectgroup.coordinator.compute import as_server_assignor
 from connectgroup.errors import InvalidRequest, PluginError
 from connectgroup.group.connect.describe import describe
 from connectgroup.group.connect.settings import ServerAssignment, ServerAssignorCall

@@ -15,7 +15,7 @@ from connectgroup.assign.api import ConnectGroup
 from connectgroup.assign.members import ConnectMember, ConnectorSpec
 from connectgroup.assign.sandbox import run_assignor
 from connectgroup.assignors.incremental_cooperative import IncrementalCooperativeAssignor
-from connectgroup.coordinator.own_assignors import server_assignor
+from connectgroup.coordinator.compute import server_assignor
 from connectgroup.group.connect.describe import describe
 from connectgroup.protocol.records.connect import MemberState
 from connectgroup.protocol.units import NO_UNITS, Unit, Units

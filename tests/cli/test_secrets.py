@@ -27,7 +27,7 @@ from connectgroup.protocol.messages.heartbeat import TaskStatus
 from connectgroup.protocol.records.connect import ConnectorRecord, TaskEntry
 from connectgroup.protocol.units import Unit
 from connectgroup.worker.runner import TaskRunner, UnitsNotStopped
-from connectgroup.worker.runner_settings import RunnerSettings
+from connectgroup.worker.settings import RunnerSettings
 
 from ..integration.processes import Program, call_command, wait
 

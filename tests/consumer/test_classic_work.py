@@ -12,10 +12,9 @@ pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installe
 from connectgroup.consumer.classic import ClassicMembership
 from connectgroup.consumer.client import GroupClient
 from connectgroup.consumer.commits import Commits
-from connectgroup.consumer.errors import Code
+from connectgroup.consumer.errors import Code, Problems
 from connectgroup.consumer.offsets import Position
 from connectgroup.consumer.ownership import Ownership
-from connectgroup.consumer.problems import Problems
 from connectgroup.consumer.reading import Reading
 from connectgroup.consumer.settings import ConsumerSettings
 from connectgroup.consumer.work import ClassicWork

@@ -10,11 +10,11 @@ pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installe
 
 from connectgroup.consumer.client import GroupClient
 from connectgroup.consumer.commits import Commits
-from connectgroup.consumer.epoch_work import EpochWork
 from connectgroup.consumer.epochs import Assigned, EpochMembership
 from connectgroup.consumer.ownership import Ownership
 from connectgroup.consumer.reading import Reading
 from connectgroup.consumer.settings import ConsumerSettings
+from connectgroup.consumer.work import EpochWork
 from connectgroup.protocol.units import TopicPartition
 
 

@@ -15,8 +15,7 @@ pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installe
 from connectgroup.assign.api import PartitionAssignor
 from connectgroup.consumer.client import GroupClient
 from connectgroup.consumer.epochs import RETRY_S, EpochMembership
-from connectgroup.consumer.errors import BrokerError, Code
-from connectgroup.consumer.problems import Problems
+from connectgroup.consumer.errors import BrokerError, Code, Problems
 from connectgroup.consumer.settings import ConsumerSettings
 from connectgroup.errors import TransportError
 from connectgroup.plugins import load_partition_assignor

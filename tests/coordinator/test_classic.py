@@ -12,7 +12,7 @@ import pytest
 
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.errors import GroupIdNotFound, IllegalGeneration, RebalanceInProgress, UnknownMemberId
-from connectgroup.group.classic.settings import ClassicSettings
+from connectgroup.group.classic.state import ClassicSettings
 from connectgroup.group.connect.settings import GroupSettings
 from connectgroup.log.base import Log
 from connectgroup.log.memory import MemoryLog, MemoryStorage

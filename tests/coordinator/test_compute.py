@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from connectgroup.assignors.balanced import BalancedAssignor
-from connectgroup.coordinator.own_assignors import as_server_assignor
+from connectgroup.coordinator.compute import as_server_assignor
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.errors import CoordinatorNotAvailable
 from connectgroup.group.connect.settings import GroupSettings, ServerAssignment

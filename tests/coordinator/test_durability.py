@@ -15,7 +15,7 @@ from connectgroup.errors import (
     NotCoordinator,
 )
 from connectgroup.group.connect import group_type
-from connectgroup.group.connect.handle import step
+from connectgroup.group.connect.group_type import step
 from connectgroup.log.memory import MemoryLog, MemoryStorage
 from connectgroup.protocol.messages.api import Request, Response
 from connectgroup.protocol.messages.common import each_unit

@@ -9,8 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from connectgroup.coordinator import intake
-from connectgroup.coordinator.command import Command
-from connectgroup.coordinator.fair_queue import MAX_IDLE, FairQueue
+from connectgroup.coordinator.intake import MAX_IDLE, Command, FairQueue
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.errors import CoordinatorLoadInProgress, GroupIdNotFound
 from connectgroup.group.registry import Client, RequestTraits

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from connectgroup.coordinator.command import Describe
+from connectgroup.coordinator.intake import Describe
 from connectgroup.coordinator.shard import Shard
 from connectgroup.errors import (
     CoordinatorLoadInProgress,

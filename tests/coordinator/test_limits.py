@@ -7,7 +7,7 @@ import tracemalloc
 
 import pytest
 
-from connectgroup.coordinator import completed, dedup, intake
+from connectgroup.coordinator import intake, parking
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.errors import InvalidRequest, StaleMemberEpoch, UnknownMemberId
 from connectgroup.log.memory import MemoryLog
@@ -37,7 +37,7 @@ async def test_rejected_member_ids_are_not_kept() -> None:
 
 async def test_member_ids_that_no_group_has_are_kept_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their last sequence is kept for twice the session timeout, in which any number of them may arrive."""
-    monkeypatch.setattr(dedup, "MAX_FORMER_SENDERS", 100)
+    monkeypatch.setattr(parking, "MAX_FORMER_SENDERS", 100)
     async with serving() as coordinator:
         await change(coordinator, add())
         await ask(coordinator, beat("a", sequence=10))
@@ -113,8 +113,8 @@ async def test_turn_that_takes_too_long_leaves_the_rest_to_the_next_one(monkeypa
 
 
 def test_responses_that_are_kept_completed_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(completed, "MAX_KEPT", 100)
-    responses = completed.CompletedResponses()
+    monkeypatch.setattr(intake, "MAX_KEPT", 100)
+    responses = intake.CompletedResponses()
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()

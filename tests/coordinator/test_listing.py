@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from connectgroup.coordinator.runtime import Coordinator
-from connectgroup.group.connect.classic_form import metadata
+from connectgroup.group.connect.classic_members import metadata
 from connectgroup.protocol.messages.listing import (
     DeleteGroupsRequest,
     DescribeGroupsRequest,

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 from connectgroup.client.admin import Admin
-from connectgroup.coordinator.logger_levels import MAX_LOGGERS
+from connectgroup.coordinator.progress import MAX_LOGGERS
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.errors import GroupIdNotFound, InvalidRequest
 from connectgroup.loggers import set_by_operator
-from connectgroup.protocol.messages.logger_levels import LoggerLevel
+from connectgroup.protocol.messages.common import LoggerLevel
 
 from .builders import GROUP, ask, beat, serving
 

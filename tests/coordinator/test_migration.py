@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from connectgroup.coordinator import compute
-from connectgroup.coordinator.consumer_groups import ConsumerGroups
+from connectgroup.coordinator.listing import ConsumerGroups
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.errors import (
     CoordinatorLoadInProgress,

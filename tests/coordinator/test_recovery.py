@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from connectgroup.connector import fencing_token
-from connectgroup.coordinator.recovery import recover
+from connectgroup.coordinator.loading import recover
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.dataplane.errors import Fenced
 from connectgroup.dataplane.offset_store import OffsetStore

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from connectgroup.coordinator import retention
-from connectgroup.coordinator.consumer_groups import ConsumerGroups
+from connectgroup.coordinator import loading
+from connectgroup.coordinator.listing import ConsumerGroups
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.errors import LogError, PolicyViolation
-from connectgroup.group.classic.settings import ClassicSettings
+from connectgroup.group.classic.state import ClassicSettings
 from connectgroup.group.consumer.settings import ConsumerSettings
 from connectgroup.group.offsets.settings import OffsetSettings
 from connectgroup.log.memory import MemoryLog
@@ -99,7 +99,7 @@ async def test_groups_of_consumers_that_have_left_are_vacant_unless_they_have_of
         assert await groups(coordinator) == ["v2", "v3", "with offsets"]
         for _ in range(12):
             await commit(coordinator, "with offsets")
-            await asyncio.sleep(retention.CHECK_EVERY_S)
+            await asyncio.sleep(loading.CHECK_EVERY_S)
         assert await groups(coordinator) == ["with offsets"]
         await log.compact()
         assert sum(not isinstance(each, LogError) and bool(each) for each in (await log.load()).values()) == 1
@@ -165,7 +165,7 @@ async def test_offsets_of_a_group_without_members_expire_after_the_last_commit()
         await asyncio.sleep(HOUR_S / 2)
         assert await offsets_of(coordinator, "simple") == {}
         for _ in range(12):
-            await asyncio.sleep(retention.CHECK_EVERY_S)
+            await asyncio.sleep(loading.CHECK_EVERY_S)
             await join_and_leave(coordinator, "other")
         assert "simple" not in await groups(coordinator)
 
@@ -243,11 +243,11 @@ async def test_vacant_group_is_deleted_after_a_while() -> None:
         await ask(coordinator, beat("a", group_id="used"))
         for _ in range(14):
             await ask(coordinator, beat("a", group_id="used"))
-            await asyncio.sleep(retention.CHECK_EVERY_S / 2)
+            await asyncio.sleep(loading.CHECK_EVERY_S / 2)
         assert await groups(coordinator) == ["configured", "used", "vacant"]
         for _ in range(10):
             await ask(coordinator, beat("a", group_id="used"))
-            await asyncio.sleep(retention.CHECK_EVERY_S)
+            await asyncio.sleep(loading.CHECK_EVERY_S)
         assert await groups(coordinator) == ["configured", "used"]
         await memory_is_log(coordinator, log)
 
@@ -268,7 +268,7 @@ async def test_new_group_replaces_a_vacant_one_at_the_limit() -> None:
 
 
 async def test_only_the_latest_deleted_groups_leave_a_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "MAX_DELETED", 3)
+    monkeypatch.setattr(loading, "MAX_DELETED", 3)
     log = MemoryLog()
     async with serving(log) as coordinator:
         for number in range(8):

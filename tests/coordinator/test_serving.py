@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from connectgroup.coordinator.dedup import Dedup
+from connectgroup.coordinator.parking import Dedup
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.embedding import worker_group
 from connectgroup.errors import CoordinatorNotAvailable, InvalidRequest, StaleMemberEpoch, UnknownMemberId

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from connectgroup.coordinator import retention
-from connectgroup.coordinator.consumer_groups import ConsumerGroups
+from connectgroup.coordinator import loading
+from connectgroup.coordinator.listing import ConsumerGroups
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.errors import StaleMemberEpoch, UnknownMemberId
 from connectgroup.group.consumer.settings import ConsumerSettings
@@ -125,7 +125,7 @@ async def test_vacant_groups_are_removed_though_no_turn_is_needed() -> None:
         epoch = await joined(coordinator, "a")
         for member_epoch in 0, -1:
             assert (await ask(coordinator, beat("stranger", member_epoch, group_id="vacant"))).error_code == 0
-        for _ in range(int(retention.VACANT_S / 100) + 2):
+        for _ in range(int(loading.VACANT_S / 100) + 2):
             await asyncio.sleep(100)
             assert (await ask(coordinator, beat("a", epoch))).error_code == 0
             await tick()

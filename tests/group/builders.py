@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from connectgroup.errors import ComputeAssignment, FencedMemberEpoch, InvalidAssignment, StaleGroupEpoch
-from connectgroup.group.connect.handle import GroupRequest
+from connectgroup.group.connect.group_type import ConnectRequest
 from connectgroup.group.connect.settings import GroupSettings
 from connectgroup.group.connect.state import Group, replay
 from connectgroup.group.connect.timers import belongs_to
-from connectgroup.group.kernel.current import Current
 from connectgroup.group.kernel.outcome import Outcome
+from connectgroup.group.kernel.reconcile import Current
 from connectgroup.group.kernel.timers import TimerKey, TimerKind
 from connectgroup.protocol.messages.api import Response
 from connectgroup.protocol.messages.assignment import (
@@ -227,7 +227,7 @@ class Scene:
         self.ledger.note(self.group)
 
     def act(
-        self, what: GroupRequest | TimerKey, *, lost: bool = False, duplicate: bool = False
+        self, what: ConnectRequest | TimerKey, *, lost: bool = False, duplicate: bool = False
     ) -> Outcome[Response | None]:
         """One step.
 

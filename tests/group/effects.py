@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from connectgroup.errors import ConnectGroupError
-from connectgroup.group.connect.group_type import ConnectGroupType
-from connectgroup.group.connect.handle import GroupInput, step
+from connectgroup.group.connect.group_type import ConnectGroupType, GroupInput, step
 from connectgroup.group.connect.settings import GroupSettings
 from connectgroup.group.connect.state import Group
 from connectgroup.group.kernel.effects import Compute, Computed

@@ -7,7 +7,7 @@ from typing import Any
 
 from connectgroup.group.connect.describe import state_name
 from connectgroup.group.connect.state import Group, replay, runnable_units
-from connectgroup.group.kernel.current import Current
+from connectgroup.group.kernel.reconcile import Current
 from connectgroup.protocol.messages.common import units_of
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, MemberAssignment
 from connectgroup.protocol.records.base import Key, Tombstone

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from connectgroup.group.connect.classic_form import assignment, metadata
+from connectgroup.group.connect.classic_members import assignment, metadata
 from connectgroup.protocol.messages.common import ConnectorTasks
 
 

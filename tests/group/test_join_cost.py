@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from connectgroup.coordinator.consumer_groups import built_in_assignors
-from connectgroup.coordinator.own_assignors import server_assignors
+from connectgroup.coordinator.compute import server_assignors
+from connectgroup.coordinator.listing import built_in_assignors
 from connectgroup.group.classic.group_type import ClassicGroupType
-from connectgroup.group.classic.settings import ClassicSettings
+from connectgroup.group.classic.state import ClassicSettings
 from connectgroup.group.connect.group_type import ConnectGroupType
 from connectgroup.group.connect.settings import GroupSettings
 from connectgroup.group.consumer.group_type import ConsumerGroupType

@@ -8,7 +8,7 @@ import pytest
 
 from connectgroup.errors import InvalidRequest
 from connectgroup.group.connect.describe import describe
-from connectgroup.group.connect.handle import step
+from connectgroup.group.connect.group_type import step
 from connectgroup.group.kernel.timers import TimerKind
 from connectgroup.group.registry import Client
 from connectgroup.protocol.messages.common import ConfigEntry, entries

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from connectgroup.group.connect.describe import describe, state_name
-from connectgroup.group.connect.handle import on_load
+from connectgroup.group.connect.group_type import on_load
 from connectgroup.group.kernel.timers import SetTimer, TimerKey, TimerKind
 from connectgroup.protocol.messages.assignment import InstalledMember, InstallRequest, InstallResponse
 from connectgroup.protocol.messages.common import entries, grouped, units_of

@@ -6,8 +6,8 @@ import pytest
 
 from connectgroup.errors import PluginError
 from connectgroup.group.connect.describe import describe
-from connectgroup.group.connect.measure import measure
 from connectgroup.group.connect.state import replay
+from connectgroup.group.connect.target import measure
 from connectgroup.group.kernel.timers import TimerKind
 from connectgroup.protocol.messages.connectors import ConnectorChange
 from connectgroup.protocol.messages.describe import NOT_STARTED

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from connectgroup.errors import FencedMemberEpoch
-from connectgroup.group.kernel.current import Current
-from connectgroup.group.kernel.reconcile import Target, reconcile
+from connectgroup.group.kernel.reconcile import Current, Target, reconcile
 from connectgroup.protocol.records.connect import MemberState
 from connectgroup.protocol.units import Unit, Units
 

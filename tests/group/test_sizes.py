@@ -9,7 +9,7 @@ import pytest
 from connectgroup import wire
 from connectgroup.errors import InvalidRequest
 from connectgroup.group.connect.describe import describe
-from connectgroup.group.connect.handle import step
+from connectgroup.group.connect.group_type import step
 from connectgroup.group.connect.settings import GroupSettings
 from connectgroup.group.connect.state import Group
 from connectgroup.group.sizes import MAX_GROUP_BYTES, connector_bytes

@@ -1,4 +1,4 @@
-"""The outcome of a heartbeat that reports nothing is kept until a record changes the group (``kernel.unchanged``)."""
+"""The outcome of a heartbeat that reports nothing is kept until a record changes the group (``kernel.outcome``)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from connectgroup.errors import FencedInstanceId, FencedMemberEpoch, InvalidRequest
-from connectgroup.group.connect.handle import step
+from connectgroup.group.connect.group_type import step
 from connectgroup.group.connect.settings import GroupSettings
 from connectgroup.group.connect.state import Group
 from connectgroup.group.kernel.outcome import Outcome

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from connectgroup.errors import GroupError, InvalidGroupId, InvalidRequest, NotCoordinator, UnsupportedAssignor
-from connectgroup.group.connect.handle import GroupRequest, error_response, handle
+from connectgroup.group.connect.group_type import ConnectRequest, error_response, handle
 from connectgroup.group.connect.state import Group
 from connectgroup.protocol.messages.assignment import InstallRequest, PrepareRequest
 from connectgroup.protocol.messages.common import AssignorInfo, ConnectorTasks, RestartRequest, entries, grouped
@@ -39,7 +39,7 @@ LEAVE = HeartbeatRequest(group_id=GROUP, member_id="m1", member_epoch=-1)
 PREPARE = PrepareRequest(group_id=GROUP, member_id="m1", member_epoch=5)
 INSTALL = InstallRequest(group_id=GROUP, member_id="m1", member_epoch=5, group_epoch=6)
 UPDATE = UpdateConnectorsRequest(group_id=GROUP, changes=(ConnectorChange(connector="foo", target_state=2),))
-ALL_FIVE: list[GroupRequest] = [HEARTBEAT, JOIN, LEAVE, PREPARE, INSTALL]
+ALL_FIVE: list[ConnectRequest] = [HEARTBEAT, JOIN, LEAVE, PREPARE, INSTALL]
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def scene() -> Scene:
     return Scene.stable(settings(), epoch=5, connectors={"foo": 1}, members={"m1": tasks(foo=[-1, 0])})
 
 
-def assert_rejected(scene: Scene, request: GroupRequest, *words: str, by: type[GroupError] = InvalidRequest) -> None:
+def assert_rejected(scene: Scene, request: ConnectRequest, *words: str, by: type[GroupError] = InvalidRequest) -> None:
     """The request is rejected with one line that names the field, the value and what is allowed."""
     outcome = scene.act(request)
     response: Any = outcome.response
@@ -63,7 +63,7 @@ def assert_rejected(scene: Scene, request: GroupRequest, *words: str, by: type[G
     assert outcome.timers == ()
 
 
-def assert_accepted(scene: Scene, request: GroupRequest) -> None:
+def assert_accepted(scene: Scene, request: ConnectRequest) -> None:
     """The request is not rejected by validation."""
     response: Any = scene.act(request).response
     assert response.error_code not in (InvalidRequest.code, UnsupportedAssignor.code), response.error_message
@@ -372,7 +372,7 @@ def test_describe_and_delete_reject_a_bad_group_id_with_invalid_group_id(group_i
     ],
     ids=lambda request: type(request).__name__,
 )
-def test_refusal_carries_the_error_where_the_response_type_has_it(request_: GroupRequest) -> None:
+def test_refusal_carries_the_error_where_the_response_type_has_it(request_: ConnectRequest) -> None:
     """Two responses have an error for each group and none of their own."""
     result: Any = error_response(request_, NotCoordinator("another coordinator has taken over"))
     fields: dict[type, str] = {DescribeResponse: "groups", DeleteResponse: "results"}

@@ -18,7 +18,7 @@ from connectgroup.errors import (
     LogError,
     TransportError,
 )
-from connectgroup.group.connect.handle import expire
+from connectgroup.group.connect.group_type import expire
 from connectgroup.group.connect.timers import on_load
 from connectgroup.log.base import Loaded
 from connectgroup.log.memory import MemoryLog

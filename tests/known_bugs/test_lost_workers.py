@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from connectgroup.coordinator.own_assignors import server_assignors
+from connectgroup.coordinator.compute import server_assignors
 from connectgroup.errors import TransportError
 from connectgroup.log.memory import MemoryLog
 from connectgroup.protocol.messages.api import Request, Response

@@ -16,7 +16,7 @@ from connectgroup.assign.convert import group_from_prepare, members_for_install
 from connectgroup.assign.members import ConnectMember, ConnectorSpec, Metadata
 from connectgroup.assign.sandbox import run_assignor
 from connectgroup.assignors.balanced import BalancedAssignor
-from connectgroup.coordinator.own_assignors import server_assignor
+from connectgroup.coordinator.compute import server_assignor
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.errors import InvalidRequest
 from connectgroup.log.memory import MemoryLog

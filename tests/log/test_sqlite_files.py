@@ -12,8 +12,8 @@ import pytest
 
 from connectgroup.errors import LogError
 from connectgroup.log.sqlite import store as sqlite_store
-from connectgroup.log.sqlite.files import APPLICATION_ID, file_system
 from connectgroup.log.sqlite.log import SqliteLog
+from connectgroup.log.sqlite.store import APPLICATION_ID, file_system
 
 from .sqlite_helpers import alter, filled_log, run_process, states_of
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from connectgroup.group.connect.handle import GroupRequest
+from connectgroup.group.connect.group_type import ConnectRequest
 from connectgroup.group.connect.state import Group
 from connectgroup.group.kernel.timers import TimerKey, TimerKind
 from connectgroup.member.actions import Action, Assign, Fail, Lose, Revoke
@@ -52,7 +52,7 @@ class MachineHarness:
         self.granted: dict[Unit, tuple[int, str]] = {}
         self.requests = 0
 
-    def send(self, what: GroupRequest | TimerKey) -> Any:
+    def send(self, what: ConnectRequest | TimerKey) -> Any:
         response = step_and_compute(self.group, what, self.now_ms, self.settings).response
         invariants.one_owner(self.group)
         for unit, (member_id, epoch) in self.group.holders.items():

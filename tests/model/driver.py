@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from connectgroup.errors import PluginError
-from connectgroup.group.connect.handle import GroupInput
+from connectgroup.group.connect.group_type import GroupInput
 from connectgroup.group.connect.settings import GroupSettings, ServerAssignment
 from connectgroup.group.connect.state import Group
-from connectgroup.group.kernel.current import Current
 from connectgroup.group.kernel.effects import Compute
+from connectgroup.group.kernel.reconcile import Current
 from connectgroup.group.kernel.timers import TimerKey, TimerKind
 from connectgroup.protocol.messages.assignment import InstalledMember, InstallRequest, PrepareRequest, PrepareResponse
 from connectgroup.protocol.messages.common import AssignorInfo, entries, grouped

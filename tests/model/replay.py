@@ -1,7 +1,7 @@
 """Differential test: every input is given to the product and to the model, and the results are compared.
 
-``Replay.step`` replaces ``connectgroup.group.connect.handle.step``. The product decides first. Its choices, where the
-specification leaves one, are inputs of the model. Response, state, records and timers are then compared.
+``Replay.step`` replaces ``connectgroup.group.connect.group_type.step``. The product decides first. Its choices, where
+the specification leaves one, are inputs of the model. Response, state, records and timers are then compared.
 ``Replay.on_load`` replaces the function that returns the timers of a group read from the log: that group must equal
 one that was decided before, and the model continues from there.
 """
@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from connectgroup.group.connect import handle, timers as timing
-from connectgroup.group.connect.handle import GroupInput
+from connectgroup.group.connect import group_type, timers as timing
+from connectgroup.group.connect.group_type import GroupInput, on_load
 from connectgroup.group.connect.settings import GroupSettings
 from connectgroup.group.connect.state import Group, replay
 from connectgroup.group.kernel.effects import Computed
@@ -87,7 +87,7 @@ class Replay:
         inputs: number of inputs.
     """
 
-    def __init__(self, rules: Callable[..., Outcome[Response | None]] = handle.step) -> None:
+    def __init__(self, rules: Callable[..., Outcome[Response | None]] = group_type.step) -> None:
         """``rules``: the product's ``step``."""
         self.findings: list[Finding] = []
         self.inputs = 0
@@ -154,7 +154,7 @@ class Replay:
 
     def on_load(self, group: Group, now_ms: int, settings: GroupSettings) -> Outcome[None]:
         """A group was read from the log."""
-        outcome = handle.on_load(group, now_ms, settings)
+        outcome = on_load(group, now_ms, settings)
         timers = outcome.timers
         shown = product_state(group)
         known = not group.created_ms or _is_among(shown, self._durable or self._decided)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from connectgroup.group.connect import group_type
-from connectgroup.group.connect.handle import GroupInput
+from connectgroup.group.connect.group_type import GroupInput
 from connectgroup.group.connect.state import Group
 from connectgroup.group.kernel.outcome import Outcome
 from connectgroup.protocol.messages.api import Response

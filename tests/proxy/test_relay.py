@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from connectgroup.config.proxy import ProxyConfig
+from connectgroup.config.coordinator import ProxyConfig
 from connectgroup.errors import ConfigError, TransportError
 from connectgroup.protocol.messages.classic import JoinGroupRequest, OfferedProtocol
 from connectgroup.protocol.messages.cluster import (

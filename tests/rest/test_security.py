@@ -13,8 +13,8 @@ import pytest
 from connectgroup.client.admin import Admin
 from connectgroup.config.rest import RestConfig, read_users
 from connectgroup.errors import ConfigError
-from connectgroup.rest import rate
-from connectgroup.rest.rate import RateLimit
+from connectgroup.rest import guard
+from connectgroup.rest.guard import RateLimit
 from connectgroup.rest.server import RestServer
 from tests.certificates import create_certificates
 from tests.coordinator.builders import GROUP, serving
@@ -229,7 +229,7 @@ def test_a_rate_limit_admits_a_burst_of_one_second_and_then_the_rate() -> None:
 
 
 def test_addresses_that_a_rate_limit_remembers_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rate, "MAX_ADDRESSES", 5)
+    monkeypatch.setattr(guard, "MAX_ADDRESSES", 5)
     limit = RateLimit(1, clock=lambda: 0.0)
     assert [limit.admits(address) for address in "abcde"] == [True] * 5
     assert not limit.admits("a")

@@ -13,7 +13,7 @@ from typing import Any
 
 from connectgroup.group.connect import timers as timing
 from connectgroup.group.connect.describe import state_name
-from connectgroup.group.connect.handle import GroupRequest
+from connectgroup.group.connect.group_type import ConnectRequest
 from connectgroup.group.connect.state import Group, replay
 from connectgroup.group.kernel.outcome import Outcome
 from connectgroup.group.kernel.timers import SetTimer, Timer, TimerKey
@@ -50,7 +50,7 @@ class ScriptedWorker:
     """One worker, with its last request and response."""
 
     member: Member
-    request: GroupRequest | None = None
+    request: ConnectRequest | None = None
     response: Response | None = None
     prepared: PrepareResponse = field(default_factory=PrepareResponse)
 
@@ -240,7 +240,7 @@ class SceneHarness:
         ]
 
     def act(
-        self, what: GroupRequest | TimerKey, *, lost: bool = False, duplicate: bool = False
+        self, what: ConnectRequest | TimerKey, *, lost: bool = False, duplicate: bool = False
     ) -> tuple[Response | None, list[str]]:
         """One step of the rules: the response, and the visible changes of the group."""
         scene = self.scene

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from connectgroup.coordinator.own_assignors import server_assignors
+from connectgroup.coordinator.compute import server_assignors
 from connectgroup.errors import GroupError
 from connectgroup.group.connect.settings import GroupSettings
 from connectgroup.group.connect.state import Group
@@ -13,8 +13,7 @@ from connectgroup.protocol.messages.connectors import ConnectorChange
 from connectgroup.protocol.units import Unit, Units
 from connectgroup.worker.loop import Worker
 from connectgroup.worker.runner import TaskRunner
-from connectgroup.worker.runner_settings import RunnerSettings
-from connectgroup.worker.settings import Connections, WorkerSettings
+from connectgroup.worker.settings import Connections, RunnerSettings, WorkerSettings
 
 from . import network as wires
 from .base import BaseCluster, WatchedCoordinator

@@ -23,8 +23,7 @@ from connectgroup.connectors.pipeline import PipelineConnector
 from connectgroup.dataplane.errors import Fenced
 from connectgroup.errors import ConfigError
 from connectgroup.spark.errors import SparkError
-from connectgroup.spark.jars import kafka_jars
-from connectgroup.spark.java import ensure_java
+from connectgroup.spark.java import ensure_java, kafka_jars
 from connectgroup.spark.remote import REMOTE, RemoteSession, TaskKey, check_server
 from tests.integration.processes import Program, family, marked, wait
 from tests.spark.conftest import Bench

@@ -25,7 +25,7 @@ from connectgroup.dataplane.ownership import Owner, Position, Range
 from connectgroup.dataplane.sink import PositionStore, Sink
 from connectgroup.dataplane.source import Source
 from connectgroup.errors import ConfigError
-from connectgroup.spark import measuring
+from connectgroup.spark import driving
 from connectgroup.spark.query import SparkTask
 from connectgroup.spark.sinks import kafka_offsets
 from connectgroup.spark.sinks.kafka import MAX_LETTER, KafkaSink, KafkaSinkSettings
@@ -131,7 +131,7 @@ def test_records_have_their_metadata_and_a_value_as_text(kafka: str, spark: None
 def test_records_lag_grows_while_the_sink_is_blocked_and_goes_to_0(
     kafka: str, table: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measuring, "INTERVAL_S", 0.05)
+    monkeypatch.setattr(driving, "INTERVAL_S", 0.05)
     name = f"t{uuid.uuid4().hex}"
     make_topic(kafka, name, 2)
 

@@ -21,14 +21,14 @@ from connectgroup.errors import ConfigError
 from connectgroup.member.actions import Grant
 from connectgroup.protocol.records.connect import UnitState
 from connectgroup.protocol.units import Unit
-from connectgroup.spark import measuring
+from connectgroup.spark import driving
 from connectgroup.spark.batches import Batches
 from connectgroup.spark.errors import SparkError
 from connectgroup.spark.session import spark_session
 from connectgroup.spark.sinks.sqlite import SqliteSink
 from connectgroup.spark.sources.files import FileSource
 from connectgroup.worker.runner import TaskRunner
-from connectgroup.worker.runner_settings import RunnerSettings
+from connectgroup.worker.settings import RunnerSettings
 from tests.no_threads import NoThreads
 from tests.volume import ci_only
 
@@ -349,7 +349,7 @@ def test_task_continues_from_altered_offsets_and_reads_all_rows_again_after_a_re
 def test_task_measures_its_lag_and_its_polls_while_a_commit_is_blocked(
     table: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measuring, "INTERVAL_S", 0.05)
+    monkeypatch.setattr(driving, "INTERVAL_S", 0.05)
     run = table.start(1)
     run.wait(lambda: bool(run.polls) and bool(run.lags))
     assert run.rows == [], "the first poll found nothing"
@@ -388,7 +388,7 @@ def test_lag_that_cannot_be_measured_does_not_disturb_the_task(
         calls.append(None)
         raise SourceError("/in: cannot be listed; allowed: later")
 
-    monkeypatch.setattr(measuring, "INTERVAL_S", 0.05)
+    monkeypatch.setattr(driving, "INTERVAL_S", 0.05)
     monkeypatch.setattr(FileSource, "lag", lag)
     table.write("one.csv", range(10))
     run = table.start(1)

@@ -41,7 +41,7 @@ from connectgroup.protocol.messages.cluster import (
 )
 from connectgroup.protocol.messages.describe import DescribeRequest, DescribeResponse
 from connectgroup.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
-from connectgroup.proxy.apis import merged
+from connectgroup.proxy.relay import merged
 from connectgroup.sasl.scram import ScramServer
 from connectgroup.sasl.server import Authenticator
 from connectgroup.transport.access import Access, Security

@@ -34,8 +34,7 @@ from connectgroup.transport.base import Client
 from connectgroup.transport.local import LocalClient
 from connectgroup.worker.loop import Worker
 from connectgroup.worker.runner import TaskRunner
-from connectgroup.worker.runner_settings import RunnerSettings
-from connectgroup.worker.settings import Connections, WorkerSettings
+from connectgroup.worker.settings import Connections, RunnerSettings, WorkerSettings
 
 from .scripted import RecordingListener, Scripted
 from .virtual_time import Gate

@@ -23,7 +23,7 @@ from connectgroup.plugins import available, load_connector_class, load_sink_clas
 from connectgroup.protocol.messages.heartbeat import TaskStatus
 from connectgroup.protocol.units import Unit
 from connectgroup.worker.runner import TaskRunner
-from connectgroup.worker.runner_settings import RunnerSettings
+from connectgroup.worker.settings import RunnerSettings
 
 
 @pytest.fixture

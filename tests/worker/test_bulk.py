@@ -18,7 +18,7 @@ from connectgroup.protocol.units import Unit
 from connectgroup.threads import NoThread
 from connectgroup.worker.offload import FIRST_THREADS, Call, CallPool
 from connectgroup.worker.runner import TaskRunner
-from connectgroup.worker.runner_settings import RunnerSettings
+from connectgroup.worker.settings import RunnerSettings
 from tests.no_threads import NoThreads
 
 from .virtual_time import Gate

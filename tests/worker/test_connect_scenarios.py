@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from connectgroup.coordinator.own_assignors import server_assignors
+from connectgroup.coordinator.compute import server_assignors
 from connectgroup.protocol.messages.connectors import ConnectorChange
 
 from .builders import World, settings

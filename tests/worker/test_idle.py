@@ -16,7 +16,7 @@ from connectgroup.plugins import load_connector_class
 from connectgroup.protocol.messages.heartbeat import TaskStatus
 from connectgroup.protocol.units import Unit
 from connectgroup.worker.runner import TaskRunner
-from connectgroup.worker.runner_settings import RunnerSettings
+from connectgroup.worker.settings import RunnerSettings
 
 
 async def test_each_start_and_stop_is_one_line_and_nothing_is_left_on_disk(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from connectgroup.assign.api import ConnectAssignment, ConnectGroup
 from connectgroup.assign.members import ConnectMemberAssignment
-from connectgroup.coordinator.own_assignors import as_server_assignor
+from connectgroup.coordinator.compute import as_server_assignor
 from connectgroup.protocol.messages.api import Request, Response
 from connectgroup.protocol.messages.assignment import InstallRequest, PrepareRequest
 from connectgroup.protocol.units import Unit

@@ -15,8 +15,8 @@ from connectgroup.member.actions import Grant
 from connectgroup.protocol.messages.heartbeat import TaskStatus
 from connectgroup.protocol.units import Unit
 from connectgroup.worker.runner import TaskRunner
-from connectgroup.worker.runner_settings import RunnerSettings
 from connectgroup.worker.scratch import file_name
+from connectgroup.worker.settings import RunnerSettings
 
 from .virtual_time import Gate
 

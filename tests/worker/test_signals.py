@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 
-from connectgroup.worker.signals import handle_signals
+from connectgroup.worker.serving import handle_signals
 
 
 def test_sigterm_is_not_lost_while_threads_flood_the_loop() -> None:
@@ -55,7 +55,7 @@ def test_signals_end_the_wait_of_an_idle_loop_and_handlers_are_restored() -> Non
 
 BLOCKED = """
 import asyncio, os, signal
-from connectgroup.worker.signals import handle_signals
+from connectgroup.worker.serving import handle_signals
 
 async def main():
     with handle_signals(lambda: print("stop", flush=True), int, int):

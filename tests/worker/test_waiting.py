@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from connectgroup.worker.waiting import WakeUp, backoff_s
+from connectgroup.worker.offload import WakeUp, backoff_s
 
 
 async def test_wake_ups_before_the_wait_count_once() -> None:

@@ -12,7 +12,7 @@ from connectgroup.member.actions import Grant
 from connectgroup.protocol.records.connect import UnitState
 from connectgroup.protocol.units import Unit
 from connectgroup.worker.runner import TaskRunner
-from connectgroup.worker.runner_settings import RunnerSettings
+from connectgroup.worker.settings import RunnerSettings
 
 from .virtual_time import Gate
 

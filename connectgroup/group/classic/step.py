@@ -13,8 +13,7 @@ from ...protocol.records.connect import GroupRecord, Record
 from ..kernel.outcome import Outcome
 from ..kernel.timers import CancelTimer, SetTimer, Timer, TimerKey, TimerKind
 from ..offsets.state import Topics
-from .settings import ClassicSettings
-from .state import ClassicGroup
+from .state import ClassicGroup, ClassicSettings
 
 GROUP_TYPE = "classic"
 

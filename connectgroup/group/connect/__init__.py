@@ -1,4 +1,4 @@
-"""Coordinator logic of groups of type ``connect``. Start at ``handle.step``.
+"""Coordinator logic of groups of type ``connect``. Start at ``group_type.step``.
 
 Decisions about epochs and heartbeats:
 
@@ -45,7 +45,7 @@ Decisions about delays, static members and restarts:
   a rejoin at epoch 0 without a leave keeps it; draining ends it.
 - A draining worker stays a member and is left out of the assignor's input: draining needs no state in reconciliation,
   and moves tasks at the pace of the rounds.
-- A member belongs to a process and a principal (PD-15, ``process``), which the transport cannot combine: a worker of
+- A member belongs to a process and a principal (PD-15, ``members``), which the transport cannot combine: a worker of
   the classic protocol sends its process id within the metadata of JoinGroup; SyncGroup and Heartbeat have none, and
   only their principal is checked. An operator names a member but sends nothing as the member, so any principal may;
   the supervisor's leave counts for any principal. A renewed certificate or a new password is the same principal;
@@ -64,7 +64,7 @@ Decisions about targets and connectors:
 - Prepare's response has connectors where KIP-848 has topics. A member's target is a list of unit indices there
   (``PrepareResponse.shares``), counted through the connectors: by name, 10,000 tasks on 100 workers took 284 kB
   instead of 68, and 11 ms to decode instead of 0.9. Install, which must be able to be wrong, has names.
-- Each round of moves (``move_limit``) is a target of its own: a move beyond the limit is left out, so that every rule
+- Each round of moves (``target``) is a target of its own: a move beyond the limit is left out, so that every rule
   about targets applies unchanged, and the assignor is called again when all members have reached it. With an
   assignor that keeps units apart (a port, a licence), set no limit: a partly applied target may put them together for
   a round.

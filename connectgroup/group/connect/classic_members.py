@@ -17,9 +17,10 @@ Source: "Connect on the new protocol", "Migration To the New Protocol"; KIP-848,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from ...errors import (
     ComputeAssignment,
@@ -47,6 +48,7 @@ from ...protocol.messages.classic import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from ...protocol.messages.common import ConnectorTasks
 from ...protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from ...protocol.records.connect import MemberRecord, Record
 from ...protocol.units import JOIN_EPOCH, LEAVE_EPOCH, printable
@@ -58,7 +60,7 @@ from ..kernel.static import check_sender
 from ..kernel.timers import Timer
 from ..registry import Client
 from .heartbeat import heartbeat as connect_heartbeat
-from .process import check_process, sender_of
+from .members import check_process, sender_of
 from .settings import GroupSettings
 from .state import Group
 
@@ -270,3 +272,43 @@ def _sender(group: Group, request: SyncGroupRequest | GroupHeartbeatRequest, cli
             f"MemberId: got {printable(request.member_id)!r}; it is no member of the classic protocol"
         )
     return member
+
+
+# --------------------------------------------------------------------------------------------------
+# A connect group in the form of a classic group: the metadata and assignments of Kafka Connect's workers.
+#
+# Source: Kafka's ``IncrementalCooperativeConnectProtocol`` (version 1 of both structures).
+
+
+PROTOCOL_TYPE: Final = "connect"
+
+_VERSION: Final = 1
+_NO_OFFSET: Final = -1
+"""There is no topic of configurations, and no offset in it."""
+
+STATES: Final = {"Assigning": "PreparingRebalance", "Reconciling": "CompletingRebalance"}
+"""The states of a connect group in terms of a classic one; the others have the same names."""
+
+
+def metadata(url: str) -> bytes:
+    """The metadata of a worker: version, URL, offset of the configurations, no assignment."""
+    return struct.pack(">h", _VERSION) + _text(url) + struct.pack(">qi", _NO_OFFSET, -1)
+
+
+def assignment(assigned: Iterable[ConnectorTasks], revoked: Iterable[ConnectorTasks]) -> bytes:
+    """The assignment of a worker: version, error, leader, URL, offset, assigned and revoked units, delay."""
+    head = struct.pack(">hh", _VERSION, 0) + _text("") + _text("") + struct.pack(">q", _NO_OFFSET)
+    return head + _units(assigned) + _units(revoked) + struct.pack(">i", 0)
+
+
+def _units(groups: Iterable[ConnectorTasks]) -> bytes:
+    parts = []
+    for group in groups:
+        tasks = [*([-1] if group.owns_connector else []), *group.tasks]
+        parts.append(_text(group.connector) + struct.pack(f">i{len(tasks)}i", len(tasks), *tasks))
+    return struct.pack(">i", len(parts)) + b"".join(parts)
+
+
+def _text(text: str) -> bytes:
+    data = text.encode()
+    return struct.pack(">h", len(data)) + data

@@ -19,12 +19,14 @@ from ...errors import (
     ConnectorAlreadyExists,
     ConnectorNotFound,
     GroupError,
+    GroupIdNotFound,
     InvalidRequest,
+    NonEmptyGroup,
     StaleMemberEpoch,
     UnknownMemberId,
     VersionConflict,
 )
-from ...protocol.messages.common import ConfigEntry, config_of, entries
+from ...protocol.messages.common import ConfigEntry, RestartRequest, RestartResponse, config_of, entries
 from ...protocol.messages.connectors import (
     ChangedConnector,
     ConfigPatch,
@@ -33,15 +35,17 @@ from ...protocol.messages.connectors import (
     UpdateConnectorsRequest,
     UpdateConnectorsResponse,
 )
-from ...protocol.records.base import Kind, Tombstone
-from ...protocol.records.connect import ConnectorRecord, TargetState, TaskEntry
+from ...protocol.messages.describe import DeletedGroup, DeleteResponse
+from ...protocol.records.base import Key, Kind, Tombstone
+from ...protocol.records.connect import ConnectorRecord, GroupRecord, Record, TargetState, TaskEntry
 from ...protocol.units import CONNECTOR, NO_UNITS, Unit, Units, counted, printable
 from .. import sizes
 from ..kernel.outcome import Outcome
+from ..kernel.timers import CancelTimer, TimerKey, TimerKind
 from ..registry import NO_CLIENT, Client
-from . import validate
+from . import timers as timing, validate
+from .members import check_process, sender_of
 from .overlay import Overlay
-from .process import check_process, sender_of
 from .settings import GroupSettings
 from .state import Group, runnable_units
 
@@ -298,3 +302,117 @@ def _tasks(connector: ConnectorRecord, wanted: ConnectorChange, epoch: int) -> t
         else TaskEntry(config=task.config, since_epoch=epoch)
         for number, task in enumerate(wanted.task_configs or ())
     )
+
+
+# --------------------------------------------------------------------------------------------------
+# Deletion of a group: a tombstone for every key but one; one small record stays.
+#
+# That record keeps the creation time of the group. A group created again under the same id has a later creation time,
+# so its fencing tokens are higher than all tokens that sinks have seen of the deleted group.
+#
+# Source: Kafka's DeleteGroups (a group with members is not deleted); KAFKA-19163.
+
+
+def delete(group: Group) -> Outcome[DeleteResponse]:
+    """Delete the group with its connectors.
+
+    Raises:
+        InvalidGroupId: the group id is invalid.
+        GroupIdNotFound: the group does not exist.
+        NonEmptyGroup: the group has members; members that temporarily left count.
+    """
+    validate.group_id(group.group_id)
+    if not group.exists:
+        raise GroupIdNotFound(f"GroupId: got {printable(group.group_id)!r}; there is no such group")
+    if group.members:
+        raise NonEmptyGroup(
+            f"group {printable(group.group_id)} has {len(group.members)} members; allowed: a group without members"
+        )
+    records: list[Record] = [Tombstone(key) for key in _keys(group)]
+    # Written last, so that a batch that is only partly read still describes a group.
+    records.append(GroupRecord(group_id=group.group_id, epoch=0, created_ms=group.created_ms))
+    timers = (
+        CancelTimer(TimerKey(TimerKind.COMPUTE, group.group_id)),
+        *(timing.cancel_delay(group.group_id, member_id) for member_id in sorted(group.delays)),
+    )
+    response = DeleteResponse(results=(DeletedGroup(group_id=group.group_id),))
+    return Outcome(response=response, records=tuple(records), timers=timers)
+
+
+def _keys(group: Group) -> Iterable[Key]:
+    """Every key of the group except the group's own."""
+    group_id = group.group_id
+    for kind, names in (
+        (Kind.CURRENT, group.currents),
+        (Kind.TARGET_MEMBER, group.targets),
+        (Kind.CONNECTOR, group.connectors),
+        (Kind.DELAY, group.delays),
+    ):
+        for name in sorted(names):
+            yield Key(kind, group_id, name)
+    for _, status in sorted(group.statuses.items()):
+        yield status.key
+    for epoch in group.rebalances:
+        yield Key(Kind.REBALANCE, group_id, str(epoch))
+    for kind in (Kind.COMPUTATION, Kind.TARGET):
+        yield Key(kind, group_id)
+
+
+# --------------------------------------------------------------------------------------------------
+# Restart or drain of a worker by an operator.
+#
+# Restart: the member stops its units, leaves, and joins again under the same member id.
+#
+# The request is part of the member's record, so that it survives a coordinator failover, and is repeated in every
+# heartbeat response until the member leaves. If the member is lost instead (fenced, or its session expired), it may not
+# have received the request: the group's record keeps the request until a member of that id joins again. The leave
+# announces that the member returns, so its units are delayed for it (``leave``, ``delay``): each stops once and starts
+# once, on the same worker. A member that cannot be restarted, because its replacement does not start, says why
+# (``restart_error``): the request ends, and the reason stays until the next request.
+#
+# Drain: the request is repeated until the member reports that it drains; from then on the rules of draining apply. It
+# ends with the membership: a lost member that joins again is not asked to drain.
+
+
+def restart_member(group: Group, request: RestartRequest, now_ms: int) -> Outcome[RestartResponse]:
+    """Ask one member to restart or to drain, by its member id or its group instance id.
+
+    Several members may restart at the same time; a repeated request changes nothing.
+
+    Raises:
+        GroupIdNotFound: there is no such group.
+        UnknownMemberId: the member is not in the group: unknown, left, lost, or temporarily left.
+        InvalidRequest: a restart of a member that is draining, so it leaves permanently.
+    """
+    validate.restart(request)
+    if not group.exists:
+        raise GroupIdNotFound(f"GroupId: got {printable(request.group_id)!r}; there is no such group")
+    # An operator knows a static member by its group instance id: the member id may change at every start.
+    member_id = request.member_id
+    if member_id not in group.members:
+        member_id = group.instances.get(member_id, member_id)
+    member = group.members.get(member_id)
+    if member is None:
+        delay = group.delays.get(member_id)
+        if delay is not None:
+            left_s = delay.left_ms(now_ms) / 1000
+            raise UnknownMemberId(
+                f"worker {printable(member_id)!r} is not in the group: it restarts or is lost, and its units are "
+                f"delayed for it for {left_s:.1f} s more"
+            )
+        known = printable(", ".join(sorted(group.members)), limit=300)
+        raise UnknownMemberId(f"worker: got {printable(member_id)!r}; allowed: {known or 'none, the group is empty'}")
+    if group.current(member_id).temporarily_left:
+        raise UnknownMemberId(
+            f"worker {printable(member_id)!r} has temporarily left; its units are kept for its group.instance.id "
+            f"{printable(member.instance_id)!r}"
+        )
+    draining = member.draining or member.drain_requested
+    if draining and not request.drain:
+        raise InvalidRequest(f"worker {printable(member_id)!r} is draining and leaves for good")
+    if draining or (member.restart_requested and not request.drain):
+        return Outcome(response=RestartResponse(already_requested=True))
+    overlay = Overlay(group, now_ms)
+    # A drain replaces a requested restart: the worker leaves permanently.
+    overlay.write(replace(member, restart_requested=not request.drain, drain_requested=request.drain, restart_error=""))
+    return Outcome(response=RestartResponse(), records=tuple(overlay.records))

@@ -21,13 +21,13 @@ from ...protocol.messages.describe import (
 from ...protocol.records.connect import MemberRecord, UnitState
 from ...protocol.units import CONNECTOR, Unit, printable
 from ..kernel.computation import under_way
-from ..kernel.current import Current
-from . import classic_form
+from ..kernel.reconcile import Current
+from . import classic_members
 from .delay import shown
-from .move_limit import starting_units
 from .overlay import Overlay
 from .settings import GroupSettings
 from .state import Group, runnable_units
+from .target import starting_units
 
 EVERYTHING: Final = DescribeRequest()
 
@@ -74,8 +74,8 @@ def describe(
         rebalances=() if request.connectors_only else tuple(_rebalances(group)),
         delayed=() if request.connectors_only else shown(Overlay(group, now_ms)),
         incarnation=group.created_ms,
-        protocol_type=classic_form.PROTOCOL_TYPE,
-        classic_state=classic_form.STATES.get(state_name(group), state_name(group)),
+        protocol_type=classic_members.PROTOCOL_TYPE,
+        classic_state=classic_members.STATES.get(state_name(group), state_name(group)),
     )
     if request.include_classic:
         described = replace(described, members=tuple(_with_classic_form(each) for each in described.members))
@@ -87,8 +87,8 @@ def describe(
 def _with_classic_form(member: DescribedMember) -> DescribedMember:
     return replace(
         member,
-        classic_metadata=classic_form.metadata(member.host or member.client_host),
-        classic_assignment=classic_form.assignment(member.assigned, member.pending_revocation),
+        classic_metadata=classic_members.metadata(member.host or member.client_host),
+        classic_assignment=classic_members.assignment(member.assigned, member.pending_revocation),
     )
 
 

@@ -29,18 +29,16 @@ from ...protocol.records.connect import MemberRecord, MemberState
 from ...protocol.units import JOIN_EPOCH, MAX_NAME_BYTES, Unit, Units, printable, show
 from ..kernel import deadlines
 from ..kernel.computation import under_way
-from ..kernel.current import Current
 from ..kernel.outcome import Outcome
-from ..kernel.reconcile import Target, reconcile
+from ..kernel.reconcile import Current, Target, reconcile
 from ..kernel.static import check_sender, former_static_member
 from ..kernel.timers import Timer
 from ..registry import NO_CLIENT, Client
-from . import delay, static, validate
-from .computation import ensure_computation
+from . import delay, members, validate
+from .install import ensure_computation
 from .leave import leave, remove_member
-from .members import store_member, store_statuses
+from .members import check_join, check_process, sender_of, store_member, store_statuses
 from .overlay import Overlay
-from .process import check_join, check_process, sender_of
 from .settings import GroupSettings
 from .state import Group
 
@@ -285,7 +283,7 @@ def _join(overlay: Overlay, request: HeartbeatRequest, settings: GroupSettings, 
     if former is not None:
         timers = deadlines.cancel_member(group.group_id, former.member_id)
         if known is None:
-            static.replace_static_member(overlay, former, member_id)
+            members.replace_static_member(overlay, former, member_id)
         else:
             overlay.bump(f"{member_id} replaced {former.member_id}")
             overlay.forget_member(former.member_id)

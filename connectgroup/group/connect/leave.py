@@ -15,10 +15,10 @@ from ..kernel.outcome import Outcome
 from ..kernel.static import check_sender
 from ..kernel.timers import Timer
 from ..registry import NO_CLIENT, Client
-from . import delay, static
-from .computation import ensure_computation
+from . import delay, members
+from .install import ensure_computation
+from .members import ProcessEnded, check_process, sender_of
 from .overlay import Overlay
-from .process import ProcessEnded, check_process, sender_of
 from .settings import GroupSettings
 from .state import Group
 
@@ -42,7 +42,7 @@ def leave(
     if request.member_epoch == STATIC_LEAVE_EPOCH:
         timers: tuple[Timer, ...] = ()
         if not group.current(request.member_id).temporarily_left:
-            static.leave_temporarily(overlay, request.member_id)
+            members.leave_temporarily(overlay, request.member_id)
             timers = (
                 deadlines.cancel_rebalance(group.group_id, request.member_id),
                 deadlines.session(group.group_id, request.member_id, settings),

@@ -44,15 +44,15 @@ from ...protocol.records.connect import Record
 from ...protocol.records.consumer import ConsumerMemberRecord
 from ...protocol.units import MAX_NAME_BYTES, Partitions, printable
 from ..classic.embedded import PROTOCOL_TYPE, EmbeddedFormat, subscription_of, with_ids, with_names
-from ..classic.settings import ClassicSettings
+from ..classic.state import ClassicSettings
 from ..kernel import deadlines
 from ..kernel.outcome import Outcome
 from ..kernel.timers import CancelTimer, SetTimer, Timer, TimerKey, TimerKind
 from ..registry import Client
 from . import static
-from .computation import ensure_computation
 from .draft import Draft
 from .heartbeat import reconciled, store, subscribed_target
+from .install import ensure_computation
 from .leave import remove_member
 from .settings import ConsumerSettings
 from .state import Awaited, ConsumerGroup

@@ -22,8 +22,8 @@ from ...protocol.records.consumer import (
     stored,
 )
 from ...protocol.units import TopicPartition
-from ..kernel.current import Current
 from ..kernel.draft import GroupDraft, Those, created_ms
+from ..kernel.reconcile import Current
 from .state import NO_TARGET, ConsumerGroup, Subscription, Target, count_subscription
 
 Topics = Mapping[str, TopicMetadata]

@@ -48,8 +48,8 @@ from ...protocol.records.connect import Record
 from ...protocol.records.consumer import CONSUMER, TopicMetadata
 from ...protocol.units import JOIN_EPOCH, printable
 from ..classic.embedded import EmbeddedFormat, NoFormat
-from ..classic.refusals import refused
-from ..classic.settings import ClassicSettings
+from ..classic.join import refused
+from ..classic.state import ClassicSettings
 from ..classic.step import GROUP_TYPE as CLASSIC
 from ..kernel import deadlines
 from ..kernel.computation import under_way
@@ -64,20 +64,18 @@ from ..kernel.effects import (
     TransactionsEnded,
     Warn,
 )
-from ..kernel.outcome import Outcome
+from ..kernel.outcome import Key as UnchangedKey, Outcome, keep, kept
 from ..kernel.timers import Timer, TimerKey, TimerKind
-from ..kernel.unchanged import Key as UnchangedKey, keep, kept
 from ..offsets.rules import end_transactions, expired, refused_commit, refused_fetch, refused_in_transaction
 from ..registry import NO_CLIENT, Client, Converted, GroupNumbers, Input, RequestTraits, Retired
 from . import classic_members, offsets, validate
 from .classic_members import ClassicRules, session_timer
-from .computation import compute_timed_out, effects_of, ensure_computation
 from .convert import from_classic, to_classic, unknown_topics
 from .delete import delete, remains
 from .describe import describe, describe_consumer, measure
 from .draft import Draft
 from .heartbeat import heartbeat
-from .install import install, install_computed, prepare
+from .install import compute_timed_out, effects_of, ensure_computation, install, install_computed, prepare
 from .leave import leave, rebalance_timed_out, session_timed_out
 from .settings import ConsumerServerAssignment, ConsumerSettings
 from .state import Awaited, ConsumerGroup

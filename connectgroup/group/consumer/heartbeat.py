@@ -27,16 +27,15 @@ from ...protocol.records.consumer import ConsumerMemberRecord
 from ...protocol.units import JOIN_EPOCH, MAX_NAME_BYTES, Partitions, TopicPartition, printable, show
 from ..kernel import deadlines
 from ..kernel.computation import under_way
-from ..kernel.current import Current
 from ..kernel.outcome import Outcome
-from ..kernel.reconcile import Target, reconcile
+from ..kernel.reconcile import Current, Target, reconcile
 from ..kernel.selection import check_assignors
 from ..kernel.static import former_static_member
 from ..kernel.timers import Timer
 from ..registry import Client
 from . import static
-from .computation import ensure_computation
 from .draft import Draft
+from .install import ensure_computation
 from .settings import ConsumerSettings
 from .state import NO_TARGET
 from .subscription import change_of, num_partitions, refresh

@@ -9,8 +9,8 @@ from ..kernel import deadlines
 from ..kernel.outcome import Outcome
 from ..kernel.timers import Timer
 from . import static
-from .computation import ensure_computation
 from .draft import Draft
+from .install import ensure_computation
 from .settings import ConsumerSettings
 from .subscription import refresh
 

@@ -26,12 +26,11 @@ from ...protocol.records.consumer import (
 )
 from ...protocol.records.offsets import OffsetRecord, PendingOffsetRecord
 from ...protocol.units import Partitions, TopicPartition
-from ..kernel.current import NOTHING, Current
 from ..kernel.holders import Holders
-from ..kernel.outcome import Outcome
-from ..kernel.process import ANY_PROCESS, Process
+from ..kernel.outcome import Key as UnchangedKey, Outcome
+from ..kernel.reconcile import NOTHING, Current
 from ..kernel.selection import Listing, count_listing
-from ..kernel.unchanged import Key as UnchangedKey
+from ..kernel.static import ANY_PROCESS, Process
 from ..offsets.state import Offsets
 
 
@@ -78,7 +77,7 @@ class ConsumerGroup:
         behind: the members that have not reached the target assignment.
         awaited: the request that a member of the classic protocol must send before its rebalance timeout. Not in the
             log: after a load, the next Heartbeat of the member tells it to join again.
-        unchanged: outcomes of heartbeats that report nothing (``kernel.unchanged``).
+        unchanged: outcomes of heartbeats that report nothing (``kernel.outcome``).
         members_to_wake: members that may have a new response since the runtime last cleared this set.
         members_to_wake_later: always empty: all members learn a new target epoch at once.
     """

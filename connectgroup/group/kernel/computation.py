@@ -249,7 +249,7 @@ def _compute_on_coordinator(
 ) -> tuple[Timer, ...]:
     """Request a server-side assignor: the one that the members request, or ``group.remote.assignor``.
 
-    The record makes ``handle.step`` return the effect. It survives a coordinator failover (``handle.on_load``).
+    The record makes the group type's ``step`` return the effect. It survives a coordinator failover (``on_load``).
     """
     members = list(draft.members())
     requested = {member.server_assignor for member in members if member.server_assignor}

@@ -6,7 +6,7 @@ from typing import Protocol
 from zlib import crc32
 
 from ...protocol.records.connect import ComputationRecord
-from .current import Current, U
+from .reconcile import Current, U
 from .timers import CancelTimer, SetTimer, TimerKey, TimerKind
 
 

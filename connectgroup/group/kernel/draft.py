@@ -11,8 +11,8 @@ from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Generic, Protocol, TypeVar
 
 from ...protocol.records.connect import ComputationRecord, GroupRecord, Record, TargetRecord
-from .current import NOTHING, Current, U
 from .deadlines import Computing
+from .reconcile import NOTHING, Current, U
 from .selection import AssigningMember, Listing, count_listing
 
 M = TypeVar("M", bound=AssigningMember)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Generic
 
-from .current import U
+from .reconcile import U
 
 
 class Holders(Generic[U]):

@@ -14,8 +14,8 @@ from ...errors import FencedMemberEpoch, GroupIdNotFound, UnknownMemberId
 from ...protocol.records.connect import ComputationRecord
 from ...protocol.units import printable
 from .computation import ComputedGroup, Draft, accepts_prepare, computation_timer, under_way
-from .current import Current
 from .deadlines import Computing
+from .reconcile import Current
 from .selection import select_assignor
 from .timers import Timer
 

@@ -20,9 +20,8 @@ from ...protocol.records.base import Key, Tombstone
 from ...protocol.records.connect import Record
 from ...protocol.units import printable
 from ..registry import LOG_FILE, LOG_FORMS
-from .files import APPLICATION_ID
 from .log import path_of
-from .rows import Row, text_of
+from .store import APPLICATION_ID, Row, text_of
 
 _ALLOWED = "allowed: a log of connectgroup"
 

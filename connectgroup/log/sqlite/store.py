@@ -21,6 +21,8 @@ import logging
 import os
 import sqlite3
 import stat
+import struct
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -29,14 +31,67 @@ from pathlib import Path
 from typing import Any, Final
 
 from ...errors import LogError, WireError
-from ...protocol.records.base import Key
+from ...protocol.records.base import Key, Kind
 from ...protocol.records.connect import Record
 from ...protocol.units import printable
+from ...wire.record_codec import decode_record
 from ..base import EncodedRecord, Loaded, LogFenced, LogNotWritable
-from .files import APPLICATION_ID, file_system, is_connectgroup_log, make_private, sync_folder
 from .lock import LockFile, Mark
-from .rows import Row, row_checksum, text_of
 from .wal import check_wal, rewrite_wal
+
+# --------------------------------------------------------------------------------------------------
+# The files of a log: file system, mode, and whether a file is a log of connectgroup.
+
+
+APPLICATION_ID: Final = 0x434E4752
+"""'CNGR' in the file's header: distinguishes a connectgroup log from other databases."""
+
+
+def file_system(folder: Path) -> str:
+    """Return the type of a directory's file system, as Linux names it; empty if it cannot be determined."""
+    try:
+        mounts = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    real = folder.resolve()
+    best = ("", "")
+    for line in mounts:
+        _, point, kind, *_ = line.split(" ")
+        point = point.replace("\\040", " ")
+        # A later mount on the same mount point hides the earlier ones.
+        if real.is_relative_to(point) and len(point) >= len(best[0]):
+            best = (point, kind)
+    return best[1]
+
+
+def make_private(path: Path) -> None:
+    """Create the file with mode 0600 unless it exists.
+
+    SQLite would create it readable by all users. SQLite gives its WAL and shared-memory files the mode of the database.
+    """
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+
+
+def is_connectgroup_log(path: Path) -> bool:
+    """Whether the file itself, without its WAL, has connectgroup's application id."""
+    try:
+        with path.open("rb") as file:
+            return file.read(72)[68:] == APPLICATION_ID.to_bytes(4, "big")
+    except FileNotFoundError:
+        return False
+
+
+def sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# --------------------------------------------------------------------------------------------------
+
 
 SCHEMA_VERSION: Final = 1
 
@@ -97,7 +152,7 @@ class Store:
     """One opening of the file. Call ``open`` first; any method may raise ``LogError``, which names the file."""
 
     def __init__(self, path: Path, *, compact_after: int = COMPACT_AFTER, restored: bool = False) -> None:
-        """``restored``: open a log that lacks records that its lock file has the mark of (``coordinator.recovery``)."""
+        """``restored``: open a log that lacks records that its lock file has the mark of (``coordinator.loading``)."""
         self.path, self._restored = path, restored
         self._compact_after = compact_after
         self._wal = path.with_name(path.name + "-wal")
@@ -497,3 +552,68 @@ class Store:
 def _pragma(connection: sqlite3.Connection, name: str) -> int:
     (value,) = connection.execute(f"PRAGMA {name}").fetchone()
     return int(value)
+
+
+# --------------------------------------------------------------------------------------------------
+# One row of the log, its checksum and its checks.
+
+
+class Row:
+    """One row as read from the file, not verified."""
+
+    __slots__ = ("batch", "crc", "epoch", "group_id", "kind", "name", "offset", "raw_group", "value")
+
+    offset: int
+    batch: int
+    epoch: int
+    kind: int
+    raw_group: bytes
+    group_id: str
+    name: bytes
+    value: bytes | None
+    crc: int
+
+    @classmethod
+    def of(cls, values: tuple[Any, ...]) -> Row | None:
+        """Return the row, or ``None`` if a column has the wrong type."""
+        *numbers, group, name, value, crc = values
+        if not all(isinstance(number, int) for number in (*numbers, crc)):
+            return None
+        if not isinstance(group, bytes) or not isinstance(name, bytes) or not isinstance(value, bytes | None):
+            return None
+        row = cls()
+        row.offset, row.batch, row.epoch, row.kind = numbers
+        row.raw_group, row.name, row.value, row.crc = group, name, value, crc
+        row.group_id = text_of(group)
+        return row
+
+    def key(self) -> Key:
+        """Return the row's key after verifying the row's checksum; otherwise raise ``WireError``."""
+        crc = row_checksum(self.offset, self.batch, self.epoch, self.kind, self.raw_group, self.name, self.value)
+        if crc != self.crc:
+            raise WireError(f"its checksum is {crc}, {self.crc} was written")
+        try:
+            return Key(Kind(self.kind), self.group_id, self.name.decode())
+        except ValueError as error:
+            raise WireError(f"record kind {self.kind} is not known to this version of the software") from error
+
+    def record(self, *, newest_epoch: int) -> Record:
+        """Return the row's record after all checks; otherwise raise ``WireError``, which names the problem."""
+        key = self.key()
+        if self.epoch > newest_epoch:
+            raise WireError(f"it is of coordinator epoch {self.epoch}, the log is at {newest_epoch}")
+        return decode_record(key, self.value)
+
+
+def row_checksum(
+    offset: int, batch: int, epoch: int, kind: int, group_id: bytes, name: bytes, value: bytes | None
+) -> int:
+    """Return the CRC-32 of all columns of a row, including lengths, so that no two rows have the same encoding."""
+    head = struct.pack(
+        ">qqqqqqq", offset, batch, epoch, kind, len(group_id), len(name), -1 if value is None else len(value)
+    )
+    return zlib.crc32(b"".join((head, group_id, name, value or b"")))
+
+
+def text_of(raw: object) -> str:
+    return raw.decode("utf-8", "backslashreplace") if isinstance(raw, bytes) else str(raw)

@@ -17,8 +17,8 @@ from .classic import (
     SyncGroupResponse,
 )
 from .cluster import ApiVersionsRequest, ApiVersionsResponse, FindCoordinatorRequest, FindCoordinatorResponse
-from .common import RestartRequest, RestartResponse
-from .connectors import UpdateConnectorsRequest, UpdateConnectorsResponse
+from .common import RestartRequest, RestartResponse, SetLoggerLevelRequest, SetLoggerLevelResponse
+from .connectors import ResetTopicsRequest, ResetTopicsResponse, UpdateConnectorsRequest, UpdateConnectorsResponse
 from .consumer import (
     ConsumerDescribeRequest,
     ConsumerDescribeResponse,
@@ -39,7 +39,6 @@ from .listing import (
     ListGroupsRequest,
     ListGroupsResponse,
 )
-from .logger_levels import SetLoggerLevelRequest, SetLoggerLevelResponse
 from .offsets import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -51,7 +50,6 @@ from .offsets import (
     TxnOffsetCommitResponse,
 )
 from .sasl import SaslAuthenticateRequest, SaslAuthenticateResponse, SaslHandshakeRequest, SaslHandshakeResponse
-from .topics import ResetTopicsRequest, ResetTopicsResponse
 
 Request = (
     HeartbeatRequest

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from .logger_levels import LoggerLevel
+from .common import LoggerLevel
 
 NO_GENERATION = -1
 

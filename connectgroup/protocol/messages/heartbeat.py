@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .common import AssignorInfo, ConfigEntry, ConnectorTasks
-from .logger_levels import LoggerLevel
+from .common import AssignorInfo, ConfigEntry, ConnectorTasks, LoggerLevel
 from .progress import TaskProgress
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ...connector import Lag
 from ...dataplane.columns import Column, Columns, from_ddl, to_ddl
-from ...dataplane.committed import CommittedPositions
+from ...dataplane.committing import CommittedPositions
 from ...dataplane.dead_letters import read_columns
 from ...dataplane.ownership import Position, Range, encoded, metadata_of
 from ...dataplane.source import BatchReader, PartReader, Source

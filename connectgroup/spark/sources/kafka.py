@@ -199,7 +199,7 @@ class KafkaSource(Source):
         return (int(partition) + zlib.crc32(topic.encode())) % self._tasks == self._task
 
     def stream(self, session: SparkSession, positions: Mapping[str, int]) -> DataFrame:
-        from ..jars import add_kafka
+        from ..java import add_kafka
 
         self.check_positions(positions)
         add_kafka(session)
@@ -381,7 +381,7 @@ class KafkaBatches(BatchReader):
         return end
 
     def read(self, session: SparkSession, ranges: Sequence[Range]) -> DataFrame:
-        from ..jars import check_kafka_of_server
+        from ..java import check_kafka_of_server
 
         if not self._is_known:
             check_kafka_of_server(session)

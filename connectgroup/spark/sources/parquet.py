@@ -19,7 +19,7 @@ from pydantic import Field
 
 from ...connector import Lag, LocalPath
 from ...dataplane.columns import Columns, from_ddl, to_arrow, to_ddl
-from ...dataplane.committed import CommittedPositions
+from ...dataplane.committing import CommittedPositions
 from ...dataplane.dead_letters import error_text
 from ...dataplane.errors import SourceError
 from ...dataplane.ownership import Position, Range, metadata_of

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from pydantic import SecretStr
 
 from ...dataplane.columns import Column, Columns, to_ddl
-from ...dataplane.committed import CommittedPositions
+from ...dataplane.committing import CommittedPositions
 from ...dataplane.dead_letters import read_columns
 from ...dataplane.ownership import Range, encoded
 from ...dataplane.settings import PluginSettings

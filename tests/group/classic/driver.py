@@ -7,7 +7,7 @@ from itertools import count
 from typing import Any
 
 from connectgroup.group.classic.group_type import ClassicGroupType
-from connectgroup.group.classic.settings import ClassicSettings
+from connectgroup.group.classic.state import ClassicSettings
 from connectgroup.group.kernel.outcome import Outcome
 from connectgroup.group.kernel.timers import SetTimer, TimerKey, TimerKind
 from connectgroup.group.registry import Client

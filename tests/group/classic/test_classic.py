@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from connectgroup.group.classic.settings import ClassicSettings
+from connectgroup.group.classic.state import ClassicSettings
 from connectgroup.group.kernel.timers import TimerKey, TimerKind
 from connectgroup.protocol.messages.classic import LeaveGroupRequest, SyncGroupRequest
 from connectgroup.protocol.messages.describe import DeleteRequest, DescribeRequest

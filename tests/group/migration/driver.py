@@ -7,10 +7,10 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from connectgroup.coordinator.consumer_groups import built_in_assignors
+from connectgroup.coordinator.listing import built_in_assignors
 from connectgroup.errors import GroupError
 from connectgroup.group.classic.group_type import ClassicGroupType
-from connectgroup.group.classic.settings import ClassicSettings
+from connectgroup.group.classic.state import ClassicSettings
 from connectgroup.group.consumer.group_type import ConsumerGroupType
 from connectgroup.group.consumer.settings import ConsumerSettings
 from connectgroup.group.kernel.effects import Compute, Computed

@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 from connectgroup.group.classic.group_type import ClassicGroupType
-from connectgroup.group.classic.settings import ClassicSettings
+from connectgroup.group.classic.state import ClassicSettings
 from connectgroup.group.consumer.group_type import ConsumerGroupType
 from connectgroup.group.consumer.settings import ConsumerSettings
 from connectgroup.group.kernel.timers import TimerKind

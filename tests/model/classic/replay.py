@@ -11,8 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from connectgroup.group.classic.group_type import ClassicGroupType
-from connectgroup.group.classic.settings import ClassicSettings
-from connectgroup.group.classic.state import ClassicGroup
+from connectgroup.group.classic.state import ClassicGroup, ClassicSettings
 from connectgroup.group.kernel.outcome import Outcome
 from connectgroup.group.kernel.timers import CancelTimer, SetTimer, TimerKey, TimerKind
 from connectgroup.group.registry import Client

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from connectgroup.group.classic.settings import ClassicSettings
+from connectgroup.group.classic.state import ClassicSettings
 from connectgroup.group.consumer.settings import ConsumerSettings
 from connectgroup.group.consumer.state import ConsumerGroup
 from connectgroup.group.offsets.state import Offsets

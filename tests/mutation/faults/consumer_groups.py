@@ -119,7 +119,7 @@ CONSUMER_GROUPS: tuple[Fault, ...] = (
     *at(f"{GROUP}.subscription:resolve", SUBSCRIPTIONS,
         C("a topic that matches a regular expression now is not assigned",
           "A and F(B)", "False", model=True)),
-    *at(f"{GROUP}.computation:ensure_computation", SUBSCRIPTIONS,
+    *at(f"{GROUP}.install:ensure_computation", SUBSCRIPTIONS,
         C("a target assignment is computed before the regular expressions are resolved",
           "() if A else B", "B", model=True)),
     *at(f"{GROUP}.target:violation_of", FENCING,

@@ -43,7 +43,7 @@ STORAGE: tuple[Fault, ...] = (
     *at("connectgroup.log.sqlite.store:Store._check_files_left_behind", f"{SQLITE} log/test_damaged_files.py",
         C("a missing write-ahead log is not detected",
           "A == 'writing' and B", "False")),
-    *at("connectgroup.log.sqlite.rows:Row.key", SQLITE,
+    *at("connectgroup.log.sqlite.store:Row.key", SQLITE,
         C("a row with a wrong checksum is served (D7)",
           "if A != B: raise E")),
     *at("connectgroup.log.sqlite.lock:LockFile.acquire", SQLITE,

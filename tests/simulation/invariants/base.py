@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from connectgroup.assign.api import ConnectAssignment, ConnectGroup
-from connectgroup.group.connect.handle import GroupInput
+from connectgroup.group.connect.group_type import GroupInput
 from connectgroup.group.connect.state import Group
-from connectgroup.group.kernel.current import Current
 from connectgroup.group.kernel.outcome import Outcome
+from connectgroup.group.kernel.reconcile import Current
 from connectgroup.protocol.messages.api import Request, Response
 from connectgroup.protocol.messages.common import units_of
 from connectgroup.protocol.records.connect import CurrentRecord, DelayRecord, Record

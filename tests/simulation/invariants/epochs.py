@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from connectgroup.group.connect.describe import state_name
-from connectgroup.group.connect.handle import GroupInput
+from connectgroup.group.connect.group_type import GroupInput
 from connectgroup.group.connect.state import Group
 from connectgroup.group.kernel.computation import COORDINATOR
-from connectgroup.group.kernel.current import Current
 from connectgroup.group.kernel.outcome import Outcome
+from connectgroup.group.kernel.reconcile import Current
 from connectgroup.group.kernel.timers import TimerKey, TimerKind
 from connectgroup.protocol.messages.api import Request, Response
 from connectgroup.protocol.messages.assignment import InstallRequest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from connectgroup.group.kernel.current import Current
+from connectgroup.group.kernel.reconcile import Current
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
 from connectgroup.protocol.units import STATIC_LEAVE_EPOCH, Unit, show
 from tests.group import invariants as whole

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from connectgroup.group.connect.handle import GroupInput, GroupRequest, expire, handle
-from connectgroup.group.connect.process import ProcessEnded
+from connectgroup.group.connect.group_type import ConnectRequest, GroupInput, expire, handle
+from connectgroup.group.connect.members import ProcessEnded
 from connectgroup.group.connect.state import Group
 from connectgroup.group.kernel.effects import Computed
 from connectgroup.group.kernel.outcome import Outcome
@@ -94,7 +94,7 @@ class RequestsAreIdempotent(Invariant):
         if not _same(what, outcome.response, second.response):
             self.broken(f"responded {outcome.response}, repeated {second.response}, to {what}")
 
-    def _repeated(self, group: Group, what: GroupRequest) -> GroupRequest | None:
+    def _repeated(self, group: Group, what: ConnectRequest) -> ConnectRequest | None:
         """The request as a correct sender repeats it."""
         if not isinstance(what, HeartbeatRequest):
             return what
@@ -124,7 +124,7 @@ def _kinds(outcome: Outcome[Any]) -> list[str]:
     return sorted({type(record).__name__ for record in outcome.records})
 
 
-def _failed_install(what: GroupRequest, response: Any) -> bool:
+def _failed_install(what: ConnectRequest, response: Any) -> bool:
     """A failure is counted; if the same member is chosen again at once, the repetition is counted too."""
     return isinstance(what, InstallRequest) and bool(what.error or response.error_code)
 

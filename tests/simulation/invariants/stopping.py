@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from connectgroup.group.connect.handle import GroupInput
+from connectgroup.group.connect.group_type import GroupInput
 from connectgroup.group.connect.state import Group
-from connectgroup.group.kernel.current import Current
 from connectgroup.group.kernel.outcome import Outcome
+from connectgroup.group.kernel.reconcile import Current
 from connectgroup.protocol.messages.api import Response
 from connectgroup.protocol.messages.connectors import UpdateConnectorsRequest
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse

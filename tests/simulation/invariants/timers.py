@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from connectgroup.group.connect.handle import GroupInput
+from connectgroup.group.connect.group_type import GroupInput
 from connectgroup.group.connect.state import Group
 from connectgroup.group.kernel.outcome import Outcome
 from connectgroup.group.kernel.timers import SetTimer, TimerKey, TimerKind

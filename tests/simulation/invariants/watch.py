@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from connectgroup.assign.api import ConnectAssignment, ConnectGroup
 from connectgroup.errors import GroupError
 from connectgroup.group.connect import group_type
-from connectgroup.group.connect.handle import GroupInput
+from connectgroup.group.connect.group_type import GroupInput
 from connectgroup.group.connect.state import Group
-from connectgroup.group.kernel.current import Current
+from connectgroup.group.kernel.reconcile import Current
 from connectgroup.protocol.messages.api import Request
 from connectgroup.protocol.messages.classic import GroupHeartbeatRequest, SyncGroupRequest
 from connectgroup.protocol.messages.connectors import UpdateConnectorsRequest

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from connectgroup.assign.members import TopicSpec
 from connectgroup.consumer import group_consumer, reading
+from connectgroup.consumer.callbacks import ConsumerRebalanceListener
 from connectgroup.consumer.client import GroupClient, Line, Topics, TopicSeen
 from connectgroup.consumer.group_consumer import GroupConsumer
-from connectgroup.consumer.listener import ConsumerRebalanceListener
 from connectgroup.consumer.membership import Membership
 from connectgroup.consumer.offsets import Position
 from connectgroup.consumer.reading import Reading

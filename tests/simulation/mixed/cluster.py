@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cache
 from random import Random
 
-from connectgroup.coordinator.consumer_groups import ConsumerGroups, built_in_assignors
-from connectgroup.group.classic.settings import ClassicSettings
+from connectgroup.coordinator.listing import ConsumerGroups, built_in_assignors
+from connectgroup.group.classic.state import ClassicSettings
 from connectgroup.group.connect.settings import GroupSettings
 from connectgroup.group.consumer.settings import ConsumerServerAssignor, ConsumerSettings
 from connectgroup.protocol.messages.api import Request
