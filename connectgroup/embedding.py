@@ -23,7 +23,7 @@ from .client.admin import Admin
 from .client.conditions import no_unit_starts, shown
 from .connector import Connector
 from .coordinator.runtime import Coordinator
-from .errors import ConfigError
+from .errors import ConfigError, GroupError
 from .group.connect.settings import GroupSettings
 from .listener import WorkerRebalanceListener
 from .log.memory import MemoryLog
@@ -183,10 +183,16 @@ class EmbeddedGroup:
 
         Raises:
             TimedOut: not within ``timeout_s``.
+            GroupError: the coordinator has rejected a worker, which the message names.
             GroupIdNotFound: neither a worker nor a connector has created the group within that time.
         """
 
         def is_stable(group: DescribedGroup) -> bool:
+            for name, serving in list(self._serving.items()):
+                if serving.done() and not serving.cancelled() and (error := serving.exception()) is not None:
+                    if isinstance(error, GroupError):
+                        raise type(error)(f"worker {name} has ended: {error}") from error
+                    raise error
             members = {member.member_id for member in group.members}
             return (
                 group.state == "Stable" and members == set(self.workers) and no_unit_starts(group, self._task_runners)

@@ -82,6 +82,14 @@ class RealGroup(WorkerGroup):
     def _advance(self, seconds: float) -> None:
         time.sleep(seconds)
         self._read()
+        for name, worker in list(self._workers.items()):
+            status = worker.process.poll()
+            if status is not None:  # it has ended by itself
+                lines = self._log_of(name).read_text(errors="replace").strip().splitlines() or ["no message"]
+                self.history.note(f"{name} has ended{f': {lines[-1]}' if status else ''}")
+                if status:
+                    self._failed[name] = lines[-1]
+                self._forget(name)
 
     def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(END_S)

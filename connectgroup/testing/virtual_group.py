@@ -16,6 +16,7 @@ from ..client.admin import Admin
 from ..connector import Connector
 from ..coordinator.compute import server_assignors
 from ..coordinator.runtime import Coordinator
+from ..errors import one_line
 from ..log.memory import MemoryLog, MemoryStorage
 from ..masking import masked_text, without_secrets
 from ..member.settings import MemberSettings
@@ -145,6 +146,8 @@ class VirtualGroup(WorkerGroup):
         error = None if member.task.cancelled() else member.task.exception()
         self.history.note(f"{name} has ended{'' if error is None else f': {error}'}")
         self.history.ended(name)
+        if error is not None:
+            self._failed[name] = one_line(error)
 
     # ----------------------------------------------------------------------------------------------
     # Coordinator

@@ -123,6 +123,8 @@ class WorkerGroup(ABC):
         self._configs: dict[str, dict[str, str]] = {}
         self._absence = ""  # why ``describe`` returned nothing
         self._known: dict[str, None] = {}  # all workers that were ever started
+        self._failed: dict[str, str] = {}  # the error of each worker that has ended with one, and was not started again
+        self._expected: set[str] = set()  # those of them that ``wait_until_rejected`` has awaited
 
     def __repr__(self) -> str:
         # Not the description: a failed test prints this, also of a group that is closed.
@@ -177,8 +179,40 @@ class WorkerGroup(ABC):
 
         A worker that was killed, stopped, paused or partitioned is not reachable: this waits until the group has
         noticed. Returns and raises as ``until``.
+
+        Raises:
+            AssertionError: also at once, with the error, if a worker has ended with one: the coordinator has rejected
+                it. A test that expects this calls ``wait_until_rejected`` before.
         """
-        return self._until(self.is_stable, within, lambda: f"a stable group ({self._instability()}): ")
+
+        def is_stable() -> bool:
+            stable = self.is_stable()
+            if failures := self._failures_of_workers():
+                hint = "a test that expects this waits for it: wait_until_rejected(name)"
+                raise AssertionError(f"a stable group: {failures}; {hint}\n{self.story()}")
+            return stable
+
+        return self._until(is_stable, within, lambda: f"a stable group ({self._instability()}): ")
+
+    def wait_until_rejected(self, name: str, *, within: float = 120.0) -> str:
+        """Let time pass until a worker has ended with an error; ``wait_until_stable`` does not wait for it afterwards.
+
+        Returns:
+            The error, in one line: why the coordinator has rejected the worker.
+
+        Raises:
+            AssertionError: the worker has not ended so within this many seconds.
+            ConfigError: no worker of this name was ever started.
+        """
+        self._check_worker(name, self._known)
+        self._until(lambda: name in self._failed, within, lambda: f"the rejection of {name}: ")
+        self._expected.add(name)
+        return self._failed[name]
+
+    def _failures_of_workers(self) -> str:
+        """Which workers have ended with an error that no test has awaited; empty if none has."""
+        failed = [f"{name} has ended: {error}" for name, error in self._failed.items() if name not in self._expected]
+        return "; ".join(failed)
 
     def is_stable(self) -> bool:
         """Whether the group is stable, as ``wait_until_stable`` defines it."""
@@ -186,6 +220,8 @@ class WorkerGroup(ABC):
 
     def _instability(self) -> str:
         """Why the group is not stable; empty if it is."""
+        if failures := self._failures_of_workers():
+            return failures
         reachable = {name for name, reached in self._alive.items() if reached}
         group = self.describe()
         if group is None:
@@ -340,6 +376,8 @@ class WorkerGroup(ABC):
             raise ConfigError("worker", name, f"a name that no running worker has: {', '.join(self._alive)}")
         if assignors is not None:
             self._own_assignors[name] = of_worker("assignors", assignors, name, PLUGINS)
+        self._failed.pop(name, None)
+        self._expected.discard(name)
         self._start_worker(name, self._traits.get(name, WorkerTraits()))
         self._known[name] = None
         return name

@@ -20,6 +20,7 @@ from connectgroup import (
     CoordinatorConfig,
     CoordinatorServer,
     DescribedGroup,
+    GroupError,
     LocalClient,
     MemberSettings,
     Metadata,
@@ -330,6 +331,20 @@ def test_unit_that_no_worker_can_run_is_described_with_the_reason() -> None:
             described = await group.admin.describe("mine")
             assert "gpu=true" in described.assignor_error
             assert [units.member_id for units in described.delayed] == [""]
+
+    run(program())
+
+
+def test_rejected_worker_ends_the_wait_for_a_stable_group_with_its_error() -> None:
+    async def program() -> None:
+        async with worker_group("mine", workers=1, assignors=["balanced"]) as group:
+            await group.wait_stable()
+            await group.add_worker("late", assignors=["weighted"])
+            with pytest.raises(GroupError, match=r"^worker late has ended: .*assignor"):
+                await group.wait_stable()
+            with pytest.raises(GroupError):
+                await group.stop_worker("late")
+            await group.wait_stable()
 
     run(program())
 

@@ -127,7 +127,7 @@ def test_rejected_worker_is_in_no_rebalance(worker_group: StartGroup, spans: Spa
     group = worker_group(2, connectors={"numbers": 2}, settings=GroupSettings(max_members=2))
     group.wait_until_stable()
     group.add_worker("late")
-    group.until(lambda: "late" not in group.workers, what="the rejection")
+    group.wait_until_rejected("late")
     assert [failed.worker for failed in spans.roots("fail")] == ["late"]
 
 

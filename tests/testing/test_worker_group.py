@@ -630,9 +630,33 @@ def test_worker_with_a_version_that_others_do_not_read_is_rejected(worker_group:
     group = worker_group(2, connectors={"numbers": 4}, assignors=[Counts])
     group.wait_until_stable()
     group.add_worker("late", assignors=[OnlyNew])
-    group.until(lambda: "late" not in group.workers, what="the rejection")
+    with pytest.raises(
+        AssertionError, match=r"^a stable group: late has ended: ClientAssignors: version ranges do not"
+    ):
+        group.wait_until_stable()
+    assert not group.is_stable()
+    assert "version ranges do not overlap" in group.wait_until_rejected("late")
+    group.wait_until_stable()
     assert "late has ended: ClientAssignors: version ranges do not overlap" in group.story()
     group.assert_computed_by(Counts)
+    group.add_worker("late", assignors=[Counts])
+    group.wait_until_stable()
+    assert sorted(group.workers) == ["late", "worker-1", "worker-2"]
+    with pytest.raises(AssertionError, match=r"^the rejection of late: not within 5 s"):
+        group.wait_until_rejected("late", within=5)
+
+
+@both_in_ci
+def test_rejected_worker_ends_the_wait_for_a_stable_group(worker_group: StartGroup, real: bool) -> None:
+    group = worker_group(1, connectors={"numbers": 2}, settings=QUICK, real=real)
+    group.wait_until_stable()
+    group.add_worker("late", assignors=[Counts])
+    with pytest.raises(
+        AssertionError, match=r"^a stable group: late has ended: .*assignor(.|\n)*wait_until_rejected\(name\)"
+    ):
+        group.wait_until_stable()
+    assert "assignor" in group.wait_until_rejected("late")
+    group.wait_until_stable()
 
 
 def test_assertion_of_who_computed_tells_who_did(worker_group: StartGroup) -> None:
