@@ -6,6 +6,8 @@ import datetime
 import decimal
 import json
 import math
+import random
+import re
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -382,3 +384,76 @@ def test_name_of_a_column_that_postgres_cuts_off_is_an_error_at_the_first_start(
     for _ in range(2):
         settings = PostgresSettings.model_validate({"url": database, "table": "t"})
         PostgresSink.create(settings, from_ddl(f"a INT, `{'x' * 63}` STRING")).close()
+
+
+def kept_or_put_aside(
+    base: Database, kind: str, declared: str, values: list[Any], extra: str = ""
+) -> tuple[list[Any], dict[Any, str]]:
+    """Write values into an existing table; return what a client reads, by row, and the reasons of dead letters."""
+    columns = from_ddl(f"id INT, v {kind}")
+    base.query(f"CREATE TABLE t (id INTEGER, v {declared}){extra}")
+    rows = table_of([{"id": at, "v": value} for at, value in enumerate(values)], columns)
+    found = tolerant(base, base.sink(columns), rows)
+    reasons = {values[int(place.split()[1])]: reason for _, place, reason, _ in found}
+    return [v for _, v in base.query("SELECT id, v FROM t ORDER BY id")], reasons
+
+
+SQLITE_VALUES: dict[str, tuple[str, str, list[Any], list[Any]]] = {
+    "text in numeric": (
+        "STRING",
+        "NUMERIC",
+        ["x", "7", "1.5", "", None],
+        ["007", "1.10000000000000000001", " 7", "-0"],
+    ),
+    "text in integer": ("STRING", "INT", ["x", "9007199254740993", "2024-01-01"], ["+7", "1e400", "9" * 25]),
+    "text in real": ("STRING", "DOUBLE", ["x", "2.5"], ["07", "9007199254740993"]),
+    "long integer in real": ("BIGINT", "REAL", [1, 2**53, -(2**53), None], [2**53 + 1, 2**63 - 1]),
+    "long decimal": (
+        "DECIMAL(38,18)",
+        "DECIMAL(38,18)",
+        [decimal.Decimal("1.5"), decimal.Decimal("12345678")],
+        [decimal.Decimal("0.123456789012345678"), decimal.Decimal("12345678901234567890")],
+    ),
+    "number in text": ("DOUBLE", "TEXT", [0.5, 1e300, -2.0], []),
+    "whole number in text": ("BIGINT", "VARCHAR(3)", [1, 2**63 - 1], []),
+    "number in integer": ("DOUBLE", "INTEGER", [1.0, 1.5, 1e300, 2.0**60], []),
+    "text in blob": ("STRING", "BLOB", ["007", "x"], []),
+}
+
+
+@pytest.mark.parametrize("case", SQLITE_VALUES)
+def test_value_that_the_type_of_a_column_of_sqlite_changes_is_a_dead_letter(tmp_path: Path, case: str) -> None:
+    kind, declared, good, bad = SQLITE_VALUES[case]
+    stored, reasons = kept_or_put_aside(Database(str(tmp_path / "o.db")), kind, declared, good + bad)
+    assert set(reasons) == set(bad)
+    assert all(reason.startswith("v would be stored as ") for reason in reasons.values())
+    for value, read in zip(good, stored, strict=True):
+        assert read == value or float(read) == float(value)
+
+
+def test_column_any_of_a_strict_table_keeps_texts(tmp_path: Path) -> None:
+    assert kept_or_put_aside(Database(str(tmp_path / "o.db")), "STRING", "ANY", ["007", "7"], " STRICT") == (
+        ["007", "7"],
+        {},
+    )
+
+
+@pytest.mark.parametrize("declared", ["INTEGER", "NUMERIC", "REAL", "TEXT", "BLOB", "DATETIME", ""])
+@pytest.mark.parametrize("kind", ["STRING", "BIGINT", "DOUBLE", "DECIMAL(38,10)"])
+def test_each_value_is_read_back_from_sqlite_or_is_a_dead_letter(tmp_path: Path, kind: str, declared: str) -> None:
+    """Generated values: what is stored has every digit, whatever the column is declared as."""
+    draw = random.Random(f"{kind} {declared}")
+    digits = [draw.randrange(-(10 ** draw.randrange(1, 19)), 10**18) for _ in range(60)]
+    values: dict[str, list[Any]] = {
+        "STRING": [f"{'0' * draw.randrange(2)}{n}{draw.choice(['', '.0', '.25', 'e3', ' ', 'x'])}" for n in digits],
+        "BIGINT": digits,
+        "DOUBLE": [n / 10 ** draw.randrange(20) for n in digits],
+        "DECIMAL(38,10)": [decimal.Decimal(n).scaleb(-10) for n in digits],
+    }
+    wanted = list(dict.fromkeys(values[kind]))
+    stored, reasons = kept_or_put_aside(Database(str(tmp_path / "o.db")), kind, declared, wanted)
+    kept = [value for value in wanted if value not in reasons]
+    assert len(stored) == len(kept)
+    for value, read in zip(kept, stored, strict=True):
+        assert read == value or decimal.Decimal(str(read)) == decimal.Decimal(str(value))
+        assert read == value or not re.match(r"-?0\d|.*\s", str(value))

@@ -6,21 +6,26 @@ Rows become visible with the transaction that checks the fencing tokens and adva
 
 from __future__ import annotations
 
+import decimal
+import re
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import Field
 
 from ...connector import LocalPath
-from ...dataplane.columns import Columns, sql_name, sqlite_type
+from ...dataplane.columns import Column, Columns, sql_name, sqlite_type
 from ...dataplane.dead_letters import DeadLetter, DeadLetterSink, reject, values_of, write_rows
 from ...dataplane.fences import Transaction
 from ...dataplane.offset_store import BUSY_TIMEOUT_S, FilePositions, OffsetStore, SqliteTransaction
 from ...dataplane.ownership import Owner, Range
 from ...dataplane.settings import require_absolute
+from ...protocol.units import printable
 from .tables import (
+    NUMBER,
     TableSettings,
     check_dead_letters,
     dead_letter_columns,
@@ -39,6 +44,8 @@ if TYPE_CHECKING:
 _FAULTS: Final = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, OverflowError, UnicodeError)
 """Errors of SQLite and its driver that are those of a row."""
 _ALLOWED: Final = "rows that fit the table: its types, constraints and triggers"
+_NUMBER: Final = re.compile(NUMBER)
+_DIGITS: Final = decimal.Context(prec=decimal.MAX_PREC, Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN)
 
 
 class SqliteSettings(TableSettings):
@@ -59,7 +66,8 @@ class SqliteSettings(TableSettings):
 
 class SqliteSink(DeadLetterSink):
     """Writes rows to a table of the SQLite file that stores the offsets: inserts, upserts or deletes. A row with NaN,
-    which SQLite would make null, is an error or, with `errors.tolerance=all`, a dead letter.
+    which SQLite would make null, or with a value that the type of its column in an existing table would change, such
+    as the text 007 in a column NUMERIC, is an error or, with `errors.tolerance=all`, a dead letter.
     """
 
     Settings = SqliteSettings
@@ -76,6 +84,7 @@ class SqliteSink(DeadLetterSink):
         self._settings = settings
         self._dead_letters = ""
         self._columns = settings.written(columns)
+        self._checked: tuple[tuple[Column, str], ...] = ()  # Set by _make_table: what the table may change.
         self._store = OffsetStore(path, busy_timeout_s=busy_timeout_s, is_real=True)
         try:
             self._make_table()
@@ -106,7 +115,8 @@ class SqliteSink(DeadLetterSink):
     def commit_all(
         self, owner: Owner, ranges: Sequence[Range], rows: pa.Table, dead_letters: Sequence[DeadLetter]
     ) -> bool:
-        bad = _not_numbers(rows, self._columns) | null_keys(self._settings, rows)
+        bad = _changed(rows, self._checked) | _not_numbers(rows, self._columns) | null_keys(self._settings, rows)
+        bad = dict(sorted(bad.items()))
         where = f"{self._store.path}, table {self._settings.table}"
         # Convert before the transaction: while it is open, every other task that writes to this file waits.
         kept = [at for at in range(rows.num_rows) if at not in bad] if bad else range(rows.num_rows)
@@ -163,9 +173,19 @@ class SqliteSink(DeadLetterSink):
 
     def _make_table(self) -> None:
         settings, table = self._settings, sql_name(self._settings.table)
-        found = [str(row[1]) for row in self._store.execute(f"PRAGMA table_info({table})")]
+        found = {str(row[1]): str(row[2]) for row in self._store.execute(f"PRAGMA table_info({table})")}
         if found:
-            for column in missing_columns(str(self._store.path), settings, found, self._columns):
+            is_strict = any(row[5] for row in self._store.execute(f"PRAGMA table_list({table})"))
+            types = {
+                name.lower(): "BLOB" if is_strict and kind.upper() == "ANY" else _affinity(kind)
+                for name, kind in found.items()
+            }
+            self._checked = tuple(
+                (column, affinity)
+                for column in self._columns
+                if (affinity := types.get(column.name.lower())) and _may_change(column, affinity)
+            )
+            for column in missing_columns(str(self._store.path), settings, list(found), self._columns):
                 self._store.execute(f"ALTER TABLE {table} ADD COLUMN {sql_name(column.name)} {sqlite_type(column)}")
             return
         if not settings.auto_create:
@@ -174,6 +194,65 @@ class SqliteSink(DeadLetterSink):
         if settings.keys:
             parts.append(f"PRIMARY KEY ({', '.join(map(sql_name, settings.keys))})")
         self._store.execute(f"CREATE TABLE IF NOT EXISTS {table} ({', '.join(parts)})")
+
+
+def _affinity(declared: str) -> str:
+    """Return the affinity of a declared type, by SQLite's rules."""
+    for affinity, words in (
+        ("INTEGER", "INT"),
+        ("TEXT", "CHAR CLOB TEXT"),
+        ("BLOB", "BLOB"),
+        ("REAL", "REAL FLOA DOUB"),
+    ):
+        if any(word in declared.upper() for word in words.split()):
+            return affinity
+    return "NUMERIC" if declared else "BLOB"
+
+
+def _may_change(column: Column, affinity: str) -> bool:
+    """Return whether a column of this affinity may store another value than the one that is written."""
+    if affinity == "TEXT":
+        return column.type in ("FLOAT", "DOUBLE")
+    if affinity == "REAL" and column.type == "BIGINT":
+        return True
+    return affinity != "BLOB" and (column.type == "STRING" or column.type.startswith("DECIMAL("))
+
+
+def _changed(rows: pa.Table, checked: Sequence[tuple[Column, str]]) -> dict[int, str]:
+    """Return the numbers of the rows with a value that the type of its column would change, with the reason."""
+    found: dict[int, str] = {}
+    if not checked or not rows.num_rows:
+        return found
+    # SQLite itself converts the values, outside the transaction that other tasks wait for.
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as scratch:
+        for column, affinity in checked:
+            values = [value for (value,) in _rows(rows, (column,))]
+            scratch.execute(f"CREATE TABLE stored (id INTEGER PRIMARY KEY, value {affinity})")
+            scratch.execute("BEGIN")
+            with suppress(*_FAULTS):  # A text that is no Unicode: the table rejects its row.
+                scratch.executemany("INSERT INTO stored VALUES (?, ?)", enumerate(values))
+            for at, stored in scratch.execute("SELECT id, value FROM stored"):
+                if values[at] is not None and not _is_same(values[at], stored, is_text=column.type == "STRING"):
+                    found.setdefault(
+                        at,
+                        f"{column.name} would be stored as {printable(repr(stored), limit=100)} instead of"
+                        f" {printable(repr(values[at]), limit=100)}; allowed: values that a column of affinity"
+                        f" {affinity} keeps, or a column of type {sqlite_type(column)}",
+                    )
+            scratch.execute("COMMIT")
+            scratch.execute("DROP TABLE stored")
+    return found
+
+
+def _is_same(value: Any, stored: Any, *, is_text: bool) -> bool:
+    if isinstance(value, str) == isinstance(stored, str):
+        return bool(value == stored) or value != value  # NaN has a reason of its own.
+    if isinstance(value, float):
+        return float(stored) == value
+    if is_text and not _NUMBER.fullmatch(value):
+        return False
+    number = _DIGITS.create_decimal(value)
+    return number == decimal.Decimal(repr(stored)) and (number != 0 or not number.is_signed())
 
 
 def _not_numbers(rows: pa.Table, columns: Columns) -> dict[int, str]:

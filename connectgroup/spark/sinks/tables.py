@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 TABLE_NAMES: Final = "a name of letters, digits and _, not starting with connectgroup_ or sqlite_"
 _TABLE: Final = re.compile(r"(?!connectgroup_|sqlite_)[A-Za-z_]\w{0,62}", re.IGNORECASE | re.ASCII)
+NUMBER: Final = r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?"
+"""A text whose number is the same text; of others, such as 007, the notation would be lost. As Python and PostgreSQL
+read it."""
 InsertMode = Literal["insert", "upsert", "delete"]
 BOOLEANS: Final = "true, false"
 _JSON: Final = json_encoder(ensure_ascii=True, compact=False)
