@@ -145,11 +145,12 @@ class ClassicWork(GroupWork):
         if ended is None or not membership.in_group or membership.generation != ended.generation:
             return
         self._ended, ownership.applied = ended, ended.generation
-        step = after_sync(owned=ownership.owned, assigned=ended.share.partitions, subscribed=membership.subscribed)
+        owned, assigned = ownership.owned, ended.share.partitions
         if ended.missed:
-            await ownership.lose(step.revoked)
-        else:
-            await ownership.revoke(step.revoked)
+            # Another member may have read on in those that this one gets again: they begin at the committed offset.
+            await ownership.lose(owned)
+        step = after_sync(owned=ownership.owned, assigned=assigned, subscribed=membership.subscribed)
+        await ownership.revoke(step.revoked)
         if not membership.in_group:
             return
         share = ownership.share(
@@ -160,7 +161,7 @@ class ClassicWork(GroupWork):
         )
         await notify_plugin_assignor(ended.assignor, share)
         await ownership.hold(step.holds)
-        if step.rejoin:
+        if step.rejoin or not owned <= assigned:
             membership.request_rejoin("revoked partitions that other members need")
         if ended.failure is not None:
             # Another member's assignor may succeed. This member must not lead again, so it leaves.
