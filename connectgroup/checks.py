@@ -28,7 +28,7 @@ def check_whole(field: str, value: object, low: int, high: int) -> None:
         ConfigError: it is not; ``True`` and ``2.0`` are no whole numbers.
     """
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise ConfigError(field, value, f"a whole number from {low} to {high}")
+        raise ConfigError(field, _not_text(value), f"a whole number from {low} to {high}")
 
 
 def check_number(field: str, value: object, low: float, high: float) -> None:
@@ -38,7 +38,13 @@ def check_number(field: str, value: object, low: float, high: float) -> None:
         ConfigError: it is not, or is not a number at all (NaN).
     """
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not low <= value <= high:
-        raise ConfigError(field, value, f"a number from {low:g} to {high:g}")
+        raise ConfigError(field, _not_text(value), f"a number from {low:g} to {high:g}")
+
+
+def _not_text(value: object) -> object:
+    """What a value is in the message about a number: text that looks like one is named as text."""
+    is_number = isinstance(value, str) and value.strip().replace(".", "", 1).removeprefix("-").isdigit()
+    return f"{value} (text)" if is_number else value
 
 
 def check_text(field: str, value: object) -> None:

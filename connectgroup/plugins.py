@@ -21,6 +21,7 @@ from typing import Any, Final, Literal, TypeVar
 
 from .assign.api import Assignor, ConnectAssignor, PartitionAssignor
 from .assign.sandbox import declaration_violation, describe, location_in, location_of
+from .checks import kind_of
 from .connector import Connector
 from .dataplane.sink import Sink
 from .dataplane.source import Source
@@ -141,6 +142,8 @@ def available(kind: Kind) -> tuple[str, ...]:
 
 def _find(kind: Kind, name: str, setting: str = "") -> EntryPoint:
     setting = setting or _SETTING[kind]
+    if not isinstance(name, str):
+        raise ConfigError(setting, kind_of(name), "the name of an installed one; an object or class needs no load")
     # Equal entries count as one: an editable install may appear twice on the path.
     named = {_describe_entry_point(found): found for found in installed_plugins(kind) if found.name == name}
     if not named:

@@ -59,7 +59,11 @@ def _make(path: Path) -> None:
     except FileExistsError:
         return
     except FileNotFoundError:
+        if path.parent.is_dir():
+            raise  # not a missing directory above it: in /proc, for example, nobody can create one
         _make(path.parent)
-        _make(path)
-        return
+        try:
+            os.mkdir(path, 0o700)
+        except FileExistsError:
+            return
     os.chmod(path, 0o700)  # a umask may take rights of the owner

@@ -75,6 +75,13 @@ def test_directory_that_others_may_change_is_refused(
     assert [*cache.iterdir()] == []
 
 
+def test_directory_that_nobody_can_create_is_named() -> None:
+    with pytest.raises(
+        ConfigError, match=r"^data: got '/proc/x/y'; allowed: a directory that can be created \(No such"
+    ):
+        make_private(Path("/proc/x/y"), "data")
+
+
 def test_directory_below_the_cache_that_others_may_change_is_refused(tmp_path: Path) -> None:
     script = make_script(tmp_path / "connectgroup", "java", "exec true\n")
     for directory in script.parent, script.parent.parent:

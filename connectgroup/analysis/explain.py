@@ -10,7 +10,15 @@ from typing import Any
 
 from ..errors import NameNotFound
 from ..protocol.messages.common import each_unit, units_of
-from ..protocol.messages.describe import NOT_STARTED, DescribedConnector, DescribedGroup, DescribedUnit, Move, Rebalance
+from ..protocol.messages.describe import (
+    KEPT,
+    NOT_STARTED,
+    DescribedConnector,
+    DescribedGroup,
+    DescribedUnit,
+    Move,
+    Rebalance,
+)
 from ..protocol.units import Unit, printable, show
 from .constraints import Constraints
 
@@ -198,8 +206,10 @@ def _why_not_running(
 ) -> Iterator[str]:
     if described.state == "RUNNING":
         yield from _is_moving(group, unit, described.member_id)
+    elif described.has_failed_for_good:
+        yield f"it has failed, its worker does not try again: {described.message or 'no error message'}"
     elif described.state == "FAILED":
-        yield f"it has failed, its worker retries it: {described.message or 'no error message'}"
+        yield f"it has failed, its worker retries it: {described.message}"
     elif described.state == "STALLED":
         yield f"it has stalled, its worker starts it again: {described.message}"
     elif described.state == "STARTING":
@@ -233,6 +243,10 @@ def _why_unassigned(group: DescribedGroup, unit: Unit) -> Iterator[str]:
                 why = f": {group.assignor_error}" if group.assignor_error else ""
                 yield f"the assignor {group.assignor_name} left it out and is run again in {left_s:.0f} s{why}"
             return
+    if group.state == "Assigning" and not group.computing_member and group.assignor_error.startswith(KEPT):
+        yield f"nothing is being computed for epoch {group.group_epoch}: {group.assignor_error}"
+        yield "the assignor runs again after the next change of the group, and from time to time"
+        return
     if group.state == "Assigning":
         by = f"worker {group.computing_member}" if group.computing_member else "the coordinator"
         yield f"the assignment for epoch {group.group_epoch} is being computed by {by}"

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from ..checks import check_methods, check_object, parse_address, setting_texts
+from ..checks import check_call, check_methods, check_object, parse_address, setting_texts
 from ..errors import ConnectorAlreadyExists, ConnectorNotFound, GroupIdNotFound, TimedOut, UnitFailed
 from ..protocol.messages.api import Handler
 from ..protocol.messages.common import (
@@ -191,7 +191,9 @@ class Admin:
         Raises:
             TimedOut: the condition does not hold within ``timeout_s``; names a unit with an error, if there is one.
             GroupIdNotFound: there is no such group then.
+            ConfigError: the condition is no function of the description.
         """
+        check_call("condition", condition, ("group",), "a function of the description: lambda group: ...")
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + timeout_s
         while True:

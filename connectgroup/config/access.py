@@ -9,10 +9,10 @@ from pydantic import model_validator
 from ..errors import NO_VALUE, ConfigError
 from ..transport.access import Access, client_tls, client_tls_to
 from ..transport.credentials import named_credentials, read_credentials
-from .base import Settings
+from .base import ProgramSettings
 
 
-class AccessConfig(Settings):
+class AccessConfig(ProgramSettings):
     """How a client authenticates, and TLS.
 
     Attributes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
@@ -53,6 +53,18 @@ class Settings(BaseModel):
     """Fields that contain settings of other software, such as connectors: errors do not show their values."""
 
 
+class ProgramSettings(Settings):
+    """Settings that programs make too: their errors are those of ``checked``."""
+
+    if not TYPE_CHECKING:  # a type checker keeps the names and types of the fields
+
+        def __init__(self, **values: Any) -> None:
+            try:
+                super().__init__(**values)
+            except ValidationError as error:
+                raise first_error(type(self), error) from error
+
+
 M = TypeVar("M", bound=Settings)
 
 
@@ -65,21 +77,26 @@ def checked(model: type[M], values: Mapping[str, Any], *, where: str = "") -> M:
     try:
         return model.model_validate(dict(values))
     except ValidationError as error:
-        # A misspelt setting is also a missing one, and the misspelling is what must be corrected.
-        errors = sorted(error.errors(include_url=False), key=lambda found: found["type"] != "extra_forbidden")
-        first = errors[0]
-        field = ".".join(str(part) for part in first["loc"])
-        if first["type"] == "extra_forbidden":
-            missing = [str(found["loc"][0]) for found in errors if found["type"] == "missing"]
-            known = sorted(model.model_fields)
-            near = difflib.get_close_matches(field, missing, n=1) or difflib.get_close_matches(field, known, n=1)
-            allowed = f"{near[0]} (did you mean that?)" if near else ", ".join(known)
-            raise ConfigError(where + printable(field), UNKNOWN_SETTING, allowed) from error
-        value = NO_VALUE if first["type"] == "missing" else first["input"]
-        if first["type"] != "missing" and first["loc"][0] in model.of_others:
-            # Settings of other software: any of them may contain a secret.
-            value = json_kind(value)
-        raise ConfigError(where + field, value, _allowed(model, first)) from error
+        raise first_error(model, error, where=where) from error
+
+
+def first_error(model: type[Settings], error: ValidationError, *, where: str = "") -> ConfigError:
+    """The first error in plain words; an unknown setting precedes a missing one."""
+    # A misspelt setting is also a missing one, and the misspelling is what must be corrected.
+    errors = sorted(error.errors(include_url=False), key=lambda found: found["type"] != "extra_forbidden")
+    first = errors[0]
+    field = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        missing = [str(found["loc"][0]) for found in errors if found["type"] == "missing"]
+        known = sorted(model.model_fields)
+        near = difflib.get_close_matches(field, missing, n=1) or difflib.get_close_matches(field, known, n=1)
+        allowed = f"{near[0]} (did you mean that?)" if near else ", ".join(known)
+        return ConfigError(where + printable(field), UNKNOWN_SETTING, allowed)
+    value = NO_VALUE if first["type"] == "missing" else first["input"]
+    if first["type"] != "missing" and first["loc"][0] in model.of_others:
+        # Settings of other software: any of them may contain a secret.
+        value = json_kind(value)
+    return ConfigError(where + field, value, _allowed(model, first))
 
 
 _KINDS: Final = {

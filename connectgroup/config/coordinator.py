@@ -17,7 +17,7 @@ from ..group.offsets.settings import OffsetSettings
 from ..log.registry import log_from_url, sqlite_url
 from ..protocol import DEFAULT_PORT
 from ..transport.limits import LOOPBACK, Limits, is_address, is_loopback
-from .base import MaybeMilliseconds, Milliseconds, Name, Port, Settings, ShortText
+from .base import MaybeMilliseconds, Milliseconds, Name, Port, ProgramSettings, ShortText
 
 MaybeMembers = Annotated[int | None, Field(ge=1, le=10_000)]
 
@@ -42,7 +42,7 @@ _GROUP: Final = GroupSettings()
 """The defaults of the group rules."""
 
 
-class CoordinatorConfig(Settings):
+class CoordinatorConfig(ProgramSettings):
     """Settings of one coordinator.
 
     Attributes:

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from ..assign.api import ConnectAssignor
-from ..checks import check_call, check_methods, check_object, kind_of
+from ..checks import check_call, check_methods, check_number, check_object, kind_of
 from ..errors import NO_VALUE, UNKNOWN_SETTING, ConfigError
 from ..listener import WorkerRebalanceListener
 from ..member.settings import MemberSettings
@@ -34,12 +34,15 @@ def check_connections(connections: Connections) -> None:
     """Check that a worker gets two clients.
 
     Raises:
-        ConfigError: it gets one client, a runner in their place, or an address.
+        ConfigError: it gets one client, also twice, a runner in their place, or an address.
     """
     check_object("connections", connections, Connections, "Connections(heartbeats=client, control=client)")
     for name, client in connections._asdict().items():
         allowed = "a client: TcpClient(host, port) or LocalClient(coordinator)"
         check_methods(f"connections.{name}", client, ("call", "close"), allowed)
+    if connections.heartbeats is connections.control:
+        allowed = "two clients, each with a connection of its own: a function that makes a new one at each call"
+        raise ConfigError("connections", "the same client twice", allowed)
 
 
 def check_connect(connect: Callable[[], Client]) -> None:
@@ -112,6 +115,7 @@ def check_runner(runner: Runner | None) -> None:
 
 def _check_unit_methods(runner: Runner, base: type, prefix: str) -> None:
     """Check the two methods of a runner by unit. A coroutine that a thread calls, for example, would never run."""
+    check_number(f"{type(runner).__name__}.start_timeout_s", getattr(runner, "start_timeout_s", None), 0, 86_400)
     for name, argument in (("start_unit", "grant"), ("stop_unit", "unit")):
         field, method = f"{type(runner).__name__}.{name}", getattr(runner, name)
         allowed = f"{prefix}def {name}(self, {argument})"
@@ -128,7 +132,23 @@ def check_on_start(on_start: Callable[..., object]) -> None:
     Raises:
         ConfigError: it does not.
     """
-    check_call("on_start", on_start, ("worker",), "a function of the worker: on_start=workers.append")
+    allowed = "a function of the worker: on_start=workers.append"
+    if inspect.iscoroutinefunction(on_start):
+        raise ConfigError("on_start", f"the coroutine function {on_start.__name__}", allowed)
+    check_call("on_start", on_start, ("worker",), allowed)
+
+
+def check_made_runner(runner: object) -> None:
+    """Check that there is a runner: a function that makes it may have forgotten to return it.
+
+    Raises:
+        ConfigError: it is ``None``, or a coroutine, which would make it.
+    """
+    if inspect.iscoroutine(runner):
+        runner.close()
+    if runner is None or inspect.iscoroutine(runner):
+        got = "None" if runner is None else "a coroutine"
+        raise ConfigError("runner", got, "a runner, or a plain function of the worker that returns one")
 
 
 def check_times(times: WorkerSettings | None) -> None:

@@ -35,7 +35,15 @@ from ..protocol.units import JOIN_EPOCH, Units, show
 from ..telemetry.spans import GROUP, MEMBER, span
 from ..threads import clock_of
 from ..transport.base import Client
-from .arguments import check_connect, check_connections, check_plugins, check_runner, check_settings, check_times
+from .arguments import (
+    check_connect,
+    check_connections,
+    check_made_runner,
+    check_plugins,
+    check_runner,
+    check_settings,
+    check_times,
+)
 from .callbacks import Callbacks
 from .classic import ClassicClient
 from .compute import Computations, ControlRequests, check_configs
@@ -232,8 +240,10 @@ class Worker:
         """Set the runner of this worker's units. Call this before ``run``.
 
         Raises:
-            ConfigError: ``start`` or ``stop`` is missing, or is not a coroutine function.
+            ConfigError: it is ``None``; ``start`` or ``stop`` is missing, or is not a coroutine function; or the runner
+                is a ``UnitRunner`` of another worker that has not ended.
         """
+        check_made_runner(runner)
         check_runner(runner)
         self._performer.runner = runner
         self._connect_runner(runner)
@@ -527,6 +537,7 @@ class Worker:
             GroupError: the coordinator rejected the request.
             TransportError: no successful response within ``assignor_timeout_s``.
         """
+        check_object("connector", connector, str, "its name: grant.unit.connector")
         check_whole("owner_epoch", owner_epoch, 0, MAX_INT32)
         check_configs("configs", configs)
         await self._requests.publish_tasks(connector, owner_epoch, configs)

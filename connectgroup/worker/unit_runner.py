@@ -17,8 +17,9 @@ from functools import partial
 from typing import Any, ClassVar, Protocol
 
 from ..assign.sandbox import describe, location_of
+from ..checks import check_object
 from ..connector import Config
-from ..errors import PluginError, StaleMemberEpoch, one_line
+from ..errors import ConfigError, PluginError, StaleMemberEpoch, one_line
 from ..member.actions import Grant
 from ..protocol.messages.heartbeat import TaskStatus
 from ..protocol.records.connect import UnitState
@@ -26,6 +27,7 @@ from ..protocol.units import Unit, Units
 from .hanging import named, place_of, place_of_thread
 from .offload import SLICE, Call, CallPool, slices
 from .runner import START_REPORT_S, UnitsNotStopped
+from .state import WorkerState
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +35,10 @@ logger = logging.getLogger(__name__)
 class _Worker(Protocol):
     """What a runner needs of its ``Worker``."""
 
+    @property
+    def member_id(self) -> str: ...
+    @property
+    def state(self) -> WorkerState: ...
     def report(self, status: TaskStatus) -> None: ...
     async def publish_tasks(self, connector: str, owner_epoch: int, configs: Sequence[Config]) -> None: ...
 
@@ -66,7 +72,14 @@ class _UnitRunner:
     _loop: asyncio.AbstractEventLoop | None = None
 
     def attach(self, worker: _Worker) -> None:
-        """The worker whose units this runner runs; called by the worker itself."""
+        """The worker whose units this runner runs; called by the worker itself.
+
+        Raises:
+            ConfigError: it runs the units of another worker, which has not ended.
+        """
+        if self._worker is not None and self._worker is not worker and self._worker.state.ended is None:
+            got = f"the {type(self).__name__} of worker {self._worker.member_id}, which has not ended"
+            raise ConfigError("runner", got, "an object for each worker")
         self._worker = worker
         self._runs: dict[Unit, _Run] = {}
 
@@ -173,11 +186,18 @@ class _UnitRunner:
             )
 
     def _report(self, unit: Unit, state: UnitState, message: str) -> None:
-        if (run := self._runs.get(unit)) is not None:
+        if (run := self._of_worker().get(unit)) is not None:
             self._say(run, state, message)
 
+    def _of_worker(self) -> dict[Unit, _Run]:
+        """What runs; a program error if no worker has this runner yet."""
+        if self._worker is None:
+            raise ConfigError("runner", f"a {type(self).__name__} without a worker", "runner=... of a worker first")
+        return self._runs
+
     async def _publish(self, connector: str, configs: Sequence[Config]) -> None:
-        run = self._runs.get(Unit(connector))
+        check_object("connector", connector, str, "its name: grant.unit.connector")
+        run = self._of_worker().get(Unit(connector))
         if run is None or self._worker is None:
             raise StaleMemberEpoch(f"connector {connector} does not run here")
         await self._worker.publish_tasks(connector, run.grant.owner_epoch, configs)
@@ -266,10 +286,12 @@ class ThreadUnitRunner(_UnitRunner):
 
     def report(self, unit: Unit, state: UnitState, message: str = "") -> None:
         """As ``UnitRunner.report``, from any thread."""
+        self._of_worker()
         self._call(partial(self._report, unit, state, message))
 
     def publish(self, connector: str, configs: Sequence[Config]) -> None:
         """As ``UnitRunner.publish``; waits for the response. Not on the event loop."""
+        self._of_worker()
         if self._loop is None:
             raise StaleMemberEpoch(f"connector {connector} does not run here")
         asyncio.run_coroutine_threadsafe(self._publish(connector, configs), self._loop).result()

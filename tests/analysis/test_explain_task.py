@@ -75,6 +75,29 @@ def test_task_waits_for_the_computation() -> None:
     )
 
 
+def test_nothing_is_computed_after_an_assignor_has_kept_the_target_assignment() -> None:
+    error = "the target assignment is kept: no worker has a slot"
+    assert reasons(group(member("a"), state="Assigning", assignor_error=error)) == (
+        f"nothing is being computed for epoch 5: {error}",
+        "the assignor runs again after the next change of the group, and from time to time",
+    )
+    again = group(member("a"), state="Assigning", computing_member="a", assignor_error=error)
+    assert reasons(again)[0] == "the assignment for epoch 5 is being computed by worker a"
+
+
+@pytest.mark.parametrize(
+    ("message", "what"),
+    [
+        ("no ink (ValueError)", "does not try again: no ink (ValueError)"),
+        ("", "does not try again: no error message"),
+        ("RETRYING, attempt 1, next in 1 s: no ink", "retries it: RETRYING, attempt 1, next in 1 s: no ink"),
+    ],
+)
+def test_failed_task_is_retried_or_not(message: str, what: str) -> None:
+    described = with_unit(group(member("a", C0)), state="FAILED", member_id="a", owner_epoch=4, message=message)
+    assert f"it has failed, its worker {what}" in reasons(described)
+
+
 def test_task_is_kept_for_a_static_member_that_left() -> None:
     described = with_unit(group(member("a", C0, state="AWAY")), state="WAITING", member_id="a", owner_epoch=4)
     assert reasons(described)[-1].startswith("worker a has left temporarily; the unit is kept for it")

@@ -87,7 +87,7 @@ async def test_moves_are_drawn_when_a_worker_is_killed(browser: Browser) -> None
         client = Cuttable(group.coordinator)
         victim = Worker(
             MemberSettings(group_id=GROUP, member_id="victim", rebalance_timeout_ms=1_000),
-            Connections(heartbeats=client, control=client),
+            Connections(heartbeats=client, control=LocalClient(group.coordinator)),
             assignors=[load_assignor("balanced")],
         )
         victim.set_runner(Reporter(victim))  # a unit that was never reported as running has not moved away from it

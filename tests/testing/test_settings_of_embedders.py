@@ -12,6 +12,7 @@ from connectgroup import (
     Admin,
     ConfigError,
     Coordinator,
+    CoordinatorConfig,
     GroupError,
     GroupSettings,
     LocalClient,
@@ -20,6 +21,7 @@ from connectgroup import (
     RunnerSettings,
     TargetState,
     TcpClient,
+    WorkerConfig,
     WorkerTraits,
     sync,
     worker_group,
@@ -108,6 +110,17 @@ def test_settings_of_a_member_are_checked(changes: dict[str, object], message: s
             lambda: Coordinator(MemoryLog(), MemberSettings(group_id="g", member_id="m")),  # type: ignore[arg-type]
             "settings: got 'an object of MemberSettings'; allowed: GroupSettings(...)",
         ),
+        (lambda: CoordinatorConfig(port="x"), "port: got 'x'; allowed: a whole number from 0 to 65535"),  # type: ignore[arg-type]
+        (lambda: CoordinatorConfig(prot=1), "prot: unknown; allowed: port (did you mean that?)"),  # type: ignore[call-arg]
+        (lambda: WorkerConfig(), "group: missing"),  # type: ignore[call-arg]
+        (
+            lambda: TcpClient("127.0.0.1", "19474"),  # type: ignore[arg-type]
+            "port: got '19474 (text)'; allowed: a whole number from 1 to 65535",
+        ),
+        (
+            lambda: RunnerSettings(scratch=Path("x"), retry_max_s="1.5"),  # type: ignore[arg-type]
+            "retry_max_s: got '1.5 (text)'; allowed: a number from 0 to 3600",
+        ),
         (lambda: WorkerTraits(labels={}), "labels: got '{}'; allowed: pairs of a name and a value: (('gpu', 'true'),)"),  # type: ignore[arg-type]
     ],
 )
@@ -148,6 +161,11 @@ async def test_wanted_state_is_a_target_state() -> None:
         assert str(error.value) == (
             "state: got 'PAUSED'; allowed: TargetState.RUNNING, TargetState.PAUSED, TargetState.STOPPED"
         )
+
+
+async def test_condition_of_a_wait_is_a_function() -> None:
+    with pytest.raises(ConfigError, match=r"^condition: got 'True'; allowed: a function of the description: lambda"):
+        await Admin.local(coordinator()).wait_until("mine", True, what="true")  # type: ignore[arg-type]
 
 
 async def test_request_before_the_start_of_the_coordinator_says_so() -> None:

@@ -23,6 +23,7 @@ from connectgroup.member.actions import Grant
 from connectgroup.member.settings import MemberSettings
 from connectgroup.protocol.messages.describe import DescribeRequest
 from connectgroup.protocol.messages.heartbeat import TaskStatus
+from connectgroup.protocol.records.connect import UnitState
 from connectgroup.protocol.units import Unit, Units
 from connectgroup.transport.local import LocalClient
 from connectgroup.worker.loop import Worker
@@ -85,6 +86,22 @@ class DeafToGrants(ThreadUnitRunner):
     def stop_unit(self, unit: Unit) -> None: ...
 
 
+class Both(UnitRunner):
+    async def start_unit(self, grant: Grant) -> None: ...
+
+    async def stop_unit(self, unit: Unit) -> None: ...
+
+
+class Timeless(Both):
+    start_timeout_s = "x"  # type: ignore[assignment]
+
+
+class InThreads(ThreadUnitRunner):
+    def start_unit(self, grant: Grant) -> None: ...
+
+    def stop_unit(self, unit: Unit) -> None: ...
+
+
 class Misspelt(WorkerRebalanceListener):
     """A listener with a callback that is never called."""
 
@@ -108,9 +125,9 @@ class WithItsOwnMethods(WorkerRebalanceListener):
 
 
 def worker(**arguments: Any) -> Worker:
-    client = LocalClient(Coordinator(MemoryLog(), GroupSettings()))
-    settings = MemberSettings(group_id="g", member_id="w")
-    return Worker(settings, Connections(heartbeats=client, control=client), **arguments)
+    coordinator = Coordinator(MemoryLog(), GroupSettings())
+    connections = Connections(heartbeats=LocalClient(coordinator), control=LocalClient(coordinator))
+    return Worker(MemberSettings(group_id="g", member_id="w"), connections, **arguments)
 
 
 @pytest.mark.parametrize(
@@ -130,6 +147,7 @@ def worker(**arguments: Any) -> Worker:
         ),
         ({"runner": StartsOnly()}, "StartsOnly.stop_unit: missing; allowed: async def stop_unit(self, unit)"),
         ({"runner": DeafToGrants()}, "DeafToGrants.start_unit: got 'start_unit(): too many positional arguments'; al"),
+        ({"runner": Timeless()}, "Timeless.start_timeout_s: got 'x'; allowed: a number from 0 to 86400"),
         ({"times": 3}, "times: got '3'; allowed: WorkerSettings(...)"),
         ({"listeners": [Misspelt()]}, "Misspelt.on_revoke: unknown; allowed: on_revoked (did you mean that?)"),
         ({"listeners": [OneArgument()]}, "OneArgument.on_lost: got 'on_lost(units): too many positional arguments'"),
@@ -211,6 +229,10 @@ async def test_request_before_the_start_of_the_coordinator_is_an_error() -> None
         await asyncio.wait_for(coordinator.handle(DescribeRequest(), client_host="here"), 10)
 
 
+async def make_runner(worker: Worker) -> None:
+    """A coroutine in the place of a plain function."""
+
+
 async def test_serve_worker_checks_its_arguments() -> None:
     settings = MemberSettings(group_id="g", member_id="w")
     with pytest.raises(ConfigError, match=r"^on_start: got '3'; allowed: a function of the worker"):
@@ -219,6 +241,11 @@ async def test_serve_worker_checks_its_arguments() -> None:
         sync.serve_worker(settings, "127.0.0.1:1", on_start=3)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"^CoroutinesInThreads.start_unit: got"):
         await serve_worker(settings, "127.0.0.1:1", runner=CoroutinesInThreads())
+    for made in (lambda worker: None, make_runner):
+        with pytest.raises(ConfigError, match=r"^runner: got '(None|a coroutine)'; allowed: a runner, or a plain fun"):
+            await serve_worker(settings, "127.0.0.1:1", runner=made)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"^on_start: got 'the coroutine function make_runner'; allowed: a function"):
+        await serve_worker(settings, "127.0.0.1:1", on_start=make_runner)
     with pytest.raises(ConfigError, match=r"^connect: got 'localhost'; allowed: host:port"):
         await serve_worker(settings, "localhost")
 
@@ -226,6 +253,46 @@ async def test_serve_worker_checks_its_arguments() -> None:
 async def test_set_runner_checks_too() -> None:
     with pytest.raises(ConfigError, match=r"^runner\.start: got 'a plain function'"):
         worker().set_runner(PlainRunner())  # type: ignore[arg-type]
+
+
+async def test_runner_by_unit_belongs_to_one_worker_at_a_time() -> None:
+    runner = InThreads()
+    first = worker(runner=runner)
+    first.set_runner(runner)
+    with pytest.raises(
+        ConfigError, match=r"^runner: got 'the InThreads of worker w, which has not ended'; allowed: an"
+    ):
+        worker(runner=runner)
+    with pytest.raises(ConfigError, match=r"^runner: got 'the InThreads of worker w"):
+        worker().set_runner(runner)
+    first.stop()
+    await first.run()
+    worker(runner=runner)
+
+
+async def test_runner_without_a_worker_says_so() -> None:
+    for runner in (Both(), InThreads()):
+        with pytest.raises(ConfigError, match=r"^runner: got 'a \w+ without a worker'; allowed: runner=\.\.\. of a"):
+            runner.report(Unit("c"), UnitState.FAILED)
+    runner = Both()
+    worker(runner=runner)
+    with pytest.raises(ConfigError, match=r"^connector: got 'an object of Unit'; allowed: its name: grant\.unit\.con"):
+        await runner.publish(Unit("c"), [])  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"^connector: got 'an object of Unit'; allowed: its name: grant\.unit\.con"):
+        await worker().publish_tasks(Unit("c"), 1, [])  # type: ignore[arg-type]
+
+
+async def test_client_is_not_both_connections_of_a_worker() -> None:
+    client = LocalClient(Coordinator(MemoryLog(), GroupSettings()))
+    settings = MemberSettings(group_id="g", member_id="w")
+    message = "^connections: got 'the same client twice'; allowed: two clients"
+    with pytest.raises(ConfigError, match=message):
+        Worker(settings, Connections(heartbeats=client, control=client))
+    with pytest.raises(ConfigError, match=message):
+        async with Worker.running(settings, lambda: client):
+            pass
+    with pytest.raises(ConfigError, match=message):
+        await serve_worker(settings, lambda: client)
 
 
 class Failing:

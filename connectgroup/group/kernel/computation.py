@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from ...masking import masked_text
+from ...protocol.messages.describe import KEPT
 from ...protocol.records.connect import ComputationRecord, Record
 from ...protocol.units import printable
 from .deadlines import Computing, compute
@@ -295,9 +296,7 @@ def keep_target(
     """
     if computation.epoch < draft.epoch:
         return choose_again(draft, settings, computation)
-    return _end_without_target(
-        draft, settings, computation, f"the target assignment is kept: {reason}", keeps_target=True
-    )
+    return _end_without_target(draft, settings, computation, f"{KEPT}{reason}", keeps_target=True)
 
 
 def keep_target_of(

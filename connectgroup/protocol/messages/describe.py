@@ -108,6 +108,9 @@ class DescribedMember:
 RETRYING: Final = "RETRYING"
 """The message of a unit that is FAILED or STALLED begins with it while its worker tries again."""
 
+KEPT: Final = "the target assignment is kept: "
+"""``assignor_error`` begins with it after the assignor has decided so: nothing is being computed."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedUnit:
