@@ -10,10 +10,12 @@ with a time limit. Nothing in this process can prevent ``os._exit`` in a plug-in
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import threading
 import traceback
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeGuard, TypeVar
 
 from ..errors import PluginError
@@ -48,6 +50,9 @@ ResultT = TypeVar("ResultT")
 
 _MAX_TEXT: Final = 2_000
 """Characters of an exception's text in which credentials are searched for; the rest is dropped."""
+
+METHODS: Final = ("assign", "configure", "metadata", "on_assignment")
+"""What is called of an assignor; all but the first are optional."""
 
 _CALLERS = (__name__, "connectgroup.plugins")
 """Modules that call plug-ins; a built-in plug-in has the same top-level package."""
@@ -97,7 +102,7 @@ def notify_plugin_assignor(assignor: Assignor[Any, Any, Any], share: ConnectMemb
 
 
 def declaration_violation(assignor: Assignor[Any, Any, Any]) -> str | None:
-    """Return the violation in an assignor's name or versions; None if there is none.
+    """Return the violation in an assignor's name, versions or methods; None if there is none.
 
     Source: "Connect on the new protocol", request validation of the heartbeat.
     """
@@ -109,7 +114,27 @@ def declaration_violation(assignor: Assignor[Any, Any, Any]) -> str | None:
             return f"{field}: got {printable(repr(value))}; allowed: an integer"
         if not least <= value <= 32767:
             return f"{field}: got {value}; allowed: {least} .. 32767"
+    return _method_violation(assignor)
+
+
+def _method_violation(assignor: Assignor[Any, Any, Any]) -> str | None:
+    """A method that is a coroutine function, which nothing would await, or that has nearly the name of an optional one
+    and would never be called."""
+    for method in METHODS:
+        if inspect.iscoroutinefunction(getattr(assignor, method)):
+            return f"{method}: got 'a coroutine function'; allowed: a plain function, which runs in a thread"
+    for name, near in _nearly_methods(tuple(dir(type(assignor)))):
+        if callable(getattr(assignor, name, None)):
+            return f"{name}: unknown; allowed: {near} (did you mean that?)"
     return None
+
+
+@lru_cache(maxsize=64)
+def _nearly_methods(names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """Public names that are nearly those of optional methods, each with that method."""
+    others = (name for name in names if name not in METHODS and not name.startswith("_"))
+    near = ((name, difflib.get_close_matches(name, METHODS[1:], n=1, cutoff=0.8)) for name in others)
+    return tuple((name, found[0]) for name, found in near if found)
 
 
 def describe_assignor(assignor: object) -> str:

@@ -28,6 +28,16 @@ class OtherName(Good):
 class BadVersions(Good):
     name = "bad-versions"
     minimum_version = 4
+class Awaited(Good):
+    name = "awaited"
+    async def assign(self, group): ...
+class Misspelt(Good):
+    name = "misspelt"
+    def on_assigned(self, assignment): ...
+class OwnMethods(Good):
+    name = "own-methods"
+    def _metadata(self): ...
+    def weigh(self): ...
 class NoName(Good):
     name = ""
 class Abstract(ConnectAssignor):
@@ -87,6 +97,11 @@ def test_unknown_name_lists_the_available_ones_and_imports_nothing(install: Inst
     assert "mine_code" not in sys.modules
 
 
+def test_assignor_may_have_methods_of_its_own(install: Install) -> None:
+    install("mine", "connectgroup.assignors", **{"own-methods": ":OwnMethods"})
+    assert load_assignor("own-methods").name == "own-methods"
+
+
 def test_each_kind_has_its_own_names(install: Install) -> None:
     install("mine", "connectgroup.assignors", good=":Good")
     with pytest.raises(ConfigError, match=r"^connector\.class: got 'good'; allowed: "):
@@ -128,6 +143,12 @@ def test_built_in_name_cannot_be_redefined(install: Install) -> None:
         ("alias", ":OtherName", "name: got 'other'; allowed: 'alias', as its entry point says"),
         ("none", ":NoName", "name: got ''; allowed: a non-empty string"),
         ("bad-versions", ":BadVersions", "maximum_version: got 0; allowed: 4 .. 32767"),
+        (
+            "awaited",
+            ":Awaited",
+            "assign: got 'a coroutine function'; allowed: a plain function, which runs in a thread",
+        ),
+        ("misspelt", ":Misspelt", "on_assigned: unknown; allowed: on_assignment (did you mean that?)"),
     ],
 )
 def test_invalid_plug_in_is_one_line_naming_it(install: Install, name: str, value: str, line: str) -> None:
