@@ -457,3 +457,100 @@ def test_each_value_is_read_back_from_sqlite_or_is_a_dead_letter(tmp_path: Path,
     for value, read in zip(kept, stored, strict=True):
         assert read == value or decimal.Decimal(str(read)) == decimal.Decimal(str(value))
         assert read == value or not re.match(r"-?0\d|.*\s", str(value))
+
+
+D = decimal.Decimal
+POSTGRES_VALUES: dict[str, tuple[str, str, list[Any], list[Any]]] = {
+    "digits": ("DECIMAL(20,6)", "NUMERIC(10,2)", [D("1.5"), D("-7"), None], [D("1.005"), D("0.001"), D(10**9)]),
+    "digits of a double": ("DOUBLE", "NUMERIC(10,2)", [0.5, 0.1], [1.005, 1e-9, -0.0, math.inf]),
+    "double in numeric": ("DOUBLE", "NUMERIC", [0.1, 1e300, 5e-324], [-0.0]),
+    "double in real": ("DOUBLE", "REAL", [0.5, 16777216.0, -0.0], [1 / 3, 16777217.0, 1e300, 1e-300]),
+    "long in double": ("BIGINT", "DOUBLE PRECISION", [1, 2**53], [2**53 + 1, 2**63 - 1]),
+    "int in real": ("INT", "REAL", [2**24, -3], [2**24 + 1]),
+    "decimal in double": ("DECIMAL(38,18)", "FLOAT8", [D("0.1")], [D("0.123456789012345678")]),
+    "decimal in integer": ("DECIMAL(4,2)", "INTEGER", [], [D("1.50")]),
+    "double in integer": ("DOUBLE", "INTEGER", [], [1.5, 1e10]),
+    "seconds": (
+        "TIMESTAMP",
+        "TIMESTAMPTZ(0)",
+        [AT.replace(microsecond=0)],
+        [AT, AT.replace(microsecond=999_999)],
+    ),
+    "milliseconds": ("TIMESTAMP", "TIMESTAMP(3)", [AT.replace(microsecond=1000)], [AT]),
+    "time in date": ("TIMESTAMP", "DATE", [datetime.datetime(2024, 1, 2, tzinfo=datetime.UTC)], [AT]),
+    "time of day": ("TIMESTAMP", "TIME", [], [AT]),
+    "blanks": ("STRING", "VARCHAR(3)", ["a  ", "abc", "é", "", None], ["abc ", "a   ", "abcd"]),
+    "blanks of char": ("STRING", "CHAR(3)", ["abc", "ab"], ["ab ", "abc "]),
+    "domain": ("STRING", "short", ["ab"], ["ab ", "abc"]),
+    "name": ("STRING", "NAME", ["ab"], ["a" * 64]),
+    "zeros": ("STRING", "BIGINT", ["7", "-3"], ["007", "+7", " 7", "-0", "0x10", "1_000", "x"]),
+    "texts of numbers": ("STRING", "NUMERIC(6,2)", ["7", "7.5", "1e3"], ["7.505", "1_0", "07"]),
+    "texts of doubles": ("STRING", "FLOAT8", ["0.1", "NaN"], ["0.12345678901234567890", "9007199254740993", "inf"]),
+    "texts of times": (
+        "STRING",
+        "TIMESTAMPTZ",
+        ["2024-01-02", "2024-01-02T03:04:05.5+02:00", "2024-01-02 03:04:05Z"],
+        ["2024-01-02T03:04:05.1234567Z", "now", "01/02/2024"],
+    ),
+    "texts of local times": (
+        "STRING",
+        "TIMESTAMP",
+        ["2024-01-02T03:04:05", "2024-01-02T03:04:05Z"],
+        ["2024-01-02T03:04:05+02:00", "today"],
+    ),
+    "texts of dates": ("STRING", "DATE", ["2024-01-02"], ["2024-01-02T03:04:05", "1/2/2024", "20240102"]),
+    "texts of times of day": ("STRING", "TIME(0)", ["03:04", "03:04:05"], ["03:04:05.5", "03:04:05+02"]),
+    "booleans": ("STRING", "BOOLEAN", ["true", "F"], ["yes", "1"]),
+    "json": (
+        "STRING",
+        "JSONB",
+        ['{"b": 1, "a": [1.0, "x"]}', "7"],
+        ['{"a": 1, "a": 2}', '[{"a": {"b": 1, "b": 1}}]', "{", '"\\u0000"'],
+    ),
+    "json as text": ("STRING", "JSON", ['{"b":1,  "b":2}'], ["{"]),
+    "uuid": (
+        "STRING",
+        "UUID",
+        ["A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11"],
+        ["{a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a12}"],
+    ),
+    "address": ("STRING", "INET", ["10.0.0.1", "10.0.0.0/8"], ["10.0.0.1/32"]),
+    "array": ("STRING", "NUMERIC(4,1)[]", ["{1.5,2.5}"], ["{1.55}"]),
+    "money": ("DECIMAL(6,3)", "MONEY", [], [D("1.005")]),
+    "number as text": ("DOUBLE", "TEXT", [0.1, 1e300], []),
+}
+
+
+@pytest.mark.parametrize("case", POSTGRES_VALUES)
+def test_value_that_the_type_of_a_column_of_postgresql_changes_is_a_dead_letter(database: str, case: str) -> None:
+    kind, declared, good, bad = POSTGRES_VALUES[case]
+    base = Database(database)
+    base.query("CREATE DOMAIN short AS VARCHAR(2)")
+    stored, reasons = kept_or_put_aside(base, kind, declared, good + bad)
+    assert set(reasons) == set(bad)
+    assert all("column v: " in reason for reason in reasons.values()), reasons
+    assert len(stored) == len(good)
+    if kind not in ("STRING", "TIMESTAMP"):
+        for value, read in zip(good, stored, strict=True):
+            assert read == value or type(value)(str(read)) == value
+
+
+@pytest.mark.parametrize(("kind", "declared"), [("STRING", "BYTEA"), ("BIGINT", "BYTEA")])
+def test_column_that_would_change_each_value_is_refused_at_the_start(database: str, kind: str, declared: str) -> None:
+    base = Database(database)
+    base.query(f"CREATE TABLE t (id INTEGER, v {declared})")
+    with pytest.raises(SinkError, match=f"column v is bytea, and its values are {kind}; allowed: a column of type"):
+        base.sink(from_ddl(f"id INT, v {kind}"))
+
+
+@pytest.mark.parametrize("mode", ["insert", "upsert"])
+def test_changed_value_is_an_error_of_one_line_without_tolerance(database: str, mode: str) -> None:
+    base = Database(database)
+    base.query("CREATE TABLE t (id INTEGER PRIMARY KEY, v NUMERIC(10,2))")
+    columns = from_ddl("id INT, v DOUBLE")
+    sink = base.sink(columns, insert_mode=mode, **({"pk_fields": "id"} if mode == "upsert" else {}))
+    sink.claim(owner(1), every)
+    with pytest.raises(SinkError, match=r"table t: column v: type numeric\(10,2\) would store 1\.01 instead of 1\.005"):
+        sink.commit(owner(1), span(0, 1), table_of([{"id": 1, "v": 0.5}, {"id": 2, "v": 1.005}], columns))
+    assert base.query("SELECT * FROM t") == []
+    sink.close()

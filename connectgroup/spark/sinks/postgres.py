@@ -7,8 +7,9 @@ Rows become visible with the transaction that checks the fencing tokens and adva
 from __future__ import annotations
 
 import io
+import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -32,6 +33,7 @@ from ...dataplane.postgres_store import (
 from ...errors import ConfigError
 from ...protocol.units import printable
 from .tables import (
+    NUMBER,
     TableSettings,
     check_dead_letters,
     dead_letter_columns,
@@ -58,13 +60,47 @@ _TYPES: Final = {
     "DATE": "DATE",
     "TIMESTAMP": "TIMESTAMPTZ",
     "BINARY": "BYTEA",
+    "TIMESTAMP_NTZ": "TIMESTAMP",
 }
 _SCHEMA_NAMES: Final = "a name of letters, digits and _"
 _STAGE: Final = "connectgroup_stage"
+_CHECK: Final = "connectgroup_check"
 _ALLOWED: Final = "rows that fit the table: its types, constraints and triggers"
 
 
 _MAX_NAME_BYTES: Final = 63
+_TEXTS: Final = frozenset({"text", "varchar", "bpchar"})
+_NUMBERS: Final = frozenset({"int2", "int4", "int8", "float4", "float8", "numeric"})
+_TIMES: Final = frozenset({"date", "timestamp", "timestamptz"})
+_BLANKS: Final = "{stored}::text = {value}"
+"""For VARCHAR(N), which cuts blanks at the end, and CHAR(N), whose text is without those that it adds."""
+_PLACE: Final = re.compile(r"\{(stored|shown|value)\}")
+_TIME_OF_DAY: Final = r"[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?"
+_TIME: Final = rf"[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}([T ]{_TIME_OF_DAY}(Z|[+-][0-9]{{2}}(:?[0-9]{{2}})?)?)?"
+_KEPT: Final = {
+    "BOOLEAN": "bool",
+    "TINYINT": "int2 int4 int8 float4 float8",
+    "SMALLINT": "int2 int4 int8 float4 float8",
+    "INT": "int2 int4 int8 float8",
+    "BIGINT": "int2 int4 int8",
+    "FLOAT": "float4 float8",
+    "DOUBLE": "float8",
+    "DATE": "date timestamp timestamptz",
+    "TIMESTAMP": "timestamp timestamptz",
+    "BINARY": "bytea",
+}
+"""The types without a length that keep each value of a type, or reject it."""
+_FIND_COLUMNS: Final = """
+WITH RECURSIVE found(num, name, told, type, modifier) AS (
+    SELECT attnum, attname, format_type(atttypid, atttypmod), atttypid, atttypmod FROM pg_attribute
+    WHERE attrelid = to_regclass(?) AND attnum > 0 AND NOT attisdropped
+  UNION ALL
+    SELECT num, name, told, typbasetype, typtypmod FROM found JOIN pg_type ON oid = type WHERE typtype = 'd'
+)
+SELECT name, told, typname, modifier, typnamespace = 'pg_catalog'::regnamespace FROM found JOIN pg_type ON oid = type
+WHERE typtype <> 'd' ORDER BY num
+"""
+"""Name, type, base type, length or precision of it (-1: none), and whether it is one of PostgreSQL's own."""
 
 
 class PostgresSettings(TableSettings):
@@ -93,7 +129,13 @@ class PostgresSettings(TableSettings):
 
 
 class PostgresSink(DeadLetterSink):
-    """Writes rows to a table of the database that stores the offsets: inserts, upserts or deletes."""
+    """Writes rows to a table of the database that stores the offsets: inserts, upserts or deletes. A row with a value
+    that the type of its column in an existing table would change (rounded, cut, the text 007 as a number, a key of
+    JSON twice in JSONB) is an error or, with `errors.tolerance=all`, a dead letter. Not a change: the blanks that
+    CHAR(N) adds, another notation of the same time or the same JSON, a number as its text. Texts count as times in
+    the form of ISO 8601, in UTC without an offset. A column BYTEA takes BINARY alone, and BINARY goes to no other
+    column. Types of extensions are not checked.
+    """
 
     Settings = PostgresSettings
 
@@ -107,6 +149,7 @@ class PostgresSink(DeadLetterSink):
         self._settings = settings
         self._dead_letters = ""
         self._columns = settings.written(columns)
+        self._checked: dict[str, tuple[str, str]] = {}  # Set by _make_table: what the table may change.
         self._store = self.open_positions(settings)
         try:
             self._make_table()
@@ -159,6 +202,8 @@ class PostgresSink(DeadLetterSink):
         def write(transaction: PostgresTransaction) -> None:
             def write_some(start: int, end: int) -> None:
                 text = whole if end - start == chosen.num_rows else as_csv(chosen.slice(start, end - start))
+                if self._checked:
+                    self._check(transaction, chosen.slice(start, end - start))
                 if self._settings.insert_mode == "insert":
                     copy(transaction, self._settings.table, names, text)
                 else:
@@ -225,6 +270,50 @@ class PostgresSink(DeadLetterSink):
             + (f"UPDATE SET {update}" if update else "NOTHING")
         )
 
+    def _check(self, transaction: PostgresTransaction, rows: pa.Table) -> None:
+        """Let the server convert the values, and compare.
+
+        Raises:
+            psycopg.DataError: a value would be changed, or does not fit its column.
+        """
+        import psycopg
+        import pyarrow.compute as pc
+
+        names = [
+            name
+            for name, (_, test) in self._checked.items()
+            if test != _BLANKS or pc.any(pc.ends_with(rows.column(name), " ")).as_py()
+        ]
+        if not names:
+            return
+        transaction.execute(f"DROP TABLE IF EXISTS pg_temp.{_CHECK}")
+        written = [f"connectgroup_value_{at}" for at in range(len(names))]
+        parts = [f"{sql_name(name)} {self._checked[name][0]}" for name in names] + [f"{each} TEXT" for each in written]
+        transaction.execute(f"CREATE TEMPORARY TABLE {_CHECK} ({', '.join(parts)}) ON COMMIT DROP")
+        twice, chosen = [*names, *written], rows.select(names)
+        copy(transaction, _CHECK, twice, as_csv(type(rows).from_arrays([*chosen.columns, *chosen.columns], twice)))
+        for name, value in zip(names, written, strict=True):
+            told, test = self._checked[name]
+            stored = sql_name(name)
+            shown = f"format('%s', {stored})"
+            condition = _condition(test, {"stored": stored, "shown": shown, "value": value})
+            statement: Any = (
+                f"SELECT left({value}, 200), left({shown}, 200) FROM {_CHECK}"
+                f" WHERE {value} IS NOT NULL AND NOT coalesce(({condition}), false) LIMIT 1"
+            )
+            try:
+                # Not transaction.execute: the ? of the patterns is no place of a value.
+                found = transaction.connection.execute(statement).fetchall()
+            except psycopg.DataError as error:
+                raise psycopg.DataError(f"column {name}: type {told}: {one_line(error)}") from error
+            texts = rows.column(name).to_pylist() if told == "jsonb" else []
+            found = found or [(text, "one of its keys") for text in texts if text is not None and _has_key_twice(text)]
+            for before, after in found[:1]:
+                raise psycopg.DataError(
+                    f"column {name}: type {told} would store {printable(after, limit=60)} instead of"
+                    f" {printable(before, limit=60)}"
+                )
+
     def _make_table(self) -> None:
         settings, table = self._settings, sql_name(self._settings.table)
         for column in self._columns:
@@ -235,13 +324,13 @@ class PostgresSink(DeadLetterSink):
                 )
         # One lock for all tasks: two that start at once must not both create the table.
         with self._store.transaction(f"table {settings.schema_}.{settings.table}") as transaction:
-            found = transaction.execute(
-                "SELECT a.attname FROM pg_attribute a WHERE a.attrelid = to_regclass(?) AND a.attnum > 0"
-                " AND NOT a.attisdropped",
-                table,
-            )
+            found = transaction.execute(_FIND_COLUMNS, table)
             if found:
-                for column in missing_columns(self._store.where, settings, [name for (name,) in found], self._columns):
+                by_name = {name: kind for name, *kind in found}
+                for column in self._columns:
+                    if column.name in by_name and (test := self._test_of(column, *by_name[column.name])):
+                        self._checked[column.name] = by_name[column.name][0], test
+                for column in missing_columns(self._store.where, settings, list(by_name), self._columns):
                     transaction.execute(f"ALTER TABLE {table} ADD COLUMN {_definition(column)}")
                 return
             if not settings.auto_create:
@@ -250,6 +339,82 @@ class PostgresSink(DeadLetterSink):
             if settings.keys:
                 parts.append(f"PRIMARY KEY ({', '.join(map(sql_name, settings.keys))})")
             transaction.execute(f"CREATE TABLE {table} ({', '.join(parts)})")
+
+    def _test_of(self, column: Column, told: str, base: str, modifier: int, is_own: bool) -> str:
+        """Return the condition that a stored value is the one that was written; none if no value may be changed.
+
+        Raises:
+            SinkError: each value would be changed.
+        """
+        if (base == "bytea") != (column.type == "BINARY"):
+            raise SinkError(
+                f"{self._store.where}: table {self._settings.table}: column {column.name} is {told}, and its values are"
+                f" {column.type}; allowed: a column of type {postgres_type(column)}, or another table"
+            )
+        return _kept_if(column, base, modifier) if is_own else ""
+
+
+def _condition(test: str, places: Mapping[str, str]) -> str:
+    return _PLACE.sub(lambda place: places[place[1]], test)
+
+
+def _kept_if(column: Column, base: str, modifier: int) -> str:
+    """Return a condition on ``{stored}``, ``{shown}`` (its text) and ``{value}`` (the text that was written)."""
+    kind = column.type
+    is_text = postgres_type(column) in ("TEXT", "JSONB")
+    if base in _TEXTS:
+        return _BLANKS if kind == "STRING" and (base == "bpchar" or modifier != -1) else ""
+    if modifier == -1 and base in _KEPT.get(kind, "").split():
+        return ""
+    if kind.startswith("DECIMAL(") and base == "numeric":
+        scale = int(kind[:-1].partition(",")[2])
+        # As PostgreSQL packs them: eleven bits of a signed scale.
+        if modifier == -1 or scale <= (((modifier - 4) & 0x7FF) ^ 1024) - 1024:
+            return ""
+    if base == "numeric" and modifier == -1 and kind in ("TINYINT", "SMALLINT", "INT", "BIGINT"):
+        return ""
+    if base == "json" or (base == "jsonb" and not is_text):
+        return ""
+    if base == "jsonb":
+        return "true" if kind == "STRING" else ""
+    if not is_text:
+        own = postgres_type(column).partition("(")[0]
+        if own in ("SMALLINT", "INTEGER", "BIGINT"):
+            own = "NUMERIC"
+        if own == "DATE" or kind == "TIMESTAMP_NTZ":
+            own = "TIMESTAMPTZ"
+        same = f"{{shown}}::{own} = {{value}}::{own}"
+        is_number = own in ("NUMERIC", "REAL", "DOUBLE PRECISION")
+        return f"{same} AND (left({{shown}}, 1) = '-') = (left({{value}}, 1) = '-')" if is_number else same
+    form, same = "", ""
+    if base in _NUMBERS:
+        form = NUMBER
+        same = "{shown}::numeric = {value}::numeric AND (left({shown}, 1) = '-') = (left({value}, 1) = '-')"
+    elif base in _TIMES:
+        form, same = _TIME, "{shown}::timestamptz = {value}::timestamptz"
+    elif base == "time":
+        form, same = _TIME_OF_DAY, "{shown}::time = {value}::time"
+    elif base == "bool":
+        form, same = "([Tt]|[Ff]|[Tt][Rr][Uu][Ee]|[Ff][Aa][Ll][Ss][Ee])", "true"
+    elif base == "uuid":
+        form, same = "[0-9A-Fa-f-]{36}", "{shown} = lower({value})"
+    if not form:
+        return "{shown} = {value}"
+    return f"CASE WHEN {{shown}} = {{value}} THEN true WHEN {{value}} ~ '^({form})$' THEN {same} ELSE false END"
+
+
+def _has_key_twice(text: str) -> bool:
+    def check(pairs: list[tuple[str, object]]) -> None:
+        if len({key for key, _ in pairs}) < len(pairs):
+            raise KeyError
+
+    try:
+        json.loads(text, object_pairs_hook=check, parse_int=str, parse_float=str)
+    except KeyError:
+        return True
+    except (ValueError, RecursionError):
+        return False  # The server has read it, or rejects it.
+    return False
 
 
 def postgres_type(column: Column) -> str:

@@ -10,7 +10,7 @@ import decimal
 import re
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -229,10 +229,9 @@ def _changed(rows: pa.Table, checked: Sequence[tuple[Column, str]]) -> dict[int,
             values = [value for (value,) in _rows(rows, (column,))]
             scratch.execute(f"CREATE TABLE stored (id INTEGER PRIMARY KEY, value {affinity})")
             scratch.execute("BEGIN")
-            with suppress(*_FAULTS):  # A text that is no Unicode: the table rejects its row.
-                scratch.executemany("INSERT INTO stored VALUES (?, ?)", enumerate(values))
+            scratch.executemany("INSERT INTO stored VALUES (?, ?)", enumerate(values))
             for at, stored in scratch.execute("SELECT id, value FROM stored"):
-                if values[at] is not None and not _is_same(values[at], stored, is_text=column.type == "STRING"):
+                if values[at] != stored and not _is_same(values[at], stored, is_text=column.type == "STRING"):
                     found.setdefault(
                         at,
                         f"{column.name} would be stored as {printable(repr(stored), limit=100)} instead of"
