@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from ..assign.api import ConnectAssignor
-from ..assign.convert import assignor_info, group_from_prepare, members_for_install
+from ..assign.convert import group_from_prepare, members_for_install
 from ..assign.placement import NO_TRAITS
 from ..assign.sandbox import configure_assignor, run_assignor
 from ..errors import PluginError
@@ -40,6 +40,7 @@ from ..protocol.records.connect import (
     TargetRecord,
 )
 from ..protocol.units import NO_UNITS, Unit, Units
+from .model import listed_as
 
 _SETTINGS = GroupSettings()
 
@@ -102,7 +103,7 @@ class Comparison:
         self._max_moves, self._deferred, self._deferred_starts = max_moves, 0, 0
         self.steps: list[Step] = []
         configure_assignor(assignor, NO_TRAITS)
-        self._assignor, self._info = assignor, assignor_info(assignor)
+        self._assignor = assignor
         self._group_id = group_id
         self._prepared: PrepareResponse | None = None
         self._actual_targets: dict[str, Units] = {}
@@ -153,9 +154,14 @@ class Comparison:
             self._prepared = group_state(Overlay(self._other, actual.clock_ms), self.assignor, _SETTINGS)
 
     def _adapted(self, record: Record) -> Record:
-        """A member lists the other assignor."""
+        """A member lists the other assignor.
+
+        Raises:
+            NoPlan: as of ``listed_as``.
+        """
         if isinstance(record, MemberRecord):
-            return replace(record, assignors=(self._info,), server_assignor=None)
+            info = listed_as(self._assignor, record.assignors, record.member_id)
+            return replace(record, assignors=(info,), server_assignor=None)
         return record
 
     def _delay(self, record: DelayRecord) -> None:

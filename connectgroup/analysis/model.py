@@ -7,7 +7,7 @@ stop and start units.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,7 +29,7 @@ from ..protocol.messages.assignment import InstallRequest, PrepareRequest, Prepa
 from ..protocol.messages.common import AssignorInfo, grouped
 from ..protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from ..protocol.records.connect import MemberRecord, Record, TargetRecord
-from ..protocol.units import JOIN_EPOCH, LEAVE_EPOCH, Unit
+from ..protocol.units import JOIN_EPOCH, LEAVE_EPOCH, Unit, printable
 
 MAX_PASSES = 10_000
 """Upper bound on the heartbeats of all members until the copy is stable; a group that needs more does not converge."""
@@ -42,6 +42,23 @@ REBALANCE_TIMEOUT_MS = 60_000
 
 class NoPlan(ConnectGroupError):
     """The rules of the group reject the change, or the copy of the group does not become stable."""
+
+
+def listed_as(assignor: ConnectAssignor, listed: Iterable[AssignorInfo], member_id: str) -> AssignorInfo:
+    """What a member sends about an assignor: what it has sent, if it lists the assignor.
+
+    Raises:
+        NoPlan: the member does not list it, and the assignor has metadata, which only the member knows.
+    """
+    own = next((each for each in listed if each.name == assignor.name), None)
+    if own is not None:
+        return own
+    if type(assignor).metadata is not ConnectAssignor.metadata:
+        raise NoPlan(
+            f"worker {printable(member_id)} has no metadata of the assignor {assignor.name}, because it does not list"
+            f" it; let all workers list it after the one that they use (--assignor, repeated), then try again"
+        )
+    return assignor_info(assignor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,10 +118,11 @@ class Model:
         Args:
             like: a member whose assignors, labels, capacity and rack it has; ``None``: it lists ``assignor``.
         """
-        listed = MemberRecord(group_id=self.group.group_id, member_id=member_id, assignors=(self.info_of(assignor),))
-        member = (
-            listed if like is None else replace(like, member_id=member_id, instance_id=None, host="", draining=False)
-        )
+        if like is None:
+            info = listed_as(self._assignor(assignor), (), member_id)
+            member = MemberRecord(group_id=self.group.group_id, member_id=member_id, assignors=(info,))
+        else:
+            member = replace(like, member_id=member_id, instance_id=None, host="", draining=False)
         self._beat(member, JOIN_EPOCH, computes=False)  # others may join before the next computation
 
     def leave(self, member_id: str) -> None:
@@ -116,18 +134,19 @@ class Model:
         self.send(request)
 
     def list_assignor(self, assignor: str) -> None:
-        """All members list this assignor alone, as after a rolling restart with another configuration."""
-        info = self.info_of(assignor)
+        """All members list this assignor alone, as after a rolling restart with another configuration.
+
+        Raises:
+            NoPlan: it has metadata, and a member does not list it.
+        """
+        other = self._assignor(assignor)
         overlay = Overlay(self.group, self._now_ms)
         for member in list(overlay.members()):
+            info = listed_as(other, member.assignors, member.member_id)
             overlay.write(replace(member, assignors=(info,), server_assignor=None))
         overlay.bump(f"all workers list the assignor {assignor}")
         for record in overlay.records:
             self.group.apply(record)
-
-    def info_of(self, assignor: str) -> AssignorInfo:
-        """What a member sends about an assignor."""
-        return assignor_info(self._assignor(assignor))
 
     # ---------------------------------------------------------------------------------------------- steps
 

@@ -8,7 +8,17 @@ from typing import Any
 
 import pytest
 
-from connectgroup import ConnectAssignment, ConnectAssignor, ConnectGroup, GroupSettings, Unit, load_assignor
+from connectgroup import (
+    ConnectAssignment,
+    ConnectAssignor,
+    ConnectGroup,
+    ConnectMemberAssignment,
+    GroupSettings,
+    Metadata,
+    NoPlan,
+    Unit,
+    load_assignor,
+)
 from connectgroup.analysis.replay import GroupHistory, history_of
 from connectgroup.assign.placement import WorkerTraits
 from connectgroup.assignors.balanced import BalancedAssignor
@@ -66,6 +76,49 @@ def test_same_assignor_does_the_same_under_random_changes(worker_group: WorkerGr
     group.wait_until_stable()
     found = history(group, "balanced")
     assert [step.other for step in found.steps] == [step.actual for step in found.steps], "\n".join(found.lines())
+
+
+class Slots(ConnectAssignor):
+    """As many tasks on each worker as its metadata say."""
+
+    name = "slots"
+    slots = b""
+
+    def configure(self, traits: WorkerTraits) -> None:
+        self.slots = b"%d" % traits.capacity
+
+    def metadata(self) -> Metadata:
+        return Metadata(metadata=self.slots)
+
+    def assign(self, group: ConnectGroup) -> ConnectAssignment:
+        slots = {member.member_id: int(member.metadata) for member in group.members}
+        free = [name for name in sorted(slots) for _ in range(slots[name])]
+        owners = dict(zip(sorted(group.units), free, strict=False))
+        return ConnectAssignment(
+            members=[
+                ConnectMemberAssignment(member_id=name, units=frozenset(u for u, to in owners.items() if to == name))
+                for name in slots
+            ],
+            delayed=frozenset(sorted(group.units)[len(free) :]),
+        )
+
+
+def test_metadata_of_members_that_list_the_other_assignor_are_used(worker_group: WorkerGroups) -> None:
+    workers = {"a": WorkerTraits(capacity=1), "b": WorkerTraits(capacity=3)}
+    group = worker_group(workers, assignors=["balanced", Slots])
+    group.wait_until_stable()
+    group.add_connector("x", 3)
+    group.wait_until_stable()
+    last = history(group, Slots()).steps[-1]
+    assert (last.error, last.other.unassigned) == ("", 0)
+
+
+def test_metadata_that_no_member_has_are_named(worker_group: WorkerGroups) -> None:
+    group = worker_group(1, connectors={"x": 3})
+    group.wait_until_stable()
+    message = r"^worker worker-1 has no metadata of the assignor slots, because it does not list it; let all workers"
+    with pytest.raises(NoPlan, match=message):
+        history(group, Slots())
 
 
 @pytest.mark.parametrize(("assignor", "max_moves"), [("incremental-cooperative", 0), ("balanced", 2), ("weighted", 1)])

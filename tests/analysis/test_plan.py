@@ -5,15 +5,29 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 
-from connectgroup import Change, DescribedGroup, EmbeddedGroup, GroupSettings, plan, worker_group
+from connectgroup import (
+    Change,
+    DescribedGroup,
+    EmbeddedGroup,
+    GroupSettings,
+    NoPlan,
+    Plan,
+    WorkerTraits,
+    load_assignor,
+    plan,
+    worker_group,
+)
 from connectgroup.analysis.plan import compute_plan
 from connectgroup.protocol.messages.common import AssignorInfo, grouped
 from connectgroup.protocol.messages.describe import DescribedConnector, DescribedMember, DescribedUnit
 from connectgroup.protocol.units import Unit
 from connectgroup.testing import VirtualLoop
+
+from .test_comparison import Slots
 
 GROUP = "g"
 FOUR = frozenset(Unit("x", task) for task in range(-1, 3))
@@ -100,5 +114,33 @@ def test_plan_predicts_the_owner_of_every_unit(seed: int) -> None:
     loop = VirtualLoop()
     try:
         loop.run_until_complete(asyncio.wait_for(program(Random(seed)), 3_600))
+    finally:
+        loop.close()
+
+
+def test_plan_with_another_assignor_uses_the_metadata_that_members_have_sent() -> None:
+    workers = {"a": 1, "b": 3}
+
+    async def change_of(listed: list[Any]) -> Plan:
+        async with worker_group(GROUP, workers=0, connectors={"x": 3}, assignors=listed) as group:
+            for name, capacity in workers.items():
+                await group.add_worker(name, traits=WorkerTraits(capacity=capacity))
+            await settled(group, 4)
+            described = await group.admin.describe(GROUP, assignor_input=True)
+            return compute_plan(
+                described,
+                Change(assignor="slots"),
+                now_ms=1_000,
+                find_assignor=lambda name: Slots() if name == "slots" else load_assignor(name),
+            )
+
+    loop = VirtualLoop()
+    try:
+        planned = loop.run_until_complete(change_of(["balanced", Slots]))
+        assert (planned.assignor, planned.units_after) == ("slots", workers)
+        with pytest.raises(
+            NoPlan, match=r"^worker a has no metadata of the assignor slots, because it does not list it"
+        ):
+            loop.run_until_complete(change_of(["balanced"]))
     finally:
         loop.close()
