@@ -282,6 +282,17 @@ def test_json_has_no_nan_and_no_infinity(tmp_path: Path, nested: bool) -> None:
     assert [text_of(value) for value in NAN] == ["NaN", "Infinity", "-Infinity", "1.5", None]
 
 
+def test_null_in_the_only_column_of_csv_is_an_error_and_no_blank_line(tmp_path: Path) -> None:
+    sink = CsvSink(tmp_path / "out")
+    sink.claim(owner(1), every)
+    with pytest.raises(SinkError, match="sink csv: column a is null, and the row has no other column; allowed: "):
+        sink.commit(owner(1), one(0, 2), pa.table({"a": ["x", None]}))
+    assert sink.commit(owner(1), one(0, 2), pa.table({"a": ["x", ""]})) is True
+    sink.close()
+    (path,) = read_committed(tmp_path / "out")
+    assert path.read_text() == '"a"\n"x"\n""\n'
+
+
 def test_bytes_are_base64_in_text(tmp_path: Path) -> None:
     table = pa.table({"a": pa.array([[b"\xff", None], None]), "b": pa.array([b"\xff,", None])})
     assert plain_values(table)["a"].to_pylist() == ['["/w==", null]', None]

@@ -12,8 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
+from ...dataplane.errors import SinkError
 from ...dataplane.json_text import json_encoder, plain
 from ...dataplane.real_paths import open_below
+from ...protocol.units import printable
 from ..sources.dialect import Dialect
 from .manifest import FileSinkSettings, ManifestSink
 from .tables import plain_values
@@ -58,7 +60,8 @@ class CsvSettings(FileSinkSettings):
 
 
 class CsvSink(ManifestSink):
-    """Writes CSV with a header; structs, arrays and maps are JSON text, bytes are base64. Readers open the files that
+    """Writes CSV with a header; structs, arrays and maps are JSON text, bytes are base64. A null in the only column is
+    an error: it would be a blank line, which is no row. Readers open the files that
     `connectgroup.spark.sinks.manifest.read_committed` lists.
     """
 
@@ -69,6 +72,13 @@ class CsvSink(ManifestSink):
         import pyarrow as pa
         import pyarrow.csv
 
+        if rows.num_columns == 1 and rows.column(0).null_count:
+            # A row of nothing but a null would be a blank line, which is no row for any reader.
+            name = printable(rows.column_names[0])
+            raise SinkError(
+                f"sink csv: column {name} is null, and the row has no other column;"
+                " allowed: a second column, values without null, or the sink jsonl or parquet"
+            )
         rows = plain_values(rows)
         for at, field in enumerate(rows.schema):
             if pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type):
