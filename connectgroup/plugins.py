@@ -140,6 +140,34 @@ def available(kind: Kind) -> tuple[str, ...]:
     return tuple(sorted({found.name for found in installed_plugins(kind)}))
 
 
+_BASES: Final[dict[Kind, type]] = {
+    "assignors": ConnectAssignor,
+    "partition_assignors": PartitionAssignor,
+    "listeners": WorkerRebalanceListener,
+    "connectors": Connector,
+    "sources": Source,
+    "sinks": Sink,
+    "transforms": Transform,
+    "predicates": Predicate,
+}
+
+
+def unusable(kind: Kind) -> list[str]:
+    """Why plug-ins of a kind cannot be loaded, a line for each: two have one name, or one cannot be imported.
+
+    Plug-ins of other distributions are imported.
+    """
+    problems = []
+    for name in available(kind):
+        try:
+            found = _find(kind, name)
+            if found.dist is None or found.dist.name != "connectgroup":
+                _load(found, _BASES[kind])
+        except PluginError as error:
+            problems.append(error.with_location())
+    return problems
+
+
 def _find(kind: Kind, name: str, setting: str = "") -> EntryPoint:
     setting = setting or _SETTING[kind]
     if not isinstance(name, str):

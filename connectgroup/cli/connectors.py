@@ -339,9 +339,11 @@ def _report(options: argparse.Namespace, name: str, text: str, **fields: object)
 
 async def list_plugins(options: argparse.Namespace) -> int:
     from ..config.connector_validation import class_versions, list_plugins as listed
-    from ..plugins import Kind, available
+    from ..plugins import Kind, available, unusable
 
     kinds: tuple[Kind, ...] = ("connectors", "sources", "sinks", "transforms", "predicates", "assignors")
+    for problem in (each for kind in kinds for each in unusable(kind)):
+        print(f"connectgroup: {problem}", file=sys.stderr)
     if options.json:
         print_json({"connectors": listed("connectors"), **{kind: available(kind) for kind in kinds[1:]}})
         return 0

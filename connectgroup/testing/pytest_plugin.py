@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -31,6 +31,11 @@ REQUIRES = "contract_requires"
 
 MAX_SEEDS = 1_000_000
 """Each seed is a test that pytest collects."""
+
+OWN_LOOP = (
+    "runs an event loop of its own; allowed: a plain function (def); in async code,"
+    " `async with connectgroup.worker_group(...)`"
+)
 
 _GROUPS = pytest.StashKey["list[WorkerGroup]"]()
 _SHRUNK = pytest.StashKey[int]()
@@ -209,8 +214,14 @@ class StartGroup:
             The group. The workers have been started; ``wait_until_stable`` waits for their first assignment.
         """
         # Imported here: pytest imports this module in every run, also of other projects.
+        import asyncio
+
         from ..group.connect.settings import GroupSettings
         from .worker_group import GroupPlan
+
+        with suppress(RuntimeError):
+            asyncio.get_running_loop()
+            pytest.fail(f"a coroutine cannot use the fixture worker_group: it {OWN_LOOP}", pytrace=False)
 
         plan = GroupPlan(
             workers=workers,
@@ -243,11 +254,7 @@ def worker_group(request: pytest.FixtureRequest) -> Iterator[StartGroup]:
     from .seeded_runs import ONLY
 
     if inspect.iscoroutinefunction(getattr(request.node, "obj", None)):
-        pytest.fail(
-            "an async test cannot use the fixture worker_group, which runs an event loop of its own; allowed: a plain"
-            " function (def); in async code, `async with connectgroup.worker_group(...)`",
-            pytrace=False,
-        )
+        pytest.fail(f"an async test cannot use the fixture worker_group: it {OWN_LOOP}", pytrace=False)
     groups: list[WorkerGroup] = []
     request.node.stash[_GROUPS] = groups
     try:

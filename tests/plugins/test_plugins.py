@@ -122,6 +122,22 @@ def test_two_plug_ins_of_one_name_are_rejected_naming_both(install: Install) -> 
     )
 
 
+def test_list_of_plug_ins_names_those_that_cannot_be_loaded(
+    install: Install, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install("first", "connectgroup.assignors", good=":Good", gone=":Gone")
+    install("second", "connectgroup.assignors", good=":Good")
+    install("broken", "connectgroup.connectors", code="import nosuch", nosuch=":Any")
+    assert main(["plugins", "list"]) == 0
+    printed = capsys.readouterr()
+    assert "gone" in printed.out
+    lines = printed.err.splitlines()
+    assert len(lines) == 3
+    assert any("assignor 'good' is defined more than once: " in line for line in lines)
+    assert any("assignor 'gone' (first_code:Gone of first 1.0): cannot be imported: " in line for line in lines)
+    assert any("connector 'nosuch' (broken_code:Any of broken 1.0): cannot be imported: " in line for line in lines)
+
+
 def test_built_in_name_cannot_be_redefined(install: Install) -> None:
     install("connectgroup-built-in", "connectgroup.assignors", balanced=":Good")
     install("thief", "connectgroup.assignors", balanced=":Good")

@@ -283,11 +283,17 @@ def test_plugin_runs_in_a_suite_with_options_of_the_usual_names(tmp_path: Path) 
 
 
 def test_async_test_gets_one_sentence(tmp_path: Path) -> None:
-    (tmp_path / "test_async.py").write_text("async def test_it(worker_group):\n    worker_group(1)\n")
-    said = run_pytest(tmp_path)
-    assert "an async test cannot use the fixture worker_group" in said
-    assert "Traceback" not in said
-    assert "pytest_plugin.py" not in said
+    coroutine = "    async def run():\n        worker_group(1)\n\n    asyncio.run(run())\n"
+    tests = {
+        "async def test_it(worker_group):\n    worker_group(1)\n": "an async test cannot use the fixture worker_group",
+        f"import asyncio\n\n\ndef test_it(worker_group):\n{coroutine}": "a coroutine cannot use the fixture worker_gro",
+    }
+    for code, sentence in tests.items():
+        (tmp_path / "test_async.py").write_text(code)
+        said = run_pytest(tmp_path)
+        assert sentence in said
+        assert "Traceback" not in said
+        assert "pytest_plugin.py" not in said
 
 
 def test_traced_example_needs_pytest_and_the_sdk_alone() -> None:
