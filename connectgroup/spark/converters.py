@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from pydantic import Field
 
 from ..dataplane.columns import Columns
+from ..dataplane.errors import SinkError
 from ..dataplane.json_text import finite, json_encoder
 from ..dataplane.settings import PluginSettings
 from ..errors import ConfigError
@@ -197,8 +198,14 @@ def text_of(value: Any) -> bytes | str | None:
 
 
 def headers_of(value: Any) -> list[tuple[str, bytes | str | None]]:
-    """Return the headers of a record for confluent-kafka, in their order."""
-    pairs = ((item["key"], item["value"]) if isinstance(item, dict) else item for item in value or ())
+    """Return the headers of a record for confluent-kafka, in their order.
+
+    Raises:
+        SinkError: a header is null, or its name is.
+    """
+    pairs = [(item["key"], item["value"]) if isinstance(item, dict) else item for item in value or ()]
+    if not all(pair is not None and pair[0] is not None for pair in pairs):
+        raise SinkError("headers has one without a name; allowed: names that are not null")
     return [(str(name), text_of(text)) for name, text in pairs]
 
 

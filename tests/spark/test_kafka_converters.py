@@ -13,8 +13,9 @@ import pytest
 
 from connectgroup.connectors.pipeline import PipelineConnector
 from connectgroup.dataplane.columns import Column
+from connectgroup.dataplane.errors import SinkError
 from connectgroup.errors import ConfigError
-from connectgroup.spark.converters import encoder
+from connectgroup.spark.converters import encoder, headers_of
 from connectgroup.spark.sinks.kafka import KafkaSink, KafkaSinkSettings, _check_forms
 
 from .conftest import Bench, Run
@@ -342,3 +343,10 @@ def test_json_that_the_source_hands_on_as_text_is_not_encoded_again(part: str) -
         PipelineConnector("c", config)
     PipelineConnector("c", config | {"source.schema": "a BIGINT"})
     PipelineConnector("c", config | {f"sink.{part}.converter": "StringConverter"})
+
+
+@pytest.mark.parametrize("bad", [{"key": None, "value": b"x"}, (None, "x"), None])
+def test_header_without_a_name_is_an_error_and_no_header_called_none(bad: Any) -> None:
+    assert headers_of([{"key": "a", "value": None}, ("", "x")]) == [("a", None), ("", "x")]
+    with pytest.raises(SinkError, match="headers has one without a name; allowed: "):
+        headers_of([{"key": "a", "value": b"x"}, bad])

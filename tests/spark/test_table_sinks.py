@@ -518,6 +518,8 @@ POSTGRES_VALUES: dict[str, tuple[str, str, list[Any], list[Any]]] = {
     "array": ("STRING", "NUMERIC(4,1)[]", ["{1.5,2.5}"], ["{1.55}"]),
     "money": ("DECIMAL(6,3)", "MONEY", [], [D("1.005")]),
     "number as text": ("DOUBLE", "TEXT", [0.1, 1e300], []),
+    "whole number as boolean": ("INT", "BOOLEAN", [1, 0], [2, -1]),
+    "hundreds": ("BIGINT", "NUMERIC(4,-2)", [1200], [1234]),
 }
 
 

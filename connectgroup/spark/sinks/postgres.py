@@ -371,7 +371,8 @@ def _kept_if(column: Column, base: str, modifier: int) -> str:
         # As PostgreSQL packs them: eleven bits of a signed scale.
         if modifier == -1 or scale <= (((modifier - 4) & 0x7FF) ^ 1024) - 1024:
             return ""
-    if base == "numeric" and modifier == -1 and kind in ("TINYINT", "SMALLINT", "INT", "BIGINT"):
+    # Of whole numbers, a boolean takes 0 and 1 alone.
+    if base in ("numeric", "bool") and modifier == -1 and kind in ("TINYINT", "SMALLINT", "INT", "BIGINT"):
         return ""
     if base == "json" or (base == "jsonb" and not is_text):
         return ""
