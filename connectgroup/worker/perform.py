@@ -440,7 +440,7 @@ class Performer:
         units = frozenset(self._member.owned)
         if units:
             logger.warning("epoch %d: worker %s lost %s: %s", epoch, self._member.settings.member_id, show(units), why)
-        else:
+        elif not self._member.retiring:
             logger.info("epoch %d: joining again: %s", epoch, why)
         assert self._stopping is not None
         _, late = await asyncio.wait({self._stopping}, timeout=self._left_s(0.75))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import subprocess
@@ -59,14 +60,16 @@ class Other(type(load_assignor("balanced"))):  # type: ignore[misc]
     name = "other"
 
 
-async def test_block_of_a_rejected_worker_ends_with_the_error() -> None:
+async def test_block_of_a_rejected_worker_ends_with_the_error(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
     async with worker_group(GROUP, connectors={"c": idle()}) as group:
         await group.wait_stable()
         with pytest.raises(UnsupportedAssignor):
             async with Worker.running(settings("w"), lambda: LocalClient(group.coordinator), assignors=[Other()]) as w:
                 await asyncio.Event().wait()
         assert w.state.ended is StopReason.REJECTED
-        assert "other" in w.state.last_error
+        assert "listed: balanced by 1 member, other by 1 member" in w.state.last_error
+        assert "joining again" not in caplog.text
         assert await w.wait_stopped() is StopReason.REJECTED
         await asyncio.sleep(1)  # nothing of the cancellation is left in this task
 

@@ -73,10 +73,13 @@ def select_assignor(listings: Mapping[Listing, int]) -> str | None:
     # Ranges that overlap pairwise have a common version (Helly's theorem on a line).
     usable = [assignor for assignor in sorted(common) if _range(listings, assignor) is not None]
     if not usable:
-        listed = sorted({name for listing in listings for name, _, _ in listing})
         if not common:
+            listed: Counter[str] = Counter()
+            for listing, count in listings.items():
+                listed.update({name: count for name, _, _ in listing})
+            whose = ", ".join(f"{name} by {counted(count, 'member')}" for name, count in sorted(listed.items()))
             raise UnsupportedAssignor(
-                f"ClientAssignors: no assignor is listed by all members; listed: {', '.join(listed)}"
+                f"ClientAssignors: no assignor is listed by all members; listed: {printable(whose, limit=300)}"
             )
         counts: Counter[tuple[str, int, int]] = Counter()
         for listing, count in listings.items():

@@ -155,7 +155,7 @@ def test_assignors_without_a_common_one() -> None:
     group.ask(join("a", client_assignors=MINE))
     response = group.send(join("b", client_assignors=(AssignorInfo(name="other"),)))
     assert response.error_code == UnsupportedAssignor.code
-    assert "no assignor is listed by all members" in response.error_message
+    assert "no assignor is listed by all members; listed: mine by 1 member, other by 1 member" in response.error_message
 
 
 def test_partition_is_not_assigned_to_a_member_that_is_not_subscribed() -> None:
