@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 import decimal
+import math
 import signal
 import subprocess
 import sys
@@ -225,6 +227,31 @@ def test_batch_that_cannot_be_written_changes_nothing(tmp_path: Path) -> None:
         assert states(tmp_path / "t") == before
         assert sink.commit(owner(1), span(0, 1), rows(1))
     assert read(tmp_path / "t") == [1]
+
+
+@pytest.mark.parametrize(
+    ("declared", "kept", "changed"),
+    [
+        ("FLOAT", [0.5, None, math.nan, -0.0, math.inf], 0.1),
+        ("DECIMAL(10,2)", [0.5, 0.1, None], 1.005),
+        ("DOUBLE", ["0.5", "1e3", None], "007"),
+        ("DOUBLE", [decimal.Decimal("0.10000000000000000000")], decimal.Decimal("0.12345678901234567890")),
+        ("BIGINT", ["7", "-3"], "007"),
+        ("BOOLEAN", [1, 0, None], 2),
+        ("DATE", [datetime.datetime(2024, 1, 2)], datetime.datetime(2024, 1, 2, 3)),
+        ("STRING", [0.1, 1e300], None),
+    ],
+)
+def test_value_that_the_type_of_a_column_changes_is_an_error(
+    tmp_path: Path, declared: str, kept: list[Any], changed: Any
+) -> None:
+    with closing(sink_at(tmp_path / "t", (Column("a", declared),))) as sink:
+        sink.claim(owner(1), every)
+        if changed is not None:
+            with pytest.raises(SinkError, match=r"column a: .* would store .* instead of .*; allowed: values of the"):
+                sink.commit(owner(1), span(0, 1), pa.table({"a": pa.array([*kept, changed])}))
+        assert sink.commit(owner(1), span(0, 1), pa.table({"a": pa.array(kept)}))
+    assert DeltaTable(str(tmp_path / "t")).to_pyarrow_table().num_rows == len(kept)
 
 
 def test_positions_without_their_table_and_a_table_without_its_positions_are_errors(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ sees each batch whole and once. ``delta-spark`` is not needed: the rows are in t
 
 from __future__ import annotations
 
+import decimal
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from pydantic import Field
 
 from ...connector import LocalPath
-from ...dataplane.columns import Column, Columns, to_arrow
+from ...dataplane.columns import Column, Columns, decimal_texts, to_arrow
 from ...dataplane.errors import SinkError
 from ...dataplane.ownership import Owner, Range
 from ...dataplane.real_paths import make_directory
@@ -21,8 +23,9 @@ from ...dataplane.settings import PluginSettings, require_absolute
 from ...dataplane.sink import Sink
 from ...dataplane.transform import listed
 from ...errors import ConfigError
+from ...protocol.units import printable
 from .delta_offsets import DeltaOffsets, reason
-from .tables import BOOLEANS
+from .tables import BOOLEANS, NUMBER
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,7 +60,8 @@ class DeltaSettings(PluginSettings):
 class DeltaSink(Sink):
     """Appends rows to a Delta table in a directory: every reader of Delta tables sees each batch whole and once. The
     positions are in the table's directory ``_connectgroup``. Other writers may append, OPTIMIZE and VACUUM meanwhile.
-    Columns of structs, arrays and maps are added to a new table with its first rows.
+    Columns of structs, arrays and maps are added to a new table with its first rows. A value that the type of its
+    column in an existing table would change (rounded, cut, the text 007 as a number) is an error.
     """
 
     Settings = DeltaSettings
@@ -174,11 +178,44 @@ def _fitted(rows: pa.Table, table: DeltaTable) -> pa.Table:
         values = rows.column(at)
         if not pa.types.is_nested(field.type):
             try:
-                values = values.cast(target.type)
+                # By way of texts: Arrow makes 0.1 of a DECIMAL(20,20) the number 0.09999999999999999.
+                is_inexact = pa.types.is_decimal(field.type) and pa.types.is_floating(target.type)
+                values = (decimal_texts(values) if is_inexact else values).cast(target.type)
             except pa.ArrowException as error:
                 raise SinkError(
                     f"{table.table_uri}: column {target.name}: {reason(error)}; allowed: values of the type"
                     f" {target.type}"
                 ) from error
+            for before, after in _changed(rows.column(at), values):
+                raise SinkError(
+                    f"{table.table_uri}: column {target.name}: type {target.type} would store"
+                    f" {printable(str(after), limit=60)} instead of {printable(str(before), limit=60)}; allowed: values"
+                    f" of the type {target.type}"
+                )
         rows = rows.set_column(at, target.name, values)
     return rows
+
+
+def _changed(values: pa.ChunkedArray, stored: pa.ChunkedArray) -> list[tuple[Any, Any]]:
+    """Return the first value that a cast to numbers, booleans or dates has rounded, or whose notation is lost (007)."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    types, kind = pa.types, stored.type
+    is_day_of_time = types.is_date(kind) and types.is_timestamp(values.type)
+    tests = (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean)
+    if not (is_day_of_time or any(test(kind) for test in tests)):
+        return []
+    try:
+        back = decimal_texts(stored) if types.is_decimal(kind) and types.is_string(values.type) else stored
+        same = pc.equal(values, back.cast(values.type))
+    except pa.ArrowException:
+        same = pc.equal(pc.is_null(values), None)
+    if types.is_floating(values.type):
+        same = pc.or_(same, pc.is_nan(values))
+    for at in pc.indices_nonzero(pc.and_(pc.is_valid(values), pc.invert(pc.fill_null(same, False)))).to_pylist():
+        before, after = values[at].as_py(), stored[at].as_py()
+        is_number = isinstance(before, decimal.Decimal) or (isinstance(before, str) and re.fullmatch(NUMBER, before))
+        if not is_number or isinstance(after, bool) or decimal.Decimal(before) != decimal.Decimal(str(after)):
+            return [(before, after)]
+    return []
