@@ -85,6 +85,8 @@ def first_error(model: type[Settings], error: ValidationError, *, where: str = "
     # A misspelt setting is also a missing one, and the misspelling is what must be corrected.
     errors = sorted(error.errors(include_url=False), key=lambda found: found["type"] != "extra_forbidden")
     first = errors[0]
+    if not first["loc"]:  # pydantic names no field if a key of the settings is not Unicode
+        return ConfigError(where + "name of a setting", printable(str(first["input"])), _allowed(model, first))
     field = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         missing = [str(found["loc"][0]) for found in errors if found["type"] == "missing"]
@@ -102,6 +104,7 @@ def first_error(model: type[Settings], error: ValidationError, *, where: str = "
 _KINDS: Final = {
     "string_type": "text",
     "string_too_short": "a non-empty text",
+    "string_unicode": "text without half of a surrogate pair",
     "dict_type": "an object with texts as values",
     "tuple_type": "a list",
     "path_type": "a path",

@@ -168,8 +168,8 @@ class Dedup:
     """The last sequence of each process that sends as a member, for a limited time also of a former member.
 
     A join that was in flight when its sender left or was removed must not create a member without a process
-    (KAFKA-16639). A request is assumed to be in flight for at most twice the session timeout after that: a coordinator
-    that was stopped for a while removes a member long after its last request, and then finds older copies of it.
+    (KAFKA-16639). A request is assumed to be in flight for at most four times the session timeout after that: a
+    coordinator that was stopped for a while removes a member long after its last request, and then finds older copies.
     Sequences of two processes with one member id are not comparable; which of them is the member is the rule of the
     group (``RequestTraits.process``). Its principal keeps others from making the requests of a process look like late
     copies, with whatever process id.
@@ -247,7 +247,8 @@ class Dedup:
         self._last = members | dict(former[-MAX_FORMER_SENDERS:])
         kept = {sender[:2] for sender, _ in former[-MAX_FORMER_SENDERS:]}
         self._removed_s = {sender: at_s for sender, at_s in self._removed_s.items() if sender in kept}
-        self._limit = min(2 * len(self._last) + INITIAL_LIMIT, len(self._last) + MAX_FORMER_SENDERS)
+        size = len(self._last) + len(self._removed_s)
+        self._limit = min(2 * size + INITIAL_LIMIT, size + MAX_FORMER_SENDERS)
 
 
 def _sender(request: RequestTraits) -> tuple[str, str, Process]:

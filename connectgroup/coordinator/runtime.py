@@ -124,7 +124,7 @@ class Coordinator:
             self._registry,
             clock_ms=wall_clock_ms,
             max_groups=settings.max_groups,
-            in_flight_s=2 * settings.session_timeout_ms / 1000,
+            in_flight_s=4 * settings.session_timeout_ms / 1000,
         )
         self.lost_connections = LostConnections(
             self.shard.intake.submit_input, self._worker, grace_s=settings.connection_loss_grace_ms / 1000

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from decimal import Context, Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Final
 
 from ..errors import ConfigError
+from ..protocol.units import printable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,6 +47,7 @@ _COLUMN: Final = re.compile(
 )
 _DECIMAL: Final = re.compile(r"DECIMAL\((\d+), ?(\d+)\)")
 MAX_PRECISION: Final = 38
+_NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,14 +179,35 @@ def decimals(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    is_long = (pc.max(pc.binary_length(texts)).as_py() or 0) > MAX_PRECISION
+    if is_long or pc.any(pc.match_substring_regex(texts, "[eE]")).as_py():
+        return pa.array([_decimal(text, kind) for text in texts.to_pylist()], kind)
     try:
         found = texts.cast(kind)
     except pa.ArrowInvalid:
         # Zeros at the end are no digits that are lost.
-        short = pc.replace_substring_regex(texts, r"^([^.eE]+)\.0*$", r"\1")
-        found = pc.replace_substring_regex(short, r"^([^.eE]*\.[0-9]*[1-9])0+$", r"\1").cast(kind)
+        short = pc.replace_substring_regex(texts, r"^([^.]+)\.0*$", r"\1")
+        found = pc.replace_substring_regex(short, r"^([^.]*\.[0-9]*[1-9])0+$", r"\1").cast(kind)
     found.validate(full=True)  # Arrow 26 makes 1 a DECIMAL(1,1), and looks at its digits afterwards at the earliest.
     return found
+
+
+def _decimal(text: str | None, kind: pa.DataType) -> Decimal | None:
+    """One text. Arrow 26 loses digits of long texts and of exponents: it makes 3E-39 a DECIMAL(38,0) of 0."""
+    import pyarrow as pa
+
+    if text is None:
+        return None
+    if not _NUMBER.fullmatch(text):
+        raise pa.ArrowInvalid(f"no number: {printable(text)}")
+    try:
+        value = Decimal(text)
+        exact = value.quantize(Decimal(1).scaleb(-kind.scale), context=Context(prec=kind.precision))
+    except InvalidOperation as error:
+        raise pa.ArrowInvalid(f"too many digits: {printable(text)}") from error
+    if exact != value:
+        raise pa.ArrowInvalid(f"too many digits behind the point: {printable(text)}")
+    return exact
 
 
 def decimal_texts(values: pa.Array) -> pa.Array:

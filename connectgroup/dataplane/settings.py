@@ -71,6 +71,9 @@ def parse_settings(model: type[SettingsT], config: Mapping[str, str], *, prefix:
         return model.model_validate(dict(config))
     except ValidationError as error:
         violation = error.errors()[0]
+        if not violation["loc"]:  # pydantic names no field if a key of the settings is not Unicode
+            name = printable(str(violation["input"]))
+            raise ConfigError(f"{prefix}name of a setting", name, "text without half of a surrogate pair") from error
         key = ".".join(str(part) for part in violation["loc"])
         if violation["type"] == "extra_forbidden":
             raise unknown_setting(prefix + key, setting_names(model, prefix)) from error

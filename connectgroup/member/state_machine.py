@@ -263,7 +263,7 @@ class Member:
         unit = Unit(status.connector, status.task)
         if self.owned.get(unit) == status.owner_epoch:
             self._statuses[unit] = status
-            if status.fenced:
+            if status.fenced and self.phase is not Phase.LOSING:  # its units stop because one was not fenced in time
                 self.unfenced.discard(unit)
 
     def set_assignors(self, assignors: Sequence[AssignorInfo]) -> bool:

@@ -7,6 +7,7 @@ each. Every wait has a limit, and a failure shows the group and the last lines o
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import threading
@@ -228,9 +229,11 @@ class LocalGroup:
 
 def thread_states(pid: int) -> set[str]:
     """The states of a process's threads, as ``ps`` shows them."""
-    return {
-        task.joinpath("stat").read_text().rsplit(")", 1)[1].split()[0] for task in Path(f"/proc/{pid}/task").iterdir()
-    }
+    states = set()
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # a thread that ends meanwhile
+            states.add(task.joinpath("stat").read_text().rsplit(")", 1)[1].split()[0])
+    return states
 
 
 def plugin_path() -> str:

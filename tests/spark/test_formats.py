@@ -110,6 +110,8 @@ DECIMALS = st.integers(1, 38).flatmap(lambda p: st.tuples(st.just(p), st.integer
 @example(kind=(20, 2), digits=1990, places=2, form="f")
 @example(kind=(38, 0), digits=10**38 - 1, places=0, form="f")
 @example(kind=(38, 38), digits=-1, places=38, form="E")
+@example(kind=(36, 0), digits=3, places=39, form="E")
+@example(kind=(2, 0), digits=25 * 10**37, places=38, form="E")
 def test_decimal_is_read_with_all_its_digits_or_is_an_error(
     root: Path, kind: tuple[int, int], digits: int, places: int, form: str
 ) -> None:

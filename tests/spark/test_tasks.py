@@ -240,7 +240,7 @@ def test_query_stopped_from_outside_fails_only_its_task(table: Bench) -> None:
 
 
 def test_csv_columns_without_a_schema_are_strings(table: Bench) -> None:
-    config = table.config()
+    config = table.config(sink_table="strings")
     del config["source.schema"]
     connector = PipelineConnector("flights", config)
     run = table.start(1)
@@ -253,7 +253,7 @@ def test_csv_columns_without_a_schema_are_strings(table: Bench) -> None:
     run.wait(lambda: sum(run.rows) == 1)
     task.stop()
     with sqlite3.connect(table.output) as connection:
-        assert connection.execute("SELECT b FROM t").fetchall() == [("x",)]
+        assert connection.execute("SELECT a, b FROM strings").fetchall() == [("007", "x")]
 
 
 def test_source_of_spark_continues_at_the_committed_batch(table: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
