@@ -476,7 +476,8 @@ def test_tables_list_exactly_the_spans_and_their_attributes(worker_group: StartG
     group.advance(1)
     group.add_connector("letters", 1)  # overtakes the rebalance
     group.wait_until_stable()
-    group.add_worker("worker-4")  # is rejected
+    group.add_worker("worker-4")
+    assert "has all of its 3 members" in group.wait_until_rejected("worker-4")
     group.partition("worker-2")  # its lease expires, and it is removed
     group.wait_until_stable()
     group.heal()
