@@ -188,8 +188,11 @@ async def test_another_assignor_than_ours_is_logged_with_the_reason(
                     await poll_until(lambda: two.assignment(), two)
         three = new_member(group, assignors=[FirstTakesAll(), "uniform"])
         four, five = (new_member(group, assignors=["uniform", FirstTakesAll()]) for _ in range(2))
-        async with running(three), running(four), running(five):
-            await eventually(lambda: "the group uses uniform, not first-takes-all, uniform: most of its" in caplog.text)
+        async with running(three):
+            await eventually(lambda: len(three.assignment()) == 2)  # the next assignment takes one of them away
+            async with running(four), running(five):
+                expected = "the group uses uniform, not first-takes-all, uniform: most of its"
+                await eventually(lambda: expected in caplog.text)
         caplog.clear()
         six, seven = new_member(group), new_member(group, assignors=None)
         async with running(six), running(seven):
