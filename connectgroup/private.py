@@ -60,7 +60,7 @@ def _make(path: Path) -> None:
         return
     except FileNotFoundError:
         if path.parent.is_dir():
-            raise  # not a missing directory above it: in /proc, for example, nobody can create one
+            raise  # not a missing directory above it: in /proc, for example, no user can create one
         _make(path.parent)
         try:
             os.mkdir(path, 0o700)

@@ -143,7 +143,7 @@ def librdkafka(topic: str, settings: dict[str, Any]) -> None:
     stopping = threading.Event()
     threading.Thread(target=_at_end_of_input, args=(None, stopping), daemon=True).start()
     # An offset is stored once its record is reported. librdkafka would store it before it returns the record, and
-    # commit it in the background: a member that is killed meanwhile has committed a record that nobody has seen.
+    # commit it in the background: a member that is killed meanwhile has committed a record that it has not reported.
     consumer = Consumer({"enable.auto.offset.store": False, **settings})
 
     def reporter(event: str) -> Any:

@@ -124,7 +124,7 @@ def missing_records(group: BrokerGroup) -> list[str]:
 
     def who(partition: int, offset: int) -> str:
         reader = readers.get((partition, offset))
-        return "nobody" if reader is None else f"{reader.name}{', killed' if reader.killed_ns is not None else ''}"
+        return "no member" if reader is None else f"{reader.name}{', killed' if reader.killed_ns is not None else ''}"
 
     return [
         f"missing: partition {partition} at {offset}; the one before: {who(partition, offset - 1)}, "

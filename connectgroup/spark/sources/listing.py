@@ -33,7 +33,7 @@ def list_inodes(root: Path, pattern: str, problems: dict[str, str], skipped: lis
         problems: receives the names of such links and directories, and the error of each, for the task that owns the
             name: the others go on.
         skipped: receives the names of the files and directories that are left out without an error; a directory stands
-            for all that is in it. Null: nobody wants them.
+            for all that is in it. Null: no caller wants them.
 
     Raises:
         SourceError: the directory itself cannot be read.
