@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from .errors import ConfigError
 from .masking import HIDDEN, NOT_MASKED
@@ -160,3 +161,12 @@ def parse_address(field: str, text: str) -> tuple[str, int]:
     if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port[:6]) <= 65_535:
         raise ConfigError(field, text, "host:port, port 1 to 65535")
     return host.strip("[]"), int(port)
+
+
+UNICODE: Final = "text without half of a surrogate pair"
+"""What is allowed of a text that cannot be encoded."""
+
+
+def not_unicode(where: str, name: str) -> ConfigError:
+    """The error of a setting whose name cannot be encoded; ``where`` is the prefix of the settings."""
+    return ConfigError(f"{where}name of a setting", printable(name), UNICODE)

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import connectgroup
 from connectgroup import testing
 from connectgroup.assign.placement import placement_settings
-from connectgroup.cli.http import UsageError
+from connectgroup.cli.errors import UsageError
 from connectgroup.cli.parser import arranged, build_parser
 from connectgroup.config.coordinator import CoordinatorConfig
 from connectgroup.config.rest import RestConfig

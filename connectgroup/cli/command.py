@@ -16,7 +16,7 @@ from ..errors import ConnectGroupError
 from ..event_loop import new_event_loop
 from ..loggers import limit_repeats
 from .completion import complete
-from .http import OptionNames, OptionsInLog, UsageError, report_error
+from .errors import OptionNames, OptionsInLog, UsageError, report_error
 from .parser import arranged, build_parser
 
 OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}

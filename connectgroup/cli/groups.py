@@ -23,7 +23,7 @@ from .requests import connected
 if TYPE_CHECKING:
     from ..client.admin import Admin
     from ..consumer.broker_groups import BrokerGroups
-    from .http import OptionNames
+    from .errors import OptionNames
 
 
 async def list_groups(options: argparse.Namespace) -> int:

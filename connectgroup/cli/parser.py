@@ -28,7 +28,7 @@ from .arguments import (
 )
 from .completion import SHELLS, with_groups, with_plugins, with_workers
 from .connector_options import add_connectors, add_plugins
-from .http import UsageError
+from .errors import UsageError
 from .requests import add_security
 from .server_options import add_assigning, add_group_protocol, add_metrics, add_rest, add_rest_port, add_server
 

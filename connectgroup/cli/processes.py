@@ -23,7 +23,8 @@ from ..garbage import short_collections
 from ..private import make_private
 from ..protocol.units import counted, printable
 from .arguments import allowed_paths_of, secrets_of
-from .http import metrics_server, print_rest, renamed, rest_server
+from .errors import renamed
+from .http import metrics_server, print_rest, rest_server
 from .requests import ACCESS_OPTIONS, admin_of
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from ..errors import ConnectorNotFound
 from ..protocol.messages.common import each_unit
 from ..protocol.messages.describe import DescribedConnector, DescribedGroup, DescribedUnit
 from ..protocol.units import CONNECTOR, Unit, counted
-from .http import NotReached
+from .errors import NotReached
 
 
 def report_progress(options: argparse.Namespace, line: str) -> None:

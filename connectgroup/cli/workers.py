@@ -11,7 +11,7 @@ from ..errors import TimedOut
 from ..protocol.messages.common import each_unit
 from ..protocol.units import counted
 from ..rest.views import group_description
-from .http import NotReached
+from .errors import NotReached
 from .render import print_json, print_table
 from .requests import connected
 from .waiting import report_progress

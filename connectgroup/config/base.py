@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from ..checks import json_kind
+from ..checks import UNICODE, json_kind, not_unicode
 from ..errors import NO_VALUE, UNKNOWN_SETTING, ConfigError
 from ..protocol.units import MAX_NAME_BYTES, name_violation, printable
 
@@ -86,7 +86,7 @@ def first_error(model: type[Settings], error: ValidationError, *, where: str = "
     errors = sorted(error.errors(include_url=False), key=lambda found: found["type"] != "extra_forbidden")
     first = errors[0]
     if not first["loc"]:  # pydantic names no field if a key of the settings is not Unicode
-        return ConfigError(where + "name of a setting", printable(str(first["input"])), _allowed(model, first))
+        return not_unicode(where, str(first["input"]))
     field = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         missing = [str(found["loc"][0]) for found in errors if found["type"] == "missing"]
@@ -104,7 +104,7 @@ def first_error(model: type[Settings], error: ValidationError, *, where: str = "
 _KINDS: Final = {
     "string_type": "text",
     "string_too_short": "a non-empty text",
-    "string_unicode": "text without half of a surrogate pair",
+    "string_unicode": UNICODE,
     "dict_type": "an object with texts as values",
     "tuple_type": "a list",
     "path_type": "a path",

@@ -198,9 +198,10 @@ class Dedup:
 
     def record_removals(self, records: Sequence[Record]) -> None:
         """Keep the sequences of the members that these records remove for ``in_flight_s`` from now on."""
+        now_s = asyncio.get_running_loop().time()
         for record in records:
             if isinstance(record, Tombstone) and record.key.kind in MEMBERS:
-                self._removed_s[record.key.group_id, record.key.name] = asyncio.get_running_loop().time()
+                self._removed_s[record.key.group_id, record.key.name] = now_s
 
     def follows(self, sender: tuple[str, str, Process], sequence: int) -> bool:
         """Whether the process has sent the member's last request, and this is a later one, which is recorded."""

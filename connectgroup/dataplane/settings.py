@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
+from ..checks import not_unicode
 from ..errors import NO_VALUE, UNKNOWN_SETTING, ConfigError
 from ..protocol.units import printable
 
@@ -72,8 +73,7 @@ def parse_settings(model: type[SettingsT], config: Mapping[str, str], *, prefix:
     except ValidationError as error:
         violation = error.errors()[0]
         if not violation["loc"]:  # pydantic names no field if a key of the settings is not Unicode
-            name = printable(str(violation["input"]))
-            raise ConfigError(f"{prefix}name of a setting", name, "text without half of a surrogate pair") from error
+            raise not_unicode(prefix, str(violation["input"])) from error
         key = ".".join(str(part) for part in violation["loc"])
         if violation["type"] == "extra_forbidden":
             raise unknown_setting(prefix + key, setting_names(model, prefix)) from error

@@ -67,11 +67,10 @@ class NextGeneration:
         return SyncGroupResponse(error_code=0, assignment=share)
 
 
-@pytest.mark.parametrize(("generation", "called"), [(2, ["revoked"]), (3, ["lost", "assigned"])])
-async def test_partitions_are_lost_if_a_generation_began_without_the_member(generation: int, called: list[str]) -> None:
-    """A static member whose JoinGroup was late: others have committed meanwhile, also for what it gets again."""
-    settings = ConsumerSettings(bootstrap="127.0.0.1:9", group="g", topics=("t",), instance="i")
-    coordinator, listener = NextGeneration(generation), RecordingListener()
+def member(
+    settings: ConsumerSettings, coordinator: NextGeneration, listener: RecordingListener
+) -> tuple[ClassicMembership, Ownership, Reading, ClassicWork]:
+    """The parts of the member ``m`` of generation 1, which owns both partitions."""
     client = cast("GroupClient", coordinator)
     assignors = [load_partition_assignor("cooperative-sticky")]
     membership = ClassicMembership(client, settings, assignors)
@@ -81,6 +80,15 @@ async def test_partitions_are_lost_if_a_generation_began_without_the_member(gene
     membership.in_group, membership.generation, membership.member_id = True, 1, "m"
     ownership.owned = frozenset({KEPT, TAKEN})
     reading.positions.update({KEPT: Position(5), TAKEN: Position(5)})
+    return membership, ownership, reading, work
+
+
+@pytest.mark.parametrize(("generation", "called"), [(2, ["revoked"]), (3, ["lost", "assigned"])])
+async def test_partitions_are_lost_if_a_generation_began_without_the_member(generation: int, called: list[str]) -> None:
+    """A static member whose JoinGroup was late: others have committed meanwhile, also for what it gets again."""
+    settings = ConsumerSettings(bootstrap="127.0.0.1:9", group="g", topics=("t",), instance="i")
+    coordinator, listener = NextGeneration(generation), RecordingListener()
+    membership, ownership, reading, work = member(settings, coordinator, listener)
 
     assert await work.step()
     assert membership.round is not None
@@ -168,15 +176,7 @@ async def test_member_that_is_removed_while_it_joins_releases_its_partitions_bef
         bootstrap="127.0.0.1:9", group="g", topics=("t",), heartbeat_interval_ms=10, session_timeout_ms=60_000
     )
     coordinator, listener = Removed(), RecordingListener()
-    client = cast("GroupClient", coordinator)
-    assignors = [load_partition_assignor("cooperative-sticky")]
-    membership = ClassicMembership(client, settings, assignors)
-    reading = Reading(settings, GroupClient("127.0.0.1:9", "g", "c"))
-    ownership = Ownership(membership, reading, Commits(client, settings, membership, reading), listener)
-    work = ClassicWork(settings, assignors, membership, ownership)
-    membership.in_group, membership.generation, membership.member_id = True, 1, "m"
-    ownership.owned = frozenset({KEPT, TAKEN})
-    reading.positions.update({KEPT: Position(5), TAKEN: Position(5)})
+    membership, ownership, reading, work = member(settings, coordinator, listener)
     beating = asyncio.create_task(membership.beat())
     async with asyncio.timeout(10):
         await coordinator.beats.wait()

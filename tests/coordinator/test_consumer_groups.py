@@ -22,8 +22,8 @@ from kio.static.primitive import i32, i32Timedelta
 
 from connectgroup.assign.convert import assignor_info, consumers_for_install, partition_group_from_prepare
 from connectgroup.assign.sandbox import run_assignor
+from connectgroup.cli.errors import OptionNames
 from connectgroup.cli.groups import _description
-from connectgroup.cli.http import OptionNames
 from connectgroup.cli.parser import build_parser
 from connectgroup.coordinator.compute import group_assignors
 from connectgroup.coordinator.listing import ConsumerGroups, with_group_assignors
