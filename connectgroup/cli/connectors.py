@@ -338,8 +338,8 @@ def _report(options: argparse.Namespace, name: str, text: str, **fields: object)
 
 
 async def list_plugins(options: argparse.Namespace) -> int:
-    from ..config.connector_validation import class_versions, list_plugins as listed
-    from ..plugins import Kind, available, unusable
+    from ..config.connector_validation import list_plugins as listed
+    from ..plugins import Kind, available, installed_versions, unusable
 
     kinds: tuple[Kind, ...] = ("connectors", "sources", "sinks", "transforms", "predicates", "assignors")
     for problem in (each for kind in kinds for each in unusable(kind)):
@@ -347,7 +347,7 @@ async def list_plugins(options: argparse.Namespace) -> int:
     if options.json:
         print_json({"connectors": listed("connectors"), **{kind: available(kind) for kind in kinds[1:]}})
         return 0
-    rows = [(kind.removesuffix("s"), name, class_versions(kind)[name]) for kind in kinds for name in available(kind)]
+    rows = [(kind.removesuffix("s"), *found) for kind in kinds for found in installed_versions(kind).items()]
     print_table(("KIND", "NAME", "VERSION"), rows)
     return 0
 

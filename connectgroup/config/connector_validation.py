@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
@@ -33,7 +32,7 @@ from ..masking import is_credential, masked_value, without_secrets
 from ..plugins import (
     Kind,
     available,
-    installed_plugins,
+    installed_versions,
     load_connector_class,
     load_predicate_class,
     load_transform_class,
@@ -149,16 +148,10 @@ class Validation:
 def list_plugins(*kinds: Kind) -> list[dict[str, str]]:
     """Name, type and version of each installed plug-in of these kinds, of ``PLUGIN_TYPES``. Nothing is imported."""
     return [
-        {"class": name, "type": PLUGIN_TYPES[kind], "version": class_versions(kind)[name]}
+        {"class": name, "type": PLUGIN_TYPES[kind], "version": version}
         for kind in kinds
-        for name in available(kind)
+        for name, version in installed_versions(kind).items()
     ]
-
-
-@cache
-def class_versions(kind: Kind = "connectors") -> Mapping[str, str]:
-    """The version of the distribution of each plug-in of a kind that was installed at the first call."""
-    return {found.name: found.dist.version if found.dist else "" for found in installed_plugins(kind)}
 
 
 def plugin_definitions(name: str) -> tuple[Definition, ...]:

@@ -7,7 +7,6 @@ UNASSIGNED there; ``GET /groups/{group}`` shows the state as it is.
 from __future__ import annotations
 
 from dataclasses import asdict
-from functools import lru_cache
 from typing import Any, Final
 
 from ..analysis.explain import rebalance_json
@@ -72,14 +71,12 @@ def _version(connector: DescribedConnector) -> str:
     return _version_of(config_of(connector.config).get("connector.class", ""))
 
 
-@lru_cache(maxsize=1_000)
 def _version_of(name: str) -> str:
-    """The version of the class that ``connector.class`` names. To look for its name reads files for some 10 ms."""
+    """The version of the class that ``connector.class`` names; empty if it is not installed here."""
     # Imported here: the command that lists groups needs no plug-ins, and its start would take half as long again.
-    from ..config.connector_validation import class_versions
-    from ..plugins import connector_class_name
+    from ..plugins import connector_class_name, installed_versions
 
-    return class_versions().get(connector_class_name(name), "")
+    return installed_versions("connectors").get(connector_class_name(name), "")
 
 
 def _unit_status(connector: DescribedConnector, unit: DescribedUnit, version: str) -> dict[str, Any]:

@@ -109,8 +109,9 @@ class History:
         if index is not None:
             self.runs[index] = replace(self.runs[index], fenced=True)
 
-    def paused(self, worker: str) -> None:
+    def paused(self, worker: str, at_s: float | None = None) -> None:
         """A worker process is suspended: nothing of it runs until it resumes."""
+        self._paused.setdefault(worker, self._now() if at_s is None else at_s)
         self._pause(worker, None)
 
     def resumed(self, worker: str) -> None:

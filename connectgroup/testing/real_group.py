@@ -33,12 +33,16 @@ T = TypeVar("T")
 
 END_S = 60.0
 """Longest wait for a process to start or to end."""
+LOOK_S = 0.05
+"""How often worker processes are looked at. The coordinator may notice up to so much earlier that one has ended."""
 
 
 @dataclass(eq=False)
 class _Worker:
     process: subprocess.Popen[bytes]
     proxy: TcpProxy
+    alive_s: float
+    """The group's clock when it was last seen to run."""
     paused: bool = False
 
 
@@ -80,16 +84,26 @@ class RealGroup(WorkerGroup):
         return time.monotonic() - self._began
 
     def _advance(self, seconds: float) -> None:
-        time.sleep(seconds)
+        until_s = self.now + seconds
+        while (left_s := until_s - self.now) > 0:
+            time.sleep(min(left_s, LOOK_S))
+            self._look()
         self._read()
+
+    def _look(self) -> None:
+        """Notice the workers that have ended by themselves."""
         for name, worker in list(self._workers.items()):
+            now_s = self.now
             status = worker.process.poll()
-            if status is not None:  # it has ended by itself
+            if status is None:
+                worker.alive_s = now_s
+            else:
                 lines = self._log_of(name).read_text(errors="replace").strip().splitlines() or ["no message"]
                 self.history.note(f"{name} has ended{f': {lines[-1]}' if status else ''}")
                 if status:
                     self._failed[name] = lines[-1]
-                self._forget(name)
+                # The coordinator may have noticed the end earlier than this process.
+                self._forget(name, worker.alive_s)
 
     def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(END_S)
@@ -188,7 +202,7 @@ class RealGroup(WorkerGroup):
                 # The worker connects to the port of its TCP proxy, for which there is no note with the credentials.
                 env=_environment() | {VARIABLE: str(self._root / "coordinator" / FILE_NAME)},
             )
-        self._workers[name] = _Worker(process, proxy)
+        self._workers[name] = _Worker(process, proxy, self.now)
         self._alive[name] = True
         self.history.note(f"{name} starts")
 
@@ -208,14 +222,15 @@ class RealGroup(WorkerGroup):
             self._kill_coordinator()
             return
         self._check_worker(name, (*self._workers, COORDINATOR))
+        killed_s = self.now  # before the wait: the coordinator may hear of the end, and a successor start, during it
         self._workers[name].process.kill()
         self._workers[name].process.wait(END_S)
-        self.history.note(f"{name} is killed")
-        self._forget(name)
+        self.history.note(f"{name} is killed", killed_s)
+        self._forget(name, killed_s)
 
-    def _forget(self, name: str) -> None:
+    def _forget(self, name: str, ended_s: float | None = None) -> None:
         self._read()
-        self.history.ended(name)
+        self.history.ended(name, ended_s)
         self._alive.pop(name, None)
         self._call(self._workers.pop(name).proxy.close())
 
@@ -234,12 +249,13 @@ class RealGroup(WorkerGroup):
     def pause(self, name: str) -> None:
         self._check_worker(name, self._workers)
         worker = self._workers[name]
+        paused_s = self.now
         worker.process.send_signal(signal.SIGSTOP)
         worker.paused = True
         self._alive[name] = False
         self._read()
-        self.history.note(f"{name} is paused")
-        self.history.paused(name)
+        self.history.note(f"{name} is paused", paused_s)
+        self.history.paused(name, paused_s)
         self._may_be_removed(name)
 
     def _may_be_removed(self, name: str) -> None:

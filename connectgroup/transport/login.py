@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from ..errors import NotAuthenticated
+from ..errors import CoordinatorNotAvailable, NotAuthenticated, TransportError
 from ..protocol.messages.api import Request, Response
 from ..protocol.messages.sasl import (
     SaslAuthenticateRequest,
@@ -47,15 +47,20 @@ async def log_in(
 
     Raises:
         NotAuthenticated: one of the two failed.
-        TransportError: the connection was lost.
+        TransportError: the connection was lost, or the server takes no more connections for now.
     """
     chosen = await _send(send, SaslHandshakeRequest(mechanism=mechanism), SaslHandshakeResponse)
+    if chosen.error_code == CoordinatorNotAvailable.code:
+        # The response to the first request of a connection above a limit; this one has no field for the reason.
+        raise TransportError(f"{address}: takes no more connections now (its log says why)")
     if chosen.error_code:
         offered = printable(", ".join(chosen.mechanisms))
         raise NotAuthenticated(f"{address}: does not support {mechanism}; it offers {offered or 'no mechanism'}")
 
     async def answer(token: bytes) -> SaslAuthenticateResponse:
         found = await _send(send, SaslAuthenticateRequest(auth_bytes=token), SaslAuthenticateResponse)
+        if found.error_code == CoordinatorNotAvailable.code:
+            raise TransportError(f"{address}: {printable(found.error_message or 'not available')}")
         if found.error_code:
             name, text = printable(credentials.name), printable(found.error_message or "")
             raise NotAuthenticated(f"{address}: rejects user {name!r}: {text}; allowed: {allowed}")

@@ -122,6 +122,16 @@ def test_two_plug_ins_of_one_name_are_rejected_naming_both(install: Install) -> 
     )
 
 
+def test_list_of_plug_ins_shows_one_that_was_installed_since(
+    install: Install, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plugins", "list"]) == 0
+    install("first", "connectgroup.sinks", lately=":Any")
+    capsys.readouterr()
+    main(["plugins", "list"])
+    assert ["sink", "lately", "1.0"] in [line.split() for line in capsys.readouterr().out.splitlines()]
+
+
 def test_list_of_plug_ins_names_those_that_cannot_be_loaded(
     install: Install, capsys: pytest.CaptureFixture[str]
 ) -> None:

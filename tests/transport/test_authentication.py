@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -11,7 +12,7 @@ import struct
 import subprocess
 import sys
 from base64 import b64encode
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from connectgroup.errors import (
     InvalidRequest,
     NotAuthenticated,
     SaslAuthenticationFailed,
+    TransportError,
     UnsupportedVersion,
 )
 from connectgroup.group.connect.settings import GroupSettings
@@ -46,6 +48,7 @@ from connectgroup.sasl.scram import ScramServer
 from connectgroup.sasl.server import Authenticator
 from connectgroup.transport.access import Access, Security
 from connectgroup.transport.credentials import Credentials, create_credentials, read_credentials
+from connectgroup.transport.limits import MIN_SPARE
 from connectgroup.transport.tcp_client import TcpClient
 from connectgroup.transport.tcp_server import TcpServer
 from connectgroup.wire.apis import API_VERSIONS, DESCRIBE, SASL_AUTHENTICATE
@@ -327,6 +330,24 @@ async def test_connections_of_strangers_lock_nobody_out(tmp_path: Path) -> None:
             each.writer.close()
             with suppress(ConnectionError):
                 await each.writer.wait_closed()
+
+
+async def test_coordinator_without_a_free_descriptor_is_busy_and_does_not_lack_a_mechanism(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    in_use = max(int(name) for name in os.listdir("/proc/self/fd"))
+    with ExitStack() as held:
+        limit = 2 * in_use + 8 * MIN_SPARE
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+        held.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        async with serving(tmp_path) as server:
+            with ExitStack() as taken:
+                while (copy := os.dup(0)) <= limit - MIN_SPARE:
+                    taken.callback(os.close, copy)
+                os.close(copy)
+                with pytest.raises(TransportError, match="takes no more connections now") as caught:
+                    await describe(server)
+                assert not isinstance(caught.value, NotAuthenticated), "a later attempt may succeed"
+            assert isinstance(await describe(server), DescribeResponse)
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
