@@ -32,7 +32,7 @@ from connectgroup import IteratorSource, TaskContext, Unit
 from connectgroup.connectors.pipeline import PipelineConnector
 from connectgroup.dataplane.columns import from_ddl, to_arrow
 from connectgroup.dataplane.committing import CommittedPositions
-from connectgroup.spark.query import Pipeline, SparkTask
+from connectgroup.spark.query import Pipeline, SparkTask, open_stream
 from connectgroup.spark.session import spark_session, stop_session
 from connectgroup.spark.sinks.parquet import ParquetSettings, ParquetSink
 from connectgroup.spark.sources.datagen import DatagenSettings, DatagenSource
@@ -278,7 +278,7 @@ class Bench:
 
         def bare() -> None:
             source = DatagenSource.create(DatagenSettings.model_validate(settings), task=0, tasks=1)
-            run_bare(source.stream(spark_session(), {}), "parquet", {"path": str(self.out())})
+            run_bare(open_stream(source, spark_session(), {}), "parquet", {"path": str(self.out())})
 
         return lambda: run_pipeline(config | {"sink": "parquet", "sink.path": str(self.out())}, self.rows), bare
 

@@ -1,4 +1,7 @@
-"""The interface for source authors: one class, found by the entry point ``connectgroup.sources``.
+"""The interface for source authors: one class, ``Source``, found by the entry point ``connectgroup.sources``.
+
+It has three roles, each with one user: operators (``OffsetAdmin``), the task's batches (``BatchPlanner``), and Spark's
+streaming query (``SparkStream``), which an iterator source does not have (``iterator``).
 
 A source is divided into *slices*: pieces that are read in order (a file, a topic partition, a key range). The position
 of a slice is a monotonic number (bytes, a Kafka offset). The name of a slice determines the task that reads it,
@@ -70,24 +73,174 @@ class PartReader(BatchReader):
         """
 
 
-class Source(ABC):
-    """The part of a source that one task reads.
+class OffsetAdmin:
+    """What operators see and alter of a source's offsets. Commands and the REST server open no source for it.
+
+    Attributes:
+        slice_form: a regular expression of the names of its slices, and a text of it for people, if they have a form:
+            an altered offset of any other slice is rejected, as no task would read it.
+    """
+
+    slice_form: ClassVar[tuple[str, str] | None] = None
+
+    @classmethod
+    def partition_of(cls, slice_name: str, position: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return a slice and its position as JSON objects: ``partition`` and ``offset`` of Kafka Connect's REST API."""
+        return {"slice": slice_name}, {"position": position}
+
+    @classmethod
+    def slice_of(cls, partition: Mapping[str, Any], offset: Mapping[str, Any] | None) -> tuple[str, int | None]:
+        """Return the slice and the position of these JSON objects; the inverse of ``partition_of``.
+
+        Raises:
+            ConfigError: they have another form.
+        """
+        name = str(field_of("partition", partition, "slice", str))
+        if cls.slice_form is not None and not re.fullmatch(cls.slice_form[0], name):
+            raise ConfigError("partition.slice", name, cls.slice_form[1])
+        return name, position_of(offset, "position")
+
+    @classmethod
+    def topic_of(cls, slice_name: str) -> str:
+        """Return the Kafka topic that a slice is a part of; empty if it is none."""
+        return ""
+
+
+class BatchPlanner(ABC):
+    """What one task reads of a source, batch by batch, whoever drives the batches; and what it has not read yet.
+
+    Attributes:
+        reads_remotely: whether ``batches`` is defined, or the worker itself polls the source: without it, a worker on
+            Spark Connect rejects the source.
+    """
+
+    reads_remotely: ClassVar[bool] = False
+
+    @property
+    @abstractmethod
+    def description(self) -> str:
+        """A description of the source for people, equal on all workers (``csv files in /data``).
+
+        A connector is bound to it: positions in one source mean nothing in another, so a sink rejects a connector
+        that has read another source.
+        """
+
+    @abstractmethod
+    def owns(self, slice_name: str) -> bool:
+        """Whether a slice belongs to this task. Depends only on the name, ``task`` and ``tasks``."""
+
+    def batches(self, positions: Mapping[str, int]) -> BatchReader:
+        """Return what plans and reads the batches after these positions over Spark Connect, instead of ``stream``.
+
+        Raises:
+            SourceError: the source has no such batches.
+        """
+        raise SourceError(
+            f"{self.description}: has no batches over Spark Connect; allowed: a worker with its own Spark"
+        )
+
+    def part_batches(self, positions: Mapping[str, int]) -> PartReader | None:
+        """Return what plans and reads the batches after these positions, part by part, with Python code that a sink of
+        files writes the rows next to, instead of ``stream``; null: Spark reads the rows.
+        """
+        return None
+
+    def check_read(self, ranges: Sequence[Range]) -> None:  # noqa: B027 (most sources have nothing to check)
+        """Check, after the rows of a batch were read and before they are committed, that they are those of the slices.
+
+        Raises:
+            SourceError: a slice is not the one that its position belongs to.
+        """
+
+    def explained(self, error: BaseException, positions: Mapping[str, int]) -> BaseException:
+        """Return the error that a user should see when reading after these positions has failed."""
+        return error
+
+    def lag(self, positions: Mapping[str, int]) -> Lag | None:
+        """Return what this task has not read yet after these positions; null if that cannot be determined cheaply.
+
+        Called about every 10 s in a thread of its own, on the object that ``create`` returned, while the query of
+        ``stream`` runs; never two calls at once. It may block, but must not count without a limit: a task spends at
+        most a fiftieth of its time in it.
+
+        Args:
+            positions: the committed position of each known slice of this task; a missing slice is at position 0.
+
+        Raises:
+            SourceError: the source cannot be read now. The lag is measured again later.
+        """
+        return None
+
+    def size_of(self, ranges: Sequence[Range]) -> int | None:
+        """Return the bytes in these ranges; null if positions are not bytes."""
+        return None
+
+
+class SparkStream(ABC):
+    """What a streaming query of Spark needs of a source: its rows, and the offsets that Spark logs as positions."""
+
+    @abstractmethod
+    def stream(self, session: SparkSession, positions: Mapping[str, int]) -> DataFrame:
+        """Return the rows after these positions as a streaming DataFrame. Nothing is read until a query starts.
+
+        The offset of the stream, as Spark logs it, must be one that ``positions`` converts.
+
+        Args:
+            session: the worker's session.
+            positions: the position of each known slice of this task; a missing slice is at position 0.
+        """
+
+    def restore(self, checkpoint: Path, positions: Mapping[str, int]) -> None:
+        """Prepare the new, empty checkpoint of a query that continues at these positions. Called before ``stream``.
+
+        By default the checkpoint stays empty, and ``stream`` begins at the positions.
+
+        Raises:
+            SourceError: the query cannot continue at these positions.
+        """
+        return
+
+    def logged(self, checkpoint: Path, batch_id: int) -> dict[str, int]:
+        """Return the position of each slice at the end of a batch, from the checkpoint of its query.
+
+        By default the offset in Spark's offset log, converted by ``positions``.
+
+        Raises:
+            SourceError: the offset has another form.
+        """
+        # Version, metadata, then one line for each source.
+        text = (checkpoint / "offsets" / str(batch_id)).read_text()
+        return self.positions(json.loads(text.splitlines()[2]))
+
+    def positions(self, offset: Any) -> dict[str, int]:
+        """Return the position of each slice at an offset of the stream, decoded from the JSON that Spark logs.
+
+        By default the offset is a JSON object of slice name to position, or to a list of position and metadata.
+
+        Raises:
+            SourceError: the offset has another form.
+        """
+        if not isinstance(offset, dict):
+            raise SourceError(f"offset {offset!r}; allowed: slice names and positions")
+        return {name: Position(*at) if isinstance(at, list) else at for name, at in offset.items()}
+
+    def ranges(self, start: Mapping[str, int], end: Mapping[str, int]) -> Sequence[Range]:
+        """Return the ranges of a batch between two offsets, sorted by slice; slices without a change are omitted."""
+        return list(ranges_between(start, end))
+
+
+class Source(OffsetAdmin, BatchPlanner, SparkStream):
+    """The part of a source that one task reads: how it is opened, its columns, and its three roles.
 
     Attributes:
         Settings: the settings under ``source.``; each field's description states the allowed values.
-        reads_remotely: whether ``batches`` is defined, or the worker itself polls the source: without it, a worker on
-            Spark Connect rejects the source.
         columns: names and types of the columns.
         metadata: the columns that are record metadata (``dataplane.transform``).
-        slice_form: a regular expression of the names of its slices, and a text of it for people, if they have a form:
-            an altered offset of any other slice is rejected, as no task would read it.
     """
 
     Settings: ClassVar[type[PluginSettings]]
     columns: Columns
     metadata: ClassVar[frozenset[str]] = frozenset()
-    slice_form: ClassVar[tuple[str, str] | None] = None
-    reads_remotely: ClassVar[bool] = False
 
     @classmethod
     @abstractmethod
@@ -141,68 +294,6 @@ class Source(ABC):
         """
         cls.create(settings, task=0, tasks=tasks)
 
-    @classmethod
-    def partition_of(cls, slice_name: str, position: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return a slice and its position as JSON objects: ``partition`` and ``offset`` of Kafka Connect's REST API."""
-        return {"slice": slice_name}, {"position": position}
-
-    @classmethod
-    def slice_of(cls, partition: Mapping[str, Any], offset: Mapping[str, Any] | None) -> tuple[str, int | None]:
-        """Return the slice and the position of these JSON objects; the inverse of ``partition_of``.
-
-        Raises:
-            ConfigError: they have another form.
-        """
-        name = str(field_of("partition", partition, "slice", str))
-        if cls.slice_form is not None and not re.fullmatch(cls.slice_form[0], name):
-            raise ConfigError("partition.slice", name, cls.slice_form[1])
-        return name, position_of(offset, "position")
-
-    @classmethod
-    def topic_of(cls, slice_name: str) -> str:
-        """Return the Kafka topic that a slice is a part of; empty if it is none."""
-        return ""
-
-    @property
-    @abstractmethod
-    def description(self) -> str:
-        """A description of the source for people, equal on all workers (``csv files in /data``).
-
-        A connector is bound to it: positions in one source mean nothing in another, so a sink rejects a connector
-        that has read another source.
-        """
-
-    @abstractmethod
-    def owns(self, slice_name: str) -> bool:
-        """Whether a slice belongs to this task. Depends only on the name, ``task`` and ``tasks``."""
-
-    @abstractmethod
-    def stream(self, session: SparkSession, positions: Mapping[str, int]) -> DataFrame:
-        """Return the rows after these positions as a streaming DataFrame. Nothing is read until a query starts.
-
-        The offset of the stream, as Spark logs it, must be one that ``positions`` converts.
-
-        Args:
-            session: the worker's session.
-            positions: the position of each known slice of this task; a missing slice is at position 0.
-        """
-
-    def batches(self, positions: Mapping[str, int]) -> BatchReader:
-        """Return what plans and reads the batches after these positions over Spark Connect, instead of ``stream``.
-
-        Raises:
-            SourceError: the source has no such batches.
-        """
-        raise SourceError(
-            f"{self.description}: has no batches over Spark Connect; allowed: a worker with its own Spark"
-        )
-
-    def part_batches(self, positions: Mapping[str, int]) -> PartReader | None:
-        """Return what plans and reads the batches after these positions, part by part, with Python code that a sink of
-        files writes the rows next to, instead of ``stream``; null: Spark reads the rows.
-        """
-        return None
-
     def sharing(self, committed: CommittedPositions) -> Source:
         """Return this source so that it may look up what all tasks of its connector have committed. Called once, before
         the columns are used.
@@ -228,74 +319,6 @@ class Source(ABC):
         A source that does not know them, or has them anyway, returns itself.
         """
         return self
-
-    def positions(self, offset: Any) -> dict[str, int]:
-        """Return the position of each slice at an offset of the stream, decoded from the JSON that Spark logs.
-
-        By default the offset is a JSON object of slice name to position, or to a list of position and metadata.
-
-        Raises:
-            SourceError: the offset has another form.
-        """
-        if not isinstance(offset, dict):
-            raise SourceError(f"offset {offset!r}; allowed: slice names and positions")
-        return {name: Position(*at) if isinstance(at, list) else at for name, at in offset.items()}
-
-    def restore(self, checkpoint: Path, positions: Mapping[str, int]) -> None:
-        """Prepare the new, empty checkpoint of a query that continues at these positions. Called before ``stream``.
-
-        By default the checkpoint stays empty, and ``stream`` begins at the positions.
-
-        Raises:
-            SourceError: the query cannot continue at these positions.
-        """
-        return
-
-    def logged(self, checkpoint: Path, batch_id: int) -> dict[str, int]:
-        """Return the position of each slice at the end of a batch, from the checkpoint of its query.
-
-        By default the offset in Spark's offset log, converted by ``positions``.
-
-        Raises:
-            SourceError: the offset has another form.
-        """
-        # Version, metadata, then one line for each source.
-        text = (checkpoint / "offsets" / str(batch_id)).read_text()
-        return self.positions(json.loads(text.splitlines()[2]))
-
-    def ranges(self, start: Mapping[str, int], end: Mapping[str, int]) -> Sequence[Range]:
-        """Return the ranges of a batch between two offsets, sorted by slice; slices without a change are omitted."""
-        return list(ranges_between(start, end))
-
-    def check_read(self, ranges: Sequence[Range]) -> None:  # noqa: B027 (most sources have nothing to check)
-        """Check, after the rows of a batch were read and before they are committed, that they are those of the slices.
-
-        Raises:
-            SourceError: a slice is not the one that its position belongs to.
-        """
-
-    def explained(self, error: BaseException, positions: Mapping[str, int]) -> BaseException:
-        """Return the error that a user should see when reading after these positions has failed."""
-        return error
-
-    def lag(self, positions: Mapping[str, int]) -> Lag | None:
-        """Return what this task has not read yet after these positions; null if that cannot be determined cheaply.
-
-        Called about every 10 s in a thread of its own, on the object that ``create`` returned, while the query of
-        ``stream`` runs; never two calls at once. It may block, but must not count without a limit: a task spends at
-        most a fiftieth of its time in it.
-
-        Args:
-            positions: the committed position of each known slice of this task; a missing slice is at position 0.
-
-        Raises:
-            SourceError: the source cannot be read now. The lag is measured again later.
-        """
-        return None
-
-    def size_of(self, ranges: Sequence[Range]) -> int | None:
-        """Return the bytes in these ranges; null if positions are not bytes."""
-        return None
 
 
 MAX_POSITION: Final = (1 << 63) - 1

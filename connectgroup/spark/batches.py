@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -72,32 +72,41 @@ class Work:
     topics: Callable[[], Collection[str]] = tuple
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimed:
+    """A task that has claimed its slices in the sink, and whose query can start.
+
+    Attributes:
+        owner: the grant.
+        source, chain, sink: what was opened for it.
+        positions: the position of each slice, as it was claimed.
+        checkpoint: a directory of this start, for a streaming query.
+    """
+
+    owner: Owner
+    source: Source
+    chain: Chain
+    sink: Sink
+    positions: Mapping[str, int]
+    checkpoint: Path
+
+
 class Batches:
     """The callback with each batch.
 
     Attributes:
+        claimed: what the batches are read from, and committed to.
         reached: the committed position of each slice that has been read.
     """
 
-    def __init__(
-        self,
-        owner: Owner,
-        source: Source,
-        chain: Chain,
-        sink: Sink,
-        started: tuple[dict[str, int], Path],
-        task: BatchTask,
-    ) -> None:
-        """Store the arguments; ``started`` are the claimed positions and the directory of the query's checkpoint."""
-        self._owner = owner
-        self._source = source
-        self._chain = chain
-        self._sink = sink
-        self._positions, self._checkpoint = started
-        self.reached = dict(self._positions)
+    def __init__(self, claimed: Claimed, task: BatchTask) -> None:
+        """Store the arguments."""
+        self.claimed = claimed
+        self._owner, self._source, self._chain, self._sink = claimed.owner, claimed.source, claimed.chain, claimed.sink
+        self.reached = dict(claimed.positions)
         self._task = task
         # Other transforms may drop rows, and to count the rows before them would read the source twice.
-        self._keeps_rows = all(isinstance(step.transform, RowTransform) for step in chain)
+        self._keeps_rows = all(isinstance(step.transform, RowTransform) for step in self._chain)
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Read a batch of a streaming query, and hand it over to be committed."""
@@ -227,5 +236,6 @@ class Batches:
     def ranges(self, batch_id: int) -> Sequence[Range]:
         """Return the ranges of a batch from the query's own offset log; its rows do not show them, because a source may
         skip or filter rows."""
-        start = self._positions if batch_id == 0 else self._source.logged(self._checkpoint, batch_id - 1)
-        return self._source.ranges(start, self._source.logged(self._checkpoint, batch_id))
+        checkpoint = self.claimed.checkpoint
+        start = self.claimed.positions if batch_id == 0 else self._source.logged(checkpoint, batch_id - 1)
+        return self._source.ranges(start, self._source.logged(checkpoint, batch_id))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from ..dataplane.committing import CommitQueue
-    from ..dataplane.source import BatchReader, PartReader, Source
+    from ..dataplane.source import BatchPlanner, BatchReader, PartReader
 
 # --------------------------------------------------------------------------------------------------
 # Measures a running query at intervals: whether it polls its source, and what it has not read yet.
@@ -45,7 +45,7 @@ class Measuring:
     def __init__(
         self,
         context: TaskContext,
-        source: Source,
+        source: BatchPlanner,
         reached: Mapping[str, int],
         query: StreamingQuery | Triggered,
         commits: CommitQueue,
@@ -56,7 +56,7 @@ class Measuring:
         Args:
             reached: the committed position of each slice; grows while the query runs.
             commits: the commits of the query's batches.
-            stopping: set when the task stops: it ends ``run``, but not a call of ``Source.lag`` in progress.
+            stopping: set when the task stops: it ends ``run``, but not a call of ``lag`` in progress.
         """
         self._context, self._source, self._reached = context, source, reached
         self._query, self._commits, self._stopping = query, commits, stopping

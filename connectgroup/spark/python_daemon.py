@@ -24,7 +24,6 @@ WITHOUT_THREADS: Final = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "
 MODULES: Final = (
     "pyarrow",
     "pyspark.worker",
-    "connectgroup.spark.sources.file_reader",
     "connectgroup.spark.sources.files",
     "connectgroup.spark.sources.sliced_reader",
 )

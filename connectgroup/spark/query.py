@@ -1,14 +1,9 @@
-"""One task: one Spark Structured Streaming query, from the claim to the last commit.
+"""One task: one query, from the claim to the last commit. ``start_query`` chooses what drives its batches.
 
-A start claims the task, reads the positions and starts the query. A batch reads its range from the query's offset
-log, collects its rows and commits both to the sink. Spark reads the next batch during the commit
-(``dataplane.committing``): its log of completed batches may be one ahead of the sink. The query is named after
+A start claims the task, reads the positions and starts the query. A batch has its range, and its rows are collected and
+committed with it. The next batch is read during the commit (``dataplane.committing``). The query is named after
 connector, task and owner epoch. Its checkpoint is a new temporary directory for each start: the sink stores the
 offsets, so no part of a checkpoint outlives the query that wrote it.
-
-An iterator source is polled in this process instead (``dataplane.polling``): each batch has its range, and Spark
-applies the transforms to its rows. On a Spark Connect server, this process drives the batches of all other sources too
-(``driving``).
 """
 
 from __future__ import annotations
@@ -18,7 +13,7 @@ import random
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -31,7 +26,7 @@ from ..dataplane.dead_letters import DeadLetter, DeadLetterSink, log_dead_letter
 from ..dataplane.iterator import IteratorSource
 from ..dataplane.ownership import Owner
 from ..dataplane.polling import Polling, Triggered
-from .batches import Batches
+from .batches import Batches, Claimed
 from .driving import Driving, LocalDriving, Measuring
 from .errors import SparkError, root_cause
 from .remote import RemoteSession, TaskKey, own_session, remote_address, shown_address
@@ -40,16 +35,72 @@ from .transforms.chain import Chain, columns_after
 from .writing import direct_batches
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from ..dataplane.committing import CommittedPositions
     from ..dataplane.sink import Sink
-    from ..dataplane.source import Source
+    from ..dataplane.source import Source, SparkStream
 
 JITTER: Final = 0.2
 """Fraction of the trigger interval by which queries differ. Spark aligns triggers to the wall clock, so queries with
 equal intervals would fire at the same moment."""
+
+
+def start_query(
+    name: str, batches: Batches, session: SparkSession, *, interval_ms: int, is_remote: bool
+) -> StreamingQuery | Triggered:
+    """Start the query of a task, with one of four drivers.
+
+    - An iterator source is polled in this process (``Polling``), and Spark applies the transforms to its rows.
+    - On a Spark Connect server, this process plans the batches, and Spark's workers read them (``Driving``).
+    - Where Spark's workers write the files of a sink themselves (``writing``): the same (``LocalDriving``).
+    - Anything else is a streaming query of Spark's own, whose batches have their ranges in its offset log. Spark's log
+      of completed batches may be one ahead of the sink.
+
+    Args:
+        name: of the query.
+        interval_ms: interval in milliseconds at which the query looks for new data.
+        is_remote: whether the session is one on a Spark Connect server.
+    """
+    claimed = batches.claimed
+    source, positions = claimed.source, claimed.positions
+    query: Triggered
+    if isinstance(source, IteratorSource):
+        # A session of its own, as a streaming query has: an sql step makes a view, which a session shares.
+        commit = partial(batches.commit_rows, own_session(session))
+        query = Polling(name, source, positions, commit, interval_ms=interval_ms)
+    elif is_remote:
+        reader = source.batches(positions)
+        query = Driving(name, reader, positions, partial(batches.take_frame, session, reader), interval_ms=interval_ms)
+    elif direct := direct_batches(source, positions, claimed.chain, claimed.sink, claimed.owner):
+        take, discard = partial(batches.take_parts, session, *direct), batches.discard_parts
+        query = LocalDriving(
+            name, direct[0], positions, take, interval_ms=interval_ms, session=session, discard=discard
+        )
+    else:
+        source.restore(claimed.checkpoint, positions)
+        return (
+            open_stream(source, session, positions)
+            .writeStream.queryName(name)
+            .option("checkpointLocation", str(claimed.checkpoint))
+            .trigger(processingTime=f"{interval_ms} milliseconds")
+            .foreachBatch(batches)
+            .start()
+        )
+    query.start()
+    return query
+
+
+def open_stream(source: SparkStream, session: SparkSession, positions: Mapping[str, int]) -> DataFrame:
+    """Return the rows of a source after these positions as a streaming DataFrame; see ``SparkStream.stream``.
+
+    The session learns the data source that reads Python sources first (``sources.sliced``).
+    """
+    from .sources.sliced_reader import SlicesDataSource
+
+    session.dataSource.register(SlicesDataSource)
+    return source.stream(session, positions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,39 +178,13 @@ class SparkTask(Task):
             positions = sink.claim(owner, source.owns)
             self._context.scratch.mkdir(parents=True, exist_ok=True)
             checkpoint = Path(tempfile.mkdtemp(prefix="checkpoint-", dir=self._context.scratch))
-            source.restore(checkpoint, positions)
-            batches = Batches(owner, source, chain, sink, (positions, checkpoint), self)
-            if isinstance(source, IteratorSource):
-                # A session of its own, as a streaming query has: an sql step makes a view, which a session shares.
-                commit = partial(batches.commit_rows, own_session(session))
-                polling = Polling(self._name, source, positions, commit, interval_ms=self._interval_ms())
-                polling.start()
-                self._query = polling
-            elif self._remote is not None:
-                reader = source.batches(positions)
-                take = partial(batches.take_frame, session, reader)
-                self._query = driving = Driving(self._name, reader, positions, take, interval_ms=self._interval_ms())
-                driving.start()
-            elif (direct := direct_batches(source, positions, chain, sink, owner)) is not None:
-                self._query = driving = LocalDriving(
-                    self._name,
-                    direct[0],
-                    positions,
-                    partial(batches.take_parts, session, *direct),
-                    interval_ms=self._interval_ms(),
-                    session=session,
-                    discard=batches.discard_parts,
-                )
-                driving.start()
-            else:
-                self._query = (
-                    source.stream(session, positions)
-                    .writeStream.queryName(self._name)
-                    .option("checkpointLocation", str(checkpoint))
-                    .trigger(processingTime=f"{self._interval_ms()} milliseconds")
-                    .foreachBatch(batches)
-                    .start()
-                )
+            claimed = Claimed(
+                owner=owner, source=source, chain=chain, sink=sink, positions=positions, checkpoint=checkpoint
+            )
+            batches = Batches(claimed, self)
+            self._query = start_query(
+                self._name, batches, session, interval_ms=self._interval_ms(), is_remote=self._remote is not None
+            )
             if self._cause is not None:
                 # The first commit failed before the query was known to the thread of the commit.
                 self._query.stop()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from .archive import recording
 from .java import find_java
+from .query import open_stream
 from .remote import check_server, remote_address
 from .session import spark_session, stop_session
 from .sources.file_settings import FileSettings
@@ -35,9 +36,8 @@ def warm_up() -> None:
         root.mkdir()
         (root / "one.csv").write_text("a\n1\n")
         settings = FileSettings.model_validate({"path": str(root), "format": "csv", "schema": "a INT"})
-        source = FileSource.create(settings, task=0, tasks=1)
         query = (
-            source.stream(session, {})
+            open_stream(FileSource.create(settings, task=0, tasks=1), session, {})
             .writeStream.option("checkpointLocation", str(Path(scratch, "checkpoint")))
             .foreachBatch(_take)
             .start()

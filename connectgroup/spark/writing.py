@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from ..dataplane.sink import Sink
-    from ..dataplane.source import PartReader, Source
+    from ..dataplane.source import BatchPlanner, PartReader
     from .transforms.chain import Chain
 
 
 def direct_batches(
-    source: Source, positions: Mapping[str, int], chain: Chain, sink: Sink, owner: Owner
+    source: BatchPlanner, positions: Mapping[str, int], chain: Chain, sink: Sink, owner: Owner
 ) -> tuple[PartReader, PartWriter] | None:
     """Return what reads and writes the batches of a task whose rows do not pass through Java; None if they do.
 

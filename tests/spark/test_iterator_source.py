@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -240,3 +242,52 @@ def test_stop_does_not_wait_for_an_iterator_that_blocks() -> None:
     released.set()
     assert closed.wait(30)
     assert committed == [1]
+
+
+WITHOUT_SPARK = """
+import importlib, pkgutil, sys
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("pyspark", "py4j"):
+            raise ModuleNotFoundError(f"no package {name}", name=name)
+
+sys.meta_path.insert(0, Refuse())
+import connectgroup.dataplane
+for module in pkgutil.iter_modules(connectgroup.dataplane.__path__):
+    importlib.import_module(f"connectgroup.dataplane.{module.name}")
+
+from pathlib import Path
+from connectgroup.dataplane.columns import from_ddl
+from connectgroup.dataplane.iterator import IteratorSource
+from connectgroup.dataplane.offset_store import OffsetStore
+from connectgroup.dataplane.ownership import Owner
+from connectgroup.dataplane.polling import Polling
+
+class Numbers(IteratorSource):
+    columns = from_ddl("a INT")
+    def rows(self, slice_name, position):
+        yield from ({"a": n} for n in range(position, 5))
+
+store, source = OffsetStore(Path(sys.argv[1])), Numbers(None, task=0, tasks=1)
+store.execute("CREATE TABLE t (a)")
+owner = Owner(connector="c", task=0, tasks=1, fencing_token=1, source=source.description)
+def commit(rows, ranges):
+    values = [(a,) for a in rows["a"].to_pylist()]
+    store.commit(owner, ranges, lambda transaction: transaction.execute_many("INSERT INTO t VALUES (?)", values))
+query = Polling("c-0@1", source, store.claim(owner, source.owns), commit, interval_ms=10)
+query.start()
+query.processAllAvailable()
+query.stop()
+store.close()
+print([name for name in sys.modules if name.startswith(("pyspark", "py4j", "connectgroup.spark"))])
+"""
+
+
+def test_data_plane_moves_rows_where_spark_is_not_installed(tmp_path: Path) -> None:
+    """Every module of ``dataplane``, and a source polled into a store, in a process that has no pyspark."""
+    code = [sys.executable, "-c", WITHOUT_SPARK, str(tmp_path / "db")]
+    done = subprocess.run(code, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+    with sqlite3.connect(tmp_path / "db") as connection:
+        assert connection.execute("SELECT a FROM t").fetchall() == [(n,) for n in range(5)]

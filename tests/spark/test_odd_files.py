@@ -14,7 +14,8 @@ from connectgroup.dataplane.errors import BadLine, SourceError
 from connectgroup.dataplane.ownership import ranges_between
 from connectgroup.errors import ConfigError
 from connectgroup.spark.sources.file_settings import FileSettings
-from connectgroup.spark.sources.files import FileBatches, FileSource
+from connectgroup.spark.sources.files import FileSource
+from connectgroup.spark.sources.sliced import SlicedBatches
 
 
 class Reader:
@@ -24,7 +25,7 @@ class Reader:
         found = {"path": str(root), "format": "csv"} | {key.replace("_", "."): value for key, value in more.items()}
         source = FileSource.create(FileSettings.model_validate(found), task=0, tasks=1)
         self.source = source.tolerant() if tolerant else source
-        self.batches = FileBatches(self.source, {})
+        self.batches = SlicedBatches(self.source, {})
         self.at: dict[str, int] = {}
 
     def read(self) -> tuple[list[list[Any]], list[dict[str, str]]]:

@@ -13,7 +13,7 @@ from pyspark.serializers import CPickleSerializer, UTF8Deserializer, write_int, 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.streaming import python_streaming_source_runner as runner
 from pyspark.sql.types import StructType
-from connectgroup.spark.sources.reader import Reader
+from connectgroup.spark.sources.sliced_reader import Reader
 
 class Numbers(Reader):
     def initialOffset(self):

@@ -1,38 +1,35 @@
 """The source ``files``: a directory of growing CSV, JSON-lines or text files.
 
-A slice is a file; its position is the number of bytes read. ``file_reader`` is the Spark side of it.
+A slice is a file; its position is the number of bytes read.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from copy import copy
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from ...connector import Lag
 from ...dataplane.columns import Column, Columns, from_ddl, to_ddl
 from ...dataplane.committing import CommittedPositions
-from ...dataplane.dead_letters import read_columns
-from ...dataplane.ownership import Position, Range, encoded, metadata_of
-from ...dataplane.source import BatchReader, PartReader, Source
+from ...dataplane.ownership import Position, Range, metadata_of
+from ...dataplane.source import PartReader
 from ...errors import NO_VALUE, ConfigError
 from .catalog import is_slice_of
 from .dialect import EVOLVE_BYTES, codec_of, is_wide
 from .file_settings import FileSettings
 from .identity import Identity, partition_of_file, without_file
 from .listing import Reports, divided, list_inodes
-from .mapped import MappedBatches
 from .planner import Planner
+from .sliced import SlicedSource
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
 
-DATA_SOURCE: Final = "connectgroup-files"
-"""Name of the data source in Spark."""
 PART_BYTES: Final = 16 << 20
 """Upper bound on the bytes that one of Spark's workers reads at once, unless a line is longer."""
 WRITTEN_BYTES: Final = 128 << 20
@@ -40,8 +37,7 @@ WRITTEN_BYTES: Final = 128 << 20
 for a batch if it has all of Spark's processors."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileSource(Source):
+class FileSource(SlicedSource):
     """The rows of a directory of growing files and of the directories below it, each read by one task. A slice is a
     file, its position the bytes read. A file is known by a fingerprint of what was read of it, and by
     ``source.identity``: by default a renamed file is not read again. Not read are files and directories whose names
@@ -53,30 +49,15 @@ class FileSource(Source):
     compression one dead letter; a file that cannot be opened or was rewritten is left out, logged and counted in
     the status as unreadable. A log that is copied and truncated (copytruncate) is read once if it is truncated
     within ``source.settle.ms`` of the copy's last byte; so is one that is compressed after it was read.
-
-    Attributes:
-        settings: the settings.
-        columns: names and types of the columns.
-        task, tasks: the task's number and the number of tasks; they determine the files of this task.
-        committed: where the positions of all tasks are; null: this task is the only one.
-        is_tolerant: whether a bad line is a row with an error, and a file that cannot be read is left out.
-        has_places: whether each row has its place, too.
-        infers: whether the columns come from files, not from the settings.
-        reports: what ``lag`` has logged.
     """
 
     Settings = FileSettings
-    reads_remotely = True
-
     settings: FileSettings
-    columns: Columns
-    task: int
-    tasks: int
-    committed: CommittedPositions | None = None
-    is_tolerant: bool = False
-    has_places: bool = False
-    infers: bool = False
-    reports: Reports = field(default_factory=Reports, compare=False)
+
+    def __init__(self, settings: FileSettings, columns: Columns, *, task: int, tasks: int) -> None:
+        self.settings, self.columns, self.task, self.tasks = settings, columns, task, tasks
+        self._reports = Reports()
+        self._planner: Planner | None = None
 
     @classmethod
     def known_columns(cls, settings: FileSettings, *, reads: bool = False) -> frozenset[str] | None:
@@ -90,8 +71,11 @@ class FileSource(Source):
     def create(cls, settings: FileSettings, *, task: int, tasks: int) -> FileSource:
         root = Path(settings.path)
         list_inodes(root, "", {})
-        infers = settings.format != "text" and (settings.schema_ is None or settings.schema_drift == "evolve")
-        return cls(settings=settings, columns=_columns(settings, root), task=task, tasks=tasks, infers=infers)
+        return cls(settings, _columns(settings, root), task=task, tasks=tasks)
+
+    @classmethod
+    def reopened(cls, settings: FileSettings, columns: Columns, *, task: int, tasks: int) -> FileSource:
+        return cls(settings, columns, task=task, tasks=tasks)
 
     @classmethod
     def partition_of(cls, slice_name: str, position: int) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -99,7 +83,7 @@ class FileSource(Source):
 
     @classmethod
     def slice_of(cls, partition: Mapping[str, Any], offset: Mapping[str, Any] | None) -> tuple[str, int | None]:
-        return super(FileSource, cls).slice_of(partition, without_file(offset))
+        return super().slice_of(partition, without_file(offset))
 
     @property
     def root(self) -> Path:
@@ -113,38 +97,33 @@ class FileSource(Source):
     def owns(self, slice_name: str) -> bool:
         return is_slice_of(slice_name, self.task, self.tasks)
 
-    def stream(self, session: SparkSession, positions: Mapping[str, int]) -> DataFrame:
-        from .file_reader import FilesDataSource
-
-        session.dataSource.register(FilesDataSource)
-        ddl = to_ddl(self.read_columns)
-        return session.readStream.format(DATA_SOURCE).schema(ddl).option("plan", self.to_json(positions)).load()
-
-    def batches(self, positions: Mapping[str, int]) -> BatchReader:
-        return FileBatches(self, positions)
-
     def part_batches(self, positions: Mapping[str, int]) -> PartReader:
         # Records with line feeds are not divided into parts.
         dialect = self.settings.dialect
         is_whole = dialect.separator is not None or is_wide(dialect.encoding)
         if "max_bytes_per_batch" in self.settings.model_fields_set or is_whole:
-            return FileBatches(self, positions)
-        settings = self.settings.model_copy(update={"max_bytes_per_batch": WRITTEN_BYTES})
-        return FileBatches(replace(self, settings=settings), positions)
+            return super().part_batches(positions)
+        larger = copy(self)
+        larger.settings = self.settings.model_copy(update={"max_bytes_per_batch": WRITTEN_BYTES})
+        return super(FileSource, larger).part_batches(positions)
+
+    def plan(self, start: Mapping[str, int]) -> dict[str, int]:
+        return self._claimed_planner().advance({name: int(at) for name, at in start.items()})
 
     def lag(self, positions: Mapping[str, int]) -> Lag:
-        planner = self.planner(positions)
+        planner = self._new_planner(positions)
         lag = planner.lag(positions)
-        self.reports.log(self.root, planner.problems, planner.skipped)
+        self._reports.log(self.root, planner.problems, planner.skipped)
         return lag
 
     def size_of(self, ranges: Sequence[Range]) -> int:
         return sum(each.end - each.start for each in ranges)
 
-    def sharing(self, committed: CommittedPositions) -> FileSource:
+    def sharing(self, committed: CommittedPositions) -> Self:
+        super().sharing(committed)
         columns = self.columns
         positions: Mapping[str, int] = {}
-        if self.infers:
+        if self._infers:
             positions = committed.read()
             stored = merged((), *stored_columns(positions))
             columns = stored if stored and self.settings.schema_ is None else merged(columns, stored)
@@ -158,47 +137,42 @@ class FileSource(Source):
                 columns = merged(columns, *next_fields(self.root, positions, pattern))
         if not columns:
             raise ConfigError("source.schema", NO_VALUE, f"a schema, or {self._example} in {self.root}")
-        return replace(self, columns=columns, committed=committed if self.tasks > 1 else None)
+        self.columns = columns
+        return self
 
-    def tolerant(self) -> FileSource:
-        return replace(self, is_tolerant=True)
+    def tolerant(self) -> Self:
+        self.is_tolerant = True
+        return self
 
-    def with_places(self) -> FileSource:
-        return replace(self, has_places=self.is_tolerant)
+    @property
+    def _infers(self) -> bool:
+        """Whether the columns come from files, not from the settings."""
+        settings = self.settings
+        return settings.format != "text" and (settings.schema_ is None or settings.schema_drift == "evolve")
 
     @property
     def _example(self) -> str:
         return "a CSV file with a header" if self.settings.format == "csv" else "a file with a JSON object"
 
     @property
-    def read_columns(self) -> Columns:
-        """The columns of the stream: those of the rows and, if bad lines are tolerated, place and error."""
-        return read_columns(self.columns, is_tolerant=self.is_tolerant, has_places=self.has_places)
-
-    @property
-    def most_bytes(self) -> int:
+    def _most_bytes(self) -> int:
         """Upper bound on the bytes of a batch."""
         evolves_by_line = self.settings.schema_drift == "evolve" and self.settings.format == "jsonl"
         return min(self.settings.max_bytes_per_batch, EVOLVE_BYTES if evolves_by_line else 1 << 62)
 
-    def parts_of(self, wanted: Range, file: str) -> list[Range]:
-        """Divide a range into parts that Spark's workers read side by side.
-
-        Args:
-            wanted: the range of a slice.
-            file: the slice's file; the slice of each part.
-        """
+    def parts_of(self, planned: Range) -> list[Range]:
+        """Divide a range at ends of lines; the slice of each part is the name of the file."""
+        file = self._claimed_planner().file_of(planned.slice)
         dialect = self.settings.dialect
         if codec_of(file) or dialect.separator is not None or is_wide(dialect.encoding):
-            return [replace(wanted, slice=file)]
-        metadata = metadata_of(wanted.end)
+            return [replace(planned, slice=file)]
+        metadata = metadata_of(planned.end)
         identity = Identity.from_metadata(metadata)
         is_file = identity.has_content_of if identity is not None else lambda descriptor: True
-        parts = divided(self.root, file, wanted.start, wanted.end, PART_BYTES, is_file)
+        parts = divided(self.root, file, planned.start, planned.end, PART_BYTES, is_file)
         return [Range(slice=file, start=start, end=Position(end, metadata)) for start, end in parts]
 
-    def read_part(self, wanted: Range) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a part of a range, in one of Spark's workers."""
+    def read(self, wanted: Range) -> Iterator[pa.RecordBatch]:
         from .parts import read_part
 
         return read_part(
@@ -208,91 +182,26 @@ class FileSource(Source):
             self.settings.dialect,
             tolerant=self.is_tolerant,
             places=self.has_places,
-            most_bytes=self.most_bytes,
+            most_bytes=self._most_bytes,
         )
 
-    def planner(self, positions: Mapping[str, int]) -> Planner:
-        """Return a planner of this task's batches.
+    def _claimed_planner(self) -> Planner:
+        if self._planner is None:
+            self._planner = self._new_planner(self.claimed)
+        return self._planner
 
-        Args:
-            positions: the position of each slice when the task started.
-        """
-        schema = to_ddl(self.columns) if self.infers else ""
+    def _new_planner(self, positions: Mapping[str, int]) -> Planner:
+        """Return a planner of this task's batches, given the positions at its start."""
+        schema = to_ddl(self.columns) if self._infers else ""
         return Planner(
             root=self.root,
             task=self.task,
             tasks=self.tasks,
-            most_bytes=self.most_bytes,
+            most_bytes=self._most_bytes,
             rules=replace(self.settings.rules, skips_bad=self.is_tolerant, schema=schema),
             positions=positions,
             others=None if self.committed is None else self.committed.read,
         )
-
-    def to_json(self, positions: Mapping[str, int]) -> str:
-        """Encode the source and the positions for Spark's processes."""
-        return json.dumps(
-            {
-                "settings": self.settings.model_dump(by_alias=True, exclude_unset=True),
-                "columns": [asdict(column) for column in self.columns],
-                "task": self.task,
-                "tasks": self.tasks,
-                "committed": None if self.committed is None else asdict(self.committed),
-                "is_tolerant": self.is_tolerant,
-                "has_places": self.has_places,
-                "infers": self.infers,
-                "positions": encoded(positions),
-            }
-        )
-
-    @classmethod
-    def from_json(cls, text: str) -> tuple[FileSource, dict[str, int]]:
-        """Decode the source and the positions of ``to_json``."""
-        plain = json.loads(text)
-        committed = plain["committed"]
-        source = cls(
-            settings=FileSettings.model_validate(plain["settings"]),
-            columns=tuple(Column(**column) for column in plain["columns"]),
-            task=plain["task"],
-            tasks=plain["tasks"],
-            committed=None if committed is None else CommittedPositions(**committed),
-            is_tolerant=plain["is_tolerant"],
-            has_places=plain["has_places"],
-            infers=plain["infers"],
-        )
-        return source, source.positions(plain["positions"])
-
-
-class FileBatches(MappedBatches):
-    """Batches that are planned in this process and read by Spark's workers."""
-
-    def __init__(self, source: FileSource, positions: Mapping[str, int]) -> None:
-        """Store the source, for Spark's workers as text."""
-        self._source = source
-        self.columns = source.read_columns
-        self._planner = source.planner(positions)
-        self.read_part = ReadFile(source.to_json({}))
-
-    def plan(self, start: Mapping[str, int]) -> Mapping[str, int]:
-        return self._planner.advance({name: int(at) for name, at in start.items()})
-
-    def parts(self, ranges: Sequence[Range]) -> list[tuple[str, Range]]:
-        return [
-            (each.slice, part)
-            for each in ranges
-            for part in self._source.parts_of(each, self._planner.file_of(each.slice))
-        ]
-
-
-@dataclass(frozen=True, slots=True)
-class ReadFile:
-    """Reads a range of a file in one of Spark's workers."""
-
-    source: str
-
-    def __call__(self, wanted: Range) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a range."""
-        source, _ = FileSource.from_json(self.source)
-        return source.read_part(wanted)
 
 
 def merged(columns: Columns, *others: Columns) -> Columns:

@@ -1,8 +1,9 @@
 """A source that is read by Python code: the base class for sources that Spark itself does not have.
 
 Spark runs the code in processes of its own: one of a query plans the batches (``plan``), Spark's workers read the
-ranges (``read``). Over Spark Connect, and for a sink of files without transforms (``spark.writing``), a thread of the
-worker plans instead.
+ranges (``read``), or the parts that they are divided into (``parts_of``). Over Spark Connect, and for a sink of files
+without transforms (``spark.writing``), a thread of the worker plans instead. ``sliced_reader`` is what Spark calls;
+``query.open_stream`` registers it.
 
 Spark's offset is a JSON object of slice names and positions. Spark writes the end of a batch to the query's offset log
 before it reads the batch, so a retry within a query reads the same rows again. The first batch starts from the
@@ -82,9 +83,19 @@ class SlicedSource(Source):
             SourceError: the source cannot be read.
         """
 
+    def parts_of(self, planned: Range) -> Sequence[Range]:
+        """Divide a range that this instance has planned into parts, in order, that Spark's workers read side by side.
+
+        By default the range is one part. The slice of a part is for ``read`` alone.
+
+        Raises:
+            SourceError: the source cannot be read.
+        """
+        return (planned,)
+
     @abstractmethod
     def read(self, wanted: Range) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one range, the same ones each time.
+        """Yield the rows of one part of a range, the same ones each time.
 
         Raises:
             SourceError: the source cannot be read.
@@ -104,9 +115,6 @@ class SlicedSource(Source):
         return self
 
     def stream(self, session: SparkSession, positions: Mapping[str, int]) -> DataFrame:
-        from .sliced_reader import SlicesDataSource
-
-        session.dataSource.register(SlicesDataSource)
         return (
             session.readStream.format(DATA_SOURCE)
             .schema(to_ddl(self.read_columns))
@@ -127,17 +135,21 @@ class SlicedBatches(MappedBatches):
     def __init__(self, source: SlicedSource, positions: Mapping[str, int]) -> None:
         """Store the source as text."""
         self.columns, self._plan = source.read_columns, encode(source, positions)
-        self.read_part = ReadSlice(self._plan)
+        # Without the positions, which only the planner needs: a directory may have 20,000 files.
+        self.read_part = ReadSlice(encode(source, {}))
         self._planner: SlicedSource | None = None
 
     def plan(self, start: Mapping[str, int]) -> Mapping[str, int]:
-        if self._planner is None:
-            # In the thread of the batches, and an instance of its own: another thread measures the lag.
-            self._planner, _ = decode(self._plan)
-        return self._planner.plan(start)
+        return self._decoded().plan(start)
 
     def parts(self, ranges: Sequence[Range]) -> list[tuple[str, Range]]:
-        return [(each.slice, each) for each in ranges]
+        return [(each.slice, part) for each in ranges for part in self._decoded().parts_of(each)]
+
+    def _decoded(self) -> SlicedSource:
+        if self._planner is None:
+            # In the thread of the batches, and an instance of its own: another thread measures the lag.
+            self._planner = decode(self._plan)[0]
+        return self._planner
 
 
 @dataclass(frozen=True, slots=True)

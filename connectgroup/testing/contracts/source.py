@@ -111,6 +111,7 @@ def read(source: Source, positions: Mapping[str, int], number: str) -> tuple[lis
     """
     if isinstance(source, IteratorSource):
         return _poll(source, positions, number)
+    from ...spark.query import open_stream
     from ...spark.session import spark_session
 
     rows: list[int] = []
@@ -127,7 +128,8 @@ def read(source: Source, positions: Mapping[str, int], number: str) -> tuple[lis
             _advance(reached, source.ranges(offset(batch_id - 1), offset(batch_id)))
             rows.extend(frame.toArrow()[number].to_pylist())
 
-        writer = source.stream(spark_session(), positions).writeStream.option("checkpointLocation", checkpoint)
+        stream = open_stream(source, spark_session(), positions)
+        writer = stream.writeStream.option("checkpointLocation", checkpoint)
         query = writer.foreachBatch(take).start()
         try:
             query.processAllAvailable()
