@@ -79,6 +79,7 @@ class Connections:
         self._open: dict[HttpConnection, None] = {}
         self._handshakes: dict[Handshake, None] = {}
         self._refused: dict[HttpConnection, None] = {}
+        self._high: set[HttpConnection | Handshake] = set()  # those with a descriptor of at least _max_descriptor
         self._by_address: Counter[str] = Counter()
         self._complaints = Complaints(logger)
         self._max_descriptor = max_descriptor(spare=0.25)  # a quarter of them is for workers only
@@ -115,6 +116,8 @@ class Connections:
         if not message:
             self._open[connection] = None
             self._by_address[connection.address] += 1
+            if connection.descriptor >= self._max_descriptor:
+                self._high.add(connection)
             return ""
         self._complaints.log(connection.address, message)
         last = self._max_descriptor + REFUSED_DESCRIPTORS
@@ -127,6 +130,7 @@ class Connections:
     def release(self, connection: HttpConnection) -> None:
         """Stop counting a connection."""
         self._refused.pop(connection, None)
+        self._high.discard(connection)
         if connection in self._open:
             del self._open[connection]
             self._forget(connection.address)
@@ -144,22 +148,29 @@ class Connections:
         limit = limits.max_connections
         if len(self._open) + len(self._handshakes) >= limit and not self._reclaim(None):
             return f"too many connections (at most {limit})"
-        # The system gives the lowest free descriptor: this many are in use, by whatever part of the process.
-        if descriptor >= self._max_descriptor and not self._reclaim(None):
+        # The system gives the lowest free descriptor: as many are in use, by whatever part of the process, and besides
+        # those of connections that were admitted with a higher one, because others were closed for them.
+        above = descriptor + len(self._high) - self._max_descriptor
+        if above >= 0 and not self._reclaim(None, 1 + above):
             return f"too many open files: from {self._max_descriptor} on they are for workers"
         return ""
 
-    def _reclaim(self, address: str | None) -> bool:
-        """Close some of the connections, from an address, that wait for the longest time; return whether there were."""
+    def _reclaim(self, address: str | None, at_least: int = 1) -> bool:
+        """Close some of the connections that wait for the longest time; return whether there is room now.
+
+        Args:
+            address: those of this one only.
+            at_least: how many must go for that.
+        """
         now = asyncio.get_running_loop().time()
         own = [each for each in self._open if address is None or each.address == address]
         idle = sorted((each for each in own if each.may_be_replaced(now)), key=lambda each: each.waits_since)
-        for each in idle[: 1 + len(own) // 50]:
+        for each in idle[: at_least + len(own) // 50]:
             self._complaints.log(each.address, "closed: idle, and other clients need connections")
             each.abort()
             self.release(each)
         if idle:
-            return True
+            return len(idle) >= at_least
         # A handshake that is in progress while a whole new connection comes is not served any later.
         oldest = next((each for each in self._handshakes if address is None or each.client_host == address), None)
         if oldest is not None:
@@ -173,9 +184,12 @@ class Connections:
             return False
         self._handshakes[handshake] = None
         self._by_address[handshake.client_host] += 1
+        if handshake.descriptor >= self._max_descriptor:
+            self._high.add(handshake)
         return True
 
     def _end_handshake(self, handshake: Handshake, failure: str) -> None:
+        self._high.discard(handshake)
         if handshake in self._handshakes:
             del self._handshakes[handshake]
             self._forget(handshake.client_host)

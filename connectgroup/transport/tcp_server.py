@@ -93,6 +93,7 @@ class TcpServer:
         self._listener: Acceptor | None = None
         self._connections: set[Connection] = set()
         self._unauthenticated: dict[Connection | Handshake, None] = {}  # in the order of arrival
+        self._high: set[Connection | Handshake] = set()  # those with a descriptor of at least _max_descriptor
         self.large_requests = LargeRequests()
         self._incomplete: dict[Connection, int] = {}  # bytes of large incomplete requests, in the order of their begin
         self._incomplete_bytes = 0
@@ -202,13 +203,13 @@ class TcpServer:
 
     def _begin_handshake(self, handshake: Handshake) -> bool:
         """Count a TLS handshake, which takes a quarter of a megabyte; false while the server is closing."""
-        if self.is_closing or self._lacks_descriptors(handshake.descriptor):
+        if self.is_closing or self._lacks_descriptors(handshake):
             return False
         self._add_unauthenticated(handshake)
         return True
 
     def _end_handshake(self, handshake: Handshake, failure: str) -> None:
-        self._unauthenticated.pop(handshake, None)
+        self._forget_unauthenticated(handshake)
         if failure:
             self.log_complaint(handshake.client_host, failure)
 
@@ -216,22 +217,34 @@ class TcpServer:
         """Count a connection that has not authenticated; at the limit, close the oldest of them."""
         if len(self._unauthenticated) >= self.limits.max_unauthenticated:
             oldest = next(iter(self._unauthenticated))
-            del self._unauthenticated[oldest]
+            self._forget_unauthenticated(oldest)
             self.log_complaint(oldest.client_host, "closed: too many connections that have not authenticated")
             oldest.abort()
         self._unauthenticated[connection] = None
 
-    def _lacks_descriptors(self, descriptor: int) -> bool:
-        """Whether so many files are open that a new connection must be closed, even if others are closed for it."""
-        if descriptor < self._max_descriptor:
+    def _forget_unauthenticated(self, connection: Connection | Handshake) -> None:
+        self._unauthenticated.pop(connection, None)
+        self._high.discard(connection)
+
+    def _lacks_descriptors(self, new: Connection | Handshake) -> bool:
+        """Whether so many files are open that a new connection must be closed, even if others are closed for it.
+
+        The system gives the lowest free descriptor: as many are in use, and besides those of connections that were
+        admitted with a higher one, because others were closed for them.
+        """
+        above = 1 + new.descriptor + len(self._high) - self._max_descriptor
+        if above <= 0:
             return False
-        if self._unauthenticated:
-            oldest = next(iter(self._unauthenticated))
-            del self._unauthenticated[oldest]
+        for oldest in list(self._unauthenticated)[:above]:
+            self._forget_unauthenticated(oldest)
             self.log_complaint(oldest.client_host, "closed: too many open files, and not authenticated")
             oldest.abort()
-            return False
-        return not self._close_idle(self._connections)
+            above -= 1
+        if above > 0 and not self._close_idle(self._connections, above):
+            return True
+        if new.descriptor >= self._max_descriptor:
+            self._high.add(new)
+        return False
 
     def new_relay(self, on_writable: Callable[[], None]) -> Relay | None:
         """The relay of a new connection; ``on_writable`` is to be called when it has become writable again."""
@@ -259,7 +272,7 @@ class TcpServer:
         A connection that has to authenticate counts against a limit of its own until it has: above that, the oldest of
         these connections is closed instead.
         """
-        if self._lacks_descriptors(connection.descriptor):
+        if self._lacks_descriptors(connection):
             return f"the coordinator is at its limit of {self._max_descriptor} open files (ulimit -n)"
         if connection.admission.is_open:
             return self._count(connection)
@@ -294,7 +307,7 @@ class TcpServer:
         self._by_principal[principal] += 1
         return ""
 
-    def _close_idle(self, connections: Collection[Connection]) -> bool:
+    def _close_idle(self, connections: Collection[Connection], at_least: int = 1) -> bool:
         """Close some of the connections that are idle for the longest time; return whether there is room now.
 
         Otherwise a client that opens connections and leaves them idle would lock out all others. A worker or a command
@@ -305,11 +318,11 @@ class TcpServer:
         now = asyncio.get_running_loop().time()
         idle = [each for each in connections if each.idle_s(now) >= self.limits.reclaim_idle_s]
         idle.sort(key=lambda each: each.idle_s(now), reverse=True)
-        for each in idle[: 1 + len(connections) // 50]:
+        for each in idle[: at_least + len(connections) // 50]:
             self.log_complaint(each.client_host, "closed: idle, and other clients need connections")
             each.abort()
             self.release(each)
-        return bool(idle)
+        return len(idle) >= at_least
 
     def count_incomplete(self, connection: Connection, size: int) -> None:
         """Note how much of an incomplete large request a connection has sent, 0 for none.
@@ -342,7 +355,7 @@ class TcpServer:
     def release(self, connection: Connection) -> None:
         """Stop counting a connection that is lost and whose last request is done."""
         self._refused.discard(connection)
-        self._unauthenticated.pop(connection, None)
+        self._forget_unauthenticated(connection)
         if connection in self._incomplete:
             self.count_incomplete(connection, 0)
         if connection in self._connections:

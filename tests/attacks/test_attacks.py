@@ -395,13 +395,14 @@ def with_few_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacke
 def test_connections_of_rest_leave_descriptors_to_workers(with_few_files: Attacked) -> None:
     address = httpx.URL(with_few_files.rest)
     descriptors = Path(f"/proc/{with_few_files.coordinator.pid}/fd")
-    own = len(list(descriptors.iterdir()))
     with ExitStack() as held:
-        for _ in range(FEW_FILES + 80):
+        # As they arrive, idle ones are closed for them: those that stay must not be more and more.
+        for _ in range(FEW_FILES * 3):
             held.enter_context(socket.create_connection((address.host, address.port or 80)))
+            time.sleep(0.001)
         wait("REST to answer one more client", partial(_is_served, f"{with_few_files.rest}/groups"))
         # REST may use three quarters of all, and 16 more for the answers to those that are refused.
-        assert len(list(descriptors.iterdir())) <= own + FEW_FILES * 3 // 4 + 16, "the others are left for workers"
+        assert len(list(descriptors.iterdir())) <= FEW_FILES * 3 // 4 + 16 + 8, "the others are left for workers"
         with_few_files.attack("rest_connections")
     assert not any("Too many open files" in line for line in with_few_files.coordinator.lines)
 
