@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
-import subprocess
 import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tests.consumer.broker import KAFKA, SMALL_JVM, WITH_ITS_STARTER, fetched_with_dependencies, free_ports
-from tests.integration.processes import wait
+from tests.consumer.broker import KAFKA, SMALL_JVM, fetched_with_dependencies
+from tests.integration.processes import Program, started
 
 JARS = (f"org.apache.kafka:connect-runtime:{KAFKA}", f"org.apache.kafka:connect-file:{KAFKA}")
 PROPERTIES = """
@@ -59,33 +56,22 @@ def running_connect(
         Unavailable: Java or Maven is missing, or the jars cannot be fetched.
     """
     jars = fetched_with_dependencies(f"kafka-connect-{KAFKA}", JARS)
-    (port,) = free_ports(1)
     with tempfile.TemporaryDirectory(prefix="connectgroup-connect-") as scratch:
-        settings, log = Path(scratch, "worker.properties"), Path(scratch, "log")
-        settings.write_text(PROPERTIES.format(bootstrap=bootstrap, group=group, port=port, more=more))
-        java = ("java", f"-Xmx{heap}", *jvm, "-cp", f"{jars}/*")
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                [*WITH_ITS_STARTER, *java, "org.apache.kafka.connect.cli.ConnectDistributed", str(settings)],
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
-        url = f"http://127.0.0.1:{port}"
+        settings = Path(scratch, "worker.properties")
+        java = ("java", f"-Xmx{heap}", *jvm, "-cp", f"{jars}/*", "org.apache.kafka.connect.cli.ConnectDistributed")
 
-        def serves() -> bool:
-            assert process.poll() is None, log.read_text(errors="replace")[-3000:]
+        def launch(port: int) -> Program:
+            settings.write_text(PROPERTIES.format(bootstrap=bootstrap, group=group, port=port, more=more))
+            return Program(settings, command=java, tied=True)
+
+        def serves(port: int) -> bool:
             with (
                 contextlib.suppress(urllib.error.URLError, OSError),
-                urllib.request.urlopen(f"{url}/connectors", timeout=5) as response,
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/connectors", timeout=5) as response,
             ):
                 return bool(response.status == 200)
             return False
 
-        try:
-            wait("Kafka Connect", serves, lambda: log.read_text(errors="replace")[-3000:], 180)
-            yield url
-        finally:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        connect, (port,) = started("Kafka Connect", launch, serves, patience_s=180)
+        with connect:
+            yield f"http://127.0.0.1:{port}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 from connectgroup.cli.command import main
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from connectgroup.transport.tcp_client import TcpClient
-from tests.integration.processes import PATIENCE_S
+from tests.integration.processes import PATIENCE_S, Program
 
 
 def test_missing_uvloop_names_the_extra_to_install(
@@ -37,12 +36,8 @@ def test_without_uvloop_asyncio_is_the_default(
 @pytest.mark.parametrize("option", ["", "--uvloop", "--no-uvloop"])
 def test_coordinator_serves_on_uvloop_unless_asyncio_is_chosen(option: str) -> None:
     pytest.importorskip("uvloop", reason="the extra 'uvloop' is not installed")
-    command = [sys.executable, "-m", "connectgroup", "coordinator", "--log", "memory:", "--port", "0"]
-    command += [option] if option else []
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        address = process.stdout.readline().split()[2]
+    with Program("coordinator", "--log", "memory:", "--port", 0, *filter(None, [option])) as coordinator:
+        address = coordinator.line_with("coordinator at ").split()[2]
 
         async def join() -> HeartbeatResponse:
             host, _, port = address.rpartition(":")
@@ -61,8 +56,7 @@ def test_coordinator_serves_on_uvloop_unless_asyncio_is_chosen(option: str) -> N
             return response
 
         assert asyncio.run(join()).error_code == 0
-        loaded = Path(f"/proc/{process.pid}/maps").read_text()
+        loaded = Path(f"/proc/{coordinator.pid}/maps").read_text()
         assert ("uvloop" in loaded) == (option != "--no-uvloop")
-    finally:
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(PATIENCE_S) == 0
+        coordinator.signal(signal.SIGTERM)
+        assert coordinator.ended() == 0

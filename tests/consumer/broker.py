@@ -23,7 +23,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from tests.certificates import create_certificates
-from tests.integration.processes import wait
+from tests.integration.processes import Program, free_ports, started, wait
 
 KAFKA = "4.3.1"
 JARS = f"""
@@ -62,9 +62,6 @@ org.slf4j:slf4j-api:1.7.36
 org.slf4j:slf4j-simple:1.7.36
 """
 """The jars that a broker and a consumer need at run time; other dependencies of Kafka are not used."""
-
-WITH_ITS_STARTER = ("sh", "-c", '"$@" & java=$!; cat > /dev/null; kill -9 $java', "sh")
-"""Runs a command that is killed when the process that started it ends, however it ends: the pipe closes then."""
 
 SMALL_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
 FETCH_PATIENCE_S = 280
@@ -145,32 +142,36 @@ class Broker:
     """
 
     def __init__(self, directory: Path, jars: Path, more: str = "", *, node_id: int = 1) -> None:
-        self._directory, self._jars = directory, jars
-        port, sasl_port, tls_port, controller_port = free_ports(4)
-        self.bootstrap, self.sasl, self.tls = (f"127.0.0.1:{each}" for each in (port, sasl_port, tls_port))
-        self.certificates = directory
+        self._directory, self._jars, self.certificates = directory, jars, directory
         create_certificates(directory, "server", "client", "other")
         pem = [(directory / f"server.{ending}").read_text() for ending in ("key", "pem")]
         (directory / "server.keystore").write_text("".join(pem))
         self._java = ("java", "-Xmx256m", *SMALL_JVM, "-cp", f"{jars}/*")
-        self._settings = directory / "server.properties"
+        self._settings, self._more, self._node_id = directory / "server.properties", more, node_id
+        self._configure(*free_ports(4))
+        cluster_id = "A" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[1:22]
+        users = [f"--add-scram=SCRAM-SHA-{bits}=[name=alice,password={PASSWORD}]" for bits in (256, 512)]
+        _run(*self._java, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", self._settings, *users)
+        self._process: Program | None = None
+        self._has_served = False
+
+    def _configure(self, port: int, sasl_port: int, tls_port: int, controller_port: int) -> None:
+        """Write the properties of a broker at these ports."""
+        self._ports = port, sasl_port, tls_port, controller_port
+        self.bootstrap, self.sasl, self.tls = (f"127.0.0.1:{each}" for each in (port, sasl_port, tls_port))
         self._settings.write_text(
             PROPERTIES.format(
-                node_id=node_id,
+                node_id=self._node_id,
                 port=port,
                 sasl_port=sasl_port,
                 tls_port=tls_port,
                 controller_port=controller_port,
-                directory=directory,
+                directory=self._directory,
                 password=PASSWORD,
-                data=directory / "data",
+                data=self._directory / "data",
             )
-            + more
+            + self._more
         )
-        cluster_id = "A" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[1:22]
-        users = [f"--add-scram=SCRAM-SHA-{bits}=[name=alice,password={PASSWORD}]" for bits in (256, 512)]
-        _run(*self._java, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", self._settings, *users)
-        self._process: subprocess.Popen[bytes] | None = None
 
     @cached_property
     def java_member(self) -> list[str]:
@@ -196,31 +197,25 @@ class Broker:
         return done.stdout + done.stderr
 
     def start(self) -> None:
-        """Start the broker, and wait until it serves."""
-        log = self._directory / "log"
-        with log.open("ab") as output:
-            command = [*WITH_ITS_STARTER, *self._java, "kafka.Kafka", str(self._settings)]
-            process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True
-            )
-        self._process = process
+        """Start the broker, and wait until it serves: again at the same ports if it has served before."""
+        ports = self._ports if self._has_served else len(self._ports)
+        self._process, _ = started("the broker", self._launch, lambda *_: self._serves(), ports)
+        self._has_served = True
 
-        def serves() -> bool:
-            assert process.poll() is None, log.read_text(errors="replace")[-3000:]
-            admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
-            with contextlib.suppress(KafkaException):
-                return bool(admin.list_topics(timeout=2).brokers)
-            return False
+    def _launch(self, *ports: int) -> Program:
+        self._configure(*ports)
+        return Program(self._settings, command=(*self._java, "kafka.Kafka"), tied=True)
 
-        wait("the broker", serves, lambda: log.read_text(errors="replace")[-3000:])
+    def _serves(self) -> bool:
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        with contextlib.suppress(KafkaException):
+            return bool(admin.list_topics(timeout=2).brokers)
+        return False
 
     def kill(self) -> None:
         """kill -9; acknowledged data is in the page cache, and survives."""
         if self._process is not None:
-            assert self._process.stdin is not None
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-            self._process.stdin.close()
+            self._process.kill()
             self._process = None
             wait("the broker to be gone", self._is_gone)
 
@@ -323,15 +318,6 @@ def _cached(name: str, dependencies: str, least: int) -> Path:
         shutil.rmtree(jars, ignore_errors=True)
         fresh.rename(jars)  # atomic: another run may read it at the same time
     return jars
-
-
-def free_ports(count: int) -> list[int]:
-    """Unused ports."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 def _run(*arguments: str | Path) -> None:

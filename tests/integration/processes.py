@@ -12,6 +12,7 @@ import io
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -33,6 +34,21 @@ START_PATIENCE_S = 2 * PATIENCE_S
 """The same for starting workers: the start of Spark takes minutes on a busy machine."""
 
 COMMAND = (sys.executable, "-m", "connectgroup")
+
+ATTEMPTS = 3
+"""How often a program is started that ends before it serves."""
+
+TIED = (
+    "sh",
+    "-c",
+    """exec 3<&0
+"$@" < /dev/null 3<&- & program=$!
+{ cat <&3; kill -9 $program; } > /dev/null 2>&1 & watch=$!
+wait $program; code=$?
+kill -9 $watch; exit $code""",
+    "sh",
+)
+"""Runs a program, ends when it ends, and kills it when the process that started it ends, however: the pipe closes."""
 
 T = TypeVar("T")
 
@@ -92,7 +108,16 @@ def call_command(*arguments: str | Path | int) -> Finished:
 
 
 class Program:
-    """A running command: its lines are kept; it is killed, with all its children, at the end of the block."""
+    """A running command: its lines are kept; it is killed, with all its children, at the end of the block.
+
+    Args:
+        arguments: of the command line.
+        environment: added to that of this process.
+        command: the beginning of the command line.
+        cwd: its working directory.
+        user: its user; that of this process if null.
+        tied: kill it when this process ends, however it ends. Its process is a child of ``pid`` then.
+    """
 
     def __init__(
         self,
@@ -100,16 +125,20 @@ class Program:
         environment: Mapping[str, str] | None = None,
         command: Sequence[str | Path] = COMMAND,
         cwd: Path | None = None,
+        user: str | None = None,
+        tied: bool = False,
     ) -> None:
         self.arguments = " ".join(map(str, arguments))
         self.lines: list[str] = []
         self._process = subprocess.Popen(
-            [*command, *map(str, arguments)],
+            [*(TIED if tied else ()), *command, *map(str, arguments)],
             cwd=cwd,
-            stdin=subprocess.DEVNULL,
+            user=user,
+            stdin=subprocess.PIPE if tied else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            errors="replace",
             start_new_session=True,
             env={**os.environ, **(environment or {})},
         )
@@ -147,6 +176,8 @@ class Program:
         """Kill the process and its process group."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
+        if self._process.stdin is not None:
+            self._process.stdin.close()
         self.ended()
 
     def line_with(self, text: str) -> str:
@@ -167,6 +198,68 @@ class Program:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             self.lines.append(line.rstrip("\n"))
+
+
+class NotStarted(AssertionError):
+    """A program ended before it served, each time that it was started; with the last lines of its output."""
+
+
+def started(
+    what: str,
+    launch: Callable[..., Program],
+    serves: Callable[..., bool],
+    ports: int | Sequence[int] = 1,
+    patience_s: float = PATIENCE_S,
+) -> tuple[Program, list[int]]:
+    """Start a program, and wait until it serves; one that ends before that is started again.
+
+    The usual reason is a port: the system gives it to another process between its choice and its use.
+
+    Args:
+        what: its name, for errors.
+        launch: starts it at these ports.
+        serves: whether it serves at these ports.
+        ports: how many free ports it needs, chosen anew for each attempt; or the ports that its clients know already.
+        patience_s: limit of each attempt.
+
+    Returns:
+        The running program, which the caller kills, and its ports.
+
+    Raises:
+        NotStarted: it ended each time.
+    """
+
+    def runs(program: Program, at: Sequence[int]) -> bool:
+        try:
+            wait(what, lambda: program.code is not None or serves(*at), program.output, patience_s)
+        except BaseException:
+            program.kill()
+            raise
+        return program.code is None
+
+    ends = []
+    for attempt in range(ATTEMPTS):
+        if isinstance(ports, int):
+            chosen = free_ports(ports)
+        else:
+            chosen = [*ports]
+            time.sleep(attempt / 2)  # another process may leave them
+        program = launch(*chosen)
+        if runs(program, chosen):
+            return program, chosen
+        program.kill()  # what it has started
+        at = ", ".join(map(str, chosen))
+        ends.append(f"port {at}: ended with code {program.code}:\n{program.output() or '  without a line'}")
+    raise NotStarted(f"{what} ended before it served, {ATTEMPTS} times\n" + "\n".join(ends))
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback address that no process uses at the moment."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
 
 
 def wait(

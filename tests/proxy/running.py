@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import subprocess
-import sys
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tests.consumer.broker import Broker
-from tests.integration.processes import PATIENCE_S, wait
+from tests.integration.processes import Program, wait
 
 
 @dataclass
@@ -21,7 +18,7 @@ class Proxy:
     Attributes:
         bootstrap: ``host:port``.
         broker: the broker behind it.
-        log: the lines it has written to its standard error.
+        log: the lines it has written.
     """
 
     bootstrap: str
@@ -48,20 +45,9 @@ class Proxy:
 @contextlib.contextmanager
 def running_proxy(broker: Broker, *options: str) -> Iterator[Proxy]:
     """A proxy until the end of the block."""
-    command = [sys.executable, "-m", "connectgroup", "proxy", "--broker", broker.bootstrap, "--port", "0"]
-    command += ["--log", "memory:", "--initial-rebalance-delay-ms", "0", "--min-session-timeout-ms", "1000", *options]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    log: list[str] = []
-    try:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        errors = process.stderr
-        reader = threading.Thread(target=lambda: log.extend(iter(errors.readline, "")), daemon=True)
-        reader.start()
-        line = process.stdout.readline()
-        assert line.startswith("proxy at "), f"{line}{''.join(log)}"
-        yield Proxy(bootstrap=line.split()[2], broker=broker, log=log)
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(PATIENCE_S)
-        assert process.returncode == 0, "".join(log)[-3000:]
+    quick = "--initial-rebalance-delay-ms", "0", "--min-session-timeout-ms", "1000"
+    command = "proxy", "--broker", broker.bootstrap, "--port", "0", "--log", "memory:", *quick, *options
+    with Program(*command) as program:
+        yield Proxy(bootstrap=program.line_with("proxy at ").split()[2], broker=broker, log=program.lines)
+        program.signal(signal.SIGTERM)
+        assert program.ended() == 0, program.output()

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import logging
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -22,7 +19,7 @@ from connectgroup.consumer import GroupConsumer
 from connectgroup.errors import ConnectGroupError
 from tests.certificates import create_certificates
 from tests.consumer.inside import eventually, member, places, poll_until, read, running
-from tests.integration.processes import PATIENCE_S
+from tests.integration.processes import Program
 
 from .conftest import NewGroup
 
@@ -213,21 +210,16 @@ def new_group(broker: Broker) -> Iterator[NewGroup]:
 @pytest.fixture(params=["plaintext", "ssl"])
 def coordinator(request: pytest.FixtureRequest, broker: Broker, tmp_path: Path) -> Iterator[dict[str, Any]]:
     """A coordinator as a process of its own, not a proxy; yields the settings of a consumer that uses it."""
-    command = [sys.executable, "-m", "connectgroup", "coordinator", "--log", "memory:", "--port", "0"]
+    command = ["coordinator", "--log", "memory:", "--port", "0"]
     fetch = {}
     if request.param == "ssl":
         create_certificates(tmp_path, "server")
         command += ["--tls-cert", str(tmp_path / "server.pem"), "--tls-key", str(tmp_path / "server.key")]
         fetch = {"ssl.ca.location": str(tmp_path / "server.pem")}
     command += ["--topics-from", broker.bootstrap, *QUICK]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        address = process.stdout.readline().split()[2]
+    with Program(*command) as program:
+        address = program.line_with("coordinator at ").split()[2]
         yield {"coordinator": f"{request.param}://{address}", "fetch": fetch}
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(PATIENCE_S)
 
 
 async def test_coordinator_beside_the_brokers(new_group: NewGroup, coordinator: dict[str, Any]) -> None:

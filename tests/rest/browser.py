@@ -36,6 +36,7 @@ from connectgroup.protocol.units import CONNECTOR, Unit
 from connectgroup.rest.events import Rates
 from connectgroup.rest.server import RestServer
 from tests.coordinator.builders import GROUP
+from tests.integration.processes import ATTEMPTS
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, ConsoleMessage, Page
@@ -58,13 +59,19 @@ TIMEOUT_MS: Final = 120_000
 async def chromium() -> AsyncIterator[Browser]:
     """A running browser; skips the test if it, or playwright, is not installed."""
     try:
-        from playwright.async_api import async_playwright
+        from playwright.async_api import Error as PlaywrightError, async_playwright
     except ModuleNotFoundError:
         pytest.skip("playwright is not installed; pip install 'connectgroup[dev]'")
     if shutil.which(CHROMIUM) is None:
         pytest.skip(f"{CHROMIUM} does not exist; apt-get install chromium, or set CHROMIUM to its path")
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=[*ARGUMENTS], timeout=120_000)
+        for attempts_left in reversed(range(ATTEMPTS)):
+            try:
+                browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=[*ARGUMENTS], timeout=120_000)
+                break
+            except PlaywrightError:  # the browser has ended; with the last lines of its log
+                if not attempts_left:
+                    raise
         yield browser
         await browser.close()
 

@@ -11,9 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.consumer.broker import WITH_ITS_STARTER, free_ports
-
-from .conftest import wait
+from tests.integration.processes import NotStarted, Program, started
 
 WITH_PASSWORD = "with_password"
 """The one user who needs a password; a test creates it."""
@@ -105,30 +103,20 @@ def _user() -> str | None:
 
 @contextlib.contextmanager
 def _served(binaries: Path, scratch: Path, user: str | None) -> Iterator[str]:
-    (port,) = free_ports(1)
-    server = [binaries / "postgres", "-D", scratch / "data", "-p", str(port), "-h", "127.0.0.1", "-k", ""]
-    with (
-        (scratch / "log").open("wb") as log,
-        subprocess.Popen(
-            [*WITH_ITS_STARTER, *map(str, server), "-c", "fsync=off"],
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=log,
-            user=user,
-            cwd="/",
-            start_new_session=True,
-        ) as process,
-    ):
-        url = f"postgresql://test@127.0.0.1:{port}/postgres"
-        try:
-            wait(lambda: _answers(url) or process.poll() is not None)
-            if process.poll() is not None:
-                raise Unavailable(f"postgres ended: {(scratch / 'log').read_text(errors='replace')[-500:]}")
-            yield url
-        finally:
-            assert process.stdin is not None
-            process.stdin.close()
-            process.wait()
+    def launch(port: int) -> Program:
+        options = "-D", scratch / "data", "-p", port, "-h", "127.0.0.1", "-k", "", "-c", "fsync=off"
+        return Program(*options, command=[binaries / "postgres"], user=user, cwd=Path("/"), tied=True)
+
+    try:
+        server, (port,) = started("PostgreSQL", launch, lambda port: _answers(_url(port)))
+    except NotStarted as ended:
+        raise Unavailable(str(ended)) from None
+    with server:
+        yield _url(port)
+
+
+def _url(port: int) -> str:
+    return f"postgresql://test@127.0.0.1:{port}/postgres"
 
 
 def _answers(url: str) -> bool:

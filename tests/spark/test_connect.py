@@ -25,7 +25,7 @@ from connectgroup.errors import ConfigError
 from connectgroup.spark.errors import SparkError
 from connectgroup.spark.java import ensure_java, kafka_jars
 from connectgroup.spark.remote import REMOTE, RemoteSession, TaskKey, check_server
-from tests.integration.processes import Program, family, marked, wait
+from tests.integration.processes import Program, family, marked, started, wait
 from tests.spark.conftest import Bench
 from tests.spark.kafka_topics import make_topic, produce
 from tests.spark.test_iterator_source import Lines
@@ -55,16 +55,12 @@ def connect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a Spark Connect server, which workers of this module use."""
     root = tmp_path_factory.mktemp("connect")
     spark = Path(pyspark.__file__).parent
-    port, ui = free_port(), free_port()
-    UI[:] = [ui]
     options = {
         "spark.master": "local[2]",
         "spark.driver.memory": "1g",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Djava.net.preferIPv4Stack=true",
         "spark.connect.grpc.binding.address": "127.0.0.1",
-        "spark.connect.grpc.binding.port": str(port),
-        "spark.ui.port": str(ui),
         "spark.local.dir": str(root),
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(root / "warehouse"),
@@ -79,25 +75,25 @@ def connect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     }
     with contextlib.suppress(ConfigError, SparkError):  # without Maven; the test of Kafka needs them
         options["spark.jars"] = ",".join(map(str, kafka_jars()))
-    arguments = [text for name, value in options.items() for text in ("--conf", f"{name}={value}")]
-    command = (spark / "bin" / "spark-submit", "--class", "org.apache.spark.sql.connect.service.SparkConnectServer")
-    address = f"sc://localhost:{port}/;token={TOKEN.replace(' ', '%20')}"
-    with (
-        Program(*arguments, "spark-internal", environment=environment, command=command, cwd=root) as program,
-        pytest.MonkeyPatch.context() as patched,
-    ):
-        wait("the server", lambda: program.code is not None or listens(port), program.output, PATIENCE_S)
-        patched.setenv(REMOTE, address)
+    spark_submit = (
+        spark / "bin" / "spark-submit",
+        "--class",
+        "org.apache.spark.sql.connect.service.SparkConnectServer",
+    )
+
+    def launch(port: int, ui: int) -> Program:
+        ports = {"spark.connect.grpc.binding.port": port, "spark.ui.port": ui}
+        arguments = [text for name, value in {**options, **ports}.items() for text in ("--conf", f"{name}={value}")]
+        return Program(*arguments, "spark-internal", environment=environment, command=spark_submit, cwd=root)
+
+    server, (port, ui) = started("the Spark Connect server", launch, lambda port, ui: listens(port), 2, PATIENCE_S)
+    UI[:] = [ui]
+    with server, pytest.MonkeyPatch.context() as patched:
+        patched.setenv(REMOTE, f"sc://localhost:{port}/;token={TOKEN.replace(' ', '%20')}")
         # ``check_server`` sets it. Other modules use a Spark of this process, whose functions it would change.
         patched.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
         check_server()
-        yield address
-
-
-def free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
+        yield os.environ[REMOTE]
 
 
 def listens(port: int) -> bool:

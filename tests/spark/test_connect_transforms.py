@@ -72,9 +72,11 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Theirs]:
     subprocess.run(compiler, check=True, capture_output=True, timeout=120)
     path = f"{classes}{os.pathsep}{jars}/*"
     command = ["java", "-Xmx64m", *SMALL_JVM, "-Duser.timezone=UTC", "-cp", path, "ConnectTransforms"]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as java:
+    log = classes / "log"
+    with (
+        log.open("w") as errors,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True) as java,
+    ):
         assert java.stdin is not None
         assert java.stdout is not None
         ask, answers = java.stdin, java.stdout
@@ -82,7 +84,9 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Theirs]:
         def apply(kind: str, config: dict[str, str], fields: list[tuple[str, str, str | None]]) -> dict[str, Any]:
             ask.write(json.dumps({"type": kind, "config": config, "fields": fields}) + "\n")
             ask.flush()
-            found: dict[str, Any] = json.loads(answers.readline())
+            answer = answers.readline()
+            assert answer, f"Java ended\n{log.read_text(errors='replace')[-3000:]}"
+            found: dict[str, Any] = json.loads(answer)
             return found
 
         yield apply

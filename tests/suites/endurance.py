@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -20,8 +18,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from connectgroup.log.registry import sqlite_url
-from tests.consumer.broker import Broker, free_ports, running_broker
+from tests.consumer.broker import Broker, running_broker
 from tests.consumer.members import SESSION_MS, BrokerGroup, BrokerMember, Cluster, group_on
+from tests.integration.processes import Program, started
 
 SETTINGS = f"""
 group.consumer.min.session.timeout.ms=1000
@@ -36,29 +35,32 @@ class KilledProxy:
 
     def __init__(self, broker: Broker, log: Path) -> None:
         self._broker, self._log = broker, log
-        self._port = free_ports(1)[0]
-        self.bootstrap = f"127.0.0.1:{self._port}"
-        self._process: subprocess.Popen[str] | None = None
-        self.start()
+        self._process, self._ports = started("the proxy", self._launch, self._serves)
+        self.bootstrap = f"127.0.0.1:{self._ports[0]}"
 
     @property
     def java_member(self) -> list[str]:
         return self._broker.java_member
 
     def start(self) -> None:
-        """Start the proxy, and wait until it serves."""
-        command = [sys.executable, "-m", "connectgroup", "proxy", "--broker", self._broker.bootstrap]
-        command += ["--port", str(self._port), "--log", sqlite_url(self._log), "--min-session-timeout-ms", "1000"]
-        command += ["--consumer-session-timeout-ms", str(SESSION_MS), "--consumer-heartbeat-interval-ms", "500"]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline().startswith("proxy at ")
+        """Start the proxy again, and wait until it serves."""
+        self._process, _ = started("the proxy", self._launch, self._serves, self._ports)
+
+    def _launch(self, port: int) -> Program:
+        session = "--consumer-session-timeout-ms", SESSION_MS, "--consumer-heartbeat-interval-ms", 500
+        log = "--log", sqlite_url(self._log)
+        self._process = Program(
+            *("proxy", "--broker", self._broker.bootstrap, "--port", port),
+            *("--min-session-timeout-ms", 1000, *session, *log),
+        )
+        return self._process
+
+    def _serves(self, port: int) -> bool:
+        return any(line.startswith("proxy at ") for line in self._process.lines)
 
     def kill(self) -> None:
         """kill -9."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGKILL)
-        self._process.wait()
+        self._process.kill()
 
 
 @contextlib.contextmanager
