@@ -23,8 +23,8 @@ from unittest import mock
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 
+from connectgroup.coordinator.metrics import RebalanceTraces
 from connectgroup.coordinator.runtime import Coordinator
-from connectgroup.coordinator.tracing import RebalanceTraces
 from connectgroup.group.connect.settings import GroupSettings
 from connectgroup.log.memory import MemoryLog
 from connectgroup.member.settings import MemberSettings

@@ -52,63 +52,33 @@ class Intake:
     Attributes:
         not_serving: why all requests are rejected, or ``None``.
         queued: the number of queued commands.
-        on_arrival: called when a request has been queued.
+        pending: the requests without a response yet, in the order of their arrival. ``receive`` adds, whoever waits for
+            the response removes.
     """
 
     def __init__(self, is_from_member: Callable[[RequestTraits], bool] = lambda request: False) -> None:
         """``is_from_member``: whether the sender of a heartbeat is a member, and sends as the member's process."""
         self._is_from_member = is_from_member
         self.not_serving: GroupError | None = None
-        self.on_arrival: Callable[[RequestTraits], None] = lambda request: None
         self._heartbeats, self._others = FairQueue(few=FEW_HEARTBEATS), FairQueue()
         self._waiting: Counter[tuple[str, str]] = Counter()  # the members of commands in ``_others``, by group and id
         self.queued = 0
         self._has_work = asyncio.Event()
-        self._pending: dict[Receiver, Command] = {}  # in order of arrival
+        self.pending: dict[Receiver, Command] = {}
 
-    async def submit(
-        self,
-        what: Any,
-        traits: RequestTraits,
-        error_response: Callable[[GroupError], Any],
-        client: Client = NO_CLIENT,
-    ) -> Any:
-        """Queue one request and return its response.
-
-        Args:
-            what: a request of a registered type, or a ``Describe``.
-            traits: what its type says about it.
-            error_response: builds the response that carries an error.
-            client: the client that sent it.
-        """
-        response: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._begin(Command(what, traits, client, response, error_response), response)
-        try:
-            return await response
-        finally:
-            self._pending.pop(response, None)
-
-    def begin(
-        self,
-        what: Any,
-        traits: RequestTraits,
-        error_response: Callable[[GroupError], Any],
-        client: Client,
-        respond: Callable[[Any], None],
-    ) -> None:
-        """As ``submit``, without a task that waits: ``respond`` is called with the response."""
-        reply = Reply(respond, self._pending)
-        self._begin(Command(what, traits, client, reply, error_response), reply)
-
-    def _begin(self, command: Command, receiver: Receiver) -> None:
-        self._pending[receiver] = command
+    def receive(self, command: Command) -> bool:
+        """Queue a request, or refuse it; return whether it is queued."""
+        assert command.response is not None
+        self.pending[command.response] = command
         if self.not_serving is not None:
             command.refuse(self.not_serving)
-        elif (queue := self._queue_of(command)) is self._others and (excess := self._excess(command)) is not None:
+            return False
+        queue = self._queue_of(command)
+        if queue is self._others and (excess := self._excess(command)) is not None:
             asyncio.get_running_loop().call_later(REFUSAL_DELAY_S, command.refuse, excess)
-        else:
-            self._put(command, queue)
-            self.on_arrival(command.traits)
+            return False
+        self._put(command, queue)
+        return True
 
     def _excess(self, command: Command) -> GroupError | None:
         """The error of a request above the limits of its principal, or ``None``."""
@@ -189,7 +159,7 @@ class Intake:
     def stop(self, error: GroupError) -> None:
         """Reject all pending requests, in whatever state they are, and all later ones."""
         self.not_serving = error
-        for command in list(self._pending.values()):
+        for command in list(self.pending.values()):
             command.refuse(error)
 
 

@@ -39,11 +39,12 @@ class Writability:
         error: why the log takes no writes; empty if it does. Set by ``on_failed``, cleared by ``on_written``.
     """
 
-    def __init__(self, log: Log, spawn: Callable[[Coroutine[Any, Any, None]], object]) -> None:
-        """``spawn``: starts a background task of the shard."""
-        self._log, self._spawn = log, spawn
+    def __init__(
+        self, log: Log, perform: Callable[[Effect], None], spawn: Callable[[Coroutine[Any, Any, None]], object]
+    ) -> None:
+        """``perform``: performs an effect; ``spawn``: starts a background task of the shard."""
+        self._log, self._perform, self._spawn = log, perform, spawn
         self.error = ""
-        self.perform: Callable[[Effect], None]
         self._waiting: list[Effect] = []
 
     def on_failed(self, error: LogNotWritable) -> None:
@@ -61,7 +62,7 @@ class Writability:
         logger.warning("the log takes writes again")
         waiting, self._waiting = self._waiting, []
         for effect in waiting:
-            self.perform(effect)
+            self._perform(effect)
 
     def refusal(self) -> CoordinatorNotAvailable:
         """The error of a change."""

@@ -1,10 +1,9 @@
-"""The groups of a shard: loaded from the log, dropped after a failed append, and loaded again."""
+"""The groups of a shard in memory, and how they get there from the records of the log."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Final
@@ -18,20 +17,16 @@ from ..group.kernel.outcome import Outcome
 from ..group.kernel.static import NO_PROCESS, Process
 from ..group.kernel.timers import Timer
 from ..group.registry import GroupType, Registry, RequestTraits
-from ..log.base import Log, LogFenced
+from ..log.base import Log
 from ..protocol.messages.api import Response
-from ..protocol.messages.describe import DeleteRequest
-from ..protocol.records.base import Key, Kind, Tombstone
 from ..protocol.records.connect import GROUP_TYPE, GroupRecord, Record
 from ..protocol.units import printable
-from .intake import Command, loading_error
+from .intake import loading_error
 
 logger = logging.getLogger(__name__)
 
-RELOAD_WAIT_S = 0.2
-"""Interval between two attempts to load a group from a log that is temporarily unreadable."""
-
-Spawn = Callable[[Coroutine[Any, Any, None]], object]
+NOTHING: Final = Outcome(response=None)
+"""Of a group that is not loaded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,23 +62,13 @@ class Groups:
         clock_ms: the wall clock, for timestamps in records.
     """
 
-    def __init__(self, log: Log, registry: Registry, *, clock_ms: Callable[[], int], spawn: Spawn) -> None:
-        """Create an empty table; the shard sets the hooks ``on_loaded``, ``on_dropped`` and ``on_fenced``.
-
-        Args:
-            log: an open log.
-            registry: the types of groups that are served.
-            clock_ms: the wall clock.
-            spawn: starts a background task of the shard.
-        """
+    def __init__(self, registry: Registry, *, clock_ms: Callable[[], int]) -> None:
+        """``registry``: the types of groups that are served; ``clock_ms``: the wall clock."""
         self.loaded: dict[str, Loaded] = {}
         self.refused: dict[str, GroupError] = {}
         self.loading: set[str] = set()
-        self.on_loaded: Callable[[Outcome[None]], None]
-        self.on_dropped: tuple[Callable[[str], None], ...]
-        self.on_fenced: Callable[[LogFenced], None]
         self.clock_ms = clock_ms
-        self._log, self._registry, self._spawn = log, registry, spawn
+        self._registry = registry
 
     def group_ids(self) -> list[str]:
         """All groups that exist or are refused, sorted. May be called from any thread."""
@@ -117,22 +102,15 @@ class Groups:
         group = self.loaded.get(request.group_id)
         return group is None or group.is_from_its_process(request)
 
-    async def load_all(self) -> None:
-        """Load every group of the log.
-
-        Raises:
-            LogError: the log cannot be read at all.
-        """
-        for group_id, records in (await self._log.load()).items():
-            self._take(group_id, records)
-
-    def _take(self, group_id: str, records: Sequence[Record] | LogError) -> None:
+    def load(self, group_id: str, records: Sequence[Record] | LogError) -> Outcome[None]:
+        """Take a group from the log into memory; return the timers to arm and the effects to perform."""
+        self.loading.discard(group_id)
         if isinstance(records, LogError):
             logger.error("group %s is not served: %s", printable(group_id), records)
             self.refused[group_id] = CoordinatorNotAvailable(str(records))
-            return
+            return NOTHING
         if not records:
-            return
+            return NOTHING
         name = _type_name(records, self._registry.default.name)
         group_type = self._registry.get(name)
         if group_type is None:
@@ -142,7 +120,7 @@ class Groups:
             )
             logger.error("%s", error)
             self.refused[group_id] = error
-            return
+            return NOTHING
         state = group_type.new(group_id)
         for record in records:
             group_type.apply(state, record)
@@ -150,49 +128,12 @@ class Groups:
         state.members_to_wake_later.clear()
         # A deleted group is kept as well: it stores its creation time (``connect.connectors``).
         self.loaded[group_id] = Loaded(group_type, state)
-        self.on_loaded(group_type.on_load(state, self.clock_ms()))
+        return group_type.on_load(state, self.clock_ms())
 
-    def drop(self, group_id: str) -> None:
-        """Drop a group's state and reload it in the background."""
-        if group_id not in self.loading:
-            self._drop(group_id)
-            self._spawn(self._reload(group_id))
-
-    async def drop_and_reload(self, group_id: str) -> None:
-        """Drop a group's state and reload it at once; in the background if the log cannot be read now."""
-        self._drop(group_id)
-        if not await self._reload_once(group_id):
-            self._spawn(self._reload(group_id))
-
-    def _drop(self, group_id: str) -> None:
-        """Drop a group's state in memory; until the group is reloaded, its requests get CoordinatorLoadInProgress."""
+    def discard(self, group_id: str) -> None:
+        """Drop a group's state in memory; until it is loaded again, its requests get CoordinatorLoadInProgress."""
         self.loading.add(group_id)
         self.loaded.pop(group_id, None)
-        for on_dropped in self.on_dropped:
-            on_dropped(group_id)
-
-    async def _reload(self, group_id: str) -> None:
-        failed = False
-        while not await self._reload_once(group_id, logs=not failed):
-            failed = True
-            await asyncio.sleep(RELOAD_WAIT_S)
-        if failed and group_id not in self.refused:
-            logger.warning("group %s is loaded again", printable(group_id))
-
-    async def _reload_once(self, group_id: str, *, logs: bool = True) -> bool:
-        """Reload a group; return false if the log cannot be read now, which is logged if ``logs``."""
-        try:
-            loaded = await self._log.load(group_id)
-        except LogFenced as error:
-            self.on_fenced(error)
-            return True
-        except LogError as error:
-            if logs:
-                logger.error("group %s cannot be loaded, retrying: %s", printable(group_id), error)
-            return False
-        self._take(group_id, loaded[group_id])
-        self.loading.discard(group_id)
-        return True
 
 
 def _type_name(records: Sequence[Record], default: str) -> str:
@@ -337,11 +278,3 @@ class Retention:
 def is_vacant(group: Loaded) -> bool:
     """Whether a group exists and only its history is lost with it."""
     return getattr(group.state, "is_vacant", False)
-
-
-def removal(group: Loaded) -> Command | Tombstone | None:
-    """How to remove a group: an input of its type, or the tombstone for what is left of it; null: it is in use."""
-    group_id = group.state.group_id
-    if is_vacant(group):
-        return Command(DeleteRequest(group_ids=(group_id,)), RequestTraits(group_id=group_id))
-    return None if group.state.exists else Tombstone(Key(Kind.GROUP, group_id))

@@ -13,14 +13,33 @@ from ..group.kernel.static import Process
 from ..group.registry import GroupState, RequestTraits
 from ..protocol.records.base import Kind, Tombstone
 from ..protocol.records.connect import Record
-from .intake import Command, loading_error
+from .intake import Command, Intake, loading_error
+
+WOKEN_TOGETHER: Final = 16
+"""Deciding so many heartbeats takes about 3 ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class WakeNext:
+    """The input that wakes the next slice of ``GroupState.members_to_wake_later``."""
 
 
 class Parking:
-    """The parked requests of a shard, at most one for each sender of a group."""
+    """The parked requests of a shard, at most one for each sender of a group.
 
-    def __init__(self) -> None:
+    After a change, those of the members that it concerns are decided again first, then the others: a new target
+    assignment concerns few of a thousand members; the others only learn the new epoch. Their requests are decided in
+    slices, one in each turn, so that revocations and assignments do not wait for them, and no turn takes long.
+
+    Attributes:
+        parked: by group and sender.
+    """
+
+    def __init__(self, intake: Intake) -> None:
+        """``intake`` queues the slices."""
         self.parked: dict[tuple[str, str], Command] = {}
+        self._intake = intake
+        self._slices: set[str] = set()  # the groups of which a ``WakeNext`` is queued
 
     def park(self, command: Command, response: Any) -> None:
         """Park a request.
@@ -32,7 +51,7 @@ class Parking:
             command.parked = True
             command.respond_by_s = asyncio.get_running_loop().time() + command.traits.max_wait_ms / 1000
         command.parked_response = response
-        self.parked[_place(command)] = command
+        self.parked[_place(command.traits)] = command
 
     def arm(self, commands: Iterable[Command]) -> None:
         """Arm the max-wait timers of requests; only after the records of their turn are durable (D1)."""
@@ -44,8 +63,8 @@ class Parking:
 
     def _max_wait_elapsed(self, command: Command) -> None:
         """Max wait elapsed: send the response the request was parked with."""
-        if self.parked.get(_place(command)) is command:
-            del self.parked[_place(command)]
+        if self.parked.get(_place(command.traits)) is command:
+            del self.parked[_place(command.traits)]
             command.resolve(command.parked_response)
 
     def has_one_of(self, group_id: str, sender: str) -> bool:
@@ -54,11 +73,11 @@ class Parking:
 
     def has_earlier(self, command: Command) -> bool:
         """Whether an earlier request of the same sender is parked."""
-        return self.parked.get(_place(command), command) is not command
+        return self.parked.get(_place(command.traits), command) is not command
 
     def replaced_by(self, command: Command) -> tuple[Command, Any]:
         """Unpark the earlier request of the same sender; return it with the response it now gets."""
-        earlier = self.parked.pop(_place(command))
+        earlier = self.parked.pop(_place(command.traits))
         response = earlier.parked_response
         if response is None and earlier.error_response is not None:
             error = StaleMemberEpoch("a later request of the same member has replaced this one")
@@ -90,57 +109,34 @@ class Parking:
 
     def refuse_group(self, group_id: str) -> None:
         """Reject all parked requests of a group that is being loaded."""
+        self._slices.discard(group_id)
         for place in [place for place in self.parked if place[0] == group_id]:
             self.parked.pop(place).refuse(loading_error(group_id))
 
-
-def _place(command: Command) -> tuple[str, str]:
-    return command.traits.group_id, command.traits.sender
-
-
-# --------------------------------------------------------------------------------------------------
-# Which parked requests are decided again after a change: those of the members that it concerns first, then the others.
-#
-# A new target assignment concerns few of a thousand members; the others only learn the new epoch. Their requests are
-# decided in slices, one in each turn, so that revocations and assignments do not wait for them, and no turn takes long.
-
-
-WOKEN_TOGETHER: Final = 16
-"""Deciding so many heartbeats takes about 3 ms."""
-
-
-@dataclass(frozen=True, slots=True)
-class WakeNext:
-    """The input that wakes the next slice of ``GroupState.members_to_wake_later``."""
-
-
-class Waking:
-    """Unparks the requests that must be decided again."""
-
-    def __init__(self, parking: Parking, submit_input: Callable[[str, WakeNext], None]) -> None:
-        self._parking, self._submit_input = parking, submit_input
-        self._queued: set[str] = set()
+    def forget(self, group_id: str) -> None:
+        """A group was deleted."""
+        self._slices.discard(group_id)
 
     def woken(self, group_id: str, state: GroupState) -> list[Command]:
-        """The requests to decide in this turn; queue an input for the rest."""
-        woken = self._parking.take(group_id, state.members_to_wake) if state.members_to_wake else []
+        """Unpark the requests that must be decided again in this turn; queue an input for the rest."""
+        woken = self.take(group_id, state.members_to_wake) if state.members_to_wake else []
         state.members_to_wake.clear()
-        if state.members_to_wake_later and group_id not in self._queued:
-            self._queued.add(group_id)
+        if state.members_to_wake_later and group_id not in self._slices:
+            self._slices.add(group_id)
             # Not at once: the revocations and assignments of the woken members begin first.
-            asyncio.get_running_loop().call_soon(self._submit_input, group_id, WakeNext())
+            asyncio.get_running_loop().call_soon(self._intake.submit_input, group_id, WakeNext())
         return woken
 
     def wake_next(self, group_id: str, state: GroupState) -> None:
         """Take the input: wake the next slice."""
-        self._queued.discard(group_id)
+        self._slices.discard(group_id)
         woken = list(islice(state.members_to_wake_later, WOKEN_TOGETHER))
         state.members_to_wake_later.difference_update(woken)
         state.members_to_wake.update(woken)
 
-    def forget(self, group_id: str) -> None:
-        """The group is dropped from memory, or deleted."""
-        self._queued.discard(group_id)
+
+def _place(request: RequestTraits) -> tuple[str, str]:
+    return request.group_id, request.sender
 
 
 # --------------------------------------------------------------------------------------------------
@@ -154,11 +150,16 @@ MEMBERS = frozenset({Kind.MEMBER, Kind.CONSUMER_MEMBER, Kind.CLASSIC_MEMBER})
 """Kinds of the records of members; the name in their keys is the member id."""
 
 INITIAL_LIMIT = 1_000
-"""Number of sequences and removals above which those of former members are first removed."""
+"""Number of sequences above which those of former members are first removed."""
 
 
 class LastRequest(NamedTuple):
-    """The last accepted request of a process: its sequence, and when it arrived on the loop's clock."""
+    """The last accepted request of a process.
+
+    Attributes:
+        sequence: its sequence; -1: none.
+        at_s: when it arrived, or when the member was removed from its group since, on the loop's clock.
+    """
 
     sequence: int = -1
     at_s: float = 0.0
@@ -184,36 +185,40 @@ class Dedup:
         """
         self._is_member = is_member
         self._in_flight_s = in_flight_s
-        self._last: dict[tuple[str, str, Process], LastRequest] = {}
-        self._removed_s: dict[tuple[str, str], float] = {}  # when a sender was removed from its group
+        self._last: dict[tuple[str, str], dict[Process, LastRequest]] = {}  # by group and sender
+        self._size = 0  # processes in ``_last``
         self._limit = INITIAL_LIMIT
 
     def __len__(self) -> int:
-        return len(self._last)
+        return self._size
 
     def record(self, request: RequestTraits) -> None:
         """Record a valid request: sequences of invalid ids would only waste memory."""
         if request.sequence >= 0:
-            self._last[_sender(request)] = LastRequest(request.sequence, asyncio.get_running_loop().time())
+            of_sender = self._last.setdefault(_place(request), {})
+            self._size += request.process not in of_sender
+            of_sender[request.process] = LastRequest(request.sequence, asyncio.get_running_loop().time())
 
     def record_removals(self, records: Sequence[Record]) -> None:
         """Keep the sequences of the members that these records remove for ``in_flight_s`` from now on."""
         now_s = asyncio.get_running_loop().time()
         for record in records:
             if isinstance(record, Tombstone) and record.key.kind in MEMBERS:
-                self._removed_s[record.key.group_id, record.key.name] = now_s
+                of_former = self._last.get((record.key.group_id, record.key.name), {})
+                of_former.update({process: last._replace(at_s=now_s) for process, last in of_former.items()})
 
-    def follows(self, sender: tuple[str, str, Process], sequence: int) -> bool:
+    def follows(self, group_id: str, sender: str, process: Process, sequence: int) -> bool:
         """Whether the process has sent the member's last request, and this is a later one, which is recorded."""
-        last = self._last.get(sender)
-        if last is None or sequence <= last.sequence:
+        of_sender = self._last.get((group_id, sender))
+        last = of_sender.get(process) if of_sender is not None else None
+        if of_sender is None or last is None or sequence <= last.sequence:
             return False
-        self._last[sender] = LastRequest(sequence, asyncio.get_running_loop().time())
+        of_sender[process] = LastRequest(sequence, asyncio.get_running_loop().time())
         return True
 
     def is_copy(self, request: RequestTraits) -> bool:
         """Whether an accepted request of the process had this sequence or a later one, however long ago."""
-        return 0 <= request.sequence <= self._last.get(_sender(request), LastRequest()).sequence
+        return 0 <= request.sequence <= self._last_of(request).sequence
 
     def error(self, request: RequestTraits) -> GroupError | None:
         """The error of a request that must not be decided, or ``None``.
@@ -221,36 +226,32 @@ class Dedup:
         A late copy changes nothing. The copies of a former member are recognized only while they may have been in
         flight.
         """
-        if 0 <= request.sequence <= self._last_request(request).sequence:
+        now_s = asyncio.get_running_loop().time()
+        if self._size >= self._limit:
+            self._prune(now_s)
+        last = self._last_of(request)
+        if 0 <= request.sequence <= last.sequence and self._is_kept(_place(request), request.process, last, now_s):
             return StaleMemberEpoch(f"heartbeat {request.sequence} arrived after a later one; it is ignored")
         return None
 
-    def _last_request(self, request: RequestTraits) -> LastRequest:
-        now_s = asyncio.get_running_loop().time()
-        if len(self._last) + len(self._removed_s) >= self._limit:
-            self._prune(now_s)
-        last = self._last.get(_sender(request), LastRequest(at_s=now_s))
-        kept = self._is_member(*_sender(request)) or self._may_be_in_flight(_sender(request), last, now_s)
-        return last if kept else LastRequest()
+    def _last_of(self, request: RequestTraits) -> LastRequest:
+        return self._last.get(_place(request), {}).get(request.process, LastRequest())
 
-    def _may_be_in_flight(self, sender: tuple[str, str, Process], last: LastRequest, now_s: float) -> bool:
-        since_s = max(last.at_s, self._removed_s.get(sender[:2], last.at_s))
-        return now_s - since_s < self._in_flight_s
+    def _is_kept(self, place: tuple[str, str], process: Process, last: LastRequest, now_s: float) -> bool:
+        return now_s - last.at_s < self._in_flight_s or self._is_member(*place, process)
 
     def _prune(self, now_s: float) -> None:
-        members = {sender: last for sender, last in self._last.items() if self._is_member(*sender)}
-        former = [
-            (sender, last)
-            for sender, last in self._last.items()
-            if sender not in members and self._may_be_in_flight(sender, last, now_s)
+        """Forget the former members whose requests are not in flight any more, and the oldest above the maximum."""
+        kept = [
+            (self._is_member(*place, process), last.at_s, place, process, last)
+            for place, of_sender in self._last.items()
+            for process, last in of_sender.items()
+            if self._is_kept(place, process, last, now_s)
         ]
-        former.sort(key=lambda entry: entry[1].at_s)
-        self._last = members | dict(former[-MAX_FORMER_SENDERS:])
-        kept = {sender[:2] for sender, _ in former[-MAX_FORMER_SENDERS:]}
-        self._removed_s = {sender: at_s for sender, at_s in self._removed_s.items() if sender in kept}
-        size = len(self._last) + len(self._removed_s)
-        self._limit = min(2 * size + INITIAL_LIMIT, size + MAX_FORMER_SENDERS)
-
-
-def _sender(request: RequestTraits) -> tuple[str, str, Process]:
-    return request.group_id, request.sender, request.process
+        kept.sort(key=lambda entry: entry[:2])  # former members first, the oldest first
+        del kept[: max(0, sum(not is_member for is_member, *_ in kept) - MAX_FORMER_SENDERS)]
+        self._last = {}
+        for _, _, place, process, last in kept:
+            self._last.setdefault(place, {})[process] = last
+        self._size = len(kept)
+        self._limit = min(2 * self._size + INITIAL_LIMIT, self._size + MAX_FORMER_SENDERS)

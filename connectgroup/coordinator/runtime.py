@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, ClassVar, Final
 
 from ..checks import check_methods, check_object
@@ -14,14 +13,13 @@ from ..errors import (
     ConfigError,
     ConnectorNotFound,
     GroupError,
-    InvalidRequest,
     UnreleasedInstanceId,
     UnsupportedVersion,
 )
 from ..group.classic.state import ClassicSettings
 from ..group.connect.group_type import ConnectGroupType
 from ..group.connect.settings import GroupSettings
-from ..group.registry import Client, GroupType, Registry, RequestTraits
+from ..group.registry import Client, GroupType, Registry
 from ..log.base import Log
 from ..protocol.messages.api import Request, Response
 from ..protocol.messages.classic import GroupHeartbeatRequest, GroupRequest, JoinGroupRequest
@@ -55,7 +53,7 @@ from ..protocol.units import printable
 from ..threads import NoThread, off_loop
 from ..wire import classic_worker
 from .compute import with_own_assignor
-from .intake import TAKES_LONG, CompletedResponses, Describe, Snapshot
+from .intake import TAKES_LONG, CompletedResponses, Snapshot
 from .listing import CLASSIC, SUMMARY, ConsumerGroups, deleted, in_classic_form, listed
 from .lost_connections import LostConnections
 from .progress import LoggerLevels, ReportedProgress
@@ -118,19 +116,18 @@ class Coordinator:
         self._connect_type = connect = ConnectGroupType(with_own_assignor(settings), classic_worker)
         self._consumers = consumers or ConsumerGroups(classic=classic_settings)
         self._consumer_type = self._consumers.group_type
-        self._registry = Registry([connect, self._consumers.classic_type, self._consumer_type, *group_types])
+        registry = Registry([connect, self._consumers.classic_type, self._consumer_type, *group_types])
         self.shard = self.shard_class(
             log,
-            self._registry,
+            registry,
             clock_ms=wall_clock_ms,
             max_groups=settings.max_groups,
             in_flight_s=4 * settings.session_timeout_ms / 1000,
+            on_deleted=self._forget,
         )
         self.lost_connections = LostConnections(
             self.shard.intake.submit_input, self._worker, grace_s=settings.connection_loss_grace_ms / 1000
         )
-
-        self.shard.on_deleted = self._forget
         self.transactions = Transactions(self.shard, broker_offsets) if broker_offsets is not None else None
 
     def _forget(self, group_id: str) -> None:
@@ -176,7 +173,9 @@ class Coordinator:
         response: Any
         if isinstance(request, _HEARTBEATS):  # first, because nearly all requests are
             decided = self._unchanged(request, client)
-            return self._heartbeat_decided(request, await self._submit(request, client) if decided is None else decided)
+            return self._heartbeat_decided(
+                request, await self.shard.submit(request, client) if decided is None else decided
+            )
         if isinstance(request, SetLoggerLevelRequest):
             response = await self._set_logger_level(request)
         elif isinstance(request, ResetTopicsRequest):
@@ -206,7 +205,7 @@ class Coordinator:
                 await self._before_fetch((request.group_id,))
             elif isinstance(request, TxnOffsetCommitRequest):
                 raise UnsupportedVersion("TxnOffsetCommit: transactions are a broker's; connect to connectgroup proxy")
-            response = await self._submit(request, client)
+            response = await self.shard.submit(request, client)
             if isinstance(request, JoinGroupRequest) and response.error_code == UnreleasedInstanceId.code:
                 self._look_for_process(request)
             elif isinstance(request, UpdateConnectorsRequest) and response.error_code == 0:
@@ -244,15 +243,7 @@ class Coordinator:
         if decided is not None:
             respond(self._heartbeat_decided(request, decided))
             return True
-        group_type = self._registry.owner(request)
-        assert group_type is not None
-        self.shard.intake.begin(
-            request,
-            group_type.traits(request, client),
-            partial(group_type.error_response, request),
-            client,
-            lambda response: respond(self._heartbeat_decided(request, response)),
-        )
+        self.shard.begin(request, client, lambda response: respond(self._heartbeat_decided(request, response)))
         return True
 
     def _unchanged(self, request: HeartbeatRequest | ConsumerHeartbeatRequest, client: Client) -> Any:
@@ -306,13 +297,6 @@ class Coordinator:
         member = loaded.state.members.get(member_id) if loaded is not None else None
         return member if isinstance(member, MemberRecord) else None
 
-    async def _submit(self, request: Request, client: Client) -> Any:
-        group_type = self._registry.owner(request)
-        if group_type is None:
-            raise InvalidRequest(f"{type(request).__name__}: the server handles this request itself")
-        error_response = partial(group_type.error_response, request)
-        return await self.shard.intake.submit(request, group_type.traits(request, client), error_response, client)
-
     def _named(self, request: DescribeRequest) -> Sequence[str]:
         """The groups to describe: each once, however often it is named, since a description may take megabytes."""
         return tuple(dict.fromkeys(request.group_ids)) or self.shard.groups.group_ids()
@@ -323,14 +307,10 @@ class Coordinator:
         return replace(described, log_error=error) if error else described
 
     async def _described(self, request: DescribeRequest, group_id: str) -> DescribedGroup:
-        def refused(error: GroupError) -> DescribedGroup:
-            return DescribedGroup(group_id=group_id, error_code=error.code, error_message=str(error))
-
-        traits = RequestTraits(group_id=group_id)
-        described = await self.shard.intake.submit(Describe(request), traits, refused)
+        described = await self.shard.describe(request, group_id)
         if described is TAKES_LONG:
             async with self._copying:
-                described = await self.shard.intake.submit(Describe(request, copies=True), traits, refused)
+                described = await self.shard.describe(request, group_id, copies=True)
                 if isinstance(described, Snapshot):
                     return await self._describe_in_thread(described, group_id)
         assert isinstance(described, DescribedGroup)
@@ -349,11 +329,7 @@ class Coordinator:
 
     async def commit_in_transaction(self, commit: CommitInTransaction, *, client_host: str) -> TxnOffsetCommitResponse:
         """Store the offsets of a TxnOffsetCommit that the broker has accepted, until its transaction ends."""
-        group_type = self._registry.owner(commit)
-        assert group_type is not None
-        client = Client(client_host)
-        respond = partial(group_type.error_response, commit)
-        response = await self.shard.intake.submit(commit, group_type.traits(commit, client), respond, client)
+        response = await self.shard.submit(commit, Client(client_host))
         assert isinstance(response, TxnOffsetCommitResponse)
         if self.transactions is not None:
             self.transactions.on_commit(commit.group_id)
@@ -367,14 +343,14 @@ class Coordinator:
                 await self.transactions.settle(group_id)
 
     async def _fetch_offsets(self, request: OffsetFetchRequest, client: Client) -> OffsetFetchResponse:
-        responses = [await self._submit(replace(request, groups=(each,)), client) for each in request.groups]
+        responses = [await self.shard.submit(replace(request, groups=(each,)), client) for each in request.groups]
         return OffsetFetchResponse(groups=tuple(group for response in responses for group in response.groups))
 
     async def _describe_consumers(self, request: ConsumerDescribeRequest, client: Client) -> ConsumerDescribeResponse:
         names = dict.fromkeys(request.group_ids)
-        responses = [await self._submit(replace(request, group_ids=(name,)), client) for name in names]
+        responses = [await self.shard.submit(replace(request, group_ids=(name,)), client) for name in names]
         return ConsumerDescribeResponse(groups=tuple(group for response in responses for group in response.groups))
 
     async def _delete(self, request: DeleteRequest, client: Client) -> DeleteResponse:
-        responses = [await self._submit(DeleteRequest(group_ids=(name,)), client) for name in request.group_ids]
+        responses = [await self.shard.submit(DeleteRequest(group_ids=(name,)), client) for name in request.group_ids]
         return DeleteResponse(results=tuple(result for response in responses for result in response.results))

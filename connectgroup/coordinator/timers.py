@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ..group.kernel.timers import SetTimer, Timer, TimerKey
 from ..group.registry import RequestTraits
-from .intake import Command
+from .intake import Command, Intake
 
 LATE_S = 1.0
 """A timer that fires later than both this and a quarter of its duration is re-armed instead."""
@@ -31,10 +30,11 @@ class Timers:
         expired: the commands of expired timers that are still queued, by identity.
     """
 
-    def __init__(self, enqueue: Callable[[Command], None]) -> None:
+    def __init__(self, intake: Intake) -> None:
+        """``intake`` queues those that expire."""
         self.armed: dict[TimerKey, Armed] = {}
         self.expired: dict[TimerKey, Command] = {}
-        self._enqueue = enqueue
+        self._intake = intake
 
     def set(self, timer: Timer) -> None:
         """Arm or cancel a timer."""
@@ -79,7 +79,7 @@ class Timers:
             self.set(replace(timer, after_ms=min(timer.after_ms, again_ms)))
             return
         self.expired[key] = command = Command(timer.key, RequestTraits(group_id=key.group_id))
-        self._enqueue(command)
+        self._intake.enqueue(command)
 
     def take_expired(self, command: Command) -> bool:
         """Take the command of an expired timer; false if the timer was cancelled or re-armed since."""

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any
 
 import pytest
 
-from connectgroup.coordinator.intake import Describe
 from connectgroup.coordinator.shard import Shard
 from connectgroup.errors import (
     CoordinatorLoadInProgress,
@@ -18,7 +16,7 @@ from connectgroup.errors import (
     InconsistentGroupProtocol,
     StaleMemberEpoch,
 )
-from connectgroup.group.registry import GroupType, Registry, RequestTraits
+from connectgroup.group.registry import GroupType, Registry
 from connectgroup.log.base import Log
 from connectgroup.log.memory import MemoryLog, MemoryStorage
 from connectgroup.protocol.messages.describe import DescribedGroup, DescribeRequest
@@ -46,10 +44,7 @@ async def sharding(log: Log | None = None, types: Sequence[GroupType] = TYPES) -
 
 def submit(shard: Shard, request: Any) -> asyncio.Task[Any]:
     """A request, as the coordinator submits it."""
-    group_type = next(each for each in TYPES if type(request) in each.request_types)
-    return asyncio.create_task(
-        shard.intake.submit(request, group_type.traits(request), partial(group_type.error_response, request))
-    )
+    return asyncio.create_task(shard.submit(request))
 
 
 async def ask(shard: Shard, request: Any) -> Value:
@@ -58,10 +53,7 @@ async def ask(shard: Shard, request: Any) -> Value:
 
 
 async def describe(shard: Shard, group_id: str) -> DescribedGroup:
-    def refused(error: Any) -> DescribedGroup:
-        return DescribedGroup(group_id=group_id, error_code=error.code, error_message=str(error))
-
-    described = await shard.intake.submit(Describe(DescribeRequest()), RequestTraits(group_id=group_id), refused)
+    described = await shard.describe(DescribeRequest(), group_id)
     assert isinstance(described, DescribedGroup)
     return described
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
+from connectgroup.coordinator import intake
 from connectgroup.errors import StaleMemberEpoch
 from connectgroup.protocol.messages.common import units_of
 from connectgroup.protocol.messages.describe import DescribeRequest, DescribeResponse
@@ -13,22 +16,24 @@ from connectgroup.protocol.units import Unit
 from .builders import FaultyLog, add, ask, beat, change, look, send, serving, task_list, tick
 
 
-async def test_member_whose_heartbeat_arrived_in_time_survives_a_slow_append() -> None:
+async def test_member_whose_heartbeat_arrived_in_time_survives_a_slow_append(monkeypatch: pytest.MonkeyPatch) -> None:
     """F11, S14: its heartbeat is queued behind a slow fsync when its session expires; its arrival counts."""
+    monkeypatch.setattr(intake, "MAX_INPUTS_PER_TURN", 1)  # the heartbeat is not in the first turn after the fsync
     log = FaultyLog()
     async with serving(log) as coordinator:
-        epoch = (await ask(coordinator, beat("a"))).member_epoch
-        await ask(coordinator, beat("a", epoch))
+        epochs = {member: (await ask(coordinator, beat(member))).member_epoch for member in ("c", "a")}
+        for member in epochs:
+            epochs[member] = (await ask(coordinator, beat(member, epochs[member]))).member_epoch
         await asyncio.sleep(6)
         log.gate = asyncio.Event()
         slow = send(coordinator, beat("b"))
         await asyncio.sleep(2)
-        heartbeat = send(coordinator, beat("a", epoch))
+        heartbeats = [send(coordinator, beat(member, epoch)) for member, epoch in epochs.items()]
         await asyncio.sleep(4)
         log.gate.set()
         log.gate = None
-        await asyncio.wait_for(asyncio.gather(slow, heartbeat), 5)
-        assert [member.member_id for member in (await look(coordinator)).members] == ["a", "b"]
+        await asyncio.wait_for(asyncio.gather(slow, *heartbeats), 5)
+        assert [member.member_id for member in (await look(coordinator)).members] == ["a", "b", "c"]
 
 
 async def test_timer_that_fired_before_the_heartbeat_of_its_member_is_stale() -> None:

@@ -39,8 +39,6 @@ class WatchedShard(Shard):
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self._decided: list[Any] = []
-        self._decide: Any = self.decisions.decide
-        self.decisions.decide = self._see_decision  # type: ignore[assignment,method-assign]
 
     async def _turn(self, commands: Any) -> None:
         expired = list(self.timers.expired.values())
@@ -57,9 +55,9 @@ class WatchedShard(Shard):
             self.node.cluster.sometimes.reach("a message ended an expired timer of its own turn")
         self.node.cluster.watch.after_turn(self.node)
 
-    def _see_decision(self, command: Any, *rest: Any) -> None:
+    def _decide(self, command: Any, *rest: Any) -> None:
         self._decided.append(command)
-        self._decide(command, *rest)
+        super()._decide(command, *rest)
 
 
 class WatchedCoordinator(Coordinator):

@@ -76,7 +76,7 @@ CLASSIC: tuple[Fault, ...] = (
     *at("connectgroup.group.classic.group_type:ClassicGroupType.traits", "coordinator/test_classic.py",
         C("a heartbeat completes the parked JoinGroup of its sender",
           "F(group_id=A, member=B, beats=True, process=C)", "F(group_id=A, sender=B)")),
-    *at("connectgroup.coordinator.decisions:Decisions.decide", "coordinator/test_classic.py",
+    *at("connectgroup.coordinator.shard:Shard._decide", "coordinator/test_classic.py",
         C("a member that joins without a member id is parked without a name",
           "if A.sender: ...")),
     *at("connectgroup.proxy.relay:BrokerRelay.pause", "proxy/test_relay.py",

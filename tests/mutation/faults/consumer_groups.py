@@ -155,7 +155,7 @@ CONSUMER_GROUPS: tuple[Fault, ...] = (
     *at(f"{GROUP}.delete:delete", OFFSETS,
         C("the offsets of a deleted group remain",
           "(*A.offsets.tombstones(), *B, C)", "(*B, C)", model=True)),
-    *at("connectgroup.coordinator.decisions:Decisions._replacement", "coordinator/test_consumer_groups.py",
+    *at("connectgroup.coordinator.shard:Shard._replacement", "coordinator/test_consumer_groups.py",
         C("a group that changes its type loses its offsets",
           "for A in B: ...")),
     *at("connectgroup.group.offsets.rules:_violation", OFFSETS,
