@@ -184,15 +184,18 @@ def _find(kind: Kind, name: str, setting: str = "") -> EntryPoint:
     setting = setting or _SETTING[kind]
     if not isinstance(name, str):
         raise ConfigError(setting, kind_of(name), "the name of an installed one; an object or class needs no load")
-    # Equal entries count as one: an editable install may appear twice on the path.
-    named = {_describe_entry_point(found): found for found in installed_plugins(kind) if found.name == name}
+    named = [found for found in installed_plugins(kind) if found.name == name]
     if not named:
         near = difflib.get_close_matches(name, available(kind), n=1)
         allowed = ", ".join(available(kind)) or f"none ({kind} are not installed)"
         raise ConfigError(setting, name, f"{allowed} (did you mean {near[0]}?)" if near else allowed)
     if len(named) > 1:
-        raise PluginError(f"{setting} {name!r} is defined more than once: {'; '.join(sorted(named))}")
-    return next(iter(named.values()))
+        # Equal entries count as one: an editable install may appear twice on the path. A description reads the metadata
+        # of the distribution, which takes a millisecond.
+        described = sorted({_describe_entry_point(found) for found in named})
+        if len(described) > 1:
+            raise PluginError(f"{setting} {name!r} is defined more than once: {'; '.join(described)}")
+    return named[0]
 
 
 def _load(found: EntryPoint, base: type[T]) -> type[T]:

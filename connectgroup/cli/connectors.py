@@ -65,21 +65,21 @@ def _count(connector: DescribedConnector, state: str) -> int:
 
 async def put_connectors(options: argparse.Namespace) -> int:
     """Create a connector (``create``), replace its configuration (``update``), or either (``put``)."""
-    from ..config.connector_check import check_connector
-    from ..config.connector_file import check_common, read_unchecked
+    from ..config.connector_file import read_unchecked
     from ..config.connector_validation import validate
 
     connector = read_unchecked(options.file)
     # Checked here, so that the operator sees the errors, and not only in the log of the worker that would own it.
-    errors = validate({**connector.config, "name": connector.name}).errors
-    if len(errors) > 1:
-        lines = "".join(f"\n{options.file}: {error}" for error in errors)
-        raise InvalidRequest(f"{options.file}: {len(errors)} errors{lines}")
-    check_common(options.file, connector)
-    try:
-        check_connector(connector.name, connector.config)
-    except ConfigError as error:
+    found = validate({**connector.config, "name": connector.name})
+    if len(found.errors) > 1:
+        lines = "".join(f"\n{options.file}: {error}" for error in found.errors)
+        raise InvalidRequest(f"{options.file}: {len(found.errors)} errors{lines}")
+    if isinstance(error := found.error, ConfigError):
         raise ConfigError(f"{options.file}: config.{error.field}", error.value, error.allowed) from error
+    if found.error is not None:
+        raise found.error
+    if found.errors:
+        raise InvalidRequest(f"{options.file}: {found.errors[0]}")
     async with connected(options) as admin:
         if options.action != "update":
             await check_group(admin, options)

@@ -19,8 +19,8 @@ from .secrets import Secrets, check_references, without_references
 
 def check_connector(
     name: str, config: Mapping[str, str], allowed_paths: AllowedPaths = None, secrets: Secrets | None = None
-) -> None:
-    """Reject an invalid configuration.
+) -> Connector:
+    """Reject an invalid configuration; return the connector that it makes.
 
     Args:
         allowed_paths: the paths that connectors may use; null if they are not known here: each worker checks them.
@@ -31,13 +31,20 @@ def check_connector(
         PluginError: the class cannot be loaded, or rejects the configuration with an error of its own.
     """
     check_settings(name, config)
+    return create_checked(load_connector_class(config.get("connector.class", "")), name, config, allowed_paths, secrets)
+
+
+def create_checked(
+    cls: type[Connector], name: str, config: Mapping[str, str], allowed_paths: AllowedPaths, secrets: Secrets | None
+) -> Connector:
+    """Create the connector of a class; the rest of ``check_connector``. Raises the same errors."""
     check_references(config)
     if secrets is not None:
         secrets.check_allowed(config)
-    cls = load_connector_class(config.get("connector.class", ""))
     with masked_errors(cls, config):
-        cls(name, own_settings(config))
+        connector = cls(name, own_settings(config))
     check_paths(cls, without_references(config), allowed_paths)
+    return connector
 
 
 @contextmanager

@@ -49,7 +49,8 @@ def read_offsets(name: str, config: Mapping[str, str], permissions: Permissions)
     Raises:
         ConnectGroupError: the offsets cannot be read; the message contains no credential.
     """
-    return list(_called(name, config, permissions, lambda connector: connector.offsets()))
+    cls = load_connector_class(config.get("connector.class", ""))
+    return list(_called(cls, name, config, permissions, lambda connector: connector.offsets()))
 
 
 def alter_offsets(
@@ -64,11 +65,17 @@ def alter_offsets(
     Raises:
         ConnectGroupError: the offsets were not changed; the message contains no credential.
     """
-    _called(name, config, permissions, lambda connector: connector.alter_offsets(fencing_token, changes))
+    cls = load_connector_class(config.get("connector.class", ""))
+    _called(cls, name, config, permissions, lambda connector: connector.alter_offsets(fencing_token, changes))
 
 
-def access_errors(name: str, config: Mapping[str, str], max_tasks: int, permissions: Permissions) -> dict[str, str]:
+def access_errors(
+    connector: Connector, name: str, config: Mapping[str, str], max_tasks: int, permissions: Permissions
+) -> dict[str, str]:
     """Return the errors of ``Connector.check_access``, by setting; they contain no credential.
+
+    Args:
+        connector: what the configuration makes. Another one is created if it refers to secrets or links.
 
     Raises:
         ConfigError: this process may not resolve a reference to a secret, or use a path.
@@ -80,16 +87,24 @@ def access_errors(name: str, config: Mapping[str, str], max_tasks: int, permissi
         resolved.append(connector.config)
         return connector.check_access(max_tasks)
 
-    found = _called(name, config, permissions, check)
+    found = _called(type(connector), name, config, permissions, check, connector)
     return {key: without_secrets(str(error), config, *resolved) for key, error in found.items()}
 
 
-def _called(name: str, config: Mapping[str, str], permissions: Permissions, method: Callable[[Connector], T]) -> T:
-    cls = load_connector_class(config.get("connector.class", ""))
+def _called(
+    cls: type[Connector],
+    name: str,
+    config: Mapping[str, str],
+    permissions: Permissions,
+    method: Callable[[Connector], T],
+    created: Connector | None = None,
+) -> T:
+    """Call a method of a connector whose configuration is resolved: ``created``, if it has that one."""
     found: dict[str, str] = {}
     with masked_errors(cls, config, found):
         resolved = permissions.secrets.resolve(config, found)
-        return method(cls(name, own_settings(check_paths(cls, resolved, permissions.paths))))
+        own = own_settings(check_paths(cls, resolved, permissions.paths))
+        return method(created if created is not None and created.config == own else cls(name, own))
 
 
 def offsets_as_json(offsets: Sequence[PartitionOffset]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ Source: Kafka Connect's ``ConfigInfos``, KIP-26, KIP-769.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -27,7 +28,7 @@ from ..assign.placement import (
 from ..connector import Config, Connector
 from ..dataplane.settings import NOT_INSTALLED, settings_below
 from ..dataplane.transform import entry_point_name
-from ..errors import UNKNOWN_SETTING, ConfigError, PluginError
+from ..errors import NO_VALUE, UNKNOWN_SETTING, ConfigError, PluginError
 from ..masking import is_credential, masked_value, without_secrets
 from ..plugins import (
     Kind,
@@ -38,7 +39,7 @@ from ..plugins import (
     load_transform_class,
 )
 from ..protocol.units import printable
-from .connector_check import check_connector
+from .connector_check import create_checked
 from .connector_offsets import Permissions, access_errors
 from .paths import AllowedPaths
 from .secrets import Secrets
@@ -107,6 +108,8 @@ class Validation:
         config: the configuration, credentials masked.
         definitions: all settings of the class; the common settings only, if the class cannot be loaded.
         errors_of: errors by setting; a setting may be unknown.
+        connector: the connector that the configuration makes; null if it has errors.
+        error: the first error, with setting and value; null without errors.
         access: why it was not tried to reach the source and the sink, if it was asked for; empty if it was tried.
     """
 
@@ -114,6 +117,8 @@ class Validation:
     config: Mapping[str, str]
     definitions: tuple[Definition, ...]
     errors_of: Mapping[str, tuple[str, ...]]
+    connector: Connector | None = dataclasses.field(default=None, repr=False)
+    error: ConfigError | PluginError | None = None
     access: str = ""
 
     @property
@@ -187,7 +192,10 @@ def definitions(config: Config) -> tuple[Definition, ...]:
         ConfigError: there is no such class; lists the available ones.
         PluginError: the class cannot be loaded.
     """
-    models = _models(load_connector_class(config.get("connector.class", "")), config)
+    return _defined(_models(load_connector_class(config.get("connector.class", "")), config))
+
+
+def _defined(models: Mapping[str, type[BaseModel]]) -> tuple[Definition, ...]:
     defined = {definition.name: definition for definition in common_definitions()}
     for prefix, model in models.items():
         for key, field in _fields(model):
@@ -202,14 +210,16 @@ def validate(
     secrets: Secrets | None = None,
     access: Permissions | None = None,
 ) -> Validation:
-    """Validate a configuration. Imports the class and its plug-ins, and may block.
+    """Validate a configuration, and create its connector. Imports the class and its plug-ins, and may block.
 
     Args:
-        allowed_paths, secrets: see ``check_connector``.
+        allowed_paths, secrets: see ``connector_check.check_connector``.
         access: if the settings are valid, try to reach what they name (``Connector.check_access``) with these
             permissions; null: open nothing.
     """
     errors: dict[str, list[str]] = {}
+    raised: list[ConfigError | PluginError] = []
+    connector: Connector | None = None
 
     def add(setting: str, message: object) -> None:
         text = printable(without_secrets(str(message)[:10_000], config).split("\n")[0], limit=500)
@@ -224,6 +234,8 @@ def validate(
             config={key: masked_value(key, value) for key, value in config.items()},
             definitions=defined,
             errors_of={key: tuple(messages) for key, messages in errors.items()},
+            connector=None if errors else connector,
+            error=raised[0] if raised else None,
             access=access,
         )
 
@@ -234,26 +246,32 @@ def validate(
             check_settings(config.get("name", ""), sound := without_errors())
             break
         except ConfigError as error:
+            raised.append(error)
             add(error.field, error)
             if error.field not in sound:
                 break
     if not config.get("connector.class"):
+        raised.append(ConfigError("connector.class", NO_VALUE, "the name of a connector class"))
         add("connector.class", 'Missing required configuration "connector.class" which has no default value.')
         return result(common_definitions())
     try:
         cls = load_connector_class(config["connector.class"])
-        defined = definitions(config)
+        models = _models(cls, config)
     except (ConfigError, PluginError) as error:
+        raised.append(error)
         add("connector.class", error)
         return result(common_definitions())
-    for prefix, model in _models(cls, config).items():
+    defined = _defined(models)
+    for prefix, model in models.items():
         for setting, message in _model_errors(prefix, model, config):
             if setting not in errors:
+                raised += [message] if isinstance(message, ConfigError) else []
                 add(setting, message)
     for _ in range(MAX_COLLECTED):
         try:
-            check_connector(config.get("name", ""), sound := without_errors(), allowed_paths, secrets)
+            connector = create_checked(cls, config.get("name", ""), sound := without_errors(), allowed_paths, secrets)
         except ConfigError as error:
+            raised.append(error)
             # A missing setting is often a misspelt one. Other errors of the class may result from the errors so far.
             unknown = error.value is UNKNOWN_SETTING and error.field in sound
             if unknown or not errors:
@@ -261,6 +279,7 @@ def validate(
             if unknown:
                 continue
         except PluginError as error:
+            raised.append(error)
             if not errors:
                 add("connector.class", error)
         break
@@ -268,8 +287,9 @@ def validate(
         return result(defined)
     if access is None:
         return result(defined, "")
+    assert connector is not None, "it has no errors"
     try:
-        found = access_errors(config["name"], config, int(config.get("tasks.max", "1")), access)
+        found = access_errors(connector, config["name"], config, int(config.get("tasks.max", "1")), access)
     except ConfigError as error:
         return result(defined, without_secrets(str(error), config))
     except PluginError as error:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -66,7 +67,7 @@ class PipelineConnector(Connector):
         super().__init__(name, config)
         if LAYOUT in config:
             raise ConfigError(LAYOUT, UNKNOWN_SETTING, "nothing: the pipeline sets it for its tasks")
-        parse_config(config)
+        self._parsed = _parse(config)
 
     @classmethod
     def settings_models(cls, config: Config) -> Mapping[str, type[BaseModel]]:
@@ -80,8 +81,7 @@ class PipelineConnector(Connector):
         return models
 
     def task_configs(self, max_tasks: int) -> Sequence[Config]:
-        source, settings = _source_of(self.config)
-        layout = source.task_layout(settings)
+        layout = self._parsed.source.task_layout(self._parsed.source_settings)
         common = {**self.config, "tasks": str(max_tasks), **({LAYOUT: layout} if layout else {})}
         return [{**common, "task": str(task)} for task in range(max_tasks)]
 
@@ -91,14 +91,14 @@ class PipelineConnector(Connector):
         return SparkTask(context, parse_config(config))
 
     def offsets(self) -> Sequence[PartitionOffset]:
-        source = load_source_class(self.config["source"])
+        source = self._parsed.source
         with self._positions() as store:
             found = store.positions(self.name) if store is not None else {}
         shown = (source.partition_of(name, position) for name, position in found.items())
         return [PartitionOffset(partition=partition, offset=offset) for partition, offset in shown]
 
     def alter_offsets(self, fencing_token: int, changes: Sequence[PartitionOffset] | None) -> None:
-        source = load_source_class(self.config["source"])
+        source = self._parsed.source
         positions: dict[str, int | None] | None = None
         if changes is not None:
             positions = {}
@@ -117,17 +117,16 @@ class PipelineConnector(Connector):
 
     @property
     def fenced(self) -> bool:
-        return load_sink_class(self.config["sink"]).fenced
+        return self._parsed.sink.fenced
 
     def check_access(self, max_tasks: int) -> Mapping[str, ConnectGroupError]:
-        (source, source_settings), (sink, sink_settings) = _source_of(self.config), _sink_of(self.config)
+        parsed = self._parsed
         checks: dict[str, Callable[[], None]] = {
-            "source": lambda: source.check_access(source_settings, tasks=max_tasks),
-            "sink": lambda: sink.check_access(sink_settings),
+            "source": lambda: parsed.source.check_access(parsed.source_settings, tasks=max_tasks),
+            "sink": lambda: parsed.sink.check_access(parsed.sink_settings),
         }
-        chain = parse_chain(self.config, source.metadata)
-        if any(step.predicate is not None and step.predicate.requires for step in chain):
-            checks["predicates"] = lambda: self._check_predicates(chain, source, source_settings)
+        if any(step.predicate is not None and step.predicate.requires for step in parsed.chain):
+            checks["predicates"] = self._check_predicates
         errors: dict[str, ConnectGroupError] = {}
         for part, check in checks.items():
             try:
@@ -145,17 +144,16 @@ class PipelineConnector(Connector):
                 return part if os.access(where, os.R_OK) else setting
         return part
 
-    def _check_predicates(self, chain: Chain, source: type[Source], settings: Any) -> None:
+    def _check_predicates(self) -> None:
         with suppress(SourceError):  # the check of the source reports it
-            columns = source.known_columns(settings, reads=True)
+            columns = self._parsed.source.known_columns(self._parsed.source_settings, reads=True)
             if columns is not None:
-                check_predicates(chain, columns, self.config["source"])
+                check_predicates(self._parsed.chain, columns, self.config["source"])
 
     @contextmanager
     def _positions(self) -> Iterator[PositionStore | None]:
         """The positions that the sink stores; None if the sink does not offer them."""
-        sink, settings = _sink_of(self.config)
-        store = sink.open_positions(settings)
+        store = self._parsed.sink.open_positions(self._parsed.sink_settings)
         try:
             yield store
         finally:
@@ -224,6 +222,36 @@ def _installed(kind: Literal["sources", "sinks"], name: str) -> str:
     return name
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parsed:
+    """A configuration with its classes and settings, checked."""
+
+    config: Config
+    settings: PipelineSettings
+    source: type[Source]
+    source_settings: Any
+    sink: type[Sink]
+    sink_settings: Any
+    chain: Chain
+
+    def pipeline(self) -> Pipeline:
+        """Return what a task runs."""
+        from ..spark.query import Pipeline
+
+        settings, source, sink = self.settings, self.source, self.sink
+        return Pipeline(
+            source=lambda: source.create(self.source_settings, task=settings.task, tasks=settings.tasks),
+            chain=lambda opened: parse_chain(self.config, opened.metadata),
+            sink=lambda columns: sink.create(self.sink_settings, columns),
+            committed=lambda connector: CommittedPositions.of(connector, sink, settings_below(self.config, SINK)),
+            tasks=settings.tasks,
+            trigger_ms=settings.trigger_ms,
+            dead_letters=settings.errors_deadletterqueue_name,
+            logs_dead_letters=settings.errors_log_enable,
+            logs_records=settings.errors_log_include_messages,
+        )
+
+
 def parse_config(config: Config) -> Pipeline:
     """Check a configuration. Imports the plug-ins of the source and the sink, and opens nothing.
 
@@ -231,8 +259,11 @@ def parse_config(config: Config) -> Pipeline:
         ConfigError: a setting is missing, unknown or not allowed; carries the first one.
         PluginError: the source or the sink cannot be loaded.
     """
-    from ..spark.query import Pipeline
+    return _parse(config).pipeline()
 
+
+def _parse(config: Config) -> _Parsed:
+    """Check a configuration, as ``parse_config``."""
     own = setting_names(PipelineSettings)
     if not (config.get("source") and config.get("sink")):
         # A misspelt one is also a missing one, and the misspelling is what must be corrected.
@@ -259,7 +290,8 @@ def parse_config(config: Config) -> Pipeline:
     _check_remote(settings, source)
     _check_dead_letters(settings, sink)
     chain = parse_chain(config, source.metadata)
-    (_, source_settings), (_, sink_settings) = _source_of(config), _sink_of(config)
+    source_settings = parse_settings(source.Settings, settings_below(config, SOURCE), prefix=SOURCE)
+    sink_settings = parse_settings(sink.Settings, settings_below(config, SINK), prefix=SINK)
     _check_apart(config, source_settings)
     if (columns := source.known_columns(source_settings)) is not None:
         check_predicates(chain, columns, config["source"])
@@ -268,31 +300,15 @@ def parse_config(config: Config) -> Pipeline:
         check_types(chain, {column.name: column.type for column in from_ddl(ddl)})
     if not settings.transforms:  # they may make other columns of it
         check_pair(source_settings, sink_settings)
-    return Pipeline(
-        source=lambda: source.create(source_settings, task=settings.task, tasks=settings.tasks),
-        chain=lambda opened: parse_chain(config, opened.metadata),
-        sink=lambda columns: sink.create(sink_settings, columns),
-        committed=lambda connector: CommittedPositions.of(connector, sink, settings_below(config, SINK)),
-        tasks=settings.tasks,
-        trigger_ms=settings.trigger_ms,
-        dead_letters=settings.errors_deadletterqueue_name,
-        logs_dead_letters=settings.errors_log_enable,
-        logs_records=settings.errors_log_include_messages,
+    return _Parsed(
+        config=config,
+        settings=settings,
+        source=source,
+        source_settings=source_settings,
+        sink=sink,
+        sink_settings=sink_settings,
+        chain=chain,
     )
-
-
-def _source_of(config: Config) -> tuple[type[Source], Any]:
-    """The class of the source, and its settings."""
-    source = load_source_class(config["source"])
-    config = _with_converters(config, source, load_sink_class(config["sink"]))
-    return source, parse_settings(source.Settings, settings_below(config, SOURCE), prefix=SOURCE)
-
-
-def _sink_of(config: Config) -> tuple[type[Sink], Any]:
-    """The class of the sink, and its settings."""
-    sink = load_sink_class(config["sink"])
-    config = _with_converters(config, load_source_class(config["source"]), sink)
-    return sink, parse_settings(sink.Settings, settings_below(config, SINK), prefix=SINK)
 
 
 def _with_converters(config: Config, source: type[Source], sink: type[Sink]) -> Config:

@@ -13,8 +13,12 @@ import pytest
 
 from connectgroup import Connections, MemberSettings, RunnerSettings, TaskRunner, Worker, load_assignor
 from connectgroup.cli.command import main
+from connectgroup.config import connector_validation
 from connectgroup.config.base import checked
 from connectgroup.config.coordinator import CoordinatorConfig
+from connectgroup.connector import Config, Connector
+from connectgroup.connectors.idle import IdleConnector
+from connectgroup.connectors.pipeline import PipelineConnector
 from connectgroup.coordinator.server import CoordinatorServer
 from connectgroup.plugins import load_connector_class
 from connectgroup.transport.tcp_client import TcpClient
@@ -101,6 +105,38 @@ def pipeline(tmp_path: Path) -> Path:
     }
     path.write_text(json.dumps({"name": "c", "config": config}))
     return path
+
+
+async def test_configuration_that_is_written_is_checked_once(
+    command: Command, pipeline: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One class is loaded and one connector is created, which has parsed the settings."""
+    created: list[str] = []
+
+    class Counted(PipelineConnector):
+        def __init__(self, name: str, config: Config) -> None:
+            created.append(name)
+            super().__init__(name, config)
+
+    monkeypatch.setattr(connector_validation, "load_connector_class", lambda name: Counted)
+    assert (await command("connectors", "put", pipeline)).code == 0
+    assert created == ["c"]
+
+
+async def test_value_that_only_the_model_of_the_settings_rejects_is_not_written(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The class may look at fewer settings than its model describes."""
+
+    class Lax(IdleConnector):
+        def __init__(self, name: str, config: Config) -> None:
+            Connector.__init__(self, name, config)
+
+    monkeypatch.setattr(connector_validation, "load_connector_class", lambda name: Lax)
+    path = connector_file(tmp_path / "c.json", **{"connector.class": "idle", "stop.ms": "soon"})
+    done = await command("connectors", "put", path)
+    assert done.code == 2, done
+    assert done.err == (f"connectgroup: {path}: config.stop.ms: got 'soon'; allowed: a whole number of milliseconds\n")
 
 
 async def test_offsets_are_shown_altered_from_a_file_and_reset(command: Command, pipeline: Path) -> None:

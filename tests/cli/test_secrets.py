@@ -197,7 +197,7 @@ async def test_error_of_a_connector_is_shown_without_credentials(
 def test_rejected_configuration_is_not_shown_by_its_class(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("connectgroup.config.connector_check.load_connector_class", lambda name: Unmade)
+    monkeypatch.setattr("connectgroup.config.connector_validation.load_connector_class", lambda name: Unmade)
     path = file_of(tmp_path / "c.json", CONFIG)
     assert main(["connectors", "put", str(path), "--coordinator", "127.0.0.1:1"]) == 2
     shown = capsys.readouterr()
