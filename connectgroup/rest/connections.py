@@ -4,15 +4,21 @@ A client that opens connections and sends nothing, or sends and reads slowly, mu
 the file descriptors that workers need. At a limit, a new connection replaces the one without a complete request that
 has been so for the longest time; if there is none, it gets 503.
 
+HTTP allows a server to close an idle connection at any time, but a client that has just sent a request on it cannot
+know whether it was processed. So a connection whose request has arrived is not idle, although it has not been read.
+
 Source: ``transport.tcp_server``, which has the same rules for workers.
 """
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import logging
+import termios
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -252,7 +258,8 @@ class HttpConnection(H11Protocol):
     def handle_events(self) -> None:
         self._events = 0
         super().handle_events()
-        if self._is_busy:
+        # What has arrived may also be the rest of a request that was rejected before its end.
+        if self._is_busy or (self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]):
             self._header_began_at = None
 
     def on_response_complete(self) -> None:
@@ -278,7 +285,7 @@ class HttpConnection(H11Protocol):
             return now - self._choked_at >= RECLAIM_SLOW_S
         if self._is_busy:
             return self.cycle.more_body and now - self._heard_at >= RECLAIM_SLOW_S
-        return now - self.waits_since >= RECLAIM_IDLE_S
+        return now - self.waits_since >= RECLAIM_IDLE_S and not self._has_unread()
 
     def end_if_overdue(self, now: float) -> str:
         """Close the connection if a deadline has passed, and return the reason; an empty one is not worth a line."""
@@ -301,9 +308,21 @@ class HttpConnection(H11Protocol):
         if self._header_began_at is not None and now - self._header_began_at > limits.header_deadline_s:
             self._answer_timeout()
             return f"closed: no whole request within {limits.header_deadline_s:g} s"
-        if self._header_began_at is None and now - self.waits_since > limits.idle_deadline_s:
+        is_idle = self._header_began_at is None and now - self.waits_since > limits.idle_deadline_s
+        if is_idle and not self._has_unread():
             self._close(now)
         return ""
+
+    def timeout_keep_alive_handler(self) -> None:
+        if not self._has_unread():
+            super().timeout_keep_alive_handler()
+
+    def _has_unread(self) -> bool:
+        """Whether the system has received something that the event loop has not read yet; not the end of the stream."""
+        count = bytearray(4)
+        with suppress(OSError, ValueError):  # closed
+            fcntl.ioctl(self.descriptor, termios.FIONREAD, count)
+        return any(count)
 
     @property
     def _is_busy(self) -> bool:

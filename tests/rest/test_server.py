@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import socket
+import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from functools import partial
+from http.client import HTTPResponse
 from typing import Any
 from urllib.parse import quote
 
@@ -18,7 +21,7 @@ from connectgroup import Worker
 from connectgroup.client.admin import Admin
 from connectgroup.config.rest import RestConfig
 from connectgroup.errors import TransportError
-from connectgroup.rest import bodies
+from connectgroup.rest import bodies, connections
 from connectgroup.rest.connections import RestLimits
 from connectgroup.rest.server import RestServer
 from connectgroup.transport.tcp_client import TcpClient
@@ -90,6 +93,82 @@ async def test_a_connection_that_sends_nothing_is_closed() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", api.server.port)
         assert await asyncio.wait_for(reader.read(), PATIENCE_S) == b""
         writer.close()
+
+
+REQUEST = b"GET /connectors HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+async def status_of(client: socket.socket) -> int:
+    """The status of the next response on a connection."""
+
+    def read() -> int:
+        response = HTTPResponse(client)
+        response.begin()
+        response.read()
+        return response.status
+
+    return await asyncio.to_thread(read)
+
+
+async def open_idle(api: Api) -> socket.socket:
+    """A connection that has served a request and may be used for another one."""
+    client = socket.create_connection(("127.0.0.1", api.server.port), PATIENCE_S)
+    client.sendall(REQUEST)
+    assert await status_of(client) == 200
+    return client
+
+
+async def test_connection_does_not_give_way_when_its_request_has_arrived(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event loop has not read it yet. If the server closed now, the client would see that it is reset."""
+    admit = connections.Connections.admit
+
+    def admit_late(self: connections.Connections, connection: connections.HttpConnection) -> str:
+        client.sendall(REQUEST)
+        return admit(self, connection)
+
+    async with serving() as coordinator, rest_server(coordinator, max_connections_per_address=1) as api:
+        with await open_idle(api) as client:
+            await asyncio.sleep(3 * connections.RECLAIM_IDLE_S)
+            monkeypatch.setattr(connections.Connections, "admit", admit_late)
+            refused = await api.http.get("/connectors")
+            assert refused.status_code == 503
+            assert await status_of(client) == 200
+
+
+@pytest.mark.parametrize("library", ["asyncio", "uvloop"])
+def test_idle_connection_is_not_closed_when_its_request_has_arrived(library: str) -> None:
+    """Also after the event loop was busy for longer than the time limit: uvloop runs timers before it reads."""
+    loops = pytest.importorskip(library)
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        async with serving() as coordinator, rest_server(coordinator, idle_timeout_s=1) as api:
+            with await open_idle(api) as client, socket.create_server(("127.0.0.1", 0)) as other:
+
+                def be_busy() -> None:
+                    loop.remove_reader(other)
+                    time.sleep(1.7)
+                    client.sendall(REQUEST)
+
+                loop.add_reader(other, be_busy)
+                with socket.create_connection(other.getsockname()):
+                    assert await status_of(client) == 200
+
+    loops.run(main())
+
+
+async def test_body_of_a_rejected_request_is_no_beginning_of_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The response to headers that are rejected precedes the body: the connection is idle after it."""
+    monkeypatch.setattr("connectgroup.rest.server.RestLimits", partial(RestLimits, header_deadline_s=0.2))
+    head = b"PUT /connectors/c/config HTTP/1.1\r\nHost: evil.example\r\nContent-Type: application/json\r\n"
+    async with serving() as coordinator, rest_server(coordinator) as api:
+        with await open_idle(api) as client:
+            client.sendall(head + b"Content-Length: 2\r\n\r\n")
+            assert await status_of(client) == 403
+            client.sendall(b"{}")
+            await asyncio.sleep(3 * connections.SWEEP_S)
+            client.sendall(REQUEST)
+            assert await status_of(client) == 200
 
 
 async def test_headers_that_do_not_arrive_whole_are_408(monkeypatch: pytest.MonkeyPatch) -> None:
