@@ -1,4 +1,4 @@
-"""Short garbage collections in the processes of this package: workers and coordinators.
+"""Memory of workers and coordinators: short garbage collections, and large blocks that are given back.
 
 A full collection of CPython's garbage collector visits every object while all threads wait. 100,000 running tasks
 are about ten million objects: each full collection would block the event loop of their worker for more than a second,
@@ -7,10 +7,12 @@ and that of the coordinator for 200 ms.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import Final
 
 MAX_PAUSE_S = 0.01
 
@@ -69,3 +71,21 @@ def no_collections() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+_M_TRIM_THRESHOLD: Final = -1  # of malloc.h
+_M_MMAP_THRESHOLD: Final = -3
+LARGE_BLOCK_BYTES: Final = 256 * 1024
+TRIM_BYTES: Final = 128 * 1024
+
+
+def give_back_large_blocks() -> None:
+    """Let the C library give large blocks back to the system as soon as they are freed, for the rest of the process.
+
+    glibc takes them from its heap once a larger block was freed (up to 32 MiB); one small object behind them then keeps
+    them there. A coordinator that had received requests of 8 MiB stayed 25 MB larger. No effect with another C library.
+    """
+    with suppress(OSError, AttributeError):
+        tune = ctypes.CDLL(None).mallopt
+        tune(_M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)
+        tune(_M_TRIM_THRESHOLD, TRIM_BYTES)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ..errors import UNKNOWN_SETTING, ConfigError, ConnectGroupError
-from ..garbage import short_collections
+from ..garbage import give_back_large_blocks, short_collections
 from ..private import make_private
 from ..protocol.units import counted, printable
 from .arguments import allowed_paths_of, secrets_of
@@ -105,6 +105,7 @@ async def run_up(options: argparse.Namespace) -> int:
     started_ms = round(time.time() * 1_000)
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(short_collections())
+        give_back_large_blocks()
         metrics_url = await stack.enter_async_context(metrics_server(options.metrics_port))
         if options.shared_spark:
             supervisor.environment = await stack.enter_async_context(_shared_spark(data, connectors))
@@ -276,6 +277,7 @@ async def serve_rest(options: argparse.Namespace) -> int:
     stopping = _stop_event()
     admin = admin_of(options, client_id="rest")
     # A full collection would delay every request for some 50 ms.
+    give_back_large_blocks()
     with short_collections():
         async with admin, rest_server(admin, options, options.port) as url:
             print(f"REST at {url}, group {options.group}", flush=True)
@@ -319,6 +321,7 @@ async def _serve_groups(
     async with contextlib.AsyncExitStack() as stack:
         # Before the log is loaded: the collections meanwhile are the longest otherwise.
         stack.enter_context(short_collections())
+        give_back_large_blocks()
         metrics_url = await stack.enter_async_context(metrics_server(options.metrics_port))
         await server.start()
         print(line.format(server.address), flush=True)

@@ -41,7 +41,7 @@ pytestmark = [pytest.mark.long, pytest.mark.xdist_group("attacks")]
 SECONDS = volume(user=1, ci=3, soak=60)
 """Duration of each attack."""
 
-MAX_MB = 192
+MAX_MB = 160
 """Largest resident memory of the coordinator, at any time."""
 
 CLASSES_MB = 40
