@@ -45,7 +45,7 @@ letter; no value is changed to fit.
 |---|---|
 | `BOOLEAN` | true, false; csv also True, TRUE, False, FALSE |
 | `TINYINT` `BYTE`, `SMALLINT` `SHORT`, `INT` `INTEGER`, `BIGINT` `LONG` | whole numbers of 8, 16, 32 and 64 bits; 1.0 and 1e3 are none |
-| `FLOAT` `REAL`, `DOUBLE` | numbers, and the texts NaN, Infinity and -Infinity. A number above the type's range is an error, in JSON also a whole number above 2^53 (`FLOAT`: 2^24) |
+| `FLOAT` `REAL`, `DOUBLE` | numbers, and the texts NaN, Infinity and -Infinity. A number that the type has only as infinite or as 0 (1e400, 1e-400) is an error, in JSON also a whole number above 2^53 (`FLOAT`: 2^24) |
 | `DECIMAL(P,S)` `DEC`, `NUMERIC` | numbers with up to P digits, at most 38, S of them behind the point; in JSON also as texts. Without P and S: 10 and 0 |
 | `STRING` `VARCHAR` | text; of JSON in files also objects and arrays, as their text, with numbers as they are written. Of two fields of an object with one name, the last one counts |
 | `DATE` | 2024-02-29; years 1 to 9999 |

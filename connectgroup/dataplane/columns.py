@@ -224,6 +224,20 @@ def decimal_texts(values: pa.Array) -> pa.Array:
     )
 
 
+def check_range(numbers: pa.Array, stored: pa.Array) -> None:
+    """Check that floating-point numbers are in the range of the type that they are stored as. Arrow makes others 0 or
+    infinite.
+
+    Raises:
+        OverflowError: one is not.
+    """
+    import pyarrow.compute as pc
+
+    for is_other in (pc.is_inf, lambda values: pc.equal(values, 0)):
+        if (pc.sum(is_other(numbers)).as_py() or 0) != (pc.sum(is_other(stored)).as_py() or 0):
+            raise OverflowError(f"a number beyond the range of {stored.type}")
+
+
 def sql_name(name: str) -> str:
     """Return a table or column name as SQL expects it."""
     return '"' + name.replace('"', '""') + '"'

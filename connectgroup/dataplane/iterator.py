@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeAlias, Union
 
 from ..protocol.units import printable
-from .columns import Column, Columns, to_arrow
+from .columns import Column, Columns, check_range, to_arrow
 from .dead_letters import ERROR_COLUMN, error_text
 from .errors import SourceError
 from .settings import PluginSettings
@@ -157,6 +157,7 @@ class TableBuilder:
         self._columns, self._is_tolerant = columns, is_tolerant
         self._names = frozenset(column.name for column in columns)
         self._schema = to_arrow(columns)
+        self._narrow = [column.name for column in columns if column.type == "FLOAT"]
         self._parts: list[pa.Table] = []
         self._failed: list[str] = []
 
@@ -188,7 +189,10 @@ class TableBuilder:
         try:
             if not all(map(names.issuperset, rows)):
                 raise TypeError("unknown column")
-            self._parts.append(pa.Table.from_pylist(rows, schema=self._schema))
+            table = pa.Table.from_pylist(rows, schema=self._schema)
+            for name in self._narrow:
+                check_range(pa.array([row.get(name) for row in rows], pa.float64()), table.column(name))
+            self._parts.append(table)
         except (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError):
             self._add_one_by_one(rows, place)
 
@@ -228,7 +232,9 @@ class TableBuilder:
                 return f"unknown column {printable(str(name))}; allowed: {self._allowed}"
         for column, field in zip(self._columns, self._schema, strict=True):
             try:
-                pa.array([row.get(column.name)], field.type)
+                found = pa.array([row.get(column.name)], field.type)
+                if column.name in self._narrow:
+                    check_range(pa.array([row.get(column.name)], pa.float64()), found)
             except (pa.ArrowException, TypeError, ValueError, OverflowError):
                 value = printable(repr(row.get(column.name)), limit=100)
                 return f"{column.name} is {value}; allowed: {column.type} or null"
@@ -251,7 +257,9 @@ class TableBuilder:
             found = rows.column(field.name)
             try:
                 cast = found.cast(field.type)
-            except pa.ArrowException as error:
+                if pa.types.is_float64(found.type) and pa.types.is_float32(field.type):
+                    check_range(found, cast)
+            except (pa.ArrowException, OverflowError) as error:
                 raise SourceError(
                     f"{place}: column {field.name} is {found.type} ({error}); allowed: values of type {field.type}"
                 ) from error

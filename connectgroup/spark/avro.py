@@ -10,6 +10,8 @@ from __future__ import annotations
 import datetime
 import io
 import json
+import math
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -106,6 +108,7 @@ class Codec:
     encoding: Encoding
     _parsed: Schema | None = field(default=None, compare=False)
     _header: bytes = b""
+    _narrow: tuple[str, ...] = ()
 
     def __reduce__(self) -> tuple[type[Codec], tuple[str, Encoding]]:
         return Codec, (self.schema, self.encoding)
@@ -163,6 +166,13 @@ class Codec:
 
         schema, data = self._parse(), io.BytesIO()
         data.write(self._header)
+        for name in self._narrow:
+            value = fields.get(name)
+            # Avro's float has 32 bits: fastavro rounds, and makes 1e-50 a 0.
+            if isinstance(value, float) and math.isfinite(value) and not _is_float32(value):
+                raise SinkError(
+                    f"{printable(name)} is {value}; allowed: values of Avro's float, or a field of type double"
+                )
         try:
             schemaless_writer(data, schema, {name: _utc(value) for name, value in fields.items()}, strict=False)
         except Exception as error:
@@ -178,8 +188,16 @@ class Codec:
             if self.encoding == "single-object":
                 # fastavro returns the bytes in the order of the encoding.
                 self._header = _MAGIC + bytes.fromhex(fingerprint(to_parsing_canonical_form(plain), "CRC-64-AVRO"))
+            self._narrow = tuple(each.name for each in columns_of(self.schema, "avro.schema") if each.type == "FLOAT")
             self._parsed = parse_schema(plain)
         return self._parsed
+
+
+def _is_float32(value: float) -> bool:
+    try:
+        return bool(struct.unpack("<f", struct.pack("<f", value)) == (value,))
+    except OverflowError:
+        return False
 
 
 def _utc(value: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import datetime
 import json
+import math
 import uuid
 
 import pytest
@@ -47,6 +48,16 @@ def test_values_are_avro_of_the_specification() -> None:
         assert each.decode(ROW) == {"a": 7, "s": "xy", "at": at.replace(tzinfo=datetime.UTC)}
     with pytest.raises(SinkError, match="a row does not fit the Avro schema"):
         codec.encode({"a": "text"})
+
+
+@pytest.mark.parametrize("value", [1e-50, 1e300, 0.1])
+def test_number_that_avro_has_only_as_another_is_an_error(value: float) -> None:
+    schema = {"type": "record", "name": "R", "fields": [{"name": "f", "type": ["null", "float"]}]}
+    codec = Codec(json.dumps(schema), "binary").prepare("schema")
+    for kept in (0.5, 0.0, math.inf, 1.401298464324817e-45, None):
+        assert codec.decode(codec.encode({"f": kept})) == {"f": kept}
+    with pytest.raises(SinkError, match=r"f is .*; allowed: values of Avro's float, or a field of type double"):
+        codec.encode({"f": value})
 
 
 @pytest.mark.parametrize("prefix", ["", "source."])

@@ -216,7 +216,7 @@ NUMBERS = st.one_of(
 @MANY
 @given(texts=st.lists(NUMBERS, min_size=1, max_size=6))
 def test_numbers_of_csv_are_those_of_python_or_dead_letters(root: Path, texts: list[str]) -> None:
-    """Differences: a number too large for its type is a dead letter, in Python it is infinity; so is 1_000."""
+    """Differences: a number beyond the range of its type is a dead letter, in Python infinity or 0; so is 1_000."""
     data = ("a,b\n" + "".join(f"{text},x\n" for text in texts)).encode()
     rows, errors = dead_letters(root, data, Dialect("csv"), "a DOUBLE, b STRING")
     good = [text for text in texts if f"{text},x" not in errors]
@@ -229,7 +229,7 @@ def test_numbers_of_csv_are_those_of_python_or_dead_letters(root: Path, texts: l
             assert math.isfinite(row["a"]) or "n" in text.lower()
     for record in errors:
         text = record.removesuffix(",x")
-        assert text in ("1e400", "-1e999", "0x10", "0XfF", "-0x1", "1_000", "+5"), text
+        assert text in ("1e400", "-1e999", "1e-400", "0x10", "0XfF", "-0x1", "1_000", "+5"), text
     rows, errors = dead_letters(root, data, Dialect("csv"), "a BIGINT, b STRING")
     good = [text for text in texts if f"{text},x" not in errors]
     assert [row["a"] for row in rows] == [int(text) if text else None for text in good]
@@ -267,14 +267,36 @@ def test_numbers_in_nested_json_stay_as_they_are(root: Path, number: str) -> Non
     assert rows == [{"a": f'[{number},"{number}"]'}]
 
 
+SMALL = f"-0.{'0' * 330}1"
+
+
 @pytest.mark.parametrize(
-    ("kind", "number"), [("DOUBLE", "1e400"), ("DOUBLE", "-1e400"), ("FLOAT", "1e39"), ("FLOAT", "-4e38")]
+    ("kind", "number"),
+    [
+        *(("DOUBLE", each) for each in ("1e400", "-1e400", "1e-400", "-2.0E-324", SMALL)),
+        *(("FLOAT", each) for each in ("1e39", "-4e38", "1e-50", "-7e-46", f"0.{'0' * 45}1", "1e-400")),
+    ],
 )
 @pytest.mark.parametrize("form", ["jsonl", "csv"])
-def test_number_too_large_for_its_column_is_an_error(root: Path, form: Any, kind: str, number: str) -> None:
+def test_number_beyond_the_range_of_its_column_is_an_error(root: Path, form: Any, kind: str, number: str) -> None:
     data = f'{{"a": {number}}}\n' if form == "jsonl" else f"a\n{number}\n"
     with pytest.raises(BadLine, match=rf"a is .*; allowed: {kind} or null"):
         read(root, data.encode(), Dialect(form), f"a {kind}")
+
+
+@pytest.mark.parametrize("kind", ["DOUBLE", "FLOAT"])
+@pytest.mark.parametrize("form", ["jsonl", "csv"])
+def test_zero_in_any_notation_and_the_smallest_number_are_themselves(root: Path, form: Any, kind: str) -> None:
+    smallest = "1.401298464324817e-45" if kind == "FLOAT" else "5e-324"
+    numbers = ["0", "0.0", "-0.0", "0e-5", "0.000E-400", f"0.{'0' * 330}", "0.10", smallest]
+    numbers += [] if form == "jsonl" else ["", ".0", "00e-1", " 0e-3 "]
+    lines = [f'{{"a": {each}}}' for each in numbers] if form == "jsonl" else ["a,b", *(f"{each},x" for each in numbers)]
+    ddl = f"a {kind}" if form == "jsonl" else f"a {kind}, b STRING"
+    found = [row["a"] for row in read(root, ("\n".join(lines) + "\n").encode(), Dialect(form), ddl)]
+    assert found[:6] == [0.0] * 6
+    assert found[6] == pytest.approx(0.1)
+    assert found[7] == float(smallest)
+    assert found[8:] == ([] if form == "jsonl" else [None, 0.0, 0.0, 0.0])
 
 
 @pytest.mark.parametrize("line", ['{"a": {"\\ud800": 1}}', '{"a": ["\\udfff"]}', '{"\\ud800": 1}', '{"a": "\\ud800"}'])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +19,7 @@ from pydantic import Field
 from connectgroup import plugins
 from connectgroup.dataplane.columns import from_ddl
 from connectgroup.dataplane.errors import Fenced, SourceError
-from connectgroup.dataplane.iterator import Item, IteratorSource
+from connectgroup.dataplane.iterator import Item, IteratorSource, TableBuilder
 from connectgroup.dataplane.ownership import Range
 from connectgroup.dataplane.polling import Polling
 from connectgroup.dataplane.settings import PluginSettings
@@ -242,6 +243,17 @@ def test_stop_does_not_wait_for_an_iterator_that_blocks() -> None:
     released.set()
     assert closed.wait(30)
     assert committed == [1]
+
+
+@pytest.mark.parametrize("form", [list, pa.RecordBatch.from_pylist])
+@pytest.mark.parametrize("value", [1e-50, -1e300])
+def test_number_beyond_the_range_of_its_column_is_an_error(value: float, form: Callable[[Any], Any]) -> None:
+    kept = [{"f": each} for each in (0.0, 0.5, math.inf, 1.401298464324817e-45, None)]
+    builder = TableBuilder(from_ddl("f FLOAT"), is_tolerant=False)
+    builder.add("here", form(kept))
+    assert builder.table().to_pylist() == kept
+    with pytest.raises(SourceError, match=r"here.*: (f is|column f is).*allowed: .*(FLOAT|float)"):
+        builder.add("here", form([*kept, {"f": value}]))
 
 
 WITHOUT_SPARK = """

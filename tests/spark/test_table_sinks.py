@@ -465,6 +465,7 @@ POSTGRES_VALUES: dict[str, tuple[str, str, list[Any], list[Any]]] = {
     "digits of a double": ("DOUBLE", "NUMERIC(10,2)", [0.5, 0.1], [1.005, 1e-9, -0.0, math.inf]),
     "double in numeric": ("DOUBLE", "NUMERIC", [0.1, 1e300, 5e-324], [-0.0]),
     "double in real": ("DOUBLE", "REAL", [0.5, 16777216.0, -0.0], [1 / 3, 16777217.0, 1e300, 1e-300]),
+    "small texts in double": ("STRING", "FLOAT8", ["1e-300", "0e-400"], ["1e-400"]),
     "long in double": ("BIGINT", "DOUBLE PRECISION", [1, 2**53], [2**53 + 1, 2**63 - 1]),
     "int in real": ("INT", "REAL", [2**24, -3], [2**24 + 1]),
     "decimal in double": ("DECIMAL(38,18)", "FLOAT8", [D("0.1")], [D("0.123456789012345678")]),

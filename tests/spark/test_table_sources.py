@@ -539,6 +539,15 @@ def test_value_of_sqlite_that_is_not_of_its_column_names_row_and_column(tmp_path
     assert places == ["row id 2", "row id 3", "row id 4"]
 
 
+def test_number_of_sqlite_beyond_the_range_of_its_column_names_row_and_column(tmp_path: Path) -> None:
+    path = tmp_path / "d"
+    change(path, "CREATE TABLE t (id INTEGER PRIMARY KEY, f REAL)")
+    change(path, "INSERT INTO t VALUES (1, 0.0), (2, 1e-50), (3, 0.5), (4, 1e300)")
+    with pytest.raises(SourceError, match="row id 2: f is 1e-50; allowed: FLOAT or null"):
+        Reader(sqlite(path, schema="id BIGINT, f FLOAT")).read()
+    assert [row["f"] for row in Reader(sqlite(path)).read()] == [0.0, 1e-50, 0.5, 1e300]
+
+
 def test_view_of_sqlite_with_expressions_is_read(tmp_path: Path) -> None:
     path = tmp_path / "d"
     change(path, "CREATE TABLE t (id INTEGER PRIMARY KEY, p DECIMAL)", "INSERT INTO t VALUES (1, 19.9), (2, 7)")

@@ -115,6 +115,31 @@ def test_names_may_be_exchanged_and_dropped_names_used_again(spark: None) -> Non
     assert run({"type": "ReplaceField", "exclude": "name,at,amount", "renames": "id:name"})[0] == {"name": 1}
 
 
+@pytest.mark.parametrize(
+    ("schema", "spec", "good", "bad"),
+    [
+        ("a DOUBLE", "float32", [0.0, -0.5, 1e-45, math.inf, None], [1e-50, -1e300]),
+        (
+            "a STRING",
+            "float64",
+            ["0", "0e-9", "-1.5", "Infinity", "5e-324", None],
+            ["1e-400", "-1e400", "0.007e-399"],
+        ),
+        ("a STRING", "float32", ["0.0", "1e-30"], ["1e-50", "4e38"]),
+        ("a DECIMAL(38,38)", "float32", [Decimal("0"), Decimal("0.25")], []),
+    ],
+)
+def test_cast_beyond_the_range_of_a_type_is_an_error(
+    spark: None, schema: str, spec: str, good: list[Any], bad: list[Any]
+) -> None:
+    settings = {"type": "Cast", "spec": f"a:{spec}"}
+    found = [row["a"] for row in run(settings, [(each,) for each in good], schema)]
+    assert found == [None if each is None else pytest.approx(float(each), rel=1e-6, abs=1e-45) for each in good]
+    for each in bad:
+        with pytest.raises(Exception, match=f"is beyond the range of {spec}; allowed: another type"):
+            run(settings, [(each,)], schema)
+
+
 def test_mask_keeps_null(spark: None) -> None:
     rows = run({"type": "MaskField", "fields": "name,amount,at"})
     assert [(row["name"], row["amount"], row["at"] is None) for row in rows] == [

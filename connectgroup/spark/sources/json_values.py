@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...dataplane.columns import Column, Columns, decimals, to_arrow
+from ...dataplane.columns import Column, Columns, check_range, decimals, to_arrow
 from ...protocol.units import printable
 
 FAULTS: Final = (pa.ArrowException, ValueError, OverflowError, TypeError, RecursionError)
@@ -177,13 +177,18 @@ class JsonColumns:
     literals: bool = False
 
     def arrays(
-        self, objects: Sequence[Mapping[str, Any]], again: Callable[[], Sequence[Mapping[str, Any]]]
+        self,
+        objects: Sequence[Mapping[str, Any]],
+        again: Callable[[], Sequence[Mapping[str, Any]]],
+        *,
+        may_be_small: bool = True,
     ) -> list[pa.Array]:
         """Return the values of each column.
 
         Args:
             objects: what ``objects_of`` has returned.
             again: returns the same objects with ``exact``.
+            may_be_small: whether a number may be one that Python reads as 0 (``may_be_small``).
 
         Raises:
             One of ``FAULTS``: a value does not fit its column.
@@ -198,6 +203,14 @@ class JsonColumns:
                 values = [item.get(column.name) for item in exact]
             arrays.append(self._array(values, types, column, field.type))
             check_years(arrays[-1])
+            if may_be_small and float in types and column.type in ("FLOAT", "DOUBLE"):
+                # Python reads 1e-400 as 0.
+                zero = pc.equal(arrays[-1], 0)
+                written = objects if not pc.any(zero).as_py() else again() if exact is None else exact
+                if written is not objects:
+                    texts = (written[at].get(column.name) for at in pc.indices_nonzero(zero).to_pylist())
+                    if not all(map(_is_zero, texts)):
+                        raise OverflowError(f"{column.name} is too small for {column.type}")
         return arrays
 
     def _array(self, values: list[Any], types: set[type], column: Column, kind: pa.DataType) -> pa.Array:
@@ -318,7 +331,7 @@ def _moment(local: datetime, zone: zoneinfo.ZoneInfo) -> datetime:
 
 
 def _floats(values: list[Any], types: set[type], column: Column, kind: pa.DataType) -> pa.Array:
-    """Return numbers; one that the type can only hold as infinite is an error."""
+    """Return numbers; one that the type can only hold as infinite, or a FLOAT as 0, is an error."""
     named = 0
     if str in types:
         named = sum(1 for each in values if isinstance(each, str) and each.endswith("Infinity"))
@@ -329,7 +342,21 @@ def _floats(values: list[Any], types: set[type], column: Column, kind: pa.DataTy
     found = pa.array(values, kind)
     if (pc.sum(pc.is_inf(found)).as_py() or 0) != named:
         raise OverflowError(f"{column.name} is too large for {column.type}")
+    if column.type == "FLOAT" and float in types:
+        check_range(pa.array(values, pa.float64()), found)
     return found
+
+
+def may_be_small(text: bytes) -> bool:
+    """Whether a text may contain a number other than 0 that a floating-point type has only as 0."""
+    return any(sign in text for sign in (b"e-", b"E-", b"0" * 30))
+
+
+def _is_zero(value: Any) -> bool:
+    """Whether a number of ``exact`` is 0, and not one that Python reads as 0."""
+    if not isinstance(value, str):
+        return bool(value == 0)
+    return not set("123456789") & set(re.split("[eE]", value.removeprefix(_MARK))[0])
 
 
 def _shown(value: Any) -> str:

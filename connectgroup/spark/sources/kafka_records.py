@@ -19,7 +19,17 @@ from ...dataplane.errors import SourceError
 from ...garbage import no_collections
 from ..avro import Codec
 from ..converters import HEADERS_TYPE, ConverterSettings
-from .json_values import FAULTS, JsonColumns, check_case, check_years, exactly, loads, objects_of, texts_of
+from .json_values import (
+    FAULTS,
+    JsonColumns,
+    check_case,
+    check_years,
+    exactly,
+    loads,
+    may_be_small,
+    objects_of,
+    texts_of,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -261,7 +271,7 @@ class KafkaValues:
             exact = iter(exactly(present, objects))
             return [_NOTHING if value is None else next(exact) for value in values]
 
-        return self._json.arrays(rows, again)
+        return self._json.arrays(rows, again, may_be_small=may_be_small(b"\n".join(present)))
 
     @property
     def _json(self) -> JsonColumns:
@@ -294,7 +304,8 @@ class KafkaValues:
 
         rows = payloads(exact=False)
         check_case(rows, frozenset(column.name for column in self.fields))
-        arrays = self._written.arrays(rows, lambda: payloads(exact=True))
+        small = may_be_small(b"\n".join(present))
+        arrays = self._written.arrays(rows, lambda: payloads(exact=True), may_be_small=small)
         for at, column in enumerate(self.fields):
             if column.type == "TIMESTAMP":
                 arrays[at] = arrays[at].cast(pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC"))

@@ -27,10 +27,21 @@ from ...garbage import no_collections
 from ...protocol.units import printable
 from .dialect import Dialect, records_of
 from .json_schema import new_fields
-from .json_values import FAULTS, JsonColumns, check_case, check_years, exactly, loads, objects_of, timestamps
+from .json_values import (
+    FAULTS,
+    JsonColumns,
+    check_case,
+    check_years,
+    exactly,
+    loads,
+    may_be_small,
+    objects_of,
+    timestamps,
+)
 
 _SOME_VALUE: Final = {"BOOLEAN": b"true", "DATE": b"2000-01-01", "TIMESTAMP": b"2000-01-01T00:00:00Z"}
 _INFINITY: Final = r"(?i)^\s*[+-]?inf(inity)?\s*$"
+_ZERO: Final = r"^[^1-9eE]*([eE].*)?$"
 _DECIMAL: Final = r"^\s*[+-]?[0-9]+\s*$"
 
 
@@ -164,13 +175,17 @@ class LineParser:
         return rows.slice(0, count)
 
     def _check_numbers(self, rows: pa.RecordBatch, data: bytes, names: Sequence[str]) -> None:
-        """Raise an error if Arrow reads a number as another: one too large for its column as infinity, 0x10 as 16; or
-        if a time is in the year 0."""
+        """Raise an error if Arrow reads a number as another: one too large for its column as infinity, one too small as
+        0, 0x10 as 16; or if a time is in the year 0."""
+        is_small = may_be_small(data)
         may_have_hex = any(map(pa.types.is_integer, rows.schema.types)) and _has_hex(data)
         for field in rows.schema:
             check_years(rows.column(field.name))
             if pa.types.is_floating(field.type):
-                suspect, allowed = pc.is_inf(rows.column(field.name)), _INFINITY
+                values = rows.column(field.name)
+                suspect, allowed = pc.is_inf(values), _INFINITY
+                if is_small and pc.any(zero := pc.equal(values, 0)).as_py():
+                    suspect, allowed = pc.or_(suspect, zero), f"{_INFINITY}|{_ZERO}"
             elif pa.types.is_integer(field.type) and may_have_hex:
                 suspect, allowed = pc.is_valid(rows.column(field.name)), _DECIMAL
             else:
@@ -247,7 +262,7 @@ class LineParser:
             raise NewFields(new)
         else:
             check_case(objects, names)
-        arrays = self._json.arrays(objects, lambda: exactly(lines, objects))
+        arrays = self._json.arrays(objects, lambda: exactly(lines, objects), may_be_small=may_be_small(data))
         return pa.RecordBatch.from_arrays(arrays, schema=to_arrow(self.columns))
 
     @property

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 from pydantic import Field
 
 from ...connector import Lag, LocalPath
-from ...dataplane.columns import Column, Columns, check_names, decimals, from_ddl, sql_name, to_arrow
+from ...dataplane.columns import Column, Columns, check_names, check_range, decimals, from_ddl, sql_name, to_arrow
 from ...dataplane.dead_letters import error_text
 from ...dataplane.errors import SourceError
 from ...dataplane.offset_store import connect_to
@@ -425,7 +425,10 @@ def _array(column: Column, values: Sequence[Any]) -> pa.Array:
     if column.type.startswith("DECIMAL"):
         return decimals(pa.array([None if each is None else _digits(each) for each in values], pa.string()), kind)
     if column.type != "STRING":
-        return pa.array(values, kind)
+        found = pa.array(values, kind)
+        if column.type == "FLOAT":
+            check_range(pa.array(values, pa.float64()), found)
+        return found
     if not {str, type(None)}.issuperset(map(type, values)):
         # The shortest text that is the same number again; SQLite's own has 15 digits.
         values = [repr(value) if isinstance(value, int | float) else value for value in values]

@@ -181,6 +181,7 @@ class MaskField(RowTransform):
 
 
 _BITS: Final = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
+_MIN_FLOAT: Final = 1.4e-45
 _MAX_FLOAT: Final = 3.4028235e38
 
 
@@ -197,7 +198,9 @@ def _fits(text: str, kind: str) -> bool:
     if found := re.fullmatch(r"decimal\((\d+),(\d+)\)", kind):
         precision, scale = int(found[1]), int(found[2])
         return abs(number) < Decimal(10) ** (precision - scale) and number == round(number, scale)
-    return math.isfinite(float(number)) if kind == "double" else kind == "float" and abs(number) <= _MAX_FLOAT
+    if kind == "double":
+        return math.isfinite(float(number)) and (float(number) != 0 or number == 0)
+    return kind == "float" and (number == 0 or _MIN_FLOAT <= abs(number) <= _MAX_FLOAT)
 
 
 class OneFieldSettings(PluginSettings):

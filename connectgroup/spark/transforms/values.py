@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
@@ -54,9 +55,27 @@ class Cast(RowTransform):
         self.require(frame, "spec", self._types)
         types = {field.name: field.dataType for field in frame.schema.fields}
         return unchanged(frame) | {
-            field: _number(frame[quoted(field)], types[field], kind).cast(_SPARK_TYPES[kind])
+            field: _cast(_number(frame[quoted(field)], types[field], kind), types[field], kind)
             for field, kind in self._types.items()
         }
+
+
+def _cast(column: Column, found: T.DataType, kind: str) -> Column:
+    """Cast a value. A number that Spark would make 0 or infinite is an error."""
+    from pyspark.sql import functions as F, types as T
+
+    cast = column.cast(_SPARK_TYPES[kind])
+    if not kind.startswith("float"):
+        return cast
+    if isinstance(found, T.StringType):
+        is_zero, is_infinite = ~column.rlike("^[^1-9eE]*[1-9]"), column.rlike("(?i)inf")
+    elif isinstance(found, T.DoubleType | T.DecimalType):
+        is_zero, is_infinite = column == 0, column.cast("double").isin(math.inf, -math.inf)
+    else:
+        return cast
+    is_other = ((cast == 0) & ~is_zero) | (cast.isin(math.inf, -math.inf) & ~is_infinite)
+    wrong = F.concat(column.cast("string"), F.lit(f" is beyond the range of {kind}; allowed: another type"))
+    return F.when(is_other, F.raise_error(wrong).cast(_SPARK_TYPES[kind])).otherwise(cast)
 
 
 def _number(column: Column, found: T.DataType, kind: str) -> Column:
