@@ -188,7 +188,11 @@ def _find(kind: Kind, name: str, setting: str = "") -> EntryPoint:
     if not named:
         near = difflib.get_close_matches(name, available(kind), n=1)
         allowed = ", ".join(available(kind)) or f"none ({kind} are not installed)"
-        raise ConfigError(setting, name, f"{allowed} (did you mean {near[0]}?)" if near else allowed)
+        if near:
+            allowed = f"{allowed} (did you mean {near[0]}?)"
+        elif kind == "connectors" and "." in name:
+            allowed = f"{allowed}. One of Kafka Connect may run as a pipeline: connectgroup connectors translate FILE"
+        raise ConfigError(setting, name, allowed)
     if len(named) > 1:
         # Equal entries count as one: an editable install may appear twice on the path. A description reads the metadata
         # of the distribution, which takes a millisecond.

@@ -53,6 +53,14 @@ def add_connectors(commands: Commands) -> None:
     validate.add_argument("file", type=path)
     validate.add_argument("--offline", action="store_true", help="check the settings only: open no file, no connection")
     add_secrets(validate)
+    translate = actions.add_parser(
+        "translate", help="print a pipeline for a connector's file of Kafka Connect: FileStream, JDBC, S3, Debezium"
+    )
+    translate.set_defaults(run=subcommand("connectors.translate_connector"), action="translate")
+    translate.add_argument("file", type=path, help="JSON or .properties; - reads JSON from standard input")
+    translate.add_argument(
+        "--bootstrap-servers", default="", metavar="HOST:PORT,...", help="the brokers of the Kafka Connect cluster"
+    )
     topics = add(
         "topics",
         "list the Kafka topics that the tasks of a connector have used",

@@ -99,6 +99,28 @@ async def put_connectors(options: argparse.Namespace) -> int:
     return 0
 
 
+async def translate_connector(options: argparse.Namespace) -> int:
+    """Print pipelines for a connector of Kafka Connect, and on the standard error what is different.
+
+    Exit code 1: a pipeline lacks a setting that the file does not say.
+    """
+    from ..config.connector_file import read_unchecked
+    from ..config.translation import translate
+
+    connector = read_unchecked(options.file)
+    config = {**connector.config, "name": connector.name}
+    try:
+        pipelines, notes = translate(config, bootstrap_servers=options.bootstrap_servers)
+    except ConfigError as error:
+        raise ConfigError(f"{options.file}: config.{error.field}", error.value, error.allowed) from error
+    found = [{"name": each.config["name"], "config": dict(each.config)} for each in pipelines]
+    print_json(found[0] if len(found) == 1 else found)
+    missing = dict.fromkeys(text for each in pipelines for text in each.missing)
+    for text in (*notes, *missing):
+        print(f"connectgroup: {text}", file=sys.stderr)
+    return 1 if missing else 0
+
+
 async def patch_connector(options: argparse.Namespace) -> int:
     """Change some settings (KIP-477); the coordinator applies the patch."""
     from ..config.connector_check import check_connector
