@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from connectgroup.errors import LogError, WireError
-from connectgroup.log.sqlite.store import Row, row_checksum
+from connectgroup.log.rows import Row, row_checksum
 from connectgroup.log.sqlite.wal import check_wal
 from connectgroup.testing.contracts.log import ONE_OF_EACH
 from connectgroup.wire import record_codec

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from connectgroup.errors import LogError
+from connectgroup.log.rows import row_checksum
 from connectgroup.log.sqlite.log import SqliteLog
-from connectgroup.log.sqlite.store import row_checksum
 from connectgroup.log.sqlite.wal import check_wal
 from connectgroup.testing.contracts.log import opened
 

@@ -19,7 +19,8 @@ from urllib.parse import SplitResult, unquote
 from ...errors import LogError
 from ...protocol.records.connect import Record
 from ..base import MAX_BATCH_BYTES, EncodedRecord, Loaded, Log, encode_batch
-from .store import COMPACT_AFTER, Store
+from ..rows import COMPACT_AFTER
+from .store import Store
 
 P = ParamSpec("P")
 T = TypeVar("T")

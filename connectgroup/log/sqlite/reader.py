@@ -20,8 +20,9 @@ from ...protocol.records.base import Key, Tombstone
 from ...protocol.records.connect import Record
 from ...protocol.units import printable
 from ..registry import LOG_FILE, LOG_FORMS
+from ..rows import Row, text_of
 from .log import path_of
-from .store import APPLICATION_ID, Row, text_of
+from .store import APPLICATION_ID
 
 _ALLOWED = "allowed: a log of connectgroup"
 

@@ -21,21 +21,16 @@ import logging
 import os
 import sqlite3
 import stat
-import struct
-import zlib
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from ...errors import LogError, WireError
-from ...protocol.records.base import Key, Kind
-from ...protocol.records.connect import Record
+from ...protocol.records.base import Key
 from ...protocol.units import printable
-from ...wire.record_codec import decode_record
 from ..base import EncodedRecord, Loaded, LogFenced, LogNotWritable
+from ..rows import COMPACT_AFTER, RESTORED_EPOCHS, CompactionDue, Loading, Row, rows_of, text_of
 from .lock import LockFile, Mark
 from .wal import check_wal, rewrite_wal
 
@@ -95,15 +90,6 @@ def sync_folder(folder: Path) -> None:
 
 SCHEMA_VERSION: Final = 1
 
-COMPACT_AFTER: Final = 2_000
-"""Rows of one group: its compaction then takes about 50 ms, during which nothing else is written."""
-
-GROUPS_AT_ONCE: Final = 50
-"""Groups with few rows that are compacted together, if all groups have five times ``COMPACT_AFTER`` rows to compact."""
-
-RESTORED_EPOCHS: Final = 1_000
-"""Coordinator epochs that an older copy of a log may be missing: workers ignore a coordinator of a lower epoch."""
-
 _SCHEMA: Final = f"""
 CREATE TABLE records (
     offset INTEGER PRIMARY KEY AUTOINCREMENT,  -- an offset is never used twice, not even after compaction
@@ -154,14 +140,11 @@ class Store:
     def __init__(self, path: Path, *, compact_after: int = COMPACT_AFTER, restored: bool = False) -> None:
         """``restored``: open a log that lacks records that its lock file has the mark of (``coordinator.loading``)."""
         self.path, self._restored = path, restored
-        self._compact_after = compact_after
+        self._due = CompactionDue(compact_after)
         self._wal = path.with_name(path.name + "-wal")
         self._lock = LockFile(path.with_name(path.name + ".lock"))
         self._connection: sqlite3.Connection | None = None
         self._epoch = 0
-        self._live: Counter[str] = Counter()  # rows per group after its last compaction
-        self._added: Counter[str] = Counter()  # rows per group added since then
-        self._all_live = self._all_added = 0  # the sums of both
 
     def append(self, batches: Sequence[Sequence[EncodedRecord]]) -> list[str]:
         """Write the batches in one transaction; return the groups that are due for ``compact``."""
@@ -172,58 +155,24 @@ class Store:
             epoch = self._read_epoch(connection)
             if epoch != self._epoch:
                 raise LogFenced(f"{self.path}: opened by another process at epoch {epoch}, this one has {self._epoch}")
-            offset = self._next_offset(connection)
-            rows: list[tuple[Any, ...]] = []
-            sums: dict[str, tuple[int, int]] = {}
-            for batch in batches:
-                first = offset
-                for (kind, group_id, name), value in batch:
-                    crc = row_checksum(offset, first, epoch, kind, group_id.encode(), name.encode(), value)
-                    rows.append((offset, first, epoch, int(kind), group_id, name, value, crc))
-                    count, total = sums.get(group_id, (0, 0))
-                    sums[group_id] = (count + 1, total + crc & 0xFFFFFFFF)
-                    offset += 1
-            connection.executemany(_INSERT, rows)
+            first = self._next_offset(connection)
+            rows, sums = rows_of(batches, first=first, epoch=epoch)
+            # A row's group and name are text here.
+            texts = [(*row[:4], row[4].decode(), row[5].decode(), *row[6:]) for row in rows]
+            connection.executemany(_INSERT, texts)
             connection.executemany(_COUNT, [(group_id, *sums[group_id]) for group_id in sums])
         with suppress(OSError):  # the records are durable; the next mark includes them
-            self._lock.note(Mark(self._epoch, offset - 1))
-        self._added.update({group_id: count for group_id, (count, _) in sums.items()})
-        self._all_added += len(rows)
-        # Due when as many rows were added as are live: the amortized cost of compaction does not exceed that of append.
-        due = [group for group in sums if self._added[group] >= max(self._compact_after, self._live[group])]
-        if self._all_added >= max(5 * self._compact_after, self._all_live):
-            # Many groups with few rows each, such as groups that are created and deleted: the first ones written.
-            due += [group for group in islice(self._added, GROUPS_AT_ONCE) if group not in due]
-        return due
+            self._lock.note(Mark(self._epoch, first + len(rows) - 1))
+        return self._due.on_appended(sums)
 
     def load(self, group_id: str | None) -> dict[str, Loaded]:
         """Return the records of one group or of all groups; a corrupt group has an error instead of its records."""
-        found: dict[str, list[Record]] = {} if group_id is None else {group_id: []}
-        broken: dict[str, LogError] = {}
-        sums: dict[str, tuple[int, int]] = {}
+        loading = Loading(str(self.path), newest_epoch=self._epoch, group_id=group_id)
         with self._reading() as connection:
             for row in self._rows(connection, group_id):
-                group = row.group_id
-                count, total = sums.get(group, (0, 0))
-                sums[group] = (count + 1, total + row.crc & 0xFFFFFFFF)
-                records = found.setdefault(group, [])
-                if group in broken:
-                    continue
-                try:
-                    records.append(row.record(newest_epoch=self._epoch))
-                except WireError as error:
-                    broken[group] = LogError(
-                        f"{self.path}: offset {row.offset}, group {printable(group)}: {printable(error, limit=300)}"
-                    )
+                loading.add(row)
             expected = self._sums(connection, group_id)
-        for group in expected.keys() | sums.keys():
-            if expected.get(group) != sums.get(group) and group not in broken:
-                found.setdefault(group, [])
-                broken[group] = LogError(
-                    f"{self.path}: group {printable(group)}: {sums.get(group, (0, 0))[0]} records found where "
-                    f"{expected.get(group, (0, 0))[0]} were written, or their checksums do not add up"
-                )
-        return {group: broken[group] if group in broken else tuple(records) for group, records in found.items()}
+        return loading.result(expected)
 
     def compact(self, group_id: str | None = None) -> int:
         """Remove replaced rows and tombstones of one group or of all groups; return the number of removed rows.
@@ -233,7 +182,7 @@ class Store:
         kept: dict[str, int] = {}
         with self._transaction() as connection:
             removed = self._compact(connection, group_id, kept)
-        self._count_compacted(kept)
+        self._due.on_compacted(kept)
         return removed
 
     def compact_groups(self, group_ids: Sequence[str]) -> None:
@@ -242,7 +191,7 @@ class Store:
         with self._transaction() as connection:
             for group_id in group_ids:
                 self._compact(connection, group_id, kept)
-        self._count_compacted(kept)
+        self._due.on_compacted(kept)
 
     def _compact(self, connection: sqlite3.Connection, group_id: str | None, live: dict[str, int]) -> int:
         """Compact one group or all; add the number of rows that each has then to ``live``."""
@@ -272,14 +221,6 @@ class Store:
             live[group_id] = 0
         connection.executemany("DELETE FROM records WHERE offset = ?", dropped)
         return len(dropped)
-
-    def _count_compacted(self, live: dict[str, int]) -> None:
-        """Note the rows of compacted groups, once their compaction is durable."""
-        for group_id, rows in live.items():
-            self._all_added -= self._added.pop(group_id, 0)
-            self._all_live += rows - self._live.pop(group_id, 0)
-            if rows:
-                self._live[group_id] = rows
 
     def open(self) -> int:
         """Open the file: lock, check, create if new, increment the epoch, compact. Return the new epoch."""
@@ -552,68 +493,3 @@ class Store:
 def _pragma(connection: sqlite3.Connection, name: str) -> int:
     (value,) = connection.execute(f"PRAGMA {name}").fetchone()
     return int(value)
-
-
-# --------------------------------------------------------------------------------------------------
-# One row of the log, its checksum and its checks.
-
-
-class Row:
-    """One row as read from the file, not verified."""
-
-    __slots__ = ("batch", "crc", "epoch", "group_id", "kind", "name", "offset", "raw_group", "value")
-
-    offset: int
-    batch: int
-    epoch: int
-    kind: int
-    raw_group: bytes
-    group_id: str
-    name: bytes
-    value: bytes | None
-    crc: int
-
-    @classmethod
-    def of(cls, values: tuple[Any, ...]) -> Row | None:
-        """Return the row, or ``None`` if a column has the wrong type."""
-        *numbers, group, name, value, crc = values
-        if not all(isinstance(number, int) for number in (*numbers, crc)):
-            return None
-        if not isinstance(group, bytes) or not isinstance(name, bytes) or not isinstance(value, bytes | None):
-            return None
-        row = cls()
-        row.offset, row.batch, row.epoch, row.kind = numbers
-        row.raw_group, row.name, row.value, row.crc = group, name, value, crc
-        row.group_id = text_of(group)
-        return row
-
-    def key(self) -> Key:
-        """Return the row's key after verifying the row's checksum; otherwise raise ``WireError``."""
-        crc = row_checksum(self.offset, self.batch, self.epoch, self.kind, self.raw_group, self.name, self.value)
-        if crc != self.crc:
-            raise WireError(f"its checksum is {crc}, {self.crc} was written")
-        try:
-            return Key(Kind(self.kind), self.group_id, self.name.decode())
-        except ValueError as error:
-            raise WireError(f"record kind {self.kind} is not known to this version of the software") from error
-
-    def record(self, *, newest_epoch: int) -> Record:
-        """Return the row's record after all checks; otherwise raise ``WireError``, which names the problem."""
-        key = self.key()
-        if self.epoch > newest_epoch:
-            raise WireError(f"it is of coordinator epoch {self.epoch}, the log is at {newest_epoch}")
-        return decode_record(key, self.value)
-
-
-def row_checksum(
-    offset: int, batch: int, epoch: int, kind: int, group_id: bytes, name: bytes, value: bytes | None
-) -> int:
-    """Return the CRC-32 of all columns of a row, including lengths, so that no two rows have the same encoding."""
-    head = struct.pack(
-        ">qqqqqqq", offset, batch, epoch, kind, len(group_id), len(name), -1 if value is None else len(value)
-    )
-    return zlib.crc32(b"".join((head, group_id, name, value or b"")))
-
-
-def text_of(raw: object) -> str:
-    return raw.decode("utf-8", "backslashreplace") if isinstance(raw, bytes) else str(raw)
