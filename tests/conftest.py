@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.consumer.fixtures import broker as broker
+from tests.spark.postgres_server import database as database, postgres as postgres
 from tests.volume import SIZE
 
 collect_ignore = [] if os.environ.get("COVERAGE") == "true" else ["test_coverage.py"]

@@ -5,7 +5,8 @@ The contract of a log, in the order of its life cycle:
 1. ``open`` takes ownership of the log for this process and increments its *epoch*. Either a second process is
    rejected, or it takes over and the next ``append`` of the first process fails with ``LogFenced``. Two processes
    never both write (D4). Workers reject responses of the first process, whose epoch is lower; clients of Kafka's
-   protocols do not know it, so for their groups a second process should be rejected, as by the shipped log.
+   protocols do not know it, so that the first process must not respond any more when a second one serves: the log is
+   locked (SQLite), or the owner has a lease (``SharedLog``).
 2. ``load`` returns each group's records in append order, whole batches only. It waits for the appends called before
    it. If a group has a corrupt record (unknown kind or version, wrong checksum, bytes that do not decode, a missing
    record), ``load`` returns an error instead of the group's records; the group is never served without that record
@@ -29,6 +30,7 @@ list D1-D10.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from ..errors import LogError, WireError
@@ -57,6 +59,10 @@ class LogNotWritable(LogError):
 
 class LogFenced(LogError):
     """Another process has opened the log. This process must stop serving; to reopen would fence the other process."""
+
+
+class LogHeld(LogError):
+    """Another coordinator owns the log and its lease has not expired: ``SharedLog.stand_by`` waits for that."""
 
 
 class Log(Protocol):
@@ -108,6 +114,92 @@ class Log(Protocol):
         """Close the log and release its ownership. A second call has no effect."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One of the coordinators of a shared log, for operators.
+
+    Attributes:
+        address: the ``host:port`` that it advertises.
+        epoch: the coordinator epoch of the owner; -1: it stands by.
+        since_ms: since when it owns the log or stands by, in milliseconds since 1970, by the clock of the database.
+    """
+
+    address: str
+    epoch: int
+    since_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ownership:
+    """Who coordinates the groups of a shared log, for operators.
+
+    Attributes:
+        coordinators: the owner first, if there is one, then those that stand by, sorted by address.
+        failover_ms: when the owner took over, in milliseconds since 1970; -1: it is the first one of the log.
+        failover_took_ms: from the last sign of life of its predecessor until then, in milliseconds.
+        failover_cause: ``handed over`` or ``lease expired``; empty if there was no predecessor.
+    """
+
+    coordinators: tuple[Candidate, ...]
+    failover_ms: int = -1
+    failover_took_ms: int = -1
+    failover_cause: str = ""
+
+
+class SharedLog(Log, Protocol):
+    """A log that several coordinators share: one owns it, the others stand by and take over.
+
+    7. ``open`` raises ``LogHeld`` while another coordinator holds the lease. The lease decides who *tries* to open the
+       log; the epoch, which each ``append`` checks in the same atomic statement that writes, decides who *may* write.
+    8. The owner renews its lease while the log is open. Until ``lease_ends_s`` no other coordinator opens the log: a
+       response that was decided before, and before which the clock is read again, exposes no state that a successor
+       has changed. That is what makes a second process safe for clients that do not know coordinator epochs (point 1):
+       a response is at worst late, as on a slow network.
+    9. Times are measured with the monotonic clocks of the coordinators alone. The owner counts from the *send* of its
+       last confirmed renewal; another coordinator from the *arrival* of the answer in which it saw that renewal first,
+       and for longer. No clock of the database is compared with any other.
+    """
+
+    @property
+    def owner(self) -> str:
+        """The advertised address of the coordinator that owns the log, as far as known; empty if there is none."""
+
+    @property
+    def lease_ends_s(self) -> float:
+        """Until when this process owns the log, on the event loop's clock; after that, it must not respond."""
+
+    @property
+    def lost_records(self) -> str:
+        """Why the log may lack acknowledged records (its database was restored or failed over); empty if it has all."""
+
+    async def connect(self) -> None:
+        """Check that the log can be used by this process; create it if necessary.
+
+        Raises:
+            LogError: a one-line description of the problem.
+        """
+
+    async def stand_by(self) -> None:
+        """Wait until ``open`` may succeed, registered as one of the coordinators of the log."""
+
+    async def wait_lost(self) -> str:
+        """Wait until this process no longer owns the log; return the reason."""
+
+    async def mark_serving(self) -> None:
+        """The groups are loaded, and recovered if records may be missing (``coordinator.loading``): note both.
+
+        Raises:
+            LogError: as ``append``.
+        """
+
+    async def ownership(self) -> Ownership:
+        """Who owns the log, and who stands by.
+
+        Raises:
+            LogError: the log cannot be read.
+        """
+
+
 class EncodedRecord(NamedTuple):
     """A record as stored: its key, and its bytes or ``None`` for a tombstone."""
 
@@ -142,3 +234,12 @@ def encode_batch(records: Sequence[Record], *, max_bytes: int) -> list[EncodedRe
 def where(key: Key) -> str:
     """Format a key for an error message."""
     return f"group {printable(key.group_id)}: {key.kind.name.lower()} {printable(key.name)!r}"
+
+
+def copied(error: Exception) -> Exception:
+    """Copy an error for one caller: a shared exception object would mix up the tracebacks of several callers."""
+    if not isinstance(error, LogError):
+        return error
+    copy: LogError = type(error)(*error.args)
+    copy.__cause__ = error
+    return copy

@@ -1,4 +1,4 @@
-"""Logs by URL: ``sqlite:///path`` and ``memory:``.
+"""Logs by URL: ``sqlite:///path``, ``postgresql://host/database`` and ``memory:``.
 
 A back end is one module or package of ``connectgroup.log`` with a function ``from_url``, and one entry in
 ``BACK_ENDS``. It is imported only when it is used.
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 BACK_ENDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
     {
         "memory": ("connectgroup.log.memory", "memory:"),
+        "postgresql": ("connectgroup.log.postgres.store", "postgresql://USER@HOST:PORT/DATABASE"),
         "sqlite": ("connectgroup.log.sqlite.log", "sqlite:///path"),
     }
 )

@@ -8,7 +8,6 @@ import os
 import sqlite3
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -165,36 +164,6 @@ def table(tmp_path: Path, spark: None) -> Iterator[Bench]:
     yield made
     for run in made.runs:
         run.task.stop()
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[str]:
-    """The connection string of a PostgreSQL server; skipped if there is none, except in continuous integration."""
-    from .postgres_server import Unavailable, running_server
-
-    with contextlib.ExitStack() as stack:
-        try:
-            import psycopg  # noqa: F401
-
-            url = stack.enter_context(running_server())
-        except (Unavailable, ImportError) as missing:
-            if os.environ.get("CI") == "true":
-                pytest.fail(f"continuous integration has no PostgreSQL: {missing}")
-            pytest.skip(str(missing))
-        yield url
-
-
-@pytest.fixture
-def database(postgres: str) -> Iterator[str]:
-    """The connection string of a new database. Connections that a failed source has left are ended after the test."""
-    import psycopg
-
-    name = f"d{uuid.uuid4().hex}"
-    with psycopg.connect(postgres, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-    yield postgres.rpartition("/")[0] + f"/{name}"
-    with psycopg.connect(postgres, autocommit=True) as connection:
-        connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (name,))
 
 
 @pytest.fixture(scope="session")

@@ -8,8 +8,11 @@ import pwd
 import shutil
 import subprocess
 import tempfile
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from tests.integration.processes import NotStarted, Program, started
 
@@ -125,3 +128,31 @@ def _answers(url: str) -> bool:
     with contextlib.suppress(psycopg.OperationalError), psycopg.connect(url, connect_timeout=2):
         return True
     return False
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """The connection string of a PostgreSQL server; skipped if there is none, except in continuous integration."""
+    with contextlib.ExitStack() as stack:
+        try:
+            import psycopg  # noqa: F401
+
+            url = stack.enter_context(running_server())
+        except (Unavailable, ImportError) as missing:
+            if os.environ.get("CI") == "true":
+                pytest.fail(f"continuous integration has no PostgreSQL: {missing}")
+            pytest.skip(str(missing))
+        yield url
+
+
+@pytest.fixture
+def database(postgres: str) -> Iterator[str]:
+    """The connection string of a new database. Connections that a failed source has left are ended after the test."""
+    import psycopg
+
+    name = f"d{uuid.uuid4().hex}"
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    yield postgres.rpartition("/")[0] + f"/{name}"
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (name,))

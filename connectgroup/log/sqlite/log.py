@@ -18,7 +18,7 @@ from urllib.parse import SplitResult, unquote
 
 from ...errors import LogError
 from ...protocol.records.connect import Record
-from ..base import MAX_BATCH_BYTES, EncodedRecord, Loaded, Log, encode_batch
+from ..base import MAX_BATCH_BYTES, EncodedRecord, Loaded, Log, copied, encode_batch
 from ..rows import COMPACT_AFTER
 from .store import Store
 
@@ -85,7 +85,7 @@ class SqliteLog(Log):
                 except Exception as error:
                     for _, written in taken:
                         if not written.done():  # done: its caller was cancelled
-                            written.set_exception(_copy(error))
+                            written.set_exception(copied(error))
                 else:
                     for _, written in taken:
                         if not written.done():
@@ -149,15 +149,6 @@ class SqliteLog(Log):
             raise LogError(f"{self._path}: is not open")
         call = partial(work, self._store, *args, **named)
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
-
-
-def _copy(error: Exception) -> Exception:
-    """Copy an error for one caller: a shared exception object would mix up the tracebacks of several callers."""
-    if not isinstance(error, LogError):
-        return error
-    copy: LogError = type(error)(*error.args)
-    copy.__cause__ = error
-    return copy
 
 
 def from_url(url: SplitResult) -> Log:

@@ -1,0 +1,553 @@
+"""The tables of a log in PostgreSQL, and the statements that use them.
+
+Each call is one autocommitted statement. Nothing depends on the session: no prepared statements, advisory locks,
+settings or LISTEN, so that the log works behind a proxy that pools transactions. Statements of the lease have a
+connection of their own: a batch that waits for the server does not delay a renewal.
+
+Groups and names of records are stored as bytes: text in PostgreSQL cannot have every character.
+
+A batch and the check of its epoch are one statement. It locks the row of the owner, so ``take`` waits for a batch that
+is under way; and a batch that waited for ``take`` reads the row again and finds another epoch (READ COMMITTED).
+
+Source: PostgreSQL's documentation, "Transaction Isolation", "Explicit Locking", "WITH Queries (Data-Modifying
+Statements)"; PgBouncer's "SQL feature map for pooling modes".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import select
+import socket
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, LiteralString
+from urllib.parse import SplitResult, parse_qsl, urlencode
+
+from ...errors import ConfigError, LogError
+from ...protocol.units import printable
+from ..base import Candidate, Log, LogNotWritable, Ownership
+from ..leased import LeasedLog, OwnerRow, Store
+from ..rows import Sums, Values
+
+if TYPE_CHECKING:
+    import psycopg
+    from psycopg import sql
+
+SCHEMA: Final = "connectgroup"
+"""The schema of the tables, unless the URL has ``schema=NAME``."""
+
+SCHEMA_VERSION: Final = 1
+
+OLDEST_SERVER: Final = 13
+"""The oldest major version of PostgreSQL that is supported."""
+
+REGISTER_S: Final = 2.0
+"""A coordinator that stands by is registered again after this time; after five times that it is no longer listed."""
+
+_DEFAULTS: Final = {
+    "application_name": "connectgroup",
+    "connect_timeout": "3",
+    "target_session_attrs": "read-write",
+    "tcp_user_timeout": "5000",
+}
+
+_TABLES: Final = ("owner", "coordinators", "records", "groups")
+
+_SERVER: Final = """
+    (SELECT system_identifier::text FROM pg_control_system())
+    || '/' || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8)
+    || '/' || (SELECT oid::text FROM pg_database WHERE datname = current_database())
+"""
+"""The identity of a server: its cluster, its timeline, which each recovery and promotion increments, its database."""
+
+_CREATE: Final = f"""
+CREATE TABLE {{schema}}.owner (
+    only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
+    version int NOT NULL,
+    epoch bigint NOT NULL DEFAULT 0,
+    renewals bigint NOT NULL DEFAULT 0,
+    last bigint NOT NULL DEFAULT 0,
+    holder text NOT NULL DEFAULT '',
+    address text NOT NULL DEFAULT '',
+    lease_ms int NOT NULL DEFAULT 0,
+    server text NOT NULL,
+    since timestamptz NOT NULL DEFAULT clock_timestamp(),
+    renewed timestamptz NOT NULL DEFAULT clock_timestamp(),
+    failover_from timestamptz,
+    failover timestamptz,
+    failover_cause text NOT NULL DEFAULT ''
+) WITH (fillfactor = 50);
+CREATE TABLE {{schema}}.coordinators (
+    process text PRIMARY KEY,
+    address text NOT NULL,
+    since timestamptz NOT NULL,
+    seen timestamptz NOT NULL
+) WITH (fillfactor = 50);
+CREATE TABLE {{schema}}.records (
+    "offset" bigint PRIMARY KEY,
+    batch bigint NOT NULL,
+    epoch bigint NOT NULL,
+    kind int NOT NULL,
+    group_id bytea NOT NULL,
+    name bytea NOT NULL,
+    value bytea,
+    crc32 bigint NOT NULL
+);
+CREATE INDEX records_by_group ON {{schema}}.records (group_id);
+CREATE TABLE {{schema}}.groups (
+    group_id bytea PRIMARY KEY,
+    row_count bigint NOT NULL,
+    checksum bigint NOT NULL
+);
+INSERT INTO {{schema}}.owner (version, server) SELECT {SCHEMA_VERSION}, {_SERVER};
+"""
+
+_LOOK: Final = f"""
+SELECT epoch, renewals, last, holder, address, lease_ms, server, {_SERVER} FROM {{schema}}.owner
+"""
+
+_REGISTER: Final = """
+WITH gone AS (
+    DELETE FROM {schema}.coordinators
+    WHERE process <> %(process)s AND seen < clock_timestamp() - %(kept_s)s * interval '1 s'
+)
+INSERT INTO {schema}.coordinators AS c (process, address, since, seen)
+VALUES (%(process)s, %(address)s, clock_timestamp(), clock_timestamp())
+ON CONFLICT (process) DO UPDATE SET seen = excluded.seen, address = excluded.address,
+    since = CASE WHEN c.seen < excluded.seen - %(kept_s)s * interval '1 s' THEN excluded.since ELSE c.since END
+"""
+
+_TAKE: Final = """
+UPDATE {schema}.owner SET
+    epoch = epoch + %(epochs)s, renewals = renewals + 1, holder = %(holder)s, address = %(address)s,
+    lease_ms = %(lease_ms)s, since = clock_timestamp(), renewed = clock_timestamp(), failover = NULL,
+    failover_from = CASE WHEN epoch > 0 THEN renewed END,
+    failover_cause = CASE WHEN epoch = 0 THEN '' WHEN holder = '' THEN 'handed over' ELSE 'lease expired' END
+WHERE epoch = %(seen_epoch)s AND renewals = %(seen_renewals)s AND holder = %(seen_holder)s
+RETURNING epoch, last
+"""
+
+_RETAKE: Final = "UPDATE {schema}.owner SET epoch = epoch + 1 WHERE holder = %(holder)s RETURNING epoch, last"
+
+# The holder has all acknowledged records if the last offset has not fallen, whichever server this is.
+_RENEW: Final = f"""
+UPDATE {{schema}}.owner SET renewals = renewals + 1, renewed = clock_timestamp(),
+    server = CASE WHEN failover_from IS NOT NULL AND failover IS NULL THEN server ELSE {_SERVER} END
+WHERE holder = %(holder)s AND last >= %(last)s RETURNING 1
+"""
+
+_SERVING: Final = f"""
+UPDATE {{schema}}.owner SET server = {_SERVER},
+    failover = CASE WHEN failover_from IS NOT NULL THEN clock_timestamp() END
+WHERE holder = %(holder)s RETURNING 1
+"""
+
+_RELEASE: Final = """
+UPDATE {schema}.owner SET holder = '', renewed = clock_timestamp() WHERE holder = %(holder)s
+"""
+
+_LEAVE: Final = "DELETE FROM {schema}.coordinators WHERE process = %(process)s"
+
+_APPEND: Final = """
+WITH own AS (
+    UPDATE {schema}.owner SET last = last + %(count)s WHERE epoch = %(epoch)s AND last = %(last)s RETURNING 1
+), written AS (
+    INSERT INTO {schema}.records
+    SELECT r.* FROM unnest(
+        %(offsets)b::bigint[], %(batches)b::bigint[], %(epochs)b::bigint[], %(kinds)b::int[],
+        %(group_ids)b::bytea[], %(names)b::bytea[], %(values)b::bytea[], %(checksums)b::bigint[]
+    ) r WHERE EXISTS (SELECT FROM own)
+), counted AS (
+    INSERT INTO {schema}.groups AS g
+    SELECT s.* FROM unnest(%(sum_groups)b::bytea[], %(sum_counts)b::bigint[], %(sum_totals)b::bigint[]) s
+    WHERE EXISTS (SELECT FROM own)
+    ON CONFLICT (group_id) DO UPDATE
+    SET row_count = g.row_count + excluded.row_count, checksum = (g.checksum + excluded.checksum) & 4294967295
+)
+SELECT 1 FROM own
+"""
+
+_COMPACT: Final = """
+WITH own AS (
+    SELECT FROM {schema}.owner WHERE epoch = %(epoch)s FOR SHARE
+), removed AS (
+    DELETE FROM {schema}.records WHERE "offset" = ANY (%(offsets)b::bigint[]) AND EXISTS (SELECT FROM own)
+), emptied AS (
+    DELETE FROM {schema}.groups WHERE group_id = %(group)b AND %(count)s = 0 AND EXISTS (SELECT FROM own)
+), counted AS (
+    UPDATE {schema}.groups SET row_count = %(count)s, checksum = %(total)s
+    WHERE group_id = %(group)b AND %(count)s > 0 AND EXISTS (SELECT FROM own)
+)
+SELECT 1 FROM own
+"""
+
+_ROWS: Final = """
+SELECT "offset", batch, epoch, kind, group_id, name, value, crc32 FROM {schema}.records
+WHERE %(groups)b::bytea[] IS NULL OR group_id = ANY (%(groups)b::bytea[]) ORDER BY "offset"
+"""
+
+_SUMS: Final = """
+SELECT group_id, row_count, checksum FROM {schema}.groups
+WHERE %(groups)b::bytea[] IS NULL OR group_id = ANY (%(groups)b::bytea[])
+"""
+
+_OWNERSHIP: Final = """
+SELECT holder <> '' AND renewed > clock_timestamp() - 2 * lease_ms * interval '1 ms', address, epoch, _ms(since),
+    split_part(holder, ':', 1), coalesce(_ms(failover), -1),
+    coalesce(_ms(failover) - _ms(failover_from), -1), failover_cause
+FROM {schema}.owner
+"""
+
+_STANDBYS: Final = """
+SELECT process, address, _ms(since) FROM {schema}.coordinators
+WHERE seen > clock_timestamp() - %(kept_s)s * interval '1 s' ORDER BY address, process
+"""
+
+_CHECKS: Final = """
+SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), current_setting('synchronous_commit'),
+    current_setting('fsync'), current_user::text, has_database_privilege(current_database(), 'CREATE'),
+    (SELECT oid FROM pg_namespace WHERE nspname = %(schema)s), to_regclass(%(owner)s) IS NOT NULL,
+    has_function_privilege('pg_control_system()', 'EXECUTE')
+"""
+
+_RIGHTS: Final = """
+SELECT t.name, r.name FROM unnest(%(tables)s::text[]) t (name), unnest(%(rights)s::text[]) r (name)
+WHERE NOT has_table_privilege(t.name, r.name)
+"""
+
+_RIGHTS_NEEDED: Final = ("SELECT", "INSERT", "UPDATE", "DELETE")
+
+logger = logging.getLogger(__name__)
+
+
+class PostgresStore(Store):
+    """A log in the schema of a database.
+
+    Attributes:
+        name: the server and the database, without credentials, for messages.
+    """
+
+    def __init__(self, conninfo: str, *, schema: str = SCHEMA) -> None:
+        """``conninfo``: a connection string or URL of libpq; its environment variables count as well.
+
+        Raises:
+            ConfigError: the driver is not installed.
+            ValueError: the connection string is invalid.
+        """
+        try:
+            import psycopg
+            from psycopg import conninfo as parsing
+        except ImportError as error:
+            allowed = "after pip install 'connectgroup[postgres]'"
+            raise ConfigError("log", "postgresql://, whose driver is not installed", allowed) from error
+        try:
+            given = parsing.conninfo_to_dict(conninfo)
+        except psycopg.Error as error:
+            raise ValueError(str(error)) from error
+        self._settings: dict[str, Any] = {**_DEFAULTS, **given}
+        self._schema = schema
+        host = given.get("host") or os.environ.get("PGHOST") or "localhost"
+        port = given.get("port") or os.environ.get("PGPORT") or "5432"
+        database = given.get("dbname") or os.environ.get("PGDATABASE") or given.get("user") or ""
+        where = f" schema {schema}" if schema != SCHEMA else ""
+        self.name = printable(f"postgresql://{host}:{port}/{database}{where}")
+        self._lease, self._data = _Line(self), _Line(self)
+        self._registered_s = -REGISTER_S
+
+    # ------------------------------------------------------------------------------------------ the tables
+
+    async def connect(self) -> None:
+        owner = f"{_quoted(self._schema)}.owner"
+        (found,) = await self._run(self._lease, _CHECKS, schema=self._schema, owner=owner)
+        version, is_standby, synchronous, fsync, user, may_create, schema, exists, may_identify = found
+        if version < OLDEST_SERVER * 10_000:
+            raise LogError(f"{self.name}: runs PostgreSQL {version // 10_000}; allowed: {OLDEST_SERVER} or later")
+        if is_standby:
+            raise LogError(f"{self.name}: is a standby, which takes no writes; allowed: the primary")
+        if synchronous == "off":
+            raise LogError(
+                f"{self.name}: synchronous_commit is off for user {printable(user)}, so that a crash of the server "
+                "loses acknowledged changes; allowed: ALTER ROLE ... SET synchronous_commit = on"
+            )
+        if fsync == "off":
+            logger.warning("%s: fsync is off: a crash of its machine destroys the log", self.name)
+        if not may_identify:
+            raise LogError(
+                f"{self.name}: user {printable(user)} may not identify the server; "
+                "allowed: GRANT EXECUTE ON FUNCTION pg_control_system TO that user"
+            )
+        if not exists:
+            await self._create(user, may_create=may_create, has_schema=schema is not None)
+        await self._check_rights(user)
+        ((stored,),) = await self._run(self._lease, "SELECT max(version) FROM {schema}.owner")
+        if stored != SCHEMA_VERSION:
+            raise LogError(
+                f"{self.name}: has schema version {stored}, written by other software; allowed: {SCHEMA_VERSION}"
+            )
+
+    async def _create(self, user: str, *, may_create: bool, has_schema: bool) -> None:
+        if not has_schema and not may_create:
+            raise LogError(
+                f"{self.name}: user {printable(user)} may not create the schema {printable(self._schema)}; allowed: "
+                "GRANT CREATE ON DATABASE ... TO that user, or a schema that it may CREATE in"
+            )
+        create = "" if has_schema else "CREATE SCHEMA {schema};"
+        try:
+            await self._run(self._lease, create + _CREATE)
+        except LogError:
+            # Another coordinator that starts now may have created them.
+            (found,) = await self._run(
+                self._lease, "SELECT to_regclass(%(owner)s)", owner=f"{_quoted(self._schema)}.owner"
+            )
+            if found == (None,):
+                raise
+
+    async def _check_rights(self, user: str) -> None:
+        tables = [f"{_quoted(self._schema)}.{table}" for table in _TABLES]
+        lacking = await self._run(self._lease, _RIGHTS, tables=tables, rights=list(_RIGHTS_NEEDED))
+        if lacking:
+            table, right = lacking[0]
+            raise LogError(
+                f"{self.name}: user {printable(user)} lacks {right} on {printable(table)}; allowed: GRANT "
+                f"{', '.join(_RIGHTS_NEEDED)} ON ALL TABLES IN SCHEMA {_quoted(self._schema)} TO that user"
+            )
+
+    # ------------------------------------------------------------------------------------------ the lease
+
+    async def look(self, process: str, address: str) -> OwnerRow:
+        if time.monotonic() >= self._registered_s + REGISTER_S:
+            await self._run(self._lease, _REGISTER, process=process, address=address, kept_s=5 * REGISTER_S)
+            self._registered_s = time.monotonic()
+        rows = await self._run(self._lease, _LOOK)
+        if len(rows) != 1:
+            raise LogError(f"{self.name}: has lost the row of its owner")
+        epoch, renewals, last, holder, address, lease_ms, server, current = rows[0]
+        return OwnerRow(
+            epoch=epoch,
+            renewals=renewals,
+            last=last,
+            holder=holder,
+            address=address,
+            lease_ms=lease_ms,
+            server=server,
+            current=current,
+        )
+
+    async def take(
+        self, seen: OwnerRow, *, holder: str, address: str, lease_ms: int, epochs: int
+    ) -> tuple[int, int] | None:
+        rows = await self._run(
+            self._lease,
+            _TAKE,
+            holder=holder,
+            address=address,
+            lease_ms=lease_ms,
+            epochs=epochs,
+            seen_epoch=seen.epoch,
+            seen_renewals=seen.renewals,
+            seen_holder=seen.holder,
+        )
+        return rows[0] if rows else None
+
+    async def retake(self, holder: str) -> tuple[int, int] | None:
+        rows = await self._run(self._data, _RETAKE, holder=holder)
+        return rows[0] if rows else None
+
+    async def renew(self, holder: str, last: int) -> bool:
+        return bool(await self._run(self._lease, _RENEW, holder=holder, last=last))
+
+    async def mark_serving(self, holder: str) -> bool:
+        return bool(await self._run(self._lease, _SERVING, holder=holder))
+
+    async def release(self, holder: str) -> None:
+        await self._run(self._lease, _RELEASE, holder=holder)
+
+    async def leave(self, process: str) -> None:
+        self._registered_s = -REGISTER_S
+        await self._run(self._lease, _LEAVE, process=process)
+
+    async def ownership(self) -> Ownership:
+        ((is_held, address, epoch, since_ms, process, at_ms, took_ms, cause),) = await self._run(
+            self._lease, _OWNERSHIP
+        )
+        others = await self._run(self._lease, _STANDBYS, kept_s=5 * REGISTER_S)
+        owner = (Candidate(address=address, epoch=epoch, since_ms=since_ms),) if is_held else ()
+        standbys = (
+            Candidate(address=at, epoch=-1, since_ms=since)
+            for name, at, since in others
+            if not is_held or name != process
+        )
+        return Ownership(
+            coordinators=(*owner, *standbys),
+            failover_ms=at_ms,
+            failover_took_ms=took_ms,
+            failover_cause=cause if at_ms >= 0 else "",
+        )
+
+    # ------------------------------------------------------------------------------------------ the records
+
+    async def append(self, epoch: int, last: int, rows: Sequence[Values], sums: Sums) -> bool:
+        offsets, batches, epochs, kinds, group_ids, names, values, checksums = zip(*rows, strict=True)
+        written = await self._run(
+            self._data,
+            _APPEND,
+            epoch=epoch,
+            last=last,
+            count=len(rows),
+            offsets=list(offsets),
+            batches=list(batches),
+            epochs=list(epochs),
+            kinds=list(kinds),
+            group_ids=list(group_ids),
+            names=list(names),
+            values=list(values),
+            checksums=list(checksums),
+            sum_groups=[group.encode() for group in sums],
+            sum_counts=[count for count, _ in sums.values()],
+            sum_totals=[total for _, total in sums.values()],
+        )
+        return bool(written)
+
+    async def compact(self, epoch: int, offsets: Sequence[int], group: bytes, kept: tuple[int, int]) -> bool:
+        count, total = kept
+        return bool(
+            await self._run(
+                self._data, _COMPACT, epoch=epoch, offsets=list(offsets), group=group, count=count, total=total
+            )
+        )
+
+    async def read(self, groups: Sequence[bytes] | None) -> tuple[list[Values], list[tuple[bytes, int, int]]]:
+        named = None if groups is None else list(groups)
+        rows: list[Any] = await self._run(self._data, _ROWS, groups=named)
+        sums: list[Any] = await self._run(self._data, _SUMS, groups=named)
+        return rows, sums
+
+    # ------------------------------------------------------------------------------------------ connections
+
+    async def close(self) -> None:
+        for line in self._lease, self._data:
+            line.drop()
+
+    async def open_connection(self) -> psycopg.AsyncConnection[Any]:
+        """A new connection.
+
+        Raises:
+            LogNotWritable: the server cannot be reached, or does not admit this user.
+        """
+        import psycopg
+
+        try:
+            return await psycopg.AsyncConnection.connect(**self._settings, autocommit=True, prepare_threshold=None)
+        except (psycopg.Error, OSError, ValueError) as error:
+            raise LogNotWritable(f"{self.name}: cannot connect: {_reason(error)}") from error
+
+    async def _run(self, line: _Line, statement: LiteralString, **values: object) -> list[tuple[Any, ...]]:
+        from psycopg import sql
+
+        names = {"schema": sql.Identifier(self._schema)}
+        return await line.run(sql.SQL(_with_functions(statement)).format(**names), values)
+
+
+class _Line:
+    """One connection, opened on demand and again after a loss."""
+
+    def __init__(self, store: PostgresStore) -> None:
+        self._store = store
+        self._connection: psycopg.AsyncConnection[Any] | None = None
+        self._turn = asyncio.Lock()
+
+    async def run(self, statement: sql.Composed, values: dict[str, object]) -> list[tuple[Any, ...]]:
+        """Execute one statement and return its rows.
+
+        Raises:
+            LogNotWritable: nothing was changed.
+            LogError: the connection was lost; the outcome is unknown.
+        """
+        import psycopg
+
+        async with self._turn:
+            if self._connection is None or not _is_alive(self._connection):
+                self.drop()
+                self._connection = await self._store.open_connection()
+            connection = self._connection
+            executed = asyncio.ensure_future(connection.execute(statement, values or None, binary=bool(values)))
+            try:
+                cursor = await asyncio.shield(executed)
+                return await cursor.fetchall() if cursor.description is not None else []
+            except asyncio.CancelledError:
+                # psycopg would ask the server to cancel the statement, and wait for its answer.
+                self.drop()
+                executed.add_done_callback(lambda done: done.cancelled() or done.exception())
+                raise
+            except psycopg.Error as error:
+                message = f"{self._store.name}: {_reason(error)}"
+                if error.sqlstate is not None and not connection.closed:
+                    raise LogNotWritable(message) from error
+                self.drop()
+                raise LogError(message) from error
+
+    def drop(self) -> None:
+        """Close the connection at once, also one with a statement under way."""
+        connection, self._connection = self._connection, None
+        if connection is None or connection.closed:
+            return
+        with suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as duplicate:
+            duplicate.shutdown(socket.SHUT_RDWR)  # ends a statement that waits for the server
+        if connection.info.transaction_status != connection.info.transaction_status.ACTIVE:
+            connection.pgconn.finish()
+
+
+def _is_alive(connection: psycopg.AsyncConnection[Any]) -> bool:
+    """Whether the server has not closed a connection that waits for nothing."""
+    import psycopg
+
+    if connection.closed:
+        return False
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    try:
+        if poll.poll(0):
+            connection.pgconn.consume_input()
+    except psycopg.Error:
+        return False
+    return not connection.closed
+
+
+def _with_functions(statement: LiteralString) -> LiteralString:
+    """Replace ``_ms(column)``, a time in milliseconds since 1970."""
+    parts = statement.split("_ms(")
+    whole = parts[0]
+    for part in parts[1:]:
+        column, _, rest = part.partition(")")
+        whole += f"(extract(epoch FROM {column}) * 1000)::bigint{rest}"
+    return whole
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _reason(error: Exception) -> str:
+    """The error on one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return printable("; ".join(lines) or type(error).__name__, limit=300)
+
+
+def from_url(url: SplitResult) -> Log:
+    """The log of ``postgresql://USER@HOST:PORT/DATABASE``; see ``registry``.
+
+    Raises:
+        ValueError: libpq rejects the URL, or the schema has no name.
+    """
+    options = parse_qsl(url.query, keep_blank_values=True)
+    schema = next((value for name, value in options if name == "schema"), SCHEMA)
+    if not schema or "\0" in schema or url.fragment:
+        raise ValueError("schema")
+    query = urlencode([(name, value) for name, value in options if name != "schema"])
+    text = url._replace(query=query).geturl()
+    if not url.netloc:  # ``geturl`` drops the slashes of a URL that leaves the host to libpq
+        text = f"{url.scheme}://{url.path}" + (f"?{query}" if query else "")
+    return LeasedLog(PostgresStore(text, schema=schema))
