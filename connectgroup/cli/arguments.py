@@ -141,7 +141,8 @@ def add_coordinator(parser: argparse.ArgumentParser) -> None:
         "--coordinator",
         default=default,
         metavar="HOST:PORT",
-        help=f"address of the coordinator; the variable CONNECTGROUP_COORDINATOR sets the default ({shown})",
+        help="address of the coordinator, or several with commas; "
+        f"the variable CONNECTGROUP_COORDINATOR sets the default ({shown})",
     )
     add_access(parser)
 

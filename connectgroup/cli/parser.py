@@ -30,7 +30,15 @@ from .completion import SHELLS, with_groups, with_plugins, with_workers
 from .connector_options import add_connectors, add_plugins
 from .errors import UsageError
 from .requests import add_security
-from .server_options import add_assigning, add_group_protocol, add_metrics, add_rest, add_rest_port, add_server
+from .server_options import (
+    add_advertised,
+    add_assigning,
+    add_group_protocol,
+    add_metrics,
+    add_rest,
+    add_rest_port,
+    add_server,
+)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -91,6 +99,7 @@ def build_parser() -> argparse.ArgumentParser:
     up.add_argument("--no-restart", action="store_true", help="do not restart a worker process that died")
     # Long enough for the start of Spark on a busy machine. The supervisor reports a worker that died, without a delay.
     add_server(up, rebalance_delay_ms=30_000)
+    add_advertised(up)
     add_security(up)
     add_rest_port(up)
     add_metrics(up, "; worker-1 serves its own at the next port, worker-2 at the one after")
@@ -114,6 +123,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--data", type=path, default=Path("connectgroup-data"), help="directory of the log (connectgroup-data)"
     )
     add_server(coordinator)
+    add_advertised(coordinator)
     add_security(coordinator)
     add_metrics(coordinator)
     add_rest_port(coordinator)

@@ -236,6 +236,7 @@ def _coordinator_values(options: argparse.Namespace) -> dict[str, Any]:
         "port": options.port,
         "data": options.data / LOG_FILE if options.log is None else None,
         "log": options.log,
+        "advertised": getattr(options, "advertised", None),
         **({} if options.serves == "proxy" else _security_values(options)),
         "session_timeout_ms": options.session_timeout_ms,
         "heartbeat_interval_ms": options.heartbeat_interval_ms,

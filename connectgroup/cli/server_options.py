@@ -23,7 +23,10 @@ def add_server(parser: argparse.ArgumentParser, *, rebalance_delay_ms: int = 10_
         "an option takes precedence",
     )
     parser.add_argument(
-        "--log", metavar="URL", help="memory: or sqlite:///path instead of a file in the --data directory"
+        "--log",
+        metavar="URL",
+        help="memory:, sqlite:///path or postgresql://USER@HOST/DATABASE instead of a file in the --data directory; "
+        "coordinators with the same log in PostgreSQL replace each other",
     )
     parser.add_argument(
         "--uvloop",
@@ -129,6 +132,15 @@ def add_server(parser: argparse.ArgumentParser, *, rebalance_delay_ms: int = 10_
         ("--max-units", 25_000, "maximum number of connectors and tasks of one group"),
     ):
         parser.add_argument(option, type=number, default=default, help=f"{help_} ({default})")
+
+
+def add_advertised(parser: argparse.ArgumentParser) -> None:
+    """Add the address of a coordinator that shares its log."""
+    parser.add_argument(
+        "--advertised",
+        metavar="HOST:PORT",
+        help="where clients, and the other coordinators of the --log, reach this one (--host and --port)",
+    )
 
 
 def add_group_protocol(parser: argparse.ArgumentParser) -> None:

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from ..checks import check_call, check_methods, check_object, parse_address, setting_texts
+from ..checks import check_call, check_methods, check_object, setting_texts
 from ..errors import ConnectorAlreadyExists, ConnectorNotFound, GroupIdNotFound, TimedOut, UnitFailed
 from ..protocol.messages.api import Handler
 from ..protocol.messages.common import (
@@ -43,8 +43,8 @@ from ..protocol.records.connect import TargetState
 from ..protocol.units import CONNECTOR, Unit, printable
 from ..transport.access import Access
 from ..transport.base import Client
+from ..transport.following import FollowingClient, parse_addresses
 from ..transport.local import LocalClient
-from ..transport.tcp_client import TcpClient
 from .conditions import PutResult as PutResult, assignor_says, describe_failures, find_member, runs_all, shown
 from .retrying import RetryingSender
 
@@ -97,9 +97,8 @@ class Admin:
         Raises:
             ConfigError: an address is not of this form.
         """
-        named = [addresses] if isinstance(addresses, str) else list(addresses)
-        clients = [TcpClient(*parse_address("addresses", address), client_id, access=access) for address in named]
-        return cls(clients, timeout_s=timeout_s, retry_for_s=retry_for_s)
+        client = FollowingClient(parse_addresses("addresses", addresses), client_id, access=access)
+        return cls([client], timeout_s=timeout_s, retry_for_s=retry_for_s)
 
     @classmethod
     def local(cls, coordinator: Handler, *, client_host: str = "local") -> Admin:

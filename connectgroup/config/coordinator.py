@@ -14,6 +14,7 @@ from ..group.classic.state import ClassicSettings
 from ..group.connect.settings import GroupSettings, ServerAssignorCall
 from ..group.consumer.settings import ConsumerSettings, MigrationPolicy
 from ..group.offsets.settings import OffsetSettings
+from ..log.base import SharedLog
 from ..log.registry import log_from_url, sqlite_url
 from ..protocol import DEFAULT_PORT
 from ..transport.limits import LOOPBACK, Limits, is_address, is_loopback
@@ -57,6 +58,9 @@ class CoordinatorConfig(ProgramSettings):
             without them is open to every user. The REST API has users of its own.
         data: the log's file: short for ``log: sqlite:///file``.
         log: the log's URL (``log.registry``). If both are null, all state is in memory, and a restart loses it.
+            Coordinators with the same log in PostgreSQL share its groups: one serves, the others stand by.
+        advertised: the ``host:port`` at which clients and the other coordinators of the log are told to reach this
+            one; ``host`` and ``port`` if null.
         assignor: ``group.remote.assignor``: used if members list no assignor, and after failures.
         group_assignors: names of the server-side assignors that members may request, beside ``assignor``
             (``group.consumer.assignors``; text: with commas). Each is an entry point for consumer groups, for connect
@@ -117,6 +121,7 @@ class CoordinatorConfig(ProgramSettings):
     group_users: dict[ShortText, tuple[ShortText, ...]] = Field(default_factory=dict)
     data: Path | None = None
     log: str | None = None
+    advertised: ShortText | None = None
     session_timeout_ms: Milliseconds = 10_000
     heartbeat_interval_ms: Milliseconds = 3_000
     assignor: Name = "balanced"
@@ -175,6 +180,8 @@ class CoordinatorConfig(ProgramSettings):
             )
         if self.topics_from is not None:
             parse_address("topics_from", self.topics_from)
+        if self.advertised is not None:
+            parse_address("advertised", self.advertised)
         if self.log is not None and self.data is not None:
             raise ConfigError("log", self.log, "a URL without data, or data without a URL")
         log_from_url(self.log_url)
@@ -282,6 +289,10 @@ class ProxyConfig(CoordinatorConfig):
 
     @model_validator(mode="after")
     def _has_a_broker(self) -> ProxyConfig:
+        if self.advertised is not None:
+            raise ConfigError("advertised", self.advertised, "advertised_host and advertised_port")
+        if isinstance(log_from_url(self.log_url), SharedLog):
+            raise ConfigError("log", self.log, "sqlite:///path or memory: for a proxy, which shares no log")
         if self.tls_cert is not None or self.credentials is not None:
             raise ConfigError("tls_cert", self.tls_cert or self.credentials, "a proxy without TLS and credentials")
         parse_address("broker", self.broker)

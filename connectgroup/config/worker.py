@@ -11,10 +11,10 @@ from typing import Annotated, Any
 from pydantic import Field, field_validator, model_validator
 
 from ..assign.placement import MAX_CAPACITY, MAX_LABELS, WorkerTraits, check_traits, labels_of
-from ..checks import parse_address
 from ..errors import ConfigError
 from ..member.settings import GroupProtocol, MemberSettings
 from ..protocol import DEFAULT_PORT
+from ..transport.following import parse_addresses
 from .access import AccessConfig
 from .base import Milliseconds, Name, ShortText
 from .paths import require_absolute_paths
@@ -24,7 +24,7 @@ class WorkerConfig(AccessConfig):
     """Settings of one worker process; those of its connection to the coordinator included (``AccessConfig``).
 
     Attributes:
-        coordinator: ``host:port``.
+        coordinator: ``host:port``, or several with commas.
         name: the member id; by default generated from host name, process id and random digits.
         instance: ``group.instance.id`` (static membership). A worker that stops leaves temporarily, and its units are
             delayed for the next member that joins with this id.
@@ -90,9 +90,9 @@ class WorkerConfig(AccessConfig):
         return self
 
     @property
-    def address(self) -> tuple[str, int]:
-        """Host and port of the coordinator."""
-        return parse_address("coordinator", self.coordinator)
+    def addresses(self) -> list[tuple[str, int]]:
+        """Host and port of each coordinator."""
+        return parse_addresses("coordinator", self.coordinator)
 
     def traits(self) -> WorkerTraits:
         """Return the worker's properties for assignors.

@@ -17,7 +17,7 @@ from ..group.kernel.outcome import Outcome
 from ..group.kernel.static import NO_PROCESS, Process
 from ..group.kernel.timers import Timer
 from ..group.registry import GroupType, Registry, RequestTraits
-from ..log.base import Log
+from ..log.base import Log, SharedLog
 from ..protocol.messages.api import Response
 from ..protocol.records.connect import GROUP_TYPE, GroupRecord, Record
 from ..protocol.units import printable
@@ -166,33 +166,43 @@ async def recover(log: Log, *, now_ms: int) -> list[str]:
     """
     await log.open()
     try:
-        recovered = []
-        for group_id, records in sorted((await log.load()).items()):
-            if isinstance(records, LogError):
-                raise records
-            types = [record.group_type for record in records if isinstance(record, GroupRecord)]
-            if types[-1:] != [GROUP_TYPE]:
-                continue
-            group = replay(group_id, records)
-            settings, overlay = GroupSettings(), Overlay(group, now_ms)
-            for member in sorted(group.members):
-                remove_member(overlay, member, f"{member} {CAUSE}", settings)
-            overlay.bump("the log was recovered")
-            # At least a second later: fencing tokens count the seconds of the incarnation.
-            created_ms = max(now_ms, group.created_ms + 1_000)
-            overlay.write(
-                GroupRecord(
-                    group_id=group_id,
-                    epoch=overlay.epoch,
-                    created_ms=created_ms,
-                    restart_requests=group.restart_requests,
-                )
-            )
-            await log.append(overlay.records)
-            recovered.append(group_id)
+        recovered = await recover_groups(log, now_ms=now_ms)
+        if isinstance(log, SharedLog):
+            await log.mark_serving()
         return recovered
     finally:
         await log.close()
+
+
+async def recover_groups(log: Log, *, now_ms: int, skips_unreadable: bool = False) -> list[str]:
+    """As ``recover``, of a log that is open; a group that cannot be read may be skipped, since it is not served."""
+    recovered = []
+    for group_id, records in sorted((await log.load()).items()):
+        if isinstance(records, LogError):
+            if skips_unreadable:
+                continue
+            raise records
+        types = [record.group_type for record in records if isinstance(record, GroupRecord)]
+        if types[-1:] != [GROUP_TYPE]:
+            continue
+        group = replay(group_id, records)
+        settings, overlay = GroupSettings(), Overlay(group, now_ms)
+        for member in sorted(group.members):
+            remove_member(overlay, member, f"{member} {CAUSE}", settings)
+        overlay.bump("the log was recovered")
+        # At least a second later: fencing tokens count the seconds of the incarnation.
+        created_ms = max(now_ms, group.created_ms + 1_000)
+        overlay.write(
+            GroupRecord(
+                group_id=group_id,
+                epoch=overlay.epoch,
+                created_ms=created_ms,
+                restart_requests=group.restart_requests,
+            )
+        )
+        await log.append(overlay.records)
+        recovered.append(group_id)
+    return recovered
 
 
 # --------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from ..checks import check_methods, check_object
 from ..errors import (
     ConfigError,
     ConnectorNotFound,
+    CoordinatorNotAvailable,
     GroupError,
     UnreleasedInstanceId,
     UnsupportedVersion,
@@ -20,7 +21,7 @@ from ..group.classic.state import ClassicSettings
 from ..group.connect.group_type import ConnectGroupType
 from ..group.connect.settings import GroupSettings
 from ..group.registry import Client, GroupType, Registry
-from ..log.base import Log
+from ..log.base import Log, SharedLog
 from ..protocol.messages.api import Request, Response
 from ..protocol.messages.classic import GroupHeartbeatRequest, GroupRequest, JoinGroupRequest
 from ..protocol.messages.common import SetLoggerLevelRequest, SetLoggerLevelResponse
@@ -51,7 +52,9 @@ from ..protocol.messages.offsets import (
 from ..protocol.records.connect import GROUP_TYPE, MemberRecord
 from ..protocol.units import printable
 from ..threads import NoThread, off_loop
+from ..transport.base import API_OF
 from ..wire import classic_worker
+from ..wire.apis import refusal
 from .compute import with_own_assignor
 from .intake import TAKES_LONG, CompletedResponses, Snapshot
 from .listing import CLASSIC, SUMMARY, ConsumerGroups, deleted, in_classic_form, listed
@@ -108,6 +111,8 @@ class Coordinator:
         check_methods("log", log, ("append", "load"), 'a log: MemoryLog(), or log_from_url("sqlite:///PATH")')
         check_object("settings", settings, GroupSettings, "GroupSettings(...)")
         self._log = log
+        self._lease = log if isinstance(log, SharedLog) else None
+        self._clock_s: Callable[[], float] = time.monotonic  # ``start`` sets that of the event loop
         self._started = False
         self._progress = ReportedProgress()
         self._copying = asyncio.Lock()  # one copy of a large group at a time
@@ -116,10 +121,10 @@ class Coordinator:
         self._connect_type = connect = ConnectGroupType(with_own_assignor(settings), classic_worker)
         self._consumers = consumers or ConsumerGroups(classic=classic_settings)
         self._consumer_type = self._consumers.group_type
-        registry = Registry([connect, self._consumers.classic_type, self._consumer_type, *group_types])
+        self._registry = Registry([connect, self._consumers.classic_type, self._consumer_type, *group_types])
         self.shard = self.shard_class(
             log,
-            registry,
+            self._registry,
             clock_ms=wall_clock_ms,
             max_groups=settings.max_groups,
             in_flight_s=4 * settings.session_timeout_ms / 1000,
@@ -142,6 +147,7 @@ class Coordinator:
                 rejects the requests for that group and serves the others.
         """
         self._started = True
+        self._clock_s = asyncio.get_running_loop().time
         await self._consumers.start(self.shard)
         try:
             await self.shard.start()
@@ -159,6 +165,10 @@ class Coordinator:
         await self._consumers.close()
         await self.shard.close()
 
+    def on_connection_lost(self, request: Request, principal: str) -> None:
+        """See ``TcpServer``."""
+        self.lost_connections.on_lost(request, principal)
+
     async def handle(
         self, request: Request, *, client_host: str, client_id: str = "", principal: str | None = ""
     ) -> Response:
@@ -169,7 +179,33 @@ class Coordinator:
         """
         if not self._started:
             raise ConfigError("coordinator", "a request before the start", "await coordinator.start() first")
-        client = Client(client_host, client_id, principal)
+        if (refused := self.shard.intake.not_serving) is not None:
+            return self.refusal(request, refused)  # also of a list of groups, which would be empty
+        response = await self._handled(request, Client(client_host, client_id, principal))
+        return response if self._owns_log() else self._refused_late(request)
+
+    def _owns_log(self) -> bool:
+        """Whether no other coordinator has served yet; read *after* a response was decided (``SharedLog``, point 8)."""
+        return self._lease is None or self._clock_s() < self._lease.lease_ends_s
+
+    def _refused_late(self, request: Request) -> Response:
+        why = "the lease of this coordinator has expired; the outcome of the request is unknown"
+        return self.refusal(request, CoordinatorNotAvailable(why))
+
+    def refusal(self, request: Request, error: GroupError) -> Response:
+        """The response of the request's own type that carries the error."""
+        group_type = self._registry.owner(request)
+        if group_type is not None:
+            response: Any = group_type.error_response(request, error)
+        else:
+            response = refusal(API_OF[type(request)][0], error.code, str(error))
+        if not hasattr(response, "coordinator_epoch") or isinstance(request, GroupRequest):
+            refused: Response = response
+            return refused
+        with_epoch: Response = replace(response, coordinator_epoch=self._log.epoch)
+        return with_epoch
+
+    async def _handled(self, request: Request, client: Client) -> Response:
         response: Any
         if isinstance(request, _HEARTBEATS):  # first, because nearly all requests are
             decided = self._unchanged(request, client)
@@ -253,6 +289,8 @@ class Coordinator:
 
     def _heartbeat_decided(self, request: HeartbeatRequest | ConsumerHeartbeatRequest, response: Any) -> Response:
         """The response to a heartbeat, with what the rules of its group do not know."""
+        if not self._owns_log():
+            return self._refused_late(request)
         if isinstance(request, ConsumerHeartbeatRequest):
             answered: Response = response  # of Kafka's own protocol
             return answered

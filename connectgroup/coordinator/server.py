@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import itertools
 import logging
+import zlib
 from pathlib import Path
 
+from ..checks import parse_address
 from ..config.coordinator import CoordinatorConfig
 from ..errors import ConfigError
+from ..log.base import SharedLog
 from ..log.registry import log_from_url
 from ..sasl.server import Authenticator
 from ..topics.broker import BrokerTopics
@@ -16,6 +19,7 @@ from ..transport.credentials import FILE_NAME, announce, create_credentials, own
 from ..transport.group_access import GroupAccess
 from ..transport.tcp_server import TcpServer
 from .compute import group_assignors
+from .election import ElectedCoordinator
 from .listing import ConsumerGroups, with_group_assignors
 from .runtime import Coordinator
 
@@ -25,10 +29,10 @@ logger = logging.getLogger(__name__)
 class GroupServer:
     """A coordinator and its TCP port, from ``start`` to ``close``."""
 
-    def __init__(self, coordinator: Coordinator, server: TcpServer, host: str) -> None:
+    def __init__(self, coordinator: Coordinator | ElectedCoordinator, server: TcpServer, host: str) -> None:
         """``host``: as configured, for ``address``."""
         self.coordinator, self._server, self._host = coordinator, server, host
-        server.on_connection_lost = coordinator.lost_connections.on_lost
+        server.on_connection_lost = coordinator.on_connection_lost
 
     @property
     def address(self) -> str:
@@ -36,7 +40,7 @@ class GroupServer:
         return f"{self._host}:{self._server.port}"
 
     async def start(self) -> None:
-        """Open the log, then the port.
+        """Open the log, then the port. A log that coordinators share is opened later, by one of them.
 
         Raises:
             ConfigError, LogError, TransportError: each a one-line message: what failed, where, what is allowed.
@@ -74,16 +78,22 @@ class CoordinatorServer(GroupServer):
         self.config = config
         self.credentials: Path | None = None
         log = log_from_url(config.log_url)
-        topics = BrokerTopics(config.topics_from) if config.topics_from is not None else None
-        coordinator = Coordinator(
-            log,
-            config.group_settings(group_assignors(config.assignor, config.group_assignors)),
-            consumers=ConsumerGroups(
-                topics,
-                with_group_assignors(config.consumer_settings(), config.group_assignors),
-                classic=config.classic_settings(),
-            ),
-        )
+        assignors = group_assignors(config.assignor, config.group_assignors)
+
+        def make() -> Coordinator:
+            topics = BrokerTopics(config.topics_from) if config.topics_from is not None else None
+            return Coordinator(
+                log,
+                config.group_settings(assignors),
+                consumers=ConsumerGroups(
+                    topics,
+                    with_group_assignors(config.consumer_settings(), config.group_assignors),
+                    classic=config.classic_settings(),
+                ),
+            )
+
+        self._shared = log if isinstance(log, SharedLog) else None
+        coordinator = make() if self._shared is None else ElectedCoordinator(self._shared, make)
         certificate = None
         if config.tls_cert is not None and config.tls_key is not None:
             certificate = Certificate("tls_cert", config.tls_cert, config.tls_key, config.tls_ca)
@@ -112,7 +122,10 @@ class CoordinatorServer(GroupServer):
             path = config.data.parent / FILE_NAME
         if config.authentication and path is not None:
             self._use(path)
-        await super().start()
+        if self._shared is not None:
+            await self._start_shared(self._shared)
+        else:
+            await super().start()
         port = self._server.port
         if not config.authentication:
             withdraw(port)
@@ -132,6 +145,17 @@ class CoordinatorServer(GroupServer):
             logger.warning(
                 "clients need the file of credentials %s: it cannot be announced to those on this machine", path
             )
+
+    async def _start_shared(self, log: SharedLog) -> None:
+        """Open the port, then take part in the election: the other coordinators are told the port."""
+        await self._server.start()
+        log.address = self.config.advertised or self.address
+        self._server.find_coordinator = lambda: _node(log.owner)
+        try:
+            await self.coordinator.start()
+        except BaseException:
+            await self.close()
+            raise
 
     def _use_temporary(self, port: int) -> Path:
         path = own_file(port)
@@ -166,3 +190,13 @@ class CoordinatorServer(GroupServer):
                 withdraw(self._server.port)
             if self._temporary is not None:
                 self._temporary.unlink(missing_ok=True)
+
+
+def _node(address: str) -> tuple[str, int, int] | None:
+    """Host, port and node id of a coordinator; null: none is known.
+
+    Clients of Kafka's protocol keep connections by node id: two coordinators must not have the same.
+    """
+    if not address:
+        return None
+    return *parse_address("advertised", address), zlib.crc32(address.encode()) & 0x7FFFFFFF

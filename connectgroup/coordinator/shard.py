@@ -59,7 +59,7 @@ from ..group.registry import (
     Retired,
     Steady,
 )
-from ..log.base import AppendRefused, Log, LogFenced, LogNotWritable
+from ..log.base import AppendRefused, Log, LogFenced, LogNotWritable, SharedLog
 from ..protocol.messages.api import Response
 from ..protocol.messages.consumer import ConsumerHeartbeatRequest
 from ..protocol.messages.describe import DeleteRequest, DescribedGroup, DescribeRequest
@@ -70,7 +70,7 @@ from ..protocol.units import printable
 from .compute import Effects
 from .intake import TAKES_LONG, Command, Describe, Intake, Reply, Snapshot, loading_error
 from .journal import Writability, log_records
-from .loading import Groups, Loaded, Remove, Retention, is_vacant
+from .loading import Groups, Loaded, Remove, Retention, is_vacant, recover_groups
 from .metrics import CoordinatorMetrics, RebalanceTraces
 from .parking import Dedup, Parking, WakeNext
 from .timers import Timers
@@ -141,8 +141,15 @@ class Shard:
         """
         await self._log.open()
         try:
+            shared = self._log if isinstance(self._log, SharedLog) else None
+            if shared is not None and (lost := shared.lost_records):
+                logger.error("the log may lack acknowledged records (%s): its groups are recovered", lost)
+                await recover_groups(shared, now_ms=self.groups.clock_ms(), skips_unreadable=True)
             for group_id, records in (await self._log.load()).items():
                 self._act(self.groups.load(group_id, records))
+                await asyncio.sleep(0)  # the lease of a shared log is renewed meanwhile
+            if shared is not None:
+                await shared.mark_serving()
         except BaseException:
             # Release the log, so that a retry in this process or in another one can open it (KAFKA-19394).
             await self._log.close()

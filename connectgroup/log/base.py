@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 from ..errors import LogError, WireError
 from ..protocol.records.base import Key
@@ -146,6 +146,7 @@ class Ownership:
     failover_cause: str = ""
 
 
+@runtime_checkable
 class SharedLog(Log, Protocol):
     """A log that several coordinators share: one owns it, the others stand by and take over.
 
@@ -158,7 +159,12 @@ class SharedLog(Log, Protocol):
     9. Times are measured with the monotonic clocks of the coordinators alone. The owner counts from the *send* of its
        last confirmed renewal; another coordinator from the *arrival* of the answer in which it saw that renewal first,
        and for longer. No clock of the database is compared with any other.
+
+    Attributes:
+        address: the ``host:port`` at which clients reach this coordinator; set before ``connect``.
     """
+
+    address: str
 
     @property
     def owner(self) -> str:

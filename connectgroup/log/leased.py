@@ -368,7 +368,8 @@ class _Term:
 
     async def _keep(self) -> None:
         while not self.lost.done():
-            pause_s = LOOK_S if self._problem else RENEW_S
+            renew_s = min(RENEW_S, self._log.own_lease_s / 3)
+            pause_s = min(LOOK_S, renew_s) if self._problem else renew_s
             await asyncio.sleep(max(0.0, self._sent_s + pause_s - self._loop.time()))
             try:
                 await self.renew()
@@ -527,14 +528,15 @@ class _Term:
         """Perform a change; if its outcome is unknown, its groups are in doubt.
 
         Raises:
-            LogFenced: nothing was changed, or the outcome does not matter any more.
-            LogNotWritable: nothing was changed.
+            LogFenced, LogNotWritable: nothing was changed.
             LogError: the outcome is unknown.
         """
         try:
             is_owner = await self.until_lost(call)
-        except (LogNotWritable, LogFenced):
+        except LogNotWritable:
             raise
+        except LogFenced as error:
+            raise LogError(f"{error}; the outcome of a change is unknown") from error
         except BaseException:
             self._in_doubt = (self._in_doubt or set()) | set(groups)
             raise

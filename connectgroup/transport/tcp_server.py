@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from typing import Final
 
-from ..errors import ConfigError, InvalidRequest, TransportError
+from ..errors import ConfigError, CoordinatorNotAvailable, InvalidRequest, TransportError
 from ..protocol.messages.api import Handler, Request, Response
 from ..protocol.messages.cluster import (
     ApiVersionsRequest,
@@ -63,6 +63,8 @@ class TcpServer:
         loopback_only: whether ``start`` rejects a host that other machines can reach, unless ``security`` allows it.
 
     Attributes:
+        find_coordinator: host, port and node id of the coordinator that serves the groups, in FindCoordinator
+            responses; null: no coordinator is known. By default those that this server advertises.
         on_connection_lost: called with the last request for the handler that a lost connection has received, if any,
             and with the principal of the connection.
     """
@@ -89,6 +91,7 @@ class TcpServer:
         self._advertised = (advertised_host, advertised_port, node_id)
         self._certificate = security.certificate
         self._tls, self._loopback_only = security.tls, loopback_only and not security.is_reachable
+        self.find_coordinator: Callable[[], tuple[str, int, int] | None] = self._itself
         self.on_connection_lost: Callable[[Request, str], None] = lambda request, principal: None
         self._listener: Acceptor | None = None
         self._connections: set[Connection] = set()
@@ -173,16 +176,22 @@ class TcpServer:
             lambda what: self.log_complaint(connection.client_host, what),
         )
 
+    def _itself(self) -> tuple[str, int, int]:
+        host, port, node_id = self._advertised
+        return self.host if host is None else host, self.port if port is None else port, node_id
+
     def handle_locally(self, request: ApiVersionsRequest | FindCoordinatorRequest) -> Response:
         """Respond to the requests that the server itself handles."""
         if isinstance(request, ApiVersionsRequest):
             return _API_VERSIONS_WITH_SASL if self.authenticator is not None else _API_VERSIONS
-        host, port, node_id = self._advertised
-        host, port = self.host if host is None else host, self.port if port is None else port
         if request.key_type != GROUP_KEY:
             return refusal(
                 FIND_COORDINATOR, InvalidRequest.code, f"key_type: got {request.key_type}; allowed: {GROUP_KEY} (group)"
             )
+        found = self.find_coordinator()
+        if found is None:
+            return refusal(FIND_COORDINATOR, CoordinatorNotAvailable.code, "no coordinator owns the log at present")
+        host, port, node_id = found
         return FindCoordinatorResponse(
             node_id=node_id,
             host=host,

@@ -35,7 +35,7 @@ from ..protocol.messages.common import config_of
 from ..protocol.messages.describe import DescribeRequest, DescribeResponse
 from ..protocol.units import Unit
 from ..threads import off_loop
-from ..transport.tcp_client import TcpClient
+from ..transport.following import FollowingClient
 from .loop import Worker
 from .perform import RESTART_EXIT_CODE, exit_without_finalizing, kill_java
 from .runner import TaskRunner
@@ -78,10 +78,9 @@ async def run_worker(
     Raises:
         ConnectGroupError: the worker could not start, or the coordinator rejected it; a one-line message.
     """
-    host, port = config.address
     assignors = [load_assignor(name) for name in config.assignors]
     access = config.access()
-    heartbeats, control = (TcpClient(host, port, config.name, access=access) for _ in range(2))
+    heartbeats, control = (FollowingClient(config.addresses, config.name, access=access) for _ in range(2))
     worker = Worker(
         config.member_settings(),
         Connections(heartbeats=heartbeats, control=control),
@@ -184,7 +183,7 @@ async def _ended_within(task: asyncio.Task[None], timeout_s: float) -> bool:
     return True
 
 
-async def _warm_up(config: WorkerConfig, control: TcpClient) -> None:
+async def _warm_up(config: WorkerConfig, control: FollowingClient) -> None:
     """Run slow initialization before joining, so that assigned tasks start immediately.
 
     Raises:

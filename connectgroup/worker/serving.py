@@ -18,13 +18,13 @@ from types import FrameType
 from typing import cast
 
 from ..assign.api import ConnectAssignor
-from ..checks import check_call, check_object, parse_address
+from ..checks import check_call, check_object
 from ..errors import ConfigError
 from ..listener import WorkerRebalanceListener
 from ..member.settings import MemberSettings
 from ..transport.access import Access
 from ..transport.base import Client
-from ..transport.tcp_client import TcpClient
+from ..transport.following import FollowingClient, parse_addresses
 from .arguments import check_on_start, check_runner, check_settings
 from .loop import Worker
 from .runner import Runner
@@ -118,7 +118,7 @@ def client_maker(
     """The function that makes each of the two clients of a worker.
 
     Args:
-        connect: such a function, or the address of a coordinator.
+        connect: such a function, or the address of a coordinator; several with commas.
         access: for an address.
 
     Raises:
@@ -128,8 +128,7 @@ def client_maker(
     if access is not None:
         check_object("access", access, Access, "Access(...)")
     if isinstance(connect, str):
-        host, port = parse_address("connect", connect)
-        return partial(TcpClient, host, port, settings.member_id, access=access)
+        return partial(FollowingClient, parse_addresses("connect", connect), settings.member_id, access=access)
     allowed = 'a function that makes a client: lambda: TcpClient(host, port); or an address: "127.0.0.1:8474"'
     check_call("connect", connect, (), allowed)
     if access is not None:

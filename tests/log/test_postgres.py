@@ -1,21 +1,74 @@
-"""The log in PostgreSQL, which several coordinators share: the contract of every log, leases, and failures of servers."""
+"""The log in PostgreSQL, which several coordinators share: the contract of every log, leases, and lost connections."""
 
 from __future__ import annotations
 
+import asyncio
 import uuid
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from connectgroup.log.base import MAX_BATCH_BYTES, Log
+from connectgroup.coordinator.loading import recover_groups
+from connectgroup.errors import LogError
+from connectgroup.log.base import MAX_BATCH_BYTES, AppendRefused, Log, LogFenced, LogHeld, LogNotWritable
 from connectgroup.log.leased import LeasedLog
-from connectgroup.testing.contracts.log import LogContract
+from connectgroup.log.postgres.store import PostgresStore
+from connectgroup.log.registry import log_from_url
+from connectgroup.log.rows import Sums, Values
+from connectgroup.protocol.records.connect import GroupRecord
+from connectgroup.testing.contracts.log import LogContract, contents, member, opened
+from tests.spark.postgres_server import running_server, running_standby
+
+if TYPE_CHECKING:
+    import psycopg
+
+pytest.importorskip("psycopg")
+pytestmark = pytest.mark.asyncio
+
+LEASE_S = 0.6
 
 
-def log_at(url: str, **named: object) -> LeasedLog:
-    from connectgroup.log.postgres.store import PostgresStore
+class Faulty(PostgresStore):
+    """A store of which the answers are lost.
 
-    return LeasedLog(PostgresStore(url, schema=str(named.pop("schema", "connectgroup"))), **named)  # type: ignore[arg-type]
+    Attributes:
+        cut: renewals do not reach the server.
+        loses: what the next append loses: ``request`` (it arrives later, with ``deliver_late``) or ``answer``.
+    """
+
+    cut = False
+    loses = ""
+
+    def __init__(self, url: str, **named: Any) -> None:
+        super().__init__(url, **named)
+        self._late: tuple[Any, ...] = ()
+
+    async def renew(self, holder: str, last: int) -> bool:
+        if self.cut:
+            raise LogError("no answer")
+        return await super().renew(holder, last)
+
+    async def append(self, epoch: int, last: int, rows: Sequence[Values], sums: Sums) -> bool:
+        loses, self.loses = self.loses, ""
+        if loses == "request":
+            self._late = epoch, last, rows, sums
+            raise LogError("no answer")
+        written = await super().append(epoch, last, rows, sums)
+        if loses == "answer":
+            raise LogError("no answer")
+        return written
+
+    async def deliver_late(self) -> bool:
+        return await super().append(*self._late)
+
+
+def log_at(url: str, *, lease_s: float = LEASE_S, compact_after: int = 2_000) -> tuple[LeasedLog, Faulty]:
+    store = Faulty(url)
+    address = f"{uuid.uuid4().hex}:1"
+    return LeasedLog(store, address=address, lease_s=lease_s, compact_after=compact_after), store
 
 
 class TestPostgresLog(LogContract):
@@ -27,4 +80,387 @@ class TestPostgresLog(LogContract):
         self.schema = f"s{uuid.uuid4().hex}"
 
     def make_log(self, place: Path, *, max_batch_bytes: int = MAX_BATCH_BYTES) -> Log:
-        return log_at(self.url, schema=self.schema, max_batch_bytes=max_batch_bytes)
+        return LeasedLog(PostgresStore(self.url, schema=self.schema), max_batch_bytes=max_batch_bytes)
+
+
+@asynccontextmanager
+async def session(url: str) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+    """Another session of the database, which commits each statement."""
+    import psycopg
+
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
+        yield connection
+
+
+@asynccontextmanager
+async def batch_delayed(url: str, offset: int) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+    """The batch that begins at this offset is under way until the end of the block: it waits for an equal key."""
+    async with session(url) as holder, session(url) as other, holder.transaction(force_rollback=True):
+        await holder.execute("INSERT INTO connectgroup.records VALUES (%s, 1, 1, 1, '', '', '', 0)", (offset,))
+        yield other
+
+
+async def waiting_for_the_lock(url_session: psycopg.AsyncConnection[Any]) -> int:
+    """Wait until a batch waits for the lock; return the process of its server."""
+    while True:
+        found = await url_session.execute(
+            "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' "
+            "AND query LIKE '%INSERT INTO%records%'"
+        )
+        if (row := await found.fetchone()) is not None:
+            return int(row[0])
+        await asyncio.sleep(0.01)
+
+
+# ------------------------------------------------------------------------------------------- one owner
+
+
+async def test_log_with_a_lease_is_held_and_released_by_a_close(database: str) -> None:
+    (first, _), (second, _) = log_at(database), log_at(database)
+    async with opened(first):
+        with pytest.raises(LogHeld, match=f"owned by the coordinator at {first.address}, whose lease ends in"):
+            await second.open()
+        assert second.owner == first.address
+        await first.append([member("a")])
+    async with opened(second):
+        assert second.epoch == first.epoch + 1
+        assert await contents(second) == [member("a")]
+
+
+async def test_owner_that_cannot_renew_its_lease_stops_before_another_opens_the_log(database: str) -> None:
+    """D4, D5: the lease of the owner ends, on its own clock, before the log can be opened by another coordinator."""
+    clock = asyncio.get_running_loop().time
+    (first, store), (second, _) = log_at(database), log_at(database)
+    async with opened(first):
+        await first.append([member("a")])
+        await second.connect()
+        store.cut = True
+        lease_ends_s = first.lease_ends_s
+        await second.stand_by()
+        assert clock() > lease_ends_s
+        assert "the lease has expired, it could not be renewed: no answer" in await first.wait_lost()
+        async with opened(second):
+            assert await contents(second) == [member("a")]
+            with pytest.raises(LogFenced, match="the lease has expired"):
+                await first.append([member("b")])
+            with pytest.raises(LogFenced):
+                await first.load()
+
+
+async def test_batch_of_a_former_owner_is_not_written_however_late_it_arrives(database: str) -> None:
+    """D4: the epoch in the write decides, not the lease."""
+    (first, store), (second, _) = log_at(database), log_at(database)
+    async with opened(first):
+        store.loses, store.cut = "request", True
+        with pytest.raises(LogError, match="no answer"):
+            await first.append([member("late")])
+        await second.stand_by()
+        async with opened(second):
+            await second.append([member("b")])
+            assert not await store.deliver_late()
+            assert await contents(second) == [member("b")]
+        async with opened(log_at(database)[0]) as third:
+            assert await contents(third) == [member("b")]
+
+
+async def test_open_waits_for_the_batch_under_way(database: str) -> None:
+    (first, store), (second, _) = log_at(database, lease_s=2), log_at(database, lease_s=5)
+    async with opened(first):
+        async with batch_delayed(database, 1) as other:
+            batch = asyncio.ensure_future(first.append([member("a")]))
+            await waiting_for_the_lock(other)
+            store.cut = True
+            await second.stand_by()
+            opening = asyncio.ensure_future(second.open())
+            done, _ = await asyncio.wait({opening}, timeout=0.3)
+            assert not done
+        await opening
+        with pytest.raises(LogError, match="the outcome of a change is unknown"):  # its lease was over before
+            await batch
+        assert await contents(second) == [member("a")]
+        await second.close()
+
+
+async def test_of_coordinators_that_start_together_one_opens_the_log(database: str) -> None:
+    """The tables are missing, too."""
+    logs = [log_at(database)[0] for _ in range(4)]
+    outcomes = await asyncio.gather(*(log.open() for log in logs), return_exceptions=True)
+    assert sorted(type(outcome).__name__ for outcome in outcomes) == ["LogHeld"] * 3 + ["NoneType"], outcomes
+    await asyncio.gather(*(log.close() for log in logs))
+
+
+async def test_ownership_lists_the_owner_those_that_stand_by_and_the_last_failover(database: str) -> None:
+    (first, _), (second, _) = log_at(database), log_at(database)
+    async with opened(first):
+        await first.mark_serving()
+        standing_by = asyncio.ensure_future(second.stand_by())
+        found = await first.ownership()
+        for _ in range(1_000):
+            if len(found.coordinators) > 1:
+                break
+            await asyncio.sleep(0.01)
+            found = await first.ownership()
+        assert [(each.address, each.epoch) for each in found.coordinators] == [(first.address, 1), (second.address, -1)]
+        assert (found.failover_ms, found.failover_took_ms, found.failover_cause) == (-1, -1, "")
+    await standing_by
+    async with opened(second):
+        await second.mark_serving()
+        found = await second.ownership()
+        assert [(each.address, each.epoch) for each in found.coordinators][:1] == [(second.address, 2)]
+        assert found.failover_cause == "handed over"
+        assert found.failover_took_ms >= 0
+        assert found.coordinators[0].since_ms <= found.failover_ms
+
+
+# ------------------------------------------------------------------------------------------- unknown outcomes
+
+
+async def test_batch_whose_answer_is_lost_is_there_once(database: str) -> None:
+    """D6: the owner takes the log again at the next epoch and reads the group again."""
+    log, store = log_at(database)
+    async with opened(log):
+        await log.append([member("a")])
+        store.loses = "answer"
+        with pytest.raises(LogError, match="no answer") as error:
+            await log.append([member("b")])
+        assert type(error.value) is LogError, "its outcome is unknown"
+        assert await contents(log) == [member("a"), member("b")]
+        assert log.epoch == 2
+        await log.append([member("c")])
+        assert await contents(log) == [member("a"), member("b"), member("c")]
+
+
+async def test_batch_whose_request_is_late_is_not_written_after_the_group_was_read_again(database: str) -> None:
+    """D6, F13: a delayed commit must not hit a later one."""
+    log, store = log_at(database)
+    async with opened(log):
+        store.loses = "request"
+        with pytest.raises(LogError, match="no answer"):
+            await log.append([member("late")])
+        assert await contents(log) == []
+        assert not await store.deliver_late()
+        await log.append([member("b")])
+        assert not await store.deliver_late()
+        assert await contents(log) == [member("b")]
+
+
+async def test_batch_whose_connection_is_lost_is_written_whole_or_not_at_all(database: str) -> None:
+    log, _ = log_at(database, lease_s=5)
+    async with opened(log):
+        await log.append([member("a")])
+        async with batch_delayed(database, 2) as other:
+            batch = asyncio.ensure_future(log.append([member("b"), member("c")]))
+            await other.execute("SELECT pg_terminate_backend(%s)", (await waiting_for_the_lock(other),))
+            with pytest.raises(LogError) as error:
+                await batch
+        assert not isinstance(error.value, AppendRefused | LogNotWritable | LogFenced)
+        assert await contents(log) == [member("a")]
+        await log.append([member("d")])
+        assert await contents(log) == [member("a"), member("d")]
+
+
+async def test_connections_that_the_server_closes_while_they_are_idle_are_opened_again(database: str) -> None:
+    log, _ = log_at(database)
+    async with opened(log), session(database) as other:
+        for number in range(3):
+            await log.append([member(str(number))])
+            await other.execute(
+                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+        await log.append([member("last")])
+        assert await contents(log) == [member("0"), member("1"), member("2"), member("last")]
+        assert log.epoch == 1
+
+
+async def test_batch_that_the_server_refuses_is_not_written_and_the_log_can_be_read(database: str) -> None:
+    log, _ = log_at(database)
+    async with opened(log), session(database) as other:
+        await log.append([member("a")])
+        await other.execute("ALTER TABLE connectgroup.records ADD CONSTRAINT full_disk CHECK (name <> 'b')")
+        with pytest.raises(LogNotWritable, match="full_disk"):
+            await log.append([member("b")])
+        assert await contents(log) == [member("a")]
+        await other.execute("ALTER TABLE connectgroup.records DROP CONSTRAINT full_disk")
+        await log.append([member("b")])
+        assert await contents(log) == [member("a"), member("b")]
+
+
+async def test_log_on_a_server_that_is_away_can_be_read_until_the_lease_ends() -> None:
+    with running_server() as url:
+        log, _ = log_at(url, lease_s=10)
+        await log.open()
+        await log.append([member("a")])
+    with pytest.raises(LogNotWritable, match=r"cannot connect: .*refused"):
+        await log.append([member("b")])
+    assert await contents(log) == [member("a")]
+    with pytest.raises(LogError, match="cannot connect"):
+        await log.check_writable()
+    await log.close()
+
+
+# ------------------------------------------------------------------------------------------- records
+
+
+async def test_group_with_a_damaged_missing_or_foreign_record_is_not_loaded(database: str) -> None:
+    """D7: other groups are."""
+    log, _ = log_at(database)
+    async with opened(log):
+        for group in "abcd":
+            await log.append([member("m", group=group), member("n", group=group)])
+    async with session(database) as other:
+        await other.execute("UPDATE connectgroup.records SET value = 'x' WHERE group_id = 'a' AND name = 'm'")
+        await other.execute("DELETE FROM connectgroup.records WHERE group_id = 'b' AND name = 'm'")
+        await other.execute("UPDATE connectgroup.records SET group_id = 'd' WHERE group_id = 'c' AND name = 'm'")
+    async with opened(log):
+        loaded = await log.load()
+        assert {group: isinstance(found, LogError) for group, found in loaded.items()} == dict.fromkeys("abcd", True)
+        assert "offset 1, group a: its checksum is" in str(loaded["a"])
+        assert "group b: 1 records found where 2 were written" in str(loaded["b"])
+        await log.compact()
+        assert {group: isinstance(found, LogError) for group, found in (await log.load()).items()} == dict.fromkeys(
+            "abcd", True
+        )
+        await log.append([member("m", group="e")])
+        assert await contents(log, "e") == [member("m", group="e")]
+
+
+async def test_log_does_not_grow_with_the_number_of_changes(database: str) -> None:
+    log, _ = log_at(database, compact_after=20)
+    async with opened(log), session(database) as other:
+        for number in range(200):
+            await log.append([member("m", host=str(number))])
+        ((rows,),) = await (await other.execute("SELECT count(*) FROM connectgroup.records")).fetchall()
+        assert rows <= 40
+        assert (await contents(log))[-1] == member("m", host="199")
+
+
+# ------------------------------------------------------------------------------------------- lost records
+
+
+async def test_log_that_ends_before_a_record_that_was_seen_has_lost_records(database: str) -> None:
+    """The server was restored from a copy, by a method that does not change its identity."""
+    (first, _), (second, _) = log_at(database), log_at(database)
+    async with opened(first), session(database) as other:
+        await first.append([member("a")])
+        await other.execute("CREATE TABLE copied AS SELECT epoch, last FROM connectgroup.owner")
+        await first.append([member("b")])
+        with pytest.raises(LogHeld):
+            await second.open()  # which sees the offset
+        await other.execute("DELETE FROM connectgroup.records WHERE name = 'b'")
+        await other.execute(
+            "UPDATE connectgroup.groups SET row_count = 1, checksum = (SELECT crc32 FROM connectgroup.records)"
+        )
+        await other.execute("UPDATE connectgroup.owner SET last = copied.last FROM copied")
+        assert "has lost records" in await first.wait_lost()
+        with pytest.raises(LogFenced):
+            await first.append([member("c")])
+    assert not second.lost_records
+    await second.open()
+    assert "it ends at record 1 of epoch 1, but record 2 of epoch 1 was written" in second.lost_records
+    assert second.epoch > 1_000, "workers ignore a coordinator of a lower epoch"
+    await second.mark_serving()
+    assert not second.lost_records
+    await second.close()
+
+
+async def test_log_on_another_server_is_recovered_until_its_owner_has_proved_that_nothing_is_missing(
+    postgres: str, database: str
+) -> None:
+    """A standby that was promoted, or a restored backup, has another timeline: it may lack what was acknowledged."""
+    (first, _), (second, _), (third, _) = log_at(database), log_at(database), log_at(database)
+    async with opened(first), session(database) as other:
+        await first.append([GroupRecord(group_id="g", epoch=3, created_ms=5_000), member("m")])
+        await other.execute("UPDATE connectgroup.owner SET server = 'a/00000001/1'")  # as if it were another one now
+        await first.check_writable()  # its last record is there
+    async with opened(second):
+        assert not second.lost_records
+    async with session(database) as other:
+        await other.execute("UPDATE connectgroup.owner SET server = 'a/00000001/1'")
+    async with opened(third):
+        assert "it is on another server than before: " in third.lost_records
+        assert "not a/00000001/1" in third.lost_records
+        assert await recover_groups(third, now_ms=1_000) == ["g"]
+        group = [record for record in await contents(third) if isinstance(record, GroupRecord)][-1]
+        assert (group.created_ms, group.epoch) == (6_000, 4), "a new incarnation, whose fencing tokens are higher"
+        await third.mark_serving()
+    fourth, _ = log_at(database)
+    async with opened(fourth):
+        assert not fourth.lost_records
+
+
+async def test_promoted_standby_is_another_server() -> None:
+    with running_server() as primary:
+        log, _ = log_at(primary)
+        async with opened(log):
+            await log.append([member("a")])
+        with running_standby(primary) as standby:
+            refused = log_at(standby)[0]
+            with pytest.raises(LogError, match=r"read-only|standby"):
+                await refused.connect()
+            async with session(standby) as other:
+                await other.execute("SELECT pg_promote()")
+            promoted, _ = log_at(standby)
+            async with opened(promoted):
+                assert "it is on another server than before" in promoted.lost_records
+                assert await contents(promoted) == [member("a")]
+
+
+# ------------------------------------------------------------------------------------------- errors
+
+
+@pytest.mark.parametrize(
+    ("url", "error"),
+    [
+        ("postgresql://test@127.0.0.1:1/postgres", "postgresql://127.0.0.1:1/postgres: cannot connect: .*refused"),
+        ("postgresql://127.0.0.1:1", "postgresql://127.0.0.1:1/: cannot connect: "),
+        ("{server}/no_such_database", 'cannot connect: .*database "no_such_database" does not exist'),
+        ("postgresql://nobody:hunter2@{address}/postgres", 'cannot connect: .*role "nobody" does not exist'),
+    ],
+)
+async def test_server_that_cannot_be_used_is_named(postgres: str, url: str, error: str) -> None:
+    server = postgres.rpartition("/")[0]
+    log = log_from_url(url.format(server=server, address=server.rpartition("@")[2]))
+    with pytest.raises(LogError, match=error) as raised:
+        await log.open()
+    assert "hunter2" not in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+async def test_missing_rights_are_named(database: str) -> None:
+    user = f"u{uuid.uuid4().hex}"
+    of_user = database.replace("//test@", f"//{user}@")
+    async with session(database) as admin:
+        await admin.execute(f"CREATE USER {user}")
+        try:
+            log, _ = log_at(of_user)
+            with pytest.raises(LogError, match=f"user {user} may not create the schema connectgroup; allowed: "):
+                await log.open()
+            async with opened(log_at(database)[0]):
+                pass  # creates the tables
+            with pytest.raises(LogError, match="permission denied for schema connectgroup"):
+                await log.open()
+            await admin.execute(f"GRANT USAGE ON SCHEMA connectgroup TO {user}")
+            with pytest.raises(LogError, match=f"user {user} lacks SELECT on .*owner; allowed: GRANT SELECT, "):
+                await log.open()
+            await admin.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA connectgroup TO {user}")
+            async with opened(log):
+                await log.append([member("a")])
+            await admin.execute(f"ALTER USER {user} SET synchronous_commit = off")
+            with pytest.raises(LogError, match=f"synchronous_commit is off for user {user}, .*; allowed: "):
+                await log_at(of_user)[0].open()
+        finally:
+            await admin.execute(f"DROP OWNED BY {user}")
+            await admin.execute(f"DROP USER {user}")
+
+
+async def test_tables_of_other_software_are_refused(database: str) -> None:
+    async with opened(log_at(database)[0]):
+        pass
+    async with session(database) as other:
+        await other.execute("UPDATE connectgroup.owner SET version = 2")
+        with pytest.raises(LogError, match="has schema version 2, written by other software; allowed: 1"):
+            await log_at(database)[0].open()
+        await other.execute("DELETE FROM connectgroup.owner")
+        with pytest.raises(LogError, match="has lost the row of its owner"):
+            await log_at(database)[0].open()

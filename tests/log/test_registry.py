@@ -30,13 +30,21 @@ def test_sqlite_url_opens_the_file_of_the_path(tmp_path: Path) -> None:
     assert path.exists()
 
 
+POSTGRESQL = "postgresql://USER@HOST:PORT/DATABASE"
+ALL = f"memory:, {POSTGRESQL}, sqlite:///path"
+
+
 @pytest.mark.parametrize(
     ("url", "allowed"),
     [
-        ("", "memory:, sqlite:///path"),
-        ("groups.sqlite", "memory:, sqlite:///path"),
-        ("kafka://broker:9092/topic", "memory:, sqlite:///path"),
-        ("sqlite://[", "memory:, sqlite:///path"),
+        ("", ALL),
+        ("groups.sqlite", ALL),
+        ("kafka://broker:9092/topic", ALL),
+        ("sqlite://[", ALL),
+        ("postgresql://host/db?no_such_option=1", POSTGRESQL),
+        ("postgresql://host:port/db", POSTGRESQL),
+        ("postgresql://host/db?schema=", POSTGRESQL),
+        ("postgresql://host/db#fragment", POSTGRESQL),
         ("memory:x", "memory:"),
         ("memory://host", "memory:"),
         ("sqlite:", "sqlite:///path"),
@@ -51,6 +59,13 @@ def test_invalid_url_names_the_allowed_ones(url: str, allowed: str) -> None:
     assert (error.value.field, error.value.allowed) == ("log", allowed)
 
 
+def test_password_in_a_url_is_not_shown() -> None:
+    for url in "postgresql://me:hunter2@host/db?nonsense=1", "postgresql://host/db?password=hunter2&nonsense=1":
+        with pytest.raises(ConfigError) as error:
+            log_from_url(url)
+        assert "hunter2" not in str(error.value)
+
+
 def test_coordinator_takes_a_file_or_a_url_or_neither() -> None:
     assert checked(CoordinatorConfig, {}).log_url == "memory:"
     assert checked(CoordinatorConfig, {"data": "groups.sqlite"}).log_url == "sqlite:///groups.sqlite"
@@ -58,5 +73,5 @@ def test_coordinator_takes_a_file_or_a_url_or_neither() -> None:
     assert checked(CoordinatorConfig, {"log": "sqlite:///groups.sqlite"}).log_url == "sqlite:///groups.sqlite"
     with pytest.raises(ConfigError, match="a URL without data, or data without a URL"):
         checked(CoordinatorConfig, {"log": "memory:", "data": "groups.sqlite"})
-    with pytest.raises(ConfigError, match=r"log: got 'redis:x'; allowed: memory:, sqlite:///path"):
+    with pytest.raises(ConfigError, match=f"log: got 'redis:x'; allowed: {ALL}"):
         checked(CoordinatorConfig, {"log": "redis:x"})

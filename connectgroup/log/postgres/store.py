@@ -247,6 +247,9 @@ class PostgresStore(Store):
             given = parsing.conninfo_to_dict(conninfo)
         except psycopg.Error as error:
             raise ValueError(str(error)) from error
+        for each in str(given.get("port") or "5432").split(","):
+            if not each.isdigit():  # libpq would say so only when it connects
+                raise ValueError("port")
         self._settings: dict[str, Any] = {**_DEFAULTS, **given}
         self._schema = schema
         host = given.get("host") or os.environ.get("PGHOST") or "localhost"
@@ -283,6 +286,8 @@ class PostgresStore(Store):
             await self._create(user, may_create=may_create, has_schema=schema is not None)
         await self._check_rights(user)
         ((stored,),) = await self._run(self._lease, "SELECT max(version) FROM {schema}.owner")
+        if stored is None:
+            raise LogError(f"{self.name}: has lost the row of its owner")
         if stored != SCHEMA_VERSION:
             raise LogError(
                 f"{self.name}: has schema version {stored}, written by other software; allowed: {SCHEMA_VERSION}"
@@ -501,19 +506,12 @@ class _Line:
 
 
 def _is_alive(connection: psycopg.AsyncConnection[Any]) -> bool:
-    """Whether the server has not closed a connection that waits for nothing."""
-    import psycopg
-
+    """Whether a connection that waits for nothing is open: the server sends one more message before it closes it."""
     if connection.closed:
         return False
     poll = select.poll()
     poll.register(connection.fileno(), select.POLLIN)
-    try:
-        if poll.poll(0):
-            connection.pgconn.consume_input()
-    except psycopg.Error:
-        return False
-    return not connection.closed
+    return not poll.poll(0)
 
 
 def _with_functions(statement: LiteralString) -> LiteralString:

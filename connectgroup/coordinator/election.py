@@ -1,0 +1,131 @@
+"""One of several coordinators of a shared log: serves its groups while it owns the log, and stands by otherwise.
+
+Each ownership is one *term* with a ``Coordinator`` of its own, which begins with what the log has, and ends with the
+lease. A coordinator that stands by answers every request with NOT_COORDINATOR: the request was not processed, so that
+the client may send it to the owner at once. It names the owner in FindCoordinator.
+
+Order: the log is opened, which fences the former owner → its groups are loaded → requests are served. When the lease
+ends, requests are rejected first; then the parts of the term are closed, and the lease is released if it is still held.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import ConfigError, LogError, NotCoordinator
+from ..log.base import LogHeld, SharedLog
+from ..protocol.messages.api import Request, Response
+from ..protocol.units import printable
+from .runtime import Coordinator
+
+RETRY_S = 0.5
+"""Interval between two attempts to serve a log that this coordinator may own but cannot read."""
+
+logger = logging.getLogger(__name__)
+
+
+class ElectedCoordinator:
+    """The ``Handler`` of a coordinator that shares its log.
+
+    Attributes:
+        serving: the coordinator of the current term; null while this process stands by. ``_campaign`` changes it.
+    """
+
+    def __init__(self, log: SharedLog, make: Callable[[], Coordinator]) -> None:
+        """``make``: creates the coordinator of one term, on ``log``."""
+        self._log, self._make = log, make
+        self._refusing = make()  # never started: knows the responses that carry an error
+        self.serving: Coordinator | None = None
+        self._campaigning: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Check the log, then try to own it in the background.
+
+        Raises:
+            LogError: the log cannot be used.
+        """
+        await self._log.connect()
+        self._campaigning = asyncio.create_task(self._campaign(), name="election of the coordinator")
+
+    async def close(self) -> None:
+        """Stop serving and hand the log over."""
+        campaigning, self._campaigning = self._campaigning, None
+        if campaigning is None:
+            return
+        campaigning.cancel()
+        await asyncio.gather(campaigning, return_exceptions=True)
+        await self._log.close()
+
+    @property
+    def owner(self) -> str:
+        """The advertised address of the coordinator that serves; empty if none is known."""
+        return self._log.owner
+
+    async def handle(
+        self, request: Request, *, client_host: str, client_id: str = "", principal: str | None = ""
+    ) -> Response:
+        """See ``messages.Handler``."""
+        if self.serving is None:
+            return self._refusal(request)
+        return await self.serving.handle(request, client_host=client_host, client_id=client_id, principal=principal)
+
+    def begin(
+        self,
+        request: Request,
+        *,
+        client_host: str,
+        client_id: str,
+        principal: str | None,
+        respond: Callable[[Response], None],
+    ) -> bool:
+        """See ``messages.DirectHandler``."""
+        if self.serving is None:
+            respond(self._refusal(request))
+            return True
+        return self.serving.begin(
+            request, client_host=client_host, client_id=client_id, principal=principal, respond=respond
+        )
+
+    def on_connection_lost(self, request: Request, principal: str) -> None:
+        """See ``TcpServer``."""
+        if self.serving is not None:
+            self.serving.lost_connections.on_lost(request, principal)
+
+    def _refusal(self, request: Request) -> Response:
+        if self._campaigning is None and self.serving is None and not self._log.owner:
+            raise ConfigError("coordinator", "a request before the start", "await coordinator.start() first")
+        owner = self._log.owner
+        where = f"the coordinator at {printable(owner)} does" if owner else "no coordinator is known to do so yet"
+        return self._refusing.refusal(request, NotCoordinator(f"this coordinator does not serve the log; {where}"))
+
+    async def _campaign(self) -> None:
+        while True:
+            await self._log.stand_by()
+            coordinator = self._make()
+            try:
+                await coordinator.start()
+            except LogHeld as error:
+                logger.info("%s", error)
+                continue
+            except LogError as error:
+                logger.error("cannot serve, retrying: %s", error)
+                await asyncio.sleep(RETRY_S)
+                continue
+            self.serving = coordinator
+            logger.warning("owns the log since epoch %d, serves its groups", self._log.epoch)
+            try:
+                reason = await self._log.wait_lost()
+                logger.error("no longer the coordinator, stands by: %s", reason)
+            finally:
+                self.serving = None
+                await asyncio.shield(_closed(coordinator))
+
+
+async def _closed(coordinator: Coordinator) -> Any:
+    try:
+        await coordinator.close()
+    except Exception:
+        logger.exception("a term was not closed cleanly")

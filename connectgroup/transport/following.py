@@ -1,0 +1,164 @@
+"""A client of the coordinator that serves, wherever that is: it follows a fail-over from one address to another.
+
+A request that was not processed (no connection, or NOT_COORDINATOR) is sent to another address at once: first to the
+one that a coordinator names as the owner of the log (FindCoordinator), then to those that were configured. While no
+coordinator serves, the addresses are tried again and again until the time of the call is up. A request whose outcome is
+unknown fails, as with any client; the next call begins at another address.
+
+Source: Kafka's ``ConsumerCoordinator.lookupCoordinator``; KIP-302 (several addresses).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from ..checks import parse_address
+from ..errors import NotAuthenticated, NotCoordinator, NotSent, TransportError
+from ..protocol.messages.api import Request, Response
+from ..protocol.messages.cluster import FindCoordinatorRequest, FindCoordinatorResponse
+from ..protocol.messages.describe import DeleteResponse, DescribeResponse
+from .access import Access
+from .base import Client
+from .tcp_client import TcpClient
+
+PAUSE_S: Final = 0.2
+"""Pause before all addresses are tried again. A fail-over takes about four seconds; a worker's lease is eight."""
+
+CONNECT_TIMEOUT_S: Final = 2.0
+"""Timeout of connecting, where there is another address to try."""
+
+LOOK_UP_TIMEOUT_S: Final = 1.0
+"""How long a coordinator may take to say which one serves."""
+
+
+def parse_addresses(field: str, text: str | Sequence[str]) -> list[tuple[str, int]]:
+    """Split ``host:port,host:port``, or a list of addresses.
+
+    Raises:
+        ConfigError: an address does not have this form.
+    """
+    named = text.split(",") if isinstance(text, str) else list(text)
+    return list(dict.fromkeys(parse_address(field, each.strip()) for each in named))
+
+
+class FollowingClient(Client):
+    """A client of a coordinator with one or more addresses.
+
+    Args:
+        addresses: host and port of each coordinator, at least one.
+        client_id: sent to the coordinator with each request.
+        access: how to authenticate, and TLS; null: see ``Access``.
+        first: a client that is tried before the addresses, such as one of a coordinator in this process.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[tuple[str, int]],
+        client_id: str = "connectgroup",
+        *,
+        access: Access | None = None,
+        first: Client | None = None,
+    ) -> None:
+        self._client_id, self._access = client_id, access
+        self._has_choice = len(addresses) + (first is not None) > 1
+        self._configured: list[Client] = [self._make(host, port) for host, port in addresses]
+        if first is not None:
+            self._configured.insert(0, first)
+        self._told: dict[str, Client] = {}  # by address: those that a coordinator has named and nobody has configured
+        self._current = self._configured[0]
+        self._closed = False
+
+    @property
+    def is_remote(self) -> bool:
+        """See ``TcpClient``."""
+        return True
+
+    @property
+    def address(self) -> str:
+        return self._current.address
+
+    async def call(self, request: Request, *, timeout_s: float) -> Response:
+        loop = asyncio.get_running_loop()
+        ends_s = loop.time() + timeout_s
+        tried: set[Client] = set()
+        while True:
+            client = self._current
+            response, problem = None, None
+            try:
+                response = await client.call(request, timeout_s=max(0.001, ends_s - loop.time()))
+            except NotAuthenticated:
+                raise
+            except NotSent as error:
+                problem = error
+            except TransportError:
+                if client is self._current:
+                    self._current = self._after(client)
+                raise
+            if response is not None and _code(response) != NotCoordinator.code:
+                return response
+            tried.add(client)
+            following = await self._follow(client, response is not None, ends_s - loop.time())
+            if following in tried:
+                tried.clear()
+                is_over = loop.time() + PAUSE_S >= ends_s or self._closed
+                if is_over or (response is None and not self._has_choice):
+                    if response is not None:
+                        return response
+                    assert problem is not None
+                    raise problem
+                await asyncio.sleep(PAUSE_S)
+            if client is self._current:
+                self._current = following
+
+    async def close(self) -> None:
+        self._closed = True
+        for client in *self._configured, *self._told.values():
+            await client.close()
+
+    async def _follow(self, client: Client, responded: bool, timeout_s: float) -> Client:
+        """The client for the next attempt."""
+        if responded and timeout_s > 0:
+            try:
+                found = await client.call(
+                    FindCoordinatorRequest(coordinator_keys=("connectgroup",)),
+                    timeout_s=min(LOOK_UP_TIMEOUT_S, timeout_s),
+                )
+            except TransportError:
+                return self._after(client)
+            assert isinstance(found, FindCoordinatorResponse)
+            named = found.coordinators[0] if found.coordinators else found
+            if not named.error_code and (owner := self._client_at(named.host, named.port)) is not client:
+                return owner
+        return self._after(client)
+
+    def _client_at(self, host: str, port: int) -> Client:
+        address = f"{host}:{port}"
+        for client in self._configured:
+            if client.address == address:
+                return client
+        if address not in self._told:
+            self._has_choice = True
+            self._told[address] = self._make(host, port)
+        return self._told[address]
+
+    def _after(self, client: Client) -> Client:
+        """The configured client after this one."""
+        if client not in self._configured:
+            return self._configured[0]
+        return self._configured[(self._configured.index(client) + 1) % len(self._configured)]
+
+    def _make(self, host: str, port: int) -> TcpClient:
+        if not self._has_choice:
+            return TcpClient(host, port, self._client_id, access=self._access)
+        return TcpClient(host, port, self._client_id, access=self._access, connect_timeout_s=CONNECT_TIMEOUT_S)
+
+
+def _code(response: Response) -> int:
+    """The error code of a refused request; see ``wire.apis.refusal``."""
+    if isinstance(response, DescribeResponse):
+        return response.groups[0].error_code if response.groups else 0
+    if isinstance(response, DeleteResponse):
+        return response.results[0].error_code if response.results else 0
+    return getattr(response, "error_code", 0)
