@@ -49,6 +49,7 @@ from ..protocol.messages.offsets import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
 )
+from ..protocol.messages.rejected import rejected
 from ..protocol.records.connect import GROUP_TYPE, MemberRecord
 from ..protocol.units import printable
 from ..threads import NoThread, off_loop
@@ -302,24 +303,23 @@ class Coordinator:
         levelled = self._logger_levels.add_to(response, request)
         return self._completed.of(levelled, self._log.epoch, self.shard.traces.traceparent(request, levelled))
 
-    async def _set_logger_level(self, request: SetLoggerLevelRequest) -> SetLoggerLevelResponse:
+    async def _set_logger_level(self, request: SetLoggerLevelRequest) -> Response:
         described = await self._describe(SUMMARY, request.group_id)
         if described.error_code:
-            return SetLoggerLevelResponse(error_code=described.error_code, error_message=described.error_message)
+            return rejected(request, described.error_code, described.error_message)
         try:
             self._logger_levels.set(request)
         except GroupError as error:
-            return SetLoggerLevelResponse(error_code=error.code, error_message=str(error))
+            return rejected(request, error.code, str(error))
         return SetLoggerLevelResponse()
 
-    async def _reset_topics(self, request: ResetTopicsRequest) -> ResetTopicsResponse:
+    async def _reset_topics(self, request: ResetTopicsRequest) -> Response:
         named = DescribeRequest(group_ids=(request.group_id,), connectors=(request.connector,), connectors_only=True)
         described = await self._describe(named, request.group_id)
         if described.error_code:
-            return ResetTopicsResponse(error_code=described.error_code, error_message=described.error_message)
+            return rejected(request, described.error_code, described.error_message)
         if not described.connectors:
-            error = ConnectorNotFound(f"Connector {printable(request.connector)} not found")
-            return ResetTopicsResponse(error_code=error.code, error_message=str(error))
+            return rejected(request, ConnectorNotFound.code, f"Connector {printable(request.connector)} not found")
         self._progress.reset_topics(request.group_id, request.connector)
         return ResetTopicsResponse()
 

@@ -15,29 +15,18 @@ from typing import Any, Final, NamedTuple, cast
 
 from ..errors import GroupAuthorizationFailed
 from ..protocol.messages.api import DirectHandler, Handler, Request, Response
-from ..protocol.messages.consumer import ConsumerDescribeRequest, DescribedConsumerGroup
-from ..protocol.messages.describe import DeletedGroup, DeleteRequest, DescribedGroup, DescribeRequest
+from ..protocol.messages.consumer import ConsumerDescribeRequest
+from ..protocol.messages.describe import DeleteRequest, DescribeRequest
 from ..protocol.messages.listing import (
-    ClassicGroup,
-    DeletedResult,
     DeleteGroupsRequest,
     DescribeGroupsRequest,
     ListGroupsRequest,
 )
 from ..protocol.messages.offsets import (
-    FetchedGroup,
-    FetchedPartition,
-    FetchedTopic,
-    OffsetCommitRequest,
-    OffsetCommitResponse,
     OffsetFetchRequest,
-    OffsetFetchResponse,
-    PartitionCommitted,
-    TopicCommitted,
 )
+from ..protocol.messages.rejected import rejected
 from ..protocol.units import printable
-from ..wire.apis import refusal
-from .base import API_OF
 
 CODE: Final = GroupAuthorizationFailed.code
 
@@ -122,21 +111,23 @@ class AuthorizedHandler:
                 request, client_host=client_host, client_id=client_id, principal=principal
             )
             return self._without_denied(response) if isinstance(request, _OF_ALL) else response
+
+        def about(*groups: Any) -> Any:
+            return replace(cast(Any, request), **{several.asked: groups})
+
         denied = [each for each in asked if self._denies(getattr(each, "group_id", each))]
-        errors = tuple(several.denied(getattr(each, "group_id", each)) for each in denied)
-        if len(denied) == len(asked):
-            make: Callable[..., Response] = API_OF[type(request)][1]
-            return make(**{several.answered: errors})
-        if denied:
-            left: dict[str, Any] = {several.asked: tuple(each for each in asked if each not in denied)}
-            request = cast(Request, replace(cast(Any, request), **left))
-        response = await self._handler.handle(
-            request, client_host=client_host, client_id=client_id, principal=principal
-        )
-        if not denied:
-            return response
-        found: dict[str, Any] = {several.answered: (*getattr(response, several.answered), *errors)}
-        return replace(response, **found)
+        allowed = [each for each in asked if each not in denied]
+        responses: list[Any] = []
+        if allowed:
+            responses.append(
+                await self._handler.handle(
+                    about(*allowed), client_host=client_host, client_id=client_id, principal=principal
+                )
+            )
+        responses += [_refused(about(each), getattr(each, "group_id", each)) for each in denied]
+        entries = [entry for response in responses for entry in getattr(response, several.answered)]
+        merged: Response = replace(responses[0], **{several.answered: tuple(entries)})
+        return merged
 
     def _denies(self, group_id: str) -> bool:
         user = self._user()
@@ -158,77 +149,27 @@ class _Several(NamedTuple):
     Attributes:
         asked: the field of the request: group ids, or objects that have one.
         answered: the field of the response, with an entry for each.
-        denied: makes the entry of a group that the user may not use.
     """
 
     asked: str
     answered: str
-    denied: Callable[[str], Any]
 
 
 _OF_ALL: Final = (DescribeRequest, ListGroupsRequest)
 """These list all groups if they name none: of those only the user's own."""
 
 _SEVERAL: Final[Mapping[type, _Several]] = {
-    DescribeRequest: _Several(
-        "group_ids",
-        "groups",
-        lambda group_id: DescribedGroup(group_id=group_id, error_code=CODE, error_message=_why(group_id)),
-    ),
-    ConsumerDescribeRequest: _Several(
-        "group_ids",
-        "groups",
-        lambda group_id: DescribedConsumerGroup(group_id=group_id, error_code=CODE, error_message=_why(group_id)),
-    ),
-    DescribeGroupsRequest: _Several(
-        "groups",
-        "groups",
-        lambda group_id: ClassicGroup(group_id=group_id, error_code=CODE, error_message=_why(group_id)),
-    ),
-    DeleteRequest: _Several(
-        "group_ids",
-        "results",
-        lambda group_id: DeletedGroup(group_id=group_id, error_code=CODE, error_message=_why(group_id)),
-    ),
-    DeleteGroupsRequest: _Several(
-        "groups_names", "results", lambda group_id: DeletedResult(group_id=group_id, error_code=CODE)
-    ),
-    OffsetFetchRequest: _Several("groups", "groups", lambda group_id: FetchedGroup(group_id=group_id, error_code=CODE)),
+    DescribeRequest: _Several("group_ids", "groups"),
+    ConsumerDescribeRequest: _Several("group_ids", "groups"),
+    DescribeGroupsRequest: _Several("groups", "groups"),
+    DeleteRequest: _Several("group_ids", "results"),
+    DeleteGroupsRequest: _Several("groups_names", "results"),
+    OffsetFetchRequest: _Several("groups", "groups"),
 }
-
-
-def _why(group_id: str) -> str:
-    return f"not authorized to use group {printable(group_id)} (group_users of the coordinator)"
 
 
 def _refused(request: Request, group_id: str) -> Response:
     """The response to a request about one group that the user may not use."""
-    if isinstance(request, OffsetCommitRequest):
-        return OffsetCommitResponse(
-            topics=tuple(
-                TopicCommitted(
-                    name=topic.name,
-                    topic_id=topic.topic_id,
-                    partitions=tuple(
-                        PartitionCommitted(partition_index=each.partition_index, error_code=CODE)
-                        for each in topic.partitions
-                    ),
-                )
-                for topic in request.topics
-            )
-        )
-    if isinstance(request, OffsetFetchRequest):
-        return OffsetFetchResponse(
-            error_code=CODE,
-            topics=tuple(
-                FetchedTopic(
-                    name=topic.name,
-                    partitions=tuple(
-                        FetchedPartition(partition_index=number, committed_offset=-1, metadata="", error_code=CODE)
-                        for number in topic.partition_indexes
-                    ),
-                )
-                for topic in request.topics or ()
-            ),
-        )
-    return refusal(API_OF[type(request)][0], CODE, _why(group_id))
+    return rejected(
+        request, CODE, f"not authorized to use group {printable(group_id)} (group_users of the coordinator)"
+    )

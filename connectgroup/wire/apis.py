@@ -23,7 +23,6 @@ Source: Kafka's protocol guide; ``RequestHeader.parse``, ``RequestContext.parseR
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -32,27 +31,8 @@ from ..protocol.messages.api import Request, Response
 from ..protocol.messages.cluster import (
     ApiVersion,
     ApiVersionsResponse,
-    FindCoordinatorResponse,
-    FoundCoordinator,
 )
-from ..protocol.messages.consumer import ConsumerDescribeResponse, DescribedConsumerGroup
-from ..protocol.messages.describe import (
-    DeletedGroup,
-    DeleteResponse,
-    DescribedGroup,
-    DescribeResponse,
-)
-from ..protocol.messages.listing import ClassicGroup, DeletedResult, DeleteGroupsResponse, DescribeGroupsResponse
-from ..protocol.messages.offsets import (
-    FetchedGroup,
-    FetchedPartition,
-    FetchedTopic,
-    OffsetCommitResponse,
-    OffsetFetchResponse,
-    PartitionCommitted,
-    TopicCommitted,
-    TxnOffsetCommitResponse,
-)
+from ..protocol.messages.rejected import rejected_unread
 from ..protocol.units import printable
 from .codec import Codec, compile_codec
 from .definition import load
@@ -276,46 +256,11 @@ def response_to(failure: DecodeFailure) -> Response | None:
 
 
 def refusal(api_key: int, code: int, message: str) -> Response:
-    """The response of an API that carries only an error.
-
-    Describe, Delete, FindCoordinator and OffsetCommit have no top-level error: it is reported for one group or
-    partition without a name.
-    """
-    message = printable(message, limit=1000).encode("utf-8", "replace").decode()
+    """The response of an API that carries only an error, without what the request names (``rejected``)."""
     if api_key == API_VERSIONS:
         return ApiVersionsResponse(error_code=code, api_keys=served())
-    if api_key == FIND_COORDINATOR:
-        nowhere = FoundCoordinator(key="", node_id=-1, host="", port=-1, error_code=code, error_message=message)
-        return FindCoordinatorResponse(error_code=code, error_message=message, coordinators=(nowhere,))
-    if api_key == DESCRIBE:
-        return DescribeResponse(groups=(DescribedGroup(error_code=code, error_message=message),))
-    if api_key == CONSUMER_DESCRIBE:
-        group = DescribedConsumerGroup(group_id="", error_code=code, error_message=message)
-        return ConsumerDescribeResponse(groups=(group,))
-    if api_key == DELETE:
-        return DeleteResponse(results=(DeletedGroup(group_id="", error_code=code, error_message=message),))
-    if api_key == OFFSET_COMMIT:
-        partition = PartitionCommitted(partition_index=-1, error_code=code)
-        return OffsetCommitResponse(topics=(TopicCommitted(name="", partitions=(partition,)),))
-    if api_key == TXN_OFFSET_COMMIT:
-        partition = PartitionCommitted(partition_index=-1, error_code=code)
-        return TxnOffsetCommitResponse(topics=(TopicCommitted(name="", partitions=(partition,)),))
-    if api_key == OFFSET_FETCH:
-        unknown = FetchedPartition(partition_index=-1, committed_offset=-1, metadata="", error_code=code)
-        return OffsetFetchResponse(
-            # Version 1 has no other place for an error.
-            topics=(FetchedTopic(name="", partitions=(unknown,)),),
-            error_code=code,
-            groups=(FetchedGroup(group_id="", error_code=code),),
-        )
-    if api_key == DESCRIBE_GROUPS:
-        return DescribeGroupsResponse(groups=(ClassicGroup(error_code=code, error_message=message),))
-    if api_key == DELETE_GROUPS:
-        return DeleteGroupsResponse(results=(DeletedResult(group_id="", error_code=code),))
-    with_error: Callable[..., Response] = APIS[api_key].response_class
-    if not hasattr(with_error, "error_message"):  # most of Kafka's own responses have only a code
-        return with_error(error_code=code)
-    return with_error(error_code=code, error_message=message)
+    message = printable(message, limit=1000).encode("utf-8", "replace").decode()
+    return rejected_unread(APIS[api_key].request_class, code, message)
 
 
 def served(*, sasl: bool = False) -> tuple[ApiVersion, ...]:

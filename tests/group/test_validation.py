@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from connectgroup.errors import GroupError, InvalidGroupId, InvalidRequest, NotCoordinator, UnsupportedAssignor
-from connectgroup.group.connect.group_type import ConnectRequest, error_response, handle
+from connectgroup.group.connect.group_type import ConnectRequest, handle
 from connectgroup.group.connect.state import Group
 from connectgroup.protocol.messages.assignment import InstallRequest, PrepareRequest
 from connectgroup.protocol.messages.common import AssignorInfo, ConnectorTasks, RestartRequest, entries, grouped
@@ -27,6 +27,7 @@ from connectgroup.protocol.messages.connectors import (
 )
 from connectgroup.protocol.messages.describe import DeleteRequest, DeleteResponse, DescribeRequest, DescribeResponse
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse, TaskStatus
+from connectgroup.protocol.messages.rejected import rejected
 from connectgroup.protocol.records.connect import TargetState
 
 from .builders import GROUP, Scene, info, settings, tasks
@@ -374,7 +375,7 @@ def test_describe_and_delete_reject_a_bad_group_id_with_invalid_group_id(group_i
 )
 def test_refusal_carries_the_error_where_the_response_type_has_it(request_: ConnectRequest) -> None:
     """Two responses have an error for each group and none of their own."""
-    result: Any = error_response(request_, NotCoordinator("another coordinator has taken over"))
+    result: Any = rejected(request_, NotCoordinator.code, "another coordinator has taken over")
     fields: dict[type, str] = {DescribeResponse: "groups", DeleteResponse: "results"}
     inside = fields.get(type(result))
     for each in getattr(result, inside) if inside else (result,):

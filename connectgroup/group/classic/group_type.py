@@ -19,7 +19,13 @@ from ...errors import (
     WireError,
 )
 from ...protocol.messages.api import Response
-from ...protocol.messages.classic import GroupHeartbeatRequest, JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
+from ...protocol.messages.classic import (
+    GroupHeartbeatRequest,
+    GroupRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    SyncGroupRequest,
+)
 from ...protocol.messages.describe import (
     DeletedGroup,
     DeleteRequest,
@@ -32,10 +38,10 @@ from ...protocol.messages.offsets import (
     CommitInTransaction,
     OffsetCommitRequest,
     OffsetDeleteRequest,
-    OffsetDeleteResponse,
     OffsetFetchRequest,
     TxnOffsetCommitRequest,
 )
+from ...protocol.messages.rejected import rejected
 from ...protocol.records.base import Key, Kind, Tombstone
 from ...protocol.records.classic import ClassicState
 from ...protocol.records.connect import Record
@@ -45,11 +51,11 @@ from ..kernel.outcome import Outcome
 from ..kernel.static import NO_PROCESS, Process
 from ..kernel.timers import SetTimer, Timer, TimerKey, TimerKind
 from ..offsets import rules
-from ..offsets.rules import end_transactions, refused_commit, refused_fetch, refused_in_transaction
+from ..offsets.rules import end_transactions, refused_commit
 from ..offsets.state import Topics
 from ..registry import NO_CLIENT, Client, GroupNumbers, Input, RequestTraits, Retired
 from .embedded import EmbeddedFormat, NoFormat
-from .join import join, member_error, refused
+from .join import join, member_error
 from .rebalance import continue_without_pending, drop_pending, expire_rebalance, is_current, remove_and_rebalance
 from .state import JOIN_WAIT_MS, ClassicGroup, ClassicSettings
 from .step import GROUP_TYPE, Step, rebalance_key, session_key
@@ -252,21 +258,11 @@ class ClassicGroupType:
 
     def error_response(self, request: Any, error: GroupError) -> Response:
         """The response with the error, as Kafka's clients know it."""
-        code = _code(request, error)
-        match request:
-            case OffsetCommitRequest():
-                return refused_commit(request, error, self.topics)
-            case OffsetFetchRequest():
-                return refused_fetch(request, error)
-            case OffsetDeleteRequest():
-                return OffsetDeleteResponse(error_code=error.code)
-            case CommitInTransaction():
-                return refused_in_transaction(request.request, error)
-            case DeleteRequest(group_ids=(group_id,)):
-                deleted = DeletedGroup(group_id=group_id, error_code=error.code, error_message=str(error))
-                return DeleteResponse(results=(deleted,))
-            case _:
-                return refused(request, code)
+        if isinstance(request, OffsetCommitRequest):
+            return refused_commit(request, error, self.topics)
+        if isinstance(request, CommitInTransaction):
+            request = request.request
+        return rejected(request, _code(request, error), str(error) if isinstance(request, DeleteRequest) else None)
 
     def run_assignor(self, effect: Compute) -> Any:
         """Never called: the members of a classic group assign."""
@@ -275,6 +271,8 @@ class ClassicGroupType:
 
 def _code(request: Any, error: GroupError) -> int:
     """The error code of a request that was not decided."""
+    if not isinstance(request, GroupRequest):
+        return error.code
     if isinstance(error, StaleMemberEpoch):
         return RebalanceInProgress.code  # a later request of the member has replaced this one
     if isinstance(error, InconsistentGroupProtocol) and not isinstance(request, JoinGroupRequest):

@@ -8,30 +8,27 @@ from typing import Any, Final
 
 from ...errors import GroupError, InconsistentGroupProtocol
 from ...protocol.messages.api import Response
-from ...protocol.messages.assignment import InstallRequest, InstallResponse, PrepareRequest, PrepareResponse
+from ...protocol.messages.assignment import InstallRequest, PrepareRequest
 from ...protocol.messages.classic import (
     GroupHeartbeatRequest,
     GroupRequest,
     JoinGroupRequest,
-    JoinGroupResponse,
     LeaveGroupRequest,
     SyncGroupRequest,
 )
-from ...protocol.messages.common import RestartRequest, RestartResponse
-from ...protocol.messages.connectors import UpdateConnectorsRequest, UpdateConnectorsResponse
+from ...protocol.messages.common import RestartRequest
+from ...protocol.messages.connectors import UpdateConnectorsRequest
 from ...protocol.messages.describe import (
-    DeletedGroup,
     DeleteRequest,
-    DeleteResponse,
     DescribedGroup,
     DescribeRequest,
     DescribeResponse,
     Rebalance,
 )
-from ...protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from ...protocol.messages.heartbeat import HeartbeatRequest
+from ...protocol.messages.rejected import rejected
 from ...protocol.records.connect import GROUP_TYPE, MAX_MOVES, ComputationRecord, RebalanceRecord, Record
 from ...protocol.units import JOIN_EPOCH, STATIC_LEAVE_EPOCH
-from ..classic.join import refused
 from ..classic.step import GROUP_TYPE as CLASSIC
 from ..kernel.computation import compute_timed_out
 from ..kernel.deadlines import session
@@ -151,7 +148,7 @@ class ConnectGroupType:
             rules = ClassicRules(self.settings, self._worker_format, decide_heartbeat)
             return decide_classic(group, what, now_ms, client, rules)
         except GroupError as error:
-            return Outcome(response=_refused(what, error))
+            return Outcome(response=self.error_response(what, error))
 
     def unchanged(self, group: Group, request: HeartbeatRequest, client: Client) -> Outcome[Any] | None:
         return unchanged(group, request, self.settings, client)
@@ -181,17 +178,11 @@ class ConnectGroupType:
         return measure(group)
 
     def error_response(self, request: Any, error: GroupError) -> Response:
-        return _refused(request, error) if isinstance(request, GroupRequest) else error_response(request, error)
+        return rejected(request, error.code, str(error))
 
     def run_assignor(self, effect: Compute) -> ServerAssignment:
         result = self.settings.server_assignors[effect.assignor](effect.input)
         return result if isinstance(result, ServerAssignment) else ServerAssignment(members=result)
-
-
-def _refused(request: GroupRequest, error: GroupError) -> Response:
-    """The response to a request of the classic protocol with an error; that to a JoinGroup has its message, too."""
-    response = refused(request, error.code)
-    return replace(response, error_message=str(error)) if isinstance(response, JoinGroupResponse) else response
 
 
 # --------------------------------------------------------------------------------------------------
@@ -247,35 +238,7 @@ def handle(
             case RestartRequest():
                 return restart_member(group, request, now_ms)
     except GroupError as error:
-        return Outcome(response=error_response(request, error))
-
-
-def error_response(request: ConnectRequest, error: GroupError) -> Response:
-    """The response of the request's own type that carries the error."""
-    code, message = error.code, str(error)
-    match request:
-        case HeartbeatRequest():
-            return HeartbeatResponse(error_code=code, error_message=message)
-        case PrepareRequest():
-            return PrepareResponse(error_code=code, error_message=message)
-        case InstallRequest():
-            return InstallResponse(error_code=code, error_message=message)
-        case UpdateConnectorsRequest():
-            return UpdateConnectorsResponse(error_code=code, error_message=message)
-        case RestartRequest():
-            return RestartResponse(error_code=code, error_message=message)
-        case DescribeRequest():
-            described = [describe(Group(group_id)) for group_id in request.group_ids]
-            return DescribeResponse(
-                groups=tuple(replace(group, error_code=code, error_message=message) for group in described)
-            )
-        case DeleteRequest():
-            return DeleteResponse(
-                results=tuple(
-                    DeletedGroup(group_id=group_id, error_code=code, error_message=message)
-                    for group_id in request.group_ids
-                )
-            )
+        return Outcome(response=rejected(request, error.code, str(error)))
 
 
 def expire(group: Group, key: TimerKey, now_ms: int, settings: GroupSettings) -> Outcome[None]:

@@ -28,27 +28,23 @@ from ...protocol.messages.consumer import (
     ConsumerDescribeRequest,
     ConsumerDescribeResponse,
     ConsumerHeartbeatRequest,
-    ConsumerHeartbeatResponse,
     ConsumerInstallRequest,
-    ConsumerInstallResponse,
     ConsumerPrepareRequest,
-    ConsumerPrepareResponse,
     DescribedConsumerGroup,
 )
-from ...protocol.messages.describe import DeletedGroup, DeleteRequest, DeleteResponse, DescribedGroup, DescribeRequest
+from ...protocol.messages.describe import DeleteRequest, DescribedGroup, DescribeRequest
 from ...protocol.messages.offsets import (
     CommitInTransaction,
     OffsetCommitRequest,
     OffsetDeleteRequest,
-    OffsetDeleteResponse,
     OffsetFetchRequest,
 )
+from ...protocol.messages.rejected import rejected
 from ...protocol.records.base import Kind, MemberState, Tombstone
 from ...protocol.records.connect import Record
 from ...protocol.records.consumer import CONSUMER, TopicMetadata
 from ...protocol.units import JOIN_EPOCH, printable
 from ..classic.embedded import EmbeddedFormat, NoFormat
-from ..classic.join import refused
 from ..classic.state import ClassicSettings
 from ..classic.step import GROUP_TYPE as CLASSIC
 from ..kernel import deadlines
@@ -66,7 +62,7 @@ from ..kernel.effects import (
 )
 from ..kernel.outcome import Key as UnchangedKey, Outcome, keep, kept
 from ..kernel.timers import Timer, TimerKey, TimerKind
-from ..offsets.rules import end_transactions, expired, refused_commit, refused_fetch, refused_in_transaction
+from ..offsets.rules import end_transactions, expired, refused_commit
 from ..registry import NO_CLIENT, Client, Converted, GroupNumbers, Input, RequestTraits, Retired
 from . import classic_members, offsets, validate
 from .classic_members import ClassicRules, session_timer
@@ -422,37 +418,15 @@ class ConsumerGroupType:
     def error_response(self, request: Any, error: GroupError) -> Response:
         """The response of the request's own type that carries the error."""
         if isinstance(request, GroupRequest):
-            return refused(request, error.code)
+            return rejected(request, error.code)
         if isinstance(error, InconsistentGroupProtocol):
             # Kafka's clients then describe the group as one of the classic type.
             error = GroupIdNotFound(str(error))
-        code, message = error.code, str(error)
-        match request:
-            case ConsumerHeartbeatRequest():
-                return ConsumerHeartbeatResponse(error_code=code, error_message=message)
-            case ConsumerPrepareRequest():
-                return ConsumerPrepareResponse(error_code=code, error_message=message)
-            case ConsumerInstallRequest():
-                return ConsumerInstallResponse(error_code=code, error_message=message)
-            case OffsetCommitRequest():
-                return refused_commit(request, error, self.topics)
-            case OffsetFetchRequest():
-                return refused_fetch(request, error)
-            case OffsetDeleteRequest():
-                return OffsetDeleteResponse(error_code=code)
-            case CommitInTransaction():
-                return refused_in_transaction(request.request, error)
-            case DeleteRequest(group_ids=(group_id,)):
-                deleted = DeletedGroup(group_id=group_id, error_code=code, error_message=message)
-                return DeleteResponse(results=(deleted,))
-            case _:
-                groups = (
-                    DescribedConsumerGroup(
-                        group_id=group_id, error_code=code, error_message=message, group_state="Dead"
-                    )
-                    for group_id in request.group_ids
-                )
-                return ConsumerDescribeResponse(groups=tuple(groups))
+        if isinstance(request, OffsetCommitRequest):
+            return refused_commit(request, error, self.topics)
+        if isinstance(request, CommitInTransaction):
+            request = request.request
+        return rejected(request, error.code, str(error))
 
     def run_assignor(self, effect: Compute) -> ConsumerServerAssignment:
         return self.settings.server_assignors[effect.assignor](effect.input)

@@ -34,7 +34,6 @@ from ...protocol.messages.offsets import (
     TopicCommitted,
     TopicDeleted,
     TopicToFetch,
-    TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
 )
 from ...protocol.records.base import Tombstone
@@ -172,12 +171,6 @@ def commit_in_transaction(
     return TxnOffsetCommitResponse(topics=tuple(committed)), tuple(records)
 
 
-def refused_in_transaction(request: TxnOffsetCommitRequest, error: GroupError) -> TxnOffsetCommitResponse:
-    """The response that rejects the commit of every partition."""
-    commit = CommitInTransaction(request=request, token="")
-    return commit_in_transaction(commit, lambda topic, partition: error.code, 0, None, Offsets())[0]
-
-
 def end_transactions(offsets: Offsets, ended: TransactionsEnded) -> tuple[Record, ...]:
     """The records that follow from the offsets that the broker has of partitions with pending offsets."""
     records: list[Record] = []
@@ -254,16 +247,6 @@ def delete(
 def fetch(offsets: Offsets, request: OffsetFetchRequest, topics: Topics = None) -> OffsetFetchResponse:
     """The committed offsets of one group; -1 for a partition without one, and for one of a former topic of the name."""
     return answer(request, _fetched(offsets, request, topics), 0)
-
-
-def refused_fetch(request: OffsetFetchRequest, error: GroupError) -> OffsetFetchResponse:
-    """The response that rejects a request. Version 1 has no error of the group: each partition carries it."""
-    # From version 8 on, the error of the group is the only one.
-    topics = tuple(
-        FetchedTopic(name=topic.name, partitions=tuple(_nothing(each, error.code) for each in topic.partition_indexes))
-        for topic in (not request.groups and request.topics) or ()
-    )
-    return answer(request, topics, error.code)
 
 
 def answer(request: OffsetFetchRequest, topics: tuple[FetchedTopic, ...], error_code: int) -> OffsetFetchResponse:
