@@ -7,8 +7,8 @@ Unmodified asyncio code runs on it, and 300 s pass in milliseconds. Two things m
   ``time.sleep`` within ``virtual_sleep``). So virtual time never passes a call that is still computing, and the order
   of events does not depend on the operating system. A thread that takes longer than ``REAL_LIMIT_S`` of real time
   counts as blocked; virtual time then continues without it, so that a test of a plug-in that hangs still ends. A
-  thread that calls the loop (``asyncio.run_coroutine_threadsafe``) probably waits for it: the loop runs then, and from
-  then on waits for this thread only ``CALLER_LIMIT_S`` of real time before virtual time passes.
+  thread that calls the loop (``asyncio.run_coroutine_threadsafe``) probably waits for it: the loop runs then, and
+  virtual time passes when the thread has ended or waits (for a future, an event, a queue).
 - *Nodes.* A ``Node`` stands for a process. Everything that starts in its context belongs to it. A node can be paused
   (SIGSTOP: nothing of it runs, and its clock continues) or killed (SIGKILL: nothing of it runs any more).
 """
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import sys
 import threading
 import time
 import weakref
@@ -27,8 +28,8 @@ from typing import Any
 REAL_LIMIT_S = 5.0
 """Seconds of real time that the loop waits for a thread, and for an event when nothing is left to happen."""
 
-CALLER_LIMIT_S = 0.05
-"""Seconds of real time that virtual time waits for a thread that has called the loop, to end or to call it again."""
+CALLER_LIMIT_S = 0.02
+"""Seconds of real time between two looks at what a thread does that has called the loop."""
 
 MAX_TURNS = 100_000
 """Turns of the loop at one moment of virtual time: code that needs more of them spins."""
@@ -124,6 +125,15 @@ def _runs(thread: threading.Thread) -> bool:
     return thread not in _blocked and thread not in _ended and thread.is_alive()
 
 
+def _waits(thread: threading.Thread) -> bool:
+    """Whether a thread waits at a condition, as futures, events and queues do, and has not been notified."""
+    frame = None if thread.ident is None else sys._current_frames().get(thread.ident)
+    if frame is None or frame.f_code is not threading.Condition.wait.__code__:
+        return False
+    waiter = frame.f_locals.get("waiter")
+    return waiter is not None and waiter.locked()
+
+
 class VirtualLoop(asyncio.SelectorEventLoop):
     """See the module. ``time()`` starts at 0.
 
@@ -186,13 +196,19 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return handle
 
     def _await_callers(self) -> None:
-        """Wait until each thread that has called the loop has ended, blocks, or calls it again; or for the limit."""
+        """Wait until each thread that has called the loop has ended, waits, or calls it again; or for the limit."""
         with _changed:
-            callers = _callers & set(self.threads)
-            if callers:
-                _callers.difference_update(callers)
-                _changed.wait_for(lambda: not any(map(_runs, callers)) or bool(_callers), timeout=CALLER_LIMIT_S)
-                _callers.update(filter(_runs, callers))
+            own = set(self.threads)
+            callers = _callers & own
+            _callers.difference_update(callers)
+            give_up, pause_s = time.monotonic() + REAL_LIMIT_S, CALLER_LIMIT_S / 32
+            while any(_runs(each) and not _waits(each) for each in callers) and own.isdisjoint(_callers):
+                if time.monotonic() > give_up:
+                    callers = {each for each in callers if _waits(each)}
+                    break
+                _changed.wait(pause_s)
+                pause_s = min(2 * pause_s, CALLER_LIMIT_S)
+            _callers.update(filter(_runs, callers))
 
     def sleep_in_thread(self, seconds: float) -> None:
         """Block the calling thread for this long, in virtual time."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from connectgroup.protocol.messages.heartbeat import TaskStatus
 from connectgroup.protocol.records.connect import TargetState
 
 from .builders import Actor, World
+from .virtual_time import Gate
 
 
 class Units(UnitRunner):
@@ -208,15 +210,12 @@ async def test_unit_that_starts_slowly_is_reported_as_starting_and_a_fast_one_is
     tmp_path: Path, kind: type[Units | Threads], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PD-16: the group moves no unit meanwhile."""
-    begun, told = threading.Event(), dict[Unit, list[int]]()
+    gate, told = Gate(), dict[Unit, list[int]]()
 
     async with World(tmp_path) as world:
         runner = kind()
 
-        def slow() -> object:
-            return asyncio.sleep(5) if kind is Units else begun.wait(60)
-
-        runner.starts[Unit("c", 0)] = slow
+        runner.starts[Unit("c", 0)] = partial(asyncio.sleep, 5) if kind is Units else gate.wait
         await world.add("c")
         actor = start(world, runner)
         report = actor.worker.report
@@ -227,7 +226,7 @@ async def test_unit_that_starts_slowly_is_reported_as_starting_and_a_fast_one_is
 
         monkeypatch.setattr(actor.worker, "report", seen)
         await world.until(lambda: told.get(Unit("c", 0)) == [UnitState.STARTING])
-        begun.set()
+        gate.open()
         await world.until(lambda: runner.running >= ALL)
         assert await until_status(world, Unit("c", 0), "RUNNING") == ""
         assert told == {
