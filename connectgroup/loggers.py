@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any, Final
 
 ROOT: Final = "root"
@@ -134,6 +138,81 @@ class Repeats(logging.Filter):
             self._handler.emit(line)
         finally:
             self._handler.release()
+
+
+FORMAT_VARIABLE: Final = "CONNECTGROUP_LOG_FORMAT"
+"""``text`` or ``json``: the form of log lines; processes that ``up`` starts inherit it."""
+
+FORMATS: Final = ("text", "json")
+
+
+class LogLines(logging.Formatter):
+    """Formats a record as one line that begins with date, time and zone; or as a JSON object on one line.
+
+    Args:
+        as_json: members ``time`` (ISO 8601), ``level``, ``logger``, ``message``, and ``exception``: the traceback.
+    """
+
+    def __init__(self, *, as_json: bool) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(message)s")
+        self._as_json = as_json
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
+        """The time with milliseconds and the offset of the local zone: ``2026-01-31T12:00:00.123+01:00``."""
+        return _iso(record.created)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """The line without a traceback."""
+        if self._as_json:
+            return record.message
+        return super().formatMessage(record)
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        if not self._as_json:
+            return super().format(record)
+        record.message = record.getMessage()
+        traceback = self.formatException(record.exc_info) if record.exc_info else None
+        return json_line(
+            self.formatMessage(record),
+            level=record.levelname,
+            logger=record.name,
+            at_s=record.created,
+            exception=traceback,
+        )
+
+
+def json_line(message: str, *, level: str, logger: str, at_s: float | None = None, **more: str | None) -> str:
+    """One line of a log in JSON.
+
+    Args:
+        at_s: seconds since 1970; now by default.
+        more: further members; ``None`` is left out.
+    """
+    shown = {"time": _iso(time.time() if at_s is None else at_s), "level": level, "logger": logger, "message": message}
+    return json.dumps({**shown, **{name: value for name, value in more.items() if value is not None}})
+
+
+def relay(process: str, line: str) -> None:
+    """Print a line of another process's log on the standard error, with the name of the process.
+
+    In JSON, the object gets a member ``process``; a line that is none, such as one of Java, becomes one.
+    """
+    if os.environ.get(FORMAT_VARIABLE) != "json":
+        print(f"{process} | {line}", file=sys.stderr, flush=True)
+        return
+    try:
+        shown = json.loads(line)
+        if not isinstance(shown, dict):
+            raise ValueError
+        text = json.dumps({**shown, "process": process})
+    except ValueError:
+        text = json_line(line, level="INFO", logger="stderr", process=process)
+    print(text, file=sys.stderr, flush=True)
+
+
+def _iso(at_s: float) -> str:
+    return datetime.fromtimestamp(at_s).astimezone().isoformat(timespec="milliseconds")
 
 
 def limit_repeats(*handlers: logging.Handler) -> None:

@@ -46,6 +46,7 @@ from .config.secrets import NO_SECRETS, Secrets
 from .config.worker import WorkerConfig
 from .coordinator.server import CoordinatorServer
 from .errors import GroupIdNotFound, from_code
+from .loggers import relay
 from .protocol.messages.api import Response
 from .protocol.messages.common import each_unit
 from .protocol.messages.describe import DescribedGroup
@@ -147,7 +148,7 @@ class Supervisor:
         self._options += [] if group_protocol is None else ["--group-protocol", group_protocol]
         self._options += [word for path in paths for word in ("--allowed-path", str(path))]
         self._restart = restart
-        self._worker_log = worker_log or _to_stderr
+        self._worker_log = worker_log or relay
         self._metrics_port = metrics_port
         self._kill_unresponsive = kill_unresponsive
         self._one_first = one_first
@@ -570,10 +571,6 @@ async def _end(worker: WorkerProcess) -> None:
     end_group(process.pid)
     for reader in worker.lines:
         reader.cancel()
-
-
-def _to_stderr(name: str, line: str) -> None:
-    print(f"{name} | {line}", file=sys.stderr, flush=True)
 
 
 def summary(group: DescribedGroup) -> str:

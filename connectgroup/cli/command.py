@@ -12,9 +12,9 @@ import sys
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from ..errors import ConnectGroupError
+from ..errors import ConfigError, ConnectGroupError
 from ..event_loop import new_event_loop
-from ..loggers import limit_repeats
+from ..loggers import FORMAT_VARIABLE, FORMATS, limit_repeats
 from .completion import complete
 from .errors import OptionNames, OptionsInLog, UsageError, report_error
 from .parser import arranged, build_parser
@@ -38,15 +38,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return report_error(error, OptionNames(parser), as_json="--json" in words, serves=False)
     options.own_process = arguments is None
     options.names = OptionNames(parser, options.parser)
+    if options.log_format not in FORMATS:
+        wrong = ConfigError(FORMAT_VARIABLE, options.log_format, ", ".join(FORMATS))
+        return report_error(wrong, options.names, as_json=getattr(options, "json", False), serves=False)
     others = logging.getLogger().handlers.copy()  # of a program that calls this function
     logging.basicConfig(
         level=logging.DEBUG if options.verbose else logging.INFO,
         stream=sys.stderr,
     )
     own = [each for each in logging.getLogger().handlers if each not in others]
+    if options.own_process:
+        os.environ[FORMAT_VARIABLE] = options.log_format  # for the processes that it starts
     for handler in own:
-        form = "%(asctime)s.%(msecs)03d %(levelname)s %(message)s"
-        handler.setFormatter(OptionsInLog(options.names, form, "%H:%M:%S"))
+        handler.setFormatter(OptionsInLog(options.names, as_json=options.log_format == "json"))
     limit_repeats(*own)
     logging.getLogger("py4j").setLevel(logging.ERROR)
     try:

@@ -36,6 +36,7 @@ from ..errors import (
     UnknownMemberId,
     VersionConflict,
 )
+from ..loggers import LogLines
 
 FAILED: Final = 1
 """A command that ran to its end and found something wrong: ``validate``, ``groups list``."""
@@ -165,11 +166,11 @@ class OptionNames:
         return self._known[name] + (" " if found[0].endswith("=") else "")
 
 
-class OptionsInLog(logging.Formatter):
+class OptionsInLog(LogLines):
     """Names options in the warnings and errors of this package, as ``OptionNames`` does."""
 
-    def __init__(self, names: OptionNames, form: str, times: str) -> None:
-        super().__init__(form, times)
+    def __init__(self, names: OptionNames, *, as_json: bool) -> None:
+        super().__init__(as_json=as_json)
         self._names = names
 
     def formatMessage(self, record: logging.LogRecord) -> str:

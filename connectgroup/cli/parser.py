@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from .. import __version__
 from ..log.registry import LOG_FORMS
+from ..loggers import FORMAT_VARIABLE, FORMATS
 from ..protocol import DEFAULT_REST_PORT
 from ..protocol.records.connect import HISTORY
 from .arguments import (
@@ -73,6 +75,12 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"connectgroup {__version__}")
     parser.add_argument("--verbose", action="store_true", help="log at level DEBUG")
+    parser.add_argument(
+        "--log-format",
+        choices=FORMATS,
+        default=os.environ.get(FORMAT_VARIABLE) or "text",
+        help=f"form of the log: lines, or a JSON object on each (text; {FORMAT_VARIABLE})",
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     up = commands.add_parser("up", help="run a coordinator and workers on this machine until Ctrl-C")
@@ -320,6 +328,9 @@ def build_parser() -> argparse.ArgumentParser:
 _GLOBAL = {"--coordinator": True, "--group": True, "--json": False}
 """Options that may also stand before the subcommand or its action, and whether they have a value."""
 
+_ANYWHERE = {"--verbose": False, "--log-format": True}
+"""Options of the command itself that may stand anywhere, and whether they have a value."""
+
 _WITH_ACTIONS = ("groups", "workers", "connectors", "plugins")
 """The subcommands that have actions."""
 
@@ -328,23 +339,38 @@ def arranged(arguments: Sequence[str]) -> list[str]:
     """Move global options to where their parser expects them.
 
     ``--group g connectors list`` becomes ``connectors list --group g``: a subcommand that does not have the option
-    rejects it. ``--verbose`` may stand anywhere.
+    rejects it. ``--verbose`` and ``--log-format`` may stand anywhere.
     """
     words, end = list(arguments), []
     if "--" in words:
         at = words.index("--")
         words, end = words[:at], words[at:]
+    first, words = _split(words)
     commands: list[str] = []
     moved: list[str] = []
     while words:
         option, equals, _ = words[0].partition("=")
-        if option in (*_GLOBAL, "--verbose"):
-            taken = 2 if _GLOBAL.get(option) and not equals else 1
+        if option in _GLOBAL:
+            taken = 2 if _GLOBAL[option] and not equals else 1
             moved, words = moved + words[:taken], words[taken:]
         elif not commands and words[0] in _WITH_ACTIONS:
             commands, words = words[:1], words[1:]
         else:
             break
-    words = [*commands, *words, *moved]
-    verbose = ["--verbose"] if "--verbose" in words else []
-    return [*verbose, *(word for word in words if word != "--verbose"), *end]
+    return [*first, *commands, *words, *moved, *end]
+
+
+def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The options of ``_ANYWHERE`` with their values, and the other words."""
+    first: list[str] = []
+    others: list[str] = []
+    each = iter(words)
+    for word in each:
+        option, equals, _ = word.partition("=")
+        if option not in _ANYWHERE:
+            others.append(word)
+            continue
+        first.append(word)
+        if _ANYWHERE[option] and not equals:
+            first += [value for value in [next(each, None)] if value is not None]
+    return first, others

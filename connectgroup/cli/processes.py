@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ..errors import UNKNOWN_SETTING, ConfigError, ConnectGroupError
 from ..garbage import give_back_large_blocks, short_collections
+from ..loggers import relay
 from ..private import make_private
 from ..protocol.units import counted, printable
 from .arguments import allowed_paths_of, secrets_of
@@ -155,7 +156,7 @@ async def _shared_spark(data: Path, connectors: Sequence[ConnectorFile]) -> Asyn
 
     print("starting Spark, once for all workers ...", flush=True)
     kafka = any(connector.config.get("source") == "kafka" for connector in connectors)
-    log = partial(print, "spark |", file=sys.stderr, flush=True)
+    log = partial(relay, "spark")
     async with SparkServer(data / "spark", kafka=kafka, log=log) as server:
         print(f"Spark Connect server at {server.address}", flush=True)
         yield server.environment

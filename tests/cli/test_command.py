@@ -13,6 +13,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ import pytest
 from connectgroup.cli import groups
 from connectgroup.cli.command import main
 from connectgroup.client.admin import Admin
-from connectgroup.loggers import Repeats
+from connectgroup.loggers import LogLines, Repeats
 
 from ..integration.processes import PATIENCE_S, Program, call_command, family, wait
 from .connector_files import connector_file, idle_connector_file
@@ -242,3 +243,44 @@ def test_lines_with_different_errors_are_no_repeats() -> None:
     for error in (KeyError("a"), KeyError("b"), KeyError("a")):
         logger.error("failed", exc_info=error)
     assert written.getvalue().splitlines() == ["failed", "KeyError: 'a'", "failed", "KeyError: 'b'"]
+
+
+def test_lines_of_the_log_have_date_and_zone(tmp_path: Path) -> None:
+    with Program("up", "--workers", 1, "--port", 0, "--data", tmp_path / "data") as up:
+        line = up.line_with(" joined")
+    found = re.search(r"(\S+) INFO .* joined", line)
+    assert found is not None
+    assert datetime.fromisoformat(found[1]).tzinfo is not None
+
+
+@pytest.mark.parametrize("words", [("--log-format", "json", "up"), ("up", "--log-format=json")])
+def test_log_is_a_json_object_a_line_also_of_workers(tmp_path: Path, words: tuple[str, ...]) -> None:
+    with Program(*words, "--workers", 1, "--port", 0, "--data", tmp_path / "data") as up:
+        of_worker = json.loads(up.line_with('"process": "worker-1"'))
+        of_group = json.loads(up.line_with(" joined"))
+        up.signal(signal.SIGINT)
+        up.ended()
+        shown = [json.loads(line) for line in up.lines if line.startswith("{")]
+    assert {"time", "level", "logger", "message", "process"} <= of_worker.keys()
+    assert of_group["level"] == "INFO"
+    assert datetime.fromisoformat(of_group["time"]).tzinfo is not None
+    assert all({"time", "level", "logger", "message"} <= each.keys() for each in shown)
+    assert not any(line.startswith("worker-1 ") for line in up.lines)
+
+
+def test_traceback_is_a_part_of_its_json_line() -> None:
+    lines = LogLines(as_json=True)
+    try:
+        raise ValueError("odd\nvalue")
+    except ValueError:
+        record = logging.LogRecord("a.b", logging.ERROR, __file__, 1, "task %s failed", ("t-0",), sys.exc_info())
+    shown = json.loads(lines.format(record))
+    assert (shown["level"], shown["logger"], shown["message"]) == ("ERROR", "a.b", "task t-0 failed")
+    assert shown["exception"].startswith("Traceback")
+    assert "odd\nvalue" in shown["exception"]
+
+
+def test_unknown_form_of_log_is_an_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("CONNECTGROUP_LOG_FORMAT", "yaml")
+    assert main(["groups", "list"]) == 2
+    assert capsys.readouterr().err == "connectgroup: CONNECTGROUP_LOG_FORMAT: got 'yaml'; allowed: text, json\n"
