@@ -47,7 +47,7 @@ def checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Checkpoints:
     call: Callable[..., None] = Batches.__call__
 
     def record_batch(self: Batches, frame: object, batch_id: int) -> None:
-        recorder.batches.append((self._checkpoint, batch_id))
+        recorder.batches.append((self.claimed.checkpoint, batch_id))
         call(self, frame, batch_id)
 
     monkeypatch.setattr(Batches, "__call__", record_batch)
