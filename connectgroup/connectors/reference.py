@@ -70,6 +70,11 @@ The offsets (`GET /connectors/{c}/offsets`) show for each slice the file that it
 says how bytes become text: bytes that are no text in it are an error with line and byte, a byte order mark is no part of the
 first line, and a file that begins with the mark of another encoding, or like an archive, is an error that says what it is.
 
+A compressed file may have several members of gzip, or frames of zstd, one behind the other; zero bytes behind a member of gzip are
+padding. Other bytes there are damage, as a member with a wrong checksum is: an error with the byte from which on the file cannot be
+read or, with `errors.tolerance=all`, a dead letter for the rest, and the rows of the complete members are read. Spark and Python end
+with an error there, too, after they have returned these rows; gzip ignores the rest with a warning, and Java without one.
+
 ## What waits, and for how long
 
 | what | until | why |

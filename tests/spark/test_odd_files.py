@@ -5,9 +5,11 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from connectgroup.dataplane.errors import BadLine, SourceError
@@ -260,3 +262,46 @@ def test_empty_text_in_quotes_is_no_number_and_says_so(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text('a,b\n1,""\n')
     _, (error,) = Reader(tmp_path, tolerant=True, schema="a INT, b INT").read()
     assert error["reason"] == 'b is ""; allowed: INT or null, null without quotes'
+
+
+JUNK = [b"junk" * 300, b"x", b"\0\0\0x", b"\n9,late\n"]
+
+
+@pytest.mark.parametrize("tail", JUNK)
+@pytest.mark.parametrize("end", ["\n", ""])
+@pytest.mark.parametrize("codec", ["gzip", "zstd"])
+def test_rows_of_a_compressed_file_are_read_and_what_follows_it_is_named(
+    tmp_path: Path, codec: str, end: str, tail: bytes
+) -> None:
+    members = [f"a,b\n{GOOD}".encode(), f"50,y{end}".encode()]
+    packed = b"".join(pa.Codec(codec).compress(each, asbytes=True) for each in members)
+    path = write(tmp_path / ("a.csv.gz" if codec == "gzip" else "a.csv.zst"), packed + tail)
+    at = len(packed) + len(tail) - len(tail.lstrip(b"\0")) if codec == "gzip" else 0
+    reason = rf"cannot be decompressed \({f'from byte {at} on: ' if at else ''}.*\); allowed: a complete {codec} file"
+    with pytest.raises(SourceError, match=rf"a\.csv\.(gz|zst): {reason}"):
+        Reader(tmp_path).read()
+    reader = Reader(tmp_path, tolerant=True)
+    rows, (error,) = reader.read()
+    assert rows == [*([str(n), "x"] for n in range(50)), ["50", "y"]]
+    assert error["place"] == f"{path}, bytes {at} to {len(packed) + len(tail)}"
+    assert re.fullmatch(reason, error["reason"])
+    assert reader.read() == ([], [])
+
+
+def test_zeros_behind_a_gzip_file_are_padding(tmp_path: Path) -> None:
+    """As for gzip and Python: tapes and block devices pad files."""
+    write(tmp_path / "a.csv.gz", gzip.compress(b"a\n1\n") + b"\0" * 700_000 + gzip.compress(b"2\n") + b"\0" * 512)
+    assert Reader(tmp_path).read() == ([["1"], ["2"]], [])
+
+
+@pytest.mark.parametrize("at", [-6, -2])
+def test_rows_of_the_members_before_a_damaged_one_are_read(tmp_path: Path, at: int) -> None:
+    first, second = gzip.compress(b"a,b\n1,x\n2,y\n3,"), bytearray(gzip.compress(b"x\n4,x\n" * 100))
+    second[at] ^= 0xFF
+    path = write(tmp_path / "a.csv.gz", first + bytes(second))
+    with pytest.raises(SourceError, match=rf"a\.csv\.gz: cannot be decompressed \(from byte {len(first)} on: "):
+        Reader(tmp_path).read()
+    rows, (error,) = Reader(tmp_path, tolerant=True).read()
+    assert rows == [["1", "x"], ["2", "y"]]
+    assert error["place"] == f"{path}, bytes {len(first)} to {len(first) + len(second)}"
+    assert error["record"] == "3,"

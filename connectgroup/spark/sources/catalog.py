@@ -15,8 +15,8 @@ from typing import Final
 
 from ...dataplane.real_paths import open_below
 from .copies import Copies
-from .dialect import codec_of
-from .identity import Identity, IdentityMode, Index, decompressed_head, identities_in, stats_of
+from .identity import HEAD_BYTES, Identity, IdentityMode, Index, identities_in, stats_of
+from .packed import codec_of, decompressed_head
 
 _DIGIT: Final = re.compile(r"[0-9]")
 _CIRCLE: Final = 1 << 64
@@ -228,7 +228,7 @@ class Catalog:
             return None
         try:
             with open_below(self._root, file) as opened:
-                head = decompressed_head(opened, codec)
+                head = decompressed_head(opened, codec, HEAD_BYTES)
             for name, identity in sorted(choice, key=lambda each: -each[1].read):
                 if identity.begins_with(head):
                     with open_below(self._root, file) as opened:

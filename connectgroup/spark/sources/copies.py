@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from ...dataplane.real_paths import open_below
-from .dialect import codec_of
-from .identity import HEAD_BYTES, TAIL_BYTES, decompressed_head, stats_of
+from .identity import HEAD_BYTES, TAIL_BYTES, stats_of
+from .packed import codec_of, decompressed_head
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class Copies:
                 tail_at = max(0, found.st_size - TAIL_BYTES)
                 tail = os.pread(descriptor, found.st_size - tail_at, tail_at)
                 if codec:
-                    head = decompressed_head(file, codec)
+                    head = decompressed_head(file, codec, HEAD_BYTES)
         except OSError:
             return False  # The planner reports it.
         start = self._start(head)

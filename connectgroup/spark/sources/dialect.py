@@ -12,8 +12,6 @@ Drift = Literal["error", "ignore", "evolve"]
 
 EVOLVE_BYTES: Final = 4 << 20
 """Upper bound on the bytes of a batch of JSON lines if the schema evolves."""
-COMPRESSED: Final = {".gz": "gzip", ".zst": "zstd"}
-"""Codecs by the end of a file's name."""
 ENCODINGS: Final = (
     "the name of a codec of Python that has the bytes of ASCII, such as utf-8, iso-8859-1, windows-1252, gb18030,"
     " shift_jis; or utf-16, utf-32, by their byte order mark, utf-16-le, utf-16-be, utf-32-le, utf-32-be"
@@ -122,11 +120,6 @@ def wide_line_end(data: bytes, encoding: str) -> int:
     while at % len(line_feed) and at > 0:
         at = data.rfind(line_feed, 0, at + len(line_feed) - 1)
     return at + len(line_feed) if at >= 0 and at % len(line_feed) == 0 else 0
-
-
-def codec_of(file: str) -> str | None:
-    """Return the codec of a compressed file, by the end of its name; None for other files."""
-    return next((codec for end, codec in COMPRESSED.items() if file.lower().endswith(end)), None)
 
 
 def last_record_end(data: bytes, quote: bytes | None) -> int:

@@ -20,10 +20,11 @@ from ...dataplane.ownership import Position, Range, metadata_of
 from ...dataplane.source import PartReader
 from ...errors import NO_VALUE, ConfigError
 from .catalog import is_slice_of
-from .dialect import EVOLVE_BYTES, codec_of, is_wide
+from .dialect import EVOLVE_BYTES, is_wide
 from .file_settings import FileSettings
 from .identity import Identity, partition_of_file, without_file
 from .listing import Reports, divided, list_inodes
+from .packed import codec_of
 from .planner import Planner
 from .sliced import SlicedSource
 
@@ -45,10 +46,11 @@ class FileSource(SlicedSource):
     ``source.file.pattern``: the status and the metrics have their number (``skipped_files``). A link to a file outside
     of the directory, and a name that is not UTF-8, are errors. A line that does not fit is an error with file,
     line, column and value. With ``errors.tolerance=all``, it is a dead letter, also one that is longer than a
-    batch; the rows of a file with another header are one dead letter for each 16 MiB, those of a file with damaged
-    compression one dead letter; a file that cannot be opened or was rewritten is left out, logged and counted in
-    the status as unreadable. A log that is copied and truncated (copytruncate) is read once if it is truncated
-    within ``source.settle.ms`` of the copy's last byte; so is one that is compressed after it was read.
+    batch; the rows of a file with another header are one dead letter for each 16 MiB; a compressed file is read up
+    to the first damaged member, and the rest is one dead letter; a file that cannot be opened or was rewritten is
+    left out, logged and counted in the status as unreadable. A log that is copied and truncated (copytruncate) is
+    read once if it is truncated within ``source.settle.ms`` of the copy's last byte; so is one that is compressed
+    after it was read.
     """
 
     Settings = FileSettings

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, Final, Literal
 
 from ...dataplane.ownership import metadata_of
 from ...dataplane.real_paths import open_below
+from .packed import Unpacked
 
 IdentityMode = Literal["content", "name", "inode"]
 """What makes a file the one that was read before, beside that it begins with what was read.
@@ -113,10 +114,8 @@ class Identity:
 
     def has_content_of_packed(self, file: BinaryIO, codec: str) -> bool:
         """Whether a compressed file begins, when it is decompressed, with what was read."""
-        import pyarrow as pa
-
         try:
-            stream = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), codec)
+            stream = Unpacked(file, codec)
             head = stream.read(min(self.read, HEAD_BYTES))
             if len(head) < min(self.read, HEAD_BYTES) or _digest(head) != self.head:
                 return False
@@ -124,7 +123,7 @@ class Identity:
             while at < self.read and (block := stream.read(min(_BLOCK_BYTES, self.read - at))):
                 at += len(block)
                 tail = (tail + block)[-TAIL_BYTES:]
-        except (OSError, pa.ArrowException):
+        except OSError:
             return False  # Damaged, or not complete: the reader reports it.
         return at == self.read and _digest(tail) == self.tail
 
@@ -182,16 +181,6 @@ class Index:
                             yield name, identity
         except OSError:
             return
-
-
-def decompressed_head(file: BinaryIO, codec: str) -> bytes:
-    """Return the first KiB of a compressed file, decompressed; nothing if it cannot be."""
-    import pyarrow as pa
-
-    try:
-        return bytes(pa.CompressedInputStream(pa.PythonFile(file, mode="r"), codec).read(HEAD_BYTES))
-    except (OSError, pa.ArrowException):
-        return b""
 
 
 def identities_in(positions: Mapping[str, int]) -> dict[str, Identity]:

@@ -17,11 +17,12 @@ from ...dataplane.real_paths import open_below
 from ...errors import ConfigError
 from ...protocol.units import printable
 from .csv_header import BYTE_ORDER_MARK, check_header, columns_of, header_end, names_in
-from .dialect import EVOLVE_BYTES, NO_TEXT, Dialect, codec_of, in_utf8, is_wide, last_record_end, with_byte_order
-from .identity import Identity, decompressed_head, identities_in
+from .dialect import EVOLVE_BYTES, NO_TEXT, Dialect, in_utf8, is_wide, last_record_end, with_byte_order
+from .identity import Identity, identities_in
 from .json_schema import columns_of_objects, columns_to_add
 from .lines import InvalidLine, LineParser, NewFields, Place
 from .listing import list_inodes, read_bytes_of, unreadable
+from .packed import DamagedFile, Unpacked, codec_of, decompressed_head
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -84,9 +85,7 @@ def read_part(
         wide = ""
         if is_wide(dialect.encoding):
             packed = codec_of(wanted.slice)
-            # Arrow closes the file that it has decompressed.
-            with os.fdopen(os.dup(file.fileno()), "rb") as again:
-                head = decompressed_head(again, packed) if packed else os.pread(file.fileno(), 4, 0)
+            head = decompressed_head(file, packed, 4) if packed else os.pread(file.fileno(), 4, 0)
             wide = with_byte_order(dialect.encoding, head)
         parser = LineParser(columns=columns, dialect=_of_text(dialect), places=places)
         part = _Part(path=path, file=file, wanted=wanted, parser=parser, wide=wide)
@@ -102,10 +101,6 @@ def read_part(
             raise SourceError(
                 f"{path}: has the new fields {names}; allowed: the task starts again and adds them"
             ) from None
-
-
-class _Damaged(SourceError):
-    """A file cannot be decompressed."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -190,10 +185,18 @@ class _Part:
                     place, data = place.after(read), data[len(read) :]
                 yield from self._chunk(data, place, tolerant)
                 place = place.after(data)
-        except (BadLine, _Damaged) as error:
+        except BadLine as error:
             if not tolerant:
-                raise (error if isinstance(error, BadLine) else SourceError(str(error))) from error
+                raise
             yield self._put_aside(str(error))
+        except DamagedFile as error:
+            at = self.wanted.start if error.offset is None else error.offset
+            what = "" if at == self.wanted.start else f"from byte {at} on: "
+            reason = f"cannot be decompressed ({what}{error.reason}); allowed: a complete {codec} file"
+            if not tolerant:
+                raise SourceError(f"{self.path}: {reason}") from error
+            # The line that the next member may have continued.
+            yield self._put_aside(reason, at, rest)
 
     def _first_bytes(self, data: bytes, count: int) -> bytes:
         """Return the beginning of some text in UTF-8 that has so many bytes in the file's encoding."""
@@ -203,23 +206,23 @@ class _Part:
         return in_utf8(whole[:count], self.wide)
 
     def _blocks(self, codec: str) -> Iterator[bytes]:
-        """Yield the decompressed blocks of the range, then an empty one."""
-        import pyarrow as pa
-
+        """Yield the decompressed blocks of the range, then an empty one, also before an error of what follows them."""
         self.file.seek(self.wanted.start)
-        stream = pa.CompressedInputStream(pa.PythonFile(self.file, mode="r"), codec)
+        stream = Unpacked(self.file, codec)
         decoder = codecs.getincrementaldecoder(self.wide)(NO_TEXT) if self.wide else None
         while True:
+            damage: DamagedFile | None = None
             try:
                 block = stream.read(CHUNK_BYTES)
-                if decoder is not None:
-                    block = decoder.decode(block, final=not block).encode("utf-8", "surrogatepass")
-            except (OSError, pa.ArrowException) as error:
-                raise _Damaged(
-                    f"{self.path}: cannot be decompressed ({' '.join(str(error).split())[:120]});"
-                    f" allowed: a complete {codec} file"
-                ) from error
+            except DamagedFile as error:
+                if not error.follows:
+                    raise
+                block, damage = b"", error
+            if decoder is not None:
+                block = decoder.decode(block, final=not block).encode("utf-8", "surrogatepass")
             yield block
+            if damage is not None:
+                raise damage
             if not block:
                 return
 
@@ -257,13 +260,12 @@ class _Part:
         dialect = self.parser.dialect
         return head_of(self.file.fileno(), replace(dialect, encoding=self.wide) if self.wide else dialect)
 
-    def _put_aside(self, error: str) -> pa.RecordBatch:
-        """Return the row for a range of which nothing can be read."""
+    def _put_aside(self, error: str, start: int | None = None, unfinished: bytes = b"") -> pa.RecordBatch:
+        """Return the row for a range of which nothing can be read, or nothing from an offset on."""
         reason = error.removeprefix(str(self.path)).lstrip(", ").removeprefix(": ")
-        place = f"{self.path}, bytes {self.wanted.start} to {int(self.wanted.end)}"
-        text = (
-            "" if codec_of(self.wanted.slice) else printable(self._head().decode(errors="replace").strip(), limit=200)
-        )
+        place = f"{self.path}, bytes {self.wanted.start if start is None else start} to {int(self.wanted.end)}"
+        head = unfinished if codec_of(self.wanted.slice) else self._head()
+        text = printable(head.decode(errors="replace").strip(), limit=200)
         return self.parser.error(place, reason, text)
 
 
@@ -342,8 +344,6 @@ def next_fields(root: Path, positions: Mapping[str, int], pattern: str = "") -> 
     Raises:
         SourceError: the directory cannot be read.
     """
-    import pyarrow as pa
-
     inodes, left = list_inodes(root, pattern, {}), _EVOLVE_TOTAL_BYTES
     identities = identities_in(positions)
     by_inode = {identity.inode: identity for identity in identities.values()}
@@ -361,16 +361,14 @@ def next_fields(root: Path, positions: Mapping[str, int], pattern: str = "") -> 
                     left -= len(lines)
                     if left <= 0:
                         return
-        except (OSError, pa.ArrowException):
+        except OSError:
             continue  # The task that owns the file reports it.
 
 
 def _unpacked(file: BinaryIO, start: int, codec: str) -> Iterator[bytes]:
     """Yield the lines of a compressed file, some megabytes at a time: it may be large, or a bomb."""
-    import pyarrow as pa
-
     file.seek(start)
-    stream, rest = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), codec), b""
+    stream, rest = Unpacked(file, codec), b""
     while data := stream.read(EVOLVE_BYTES):
         end = data.rfind(b"\n") + 1
         if end:
@@ -385,15 +383,13 @@ def _unpacked(file: BinaryIO, start: int, codec: str) -> Iterator[bytes]:
 
 def _heads(root: Path, dialect: Dialect, pattern: str) -> Iterator[tuple[Path, bytes]]:
     """Yield the complete header or, of JSON lines, the first lines of files, in the order of their names."""
-    import pyarrow as pa
-
     is_csv = dialect.form == "csv"
     for name in sorted(list_inodes(root, pattern, {})):  # The planner reports links that lead out of it.
         path, codec = root / name, codec_of(name)
         try:
             with open_below(root, name) as file:
                 if codec:
-                    data = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), codec).read(_SAMPLE_BYTES)
+                    data = decompressed_head(file, codec, _SAMPLE_BYTES)
                 else:
                     data = head_of(file.fileno(), dialect) if is_csv else os.pread(file.fileno(), _SAMPLE_BYTES, 0)
                 if is_wide(dialect.encoding) and (codec or not is_csv):

@@ -20,9 +20,10 @@ from ...dataplane.errors import SourceError
 from ...dataplane.ownership import Position
 from ...dataplane.real_paths import open_below
 from .catalog import Catalog, is_slice_of
-from .dialect import codec_of, in_utf8, last_record_end, wide_line_end, with_byte_order
+from .dialect import in_utf8, last_record_end, wide_line_end, with_byte_order
 from .identity import Identity, IdentityMode
 from .listing import last_line_end, list_inodes, unreadable
+from .packed import DamagedFile, Unpacked, codec_of
 
 logger = logging.getLogger(__name__)
 
@@ -248,8 +249,8 @@ class Planner:
         """Return the end of what can be read of an open file after ``position``, within ``most_bytes``."""
         found = os.fstat(descriptor)
         may_accept = self.rules.final_newline == "accept" and self._age_ms(found) >= self.rules.final_newline_ms
-        if codec_of(name):
-            return found.st_size if may_accept or self._is_complete(name, position, found) else position
+        if codec := codec_of(name):
+            return found.st_size if may_accept or self._is_complete(name, codec, position, found) else position
         stop = min(found.st_size, position + most_bytes)
         if self.rules.wide:
             encoding = with_byte_order(self.rules.wide, os.pread(descriptor, 4, 0))
@@ -311,23 +312,23 @@ class Planner:
         except OSError:
             return False
 
-    def _is_complete(self, name: str, position: int, found: os.stat_result) -> bool:
+    def _is_complete(self, name: str, codec: str, position: int, found: os.stat_result) -> bool:
         """Whether a compressed file is complete. One that is damaged is, too: the reader reports it."""
-        import pyarrow as pa
-
         version = found.st_ino, found.st_size, found.st_mtime_ns
         if self._incomplete.get(name) == version:
             return False
         try:
             with open_below(self.root, name) as file:
                 file.seek(position)
-                stream = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), codec_of(name))
+                stream = Unpacked(file, codec)
                 while stream.read(_CHUNK_BYTES):
                     pass
-        except (OSError, pa.ArrowException) as error:
-            if "runcated" in str(error):
+        except DamagedFile as error:
+            if error.is_truncated:
                 self._incomplete[name] = version
                 return False
+        except OSError:
+            pass
         self._incomplete.pop(name, None)
         return True
 
