@@ -10,7 +10,8 @@ import inspect
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import nullcontext, suppress
-from typing import TYPE_CHECKING, Any
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 import pytest
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from .plugins import Listeners
     from .spans import Spans
     from .worker_group import WorkerGroup, Workers
+
+P = ParamSpec("P")
 
 MARK = "connectgroup_seeds"
 SEED = "connectgroup_seed"
@@ -181,12 +184,29 @@ def _story_of(group: WorkerGroup) -> str:
         return f"{group.history.story()}\n(the group cannot be described: {type(error).__name__}: {error})"
 
 
+def _workers_alone(start: Callable[P, WorkerGroup]) -> Callable[P, WorkerGroup]:
+    """The method with an error of its own for the name of a group, which ``connectgroup.worker_group`` has."""
+
+    @wraps(start)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> WorkerGroup:
+        given = args[1:]  # without ``self``
+        if len(given) > 1 or (given and "workers" in kwargs):
+            from ..errors import ConfigError
+
+            allowed = "workers alone, as in worker_group(workers=2): the group of a test has no name"
+            raise ConfigError("worker_group", ", ".join(map(str, given)), allowed)
+        return start(*args, **kwargs)
+
+    return checked
+
+
 class StartGroup:
     """The value of the fixture ``worker_group``: ``worker_group(3, connectors={"numbers": 6})`` starts a group."""
 
     def __init__(self, groups: list[WorkerGroup], seed: int | None, only: frozenset[str] | None) -> None:
         self._groups, self._seed, self._only = groups, seed, only
 
+    @_workers_alone
     def __call__(
         self,
         workers: Workers = 3,

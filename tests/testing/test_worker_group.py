@@ -330,6 +330,20 @@ def test_argument_that_cannot_be_used_is_named(
         worker_group(**arguments, real=real)
 
 
+@pytest.mark.parametrize(
+    ("positional", "keywords", "got"),
+    [(("mine",), {"workers": 2}, "mine"), (("mine", 2), {}, "mine, 2"), ((2,), {"workers": 2}, "2")],
+)
+def test_name_of_a_group_is_refused_with_what_is_allowed(
+    worker_group: Callable[..., object], positional: tuple[object, ...], keywords: dict[str, object], got: str
+) -> None:
+    """``connectgroup.worker_group("mine", workers=2)`` has a name."""
+    allowed = "workers alone, as in worker_group(workers=2): the group of a test has no name"
+    with pytest.raises(ConfigError) as refused:
+        worker_group(*positional, **keywords)
+    assert str(refused.value) == f"worker_group: got {got!r}; allowed: {allowed}"
+
+
 def test_times_and_conditions_of_another_kind_are_named(worker_group: StartGroup) -> None:
     group = worker_group(1)
     with pytest.raises(ConfigError, match=r"^seconds: got '-1'; allowed: a number from 0"):
