@@ -319,6 +319,12 @@ def build_parser() -> argparse.ArgumentParser:
     add_connectors(commands)
     add_plugins(commands)
 
+    docs = commands.add_parser("docs", help="list the guides and examples; print one")
+    docs.add_argument("document", nargs="?", help="its name, such as operations; without it, all are listed")
+    docs.add_argument("--path", action="store_true", help="print where it is instead, to copy or to run it")
+    add_json(docs)
+    docs.set_defaults(run=subcommand("docs.print_docs"))
+
     completion = commands.add_parser("completion", help="print the script that completes this command in a shell")
     completion.add_argument("shell", choices=SHELLS)
     completion.set_defaults(run=subcommand("completion.print_completion"))

@@ -114,6 +114,14 @@ def test_install_adds_one_top_level_package(built: Built, tmp_path: Path, source
     assert run(python, "-c", USE, cwd=tmp_path).splitlines() == [
         "connectgroup.assignors.balanced connectgroup.assignors.range connectgroup.listeners.log"
     ]
+    command = (python, "-m", "connectgroup", "docs")
+    assert run(*command, "operations", cwd=tmp_path) == (ROOT / "docs" / "operations.md").read_text()
+    listed = {line.split()[0] for line in run(*command, cwd=tmp_path).splitlines()[1:]}
+    guides = {path.stem for path in (ROOT / "docs").glob("*.md")}
+    examples = {f"examples/{path.name}" for path in (ROOT / "examples").glob("*.py")}
+    assert listed - {"api"} == {"readme", *guides, *examples} - {"api"}  # made by make docs
+    shown = Path(run(*command, "examples/demo.py", "--path", cwd=tmp_path).strip())
+    assert shown.read_text() == (ROOT / "examples" / "demo.py").read_text()
 
 
 def test_wheel_and_sdist_have_the_files_of_the_live_page(built: Built) -> None:
