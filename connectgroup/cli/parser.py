@@ -293,6 +293,14 @@ def build_parser() -> argparse.ArgumentParser:
     add_json(replaying)
     replaying.set_defaults(run=subcommand("groups.replay_log"))
 
+    coordinators = commands.add_parser("coordinators", help="list the coordinators that share a log").add_subparsers(
+        required=True, metavar="ACTION"
+    )
+    listing = coordinators.add_parser("list", help="list them: which one serves since when, and the last fail-over")
+    add_coordinator(listing)
+    add_json(listing)
+    listing.set_defaults(run=subcommand("coordinators.list_coordinators"))
+
     workers = commands.add_parser("workers", help="list, restart and drain workers").add_subparsers(
         required=True, metavar="ACTION"
     )

@@ -13,6 +13,7 @@ from typing import Final
 from ..checks import check_call, check_methods, check_object, setting_texts
 from ..errors import ConnectorAlreadyExists, ConnectorNotFound, GroupIdNotFound, TimedOut, UnitFailed
 from ..protocol.messages.api import Handler
+from ..protocol.messages.cluster import DescribeCoordinatorsRequest, DescribeCoordinatorsResponse
 from ..protocol.messages.common import (
     RestartRequest,
     RestartResponse,
@@ -119,6 +120,19 @@ class Admin:
     async def close(self) -> None:
         """Close all connections."""
         await self._sender.close()
+
+    # ---------------------------------------------------------------------------------------------- coordinators
+
+    async def describe_coordinators(self) -> DescribeCoordinatorsResponse:
+        """Return the coordinators of the log: the one that serves first, then those that stand by.
+
+        A coordinator that shares its log with no other has an empty address.
+
+        Raises:
+            CoordinatorNotAvailable: the log cannot be read.
+        """
+        request = DescribeCoordinatorsRequest()
+        return await self._sender.send(request, DescribeCoordinatorsResponse, idempotent=True)
 
     # ---------------------------------------------------------------------------------------------- groups
 

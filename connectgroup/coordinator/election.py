@@ -15,9 +15,14 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from ..errors import ConfigError, LogError, NotCoordinator
+from ..errors import ConfigError, CoordinatorNotAvailable, LogError, NotCoordinator
 from ..log.base import LogHeld, SharedLog
 from ..protocol.messages.api import Request, Response
+from ..protocol.messages.cluster import (
+    DescribeCoordinatorsRequest,
+    DescribeCoordinatorsResponse,
+    DescribedCoordinator,
+)
 from ..protocol.units import printable
 from .runtime import Coordinator
 
@@ -68,6 +73,8 @@ class ElectedCoordinator:
         self, request: Request, *, client_host: str, client_id: str = "", principal: str | None = ""
     ) -> Response:
         """See ``messages.Handler``."""
+        if isinstance(request, DescribeCoordinatorsRequest):
+            return await self._described()
         if self.serving is None:
             return self._refusal(request)
         return await self.serving.handle(request, client_host=client_host, client_id=client_id, principal=principal)
@@ -93,6 +100,23 @@ class ElectedCoordinator:
         """See ``TcpServer``."""
         if self.serving is not None:
             self.serving.lost_connections.on_lost(request, principal)
+
+    async def _described(self) -> DescribeCoordinatorsResponse:
+        try:
+            found = await self._log.ownership()
+        except LogError as error:
+            refused = CoordinatorNotAvailable(str(error))
+            return DescribeCoordinatorsResponse(error_code=refused.code, error_message=str(refused))
+        return DescribeCoordinatorsResponse(
+            coordinators=tuple(
+                DescribedCoordinator(address=each.address, epoch=each.epoch, since_ms=each.since_ms)
+                for each in found.coordinators
+            ),
+            failover_ms=found.failover_ms,
+            failover_took_ms=found.failover_took_ms,
+            failover_cause=found.failover_cause,
+            coordinator_epoch=self._log.epoch,
+        )
 
     def _refusal(self, request: Request) -> Response:
         if self._campaigning is None and self.serving is None and not self._log.owner:

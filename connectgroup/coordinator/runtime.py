@@ -24,6 +24,11 @@ from ..group.registry import Client, GroupType, Registry
 from ..log.base import Log, SharedLog
 from ..protocol.messages.api import Request, Response
 from ..protocol.messages.classic import GroupHeartbeatRequest, GroupRequest, JoinGroupRequest
+from ..protocol.messages.cluster import (
+    DescribeCoordinatorsRequest,
+    DescribeCoordinatorsResponse,
+    DescribedCoordinator,
+)
 from ..protocol.messages.common import SetLoggerLevelRequest, SetLoggerLevelResponse
 from ..protocol.messages.connectors import ResetTopicsRequest, ResetTopicsResponse, UpdateConnectorsRequest
 from ..protocol.messages.consumer import ConsumerDescribeRequest, ConsumerDescribeResponse, ConsumerHeartbeatRequest
@@ -115,6 +120,7 @@ class Coordinator:
         self._lease = log if isinstance(log, SharedLog) else None
         self._clock_s: Callable[[], float] = time.monotonic  # ``start`` sets that of the event loop
         self._started = False
+        self._wall_clock_ms, self._since_ms = wall_clock_ms, -1
         self._progress = ReportedProgress()
         self._copying = asyncio.Lock()  # one copy of a large group at a time
         self._logger_levels = LoggerLevels(wall_clock_ms)
@@ -148,6 +154,7 @@ class Coordinator:
                 rejects the requests for that group and serves the others.
         """
         self._started = True
+        self._since_ms = self._wall_clock_ms()
         self._clock_s = asyncio.get_running_loop().time
         await self._consumers.start(self.shard)
         try:
@@ -217,6 +224,9 @@ class Coordinator:
             response = await self._set_logger_level(request)
         elif isinstance(request, ResetTopicsRequest):
             response = await self._reset_topics(request)
+        elif isinstance(request, DescribeCoordinatorsRequest):
+            itself = DescribedCoordinator(address="", epoch=self._log.epoch, since_ms=self._since_ms)
+            response = DescribeCoordinatorsResponse(coordinators=(itself,))
         elif isinstance(request, DescribeRequest):
             response = DescribeResponse(
                 groups=tuple([await self._describe(request, each) for each in self._named(request)])

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from ..analysis.explain import rebalance_json
+from ..protocol.messages.cluster import DescribeCoordinatorsResponse
 from ..protocol.messages.common import config_of, each_unit
 from ..protocol.messages.describe import DescribedConnector, DescribedGroup, DescribedMember, DescribedUnit
 from ..protocol.messages.progress import UNKNOWN
@@ -113,6 +114,27 @@ def _state(connector: DescribedConnector, unit: DescribedUnit) -> str:
 
 
 # ---------------------------------------------------------------------------------------------- groups
+
+
+def coordinators_description(found: DescribeCoordinatorsResponse, address: str) -> dict[str, Any]:
+    """``GET /coordinators``: the coordinators of the log, the one that serves first, and the last fail-over.
+
+    Args:
+        address: of the coordinator that has responded.
+    """
+    failover = {"at_ms": found.failover_ms, "took_ms": found.failover_took_ms, "cause": found.failover_cause}
+    return {
+        "coordinators": [
+            {
+                "address": each.address or address,
+                "role": "serves" if each.epoch >= 0 else "stands by",
+                "epoch": each.epoch if each.epoch >= 0 else None,
+                "since_ms": each.since_ms,
+            }
+            for each in found.coordinators
+        ],
+        "last_failover": failover if found.failover_ms >= 0 else None,
+    }
 
 
 def group_summary(group: DescribedGroup) -> dict[str, Any]:

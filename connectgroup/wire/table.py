@@ -16,6 +16,8 @@ from ..protocol.messages.assignment import InstallRequest, InstallResponse, Prep
 from ..protocol.messages.cluster import (
     ApiVersionsRequest,
     ApiVersionsResponse,
+    DescribeCoordinatorsRequest,
+    DescribeCoordinatorsResponse,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
@@ -166,6 +168,14 @@ TABLE: Final = (
     ),
     Entry(20489, "ConnectGroupSetLoggerLevel", SetLoggerLevelRequest, SetLoggerLevelResponse, COORDINATOR, ADMIN),
     Entry(20490, "ConnectGroupResetTopics", ResetTopicsRequest, ResetTopicsResponse, COORDINATOR, ADMIN),
+    Entry(
+        20491,
+        "ConnectGroupDescribeCoordinators",
+        DescribeCoordinatorsRequest,
+        DescribeCoordinatorsResponse,
+        COORDINATOR,
+        ADMIN,
+    ),
 )
 """Every API, by key."""
 

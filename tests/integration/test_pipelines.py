@@ -28,7 +28,7 @@ import pytest
 from benchmarks.task_log import Death, overlaps
 from connectgroup.testing.tcp_proxy import TcpProxy
 from connectgroup.transport.credentials import FILE_NAME
-from tests.spark.conftest import kafka as kafka, postgres as postgres
+from tests.spark.conftest import kafka as kafka
 from tests.volume import ci_only, volume
 
 from . import pipelines as kinds

@@ -11,6 +11,7 @@ import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -44,6 +45,43 @@ def running_server() -> Iterator[str]:
     Raises:
         Unavailable: PostgreSQL is not installed, or cannot create its data directory.
     """
+    with _new_data() as scratch, _served(programs(), scratch, _user()) as url:
+        yield url
+
+
+class RestartableServer:
+    """A server that is killed and started again, at the same port and with the same data; end it with ``close``.
+
+    Attributes:
+        url: its connection string.
+    """
+
+    def __init__(self) -> None:
+        """Raises ``Unavailable`` as ``running_server``."""
+        self._data = contextlib.ExitStack()
+        self._scratch = self._data.enter_context(_new_data())
+        self._server, (self._port,) = _start(programs(), self._scratch, _user(), 1)
+        self.url = _url(self._port)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        self._data.close()
+
+    def kill(self) -> None:
+        """SIGKILL of all its processes: a crash."""
+        self._server.kill()
+
+    def start(self) -> None:
+        """Start it again; return when it answers."""
+        self._server, _ = _start(programs(), self._scratch, _user(), [self._port])
+
+
+@contextlib.contextmanager
+def _new_data() -> Iterator[Path]:
+    """A directory with the data of a new server."""
     binaries = programs()
     user = _user()
     with tempfile.TemporaryDirectory(prefix="connectgroup-postgres-") as scratch:
@@ -76,8 +114,7 @@ def running_server() -> Iterator[str]:
             raise Unavailable(f"initdb failed: {made.stderr.strip()[-300:]}")
         access = data / "pg_hba.conf"
         access.write_text(f"host all {WITH_PASSWORD} 127.0.0.1/32 scram-sha-256\n{access.read_text()}")
-        with _served(binaries, Path(scratch), user) as url:
-            yield url
+        yield Path(scratch)
 
 
 @contextlib.contextmanager
@@ -106,16 +143,20 @@ def _user() -> str | None:
 
 @contextlib.contextmanager
 def _served(binaries: Path, scratch: Path, user: str | None) -> Iterator[str]:
+    server, (port,) = _start(binaries, scratch, user, 1)
+    with server:
+        yield _url(port)
+
+
+def _start(binaries: Path, scratch: Path, user: str | None, ports: int | list[int]) -> tuple[Program, list[int]]:
     def launch(port: int) -> Program:
         options = "-D", scratch / "data", "-p", port, "-h", "127.0.0.1", "-k", "", "-c", "fsync=off"
         return Program(*options, command=[binaries / "postgres"], user=user, cwd=Path("/"), tied=True)
 
     try:
-        server, (port,) = started("PostgreSQL", launch, lambda port: _answers(_url(port)))
+        return started("PostgreSQL", launch, lambda port: _answers(_url(port)), ports)
     except NotStarted as ended:
         raise Unavailable(str(ended)) from None
-    with server:
-        yield _url(port)
 
 
 def _url(port: int) -> str:

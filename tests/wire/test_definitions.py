@@ -161,6 +161,7 @@ def test_private_apis_have_their_numbers_and_versions() -> None:
         20488: ("ConsumerGroupInstallAssignment", range(1)),
         20489: ("ConnectGroupSetLoggerLevel", range(1)),
         20490: ("ConnectGroupResetTopics", range(1)),
+        20491: ("ConnectGroupDescribeCoordinators", range(1)),
     }
 
 

@@ -16,7 +16,14 @@ from .classic import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from .cluster import ApiVersionsRequest, ApiVersionsResponse, FindCoordinatorRequest, FindCoordinatorResponse
+from .cluster import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    DescribeCoordinatorsRequest,
+    DescribeCoordinatorsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
 from .common import RestartRequest, RestartResponse, SetLoggerLevelRequest, SetLoggerLevelResponse
 from .connectors import ResetTopicsRequest, ResetTopicsResponse, UpdateConnectorsRequest, UpdateConnectorsResponse
 from .consumer import (
@@ -61,6 +68,7 @@ Request = (
     | RestartRequest
     | SetLoggerLevelRequest
     | ResetTopicsRequest
+    | DescribeCoordinatorsRequest
     | JoinGroupRequest
     | SyncGroupRequest
     | GroupHeartbeatRequest
@@ -93,6 +101,7 @@ Response = (
     | RestartResponse
     | SetLoggerLevelResponse
     | ResetTopicsResponse
+    | DescribeCoordinatorsResponse
     | JoinGroupResponse
     | SyncGroupResponse
     | GroupHeartbeatResponse

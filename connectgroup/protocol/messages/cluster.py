@@ -92,3 +92,41 @@ class FindCoordinatorResponse:
     host: str = ""
     port: int = -1
     coordinators: tuple[FoundCoordinator, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeCoordinatorsRequest:
+    """Describe the coordinators that share a log; each of them responds, also one that stands by."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedCoordinator:
+    """One coordinator.
+
+    address: the ``host:port`` that it advertises; empty: the one that responds, which shares its log with no other.
+    epoch: its coordinator epoch; -1: it stands by.
+    since_ms: since when it serves or stands by, in milliseconds since 1970.
+    """
+
+    address: str
+    epoch: int = -1
+    since_ms: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeCoordinatorsResponse:
+    """The coordinators of a log: the one that serves first, if there is one.
+
+    failover_ms: when the one that serves took over, in milliseconds since 1970; -1: it had no predecessor.
+    failover_took_ms: from the last sign of life of its predecessor until it served, in milliseconds; -1: unknown.
+    failover_cause: ``handed over`` or ``lease expired``; empty without a predecessor.
+    """
+
+    throttle_time_ms: int = 0
+    error_code: int = 0
+    error_message: str | None = None
+    coordinators: tuple[DescribedCoordinator, ...] = ()
+    failover_ms: int = -1
+    failover_took_ms: int = -1
+    failover_cause: str = ""
+    coordinator_epoch: int = -1

@@ -1,4 +1,4 @@
-"""``/groups``: worker groups, their rebalances and workers. Not in Kafka Connect."""
+"""``/groups``: worker groups, their rebalances and workers; ``/coordinators``. Not in Kafka Connect."""
 
 from __future__ import annotations
 
@@ -18,6 +18,12 @@ logger = logging.getLogger(__name__)
 
 SEND_TIMEOUT_S: Final = 30.0
 """A stream whose client reads nothing for this long ends."""
+
+
+async def list_coordinators(request: Request) -> Response:
+    """The coordinators that share the log: which one serves since when, and the last fail-over."""
+    admin = request.app.state.context.admin
+    return JSONResponse(views.coordinators_description(await admin.describe_coordinators(), admin.address))
 
 
 async def list_groups(request: Request) -> Response:
@@ -95,6 +101,7 @@ async def drain_worker(request: Request) -> Response:
 
 
 OPERATIONS: Final = (
+    Operation("GET", "/coordinators", list_coordinators, response=ANY),
     Operation("GET", "/groups", list_groups, response=listing(ANY)),
     Operation("GET", "/groups/{group}", describe_group, response=ANY),
     Operation("DELETE", "/groups/{group}", delete_group, statuses=(204,)),

@@ -1,0 +1,34 @@
+"""``connectgroup coordinators``: the coordinators that share a log."""
+
+from __future__ import annotations
+
+import argparse
+
+from ..rest.views import coordinators_description
+from .render import print_json, print_table, time_text
+from .requests import connected
+
+
+async def list_coordinators(options: argparse.Namespace) -> int:
+    async with connected(options) as admin:
+        found = await admin.describe_coordinators()
+        address = admin.address
+    shown = coordinators_description(found, address)
+    if options.json:
+        print_json(shown)
+        return 0
+    print_table(
+        ("ADDRESS", "ROLE", "EPOCH", "SINCE"),
+        [
+            (
+                each["address"],
+                each["role"],
+                "-" if each["epoch"] is None else each["epoch"],
+                time_text(each["since_ms"]),
+            )
+            for each in shown["coordinators"]
+        ],
+    )
+    if failover := shown["last_failover"]:
+        print(f"last fail-over: {time_text(failover['at_ms'])}, {failover['cause']}, took {failover['took_ms']} ms")
+    return 0
