@@ -74,7 +74,7 @@ class ElectedCoordinator:
     ) -> Response:
         """See ``messages.Handler``."""
         if isinstance(request, DescribeCoordinatorsRequest):
-            return await self._described()
+            return await self._described(request)
         if self.serving is None:
             return self._refusal(request)
         return await self.serving.handle(request, client_host=client_host, client_id=client_id, principal=principal)
@@ -101,7 +101,7 @@ class ElectedCoordinator:
         if self.serving is not None:
             self.serving.lost_connections.on_lost(request, principal)
 
-    async def _described(self) -> DescribeCoordinatorsResponse:
+    async def _described(self, request: DescribeCoordinatorsRequest) -> DescribeCoordinatorsResponse:
         try:
             found = await self._log.ownership()
         except LogError as error:
@@ -111,6 +111,7 @@ class ElectedCoordinator:
             coordinators=tuple(
                 DescribedCoordinator(address=each.address, epoch=each.epoch, since_ms=each.since_ms)
                 for each in found.coordinators
+                if each.epoch >= 0 or request.include_standbys
             ),
             failover_ms=found.failover_ms,
             failover_took_ms=found.failover_took_ms,

@@ -38,6 +38,7 @@ GROUP, OPEN = "orders-eu", "clicks"
 RULES: dict[str, tuple[str, ...]] = {"orders*": ("alice",), "orders-test": ("bob",)}
 WITHOUT_GROUP = {
     *("ApiVersionsRequest", "FindCoordinatorRequest", "SaslHandshakeRequest", "SaslAuthenticateRequest"),
+    "DescribeCoordinatorsRequest",
     "TxnOffsetCommitRequest",  # the proxy's, which has no users
 }
 ABOUT_A_GROUP = [

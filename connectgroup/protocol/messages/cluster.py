@@ -96,7 +96,12 @@ class FindCoordinatorResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeCoordinatorsRequest:
-    """Describe the coordinators that share a log; each of them responds, also one that stands by."""
+    """Describe the coordinators that share a log; each of them responds, also one that stands by.
+
+    include_standbys: whether to describe those that stand by, too.
+    """
+
+    include_standbys: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
