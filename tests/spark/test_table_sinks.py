@@ -386,6 +386,81 @@ def test_name_of_a_column_that_postgres_cuts_off_is_an_error_at_the_first_start(
         PostgresSink.create(settings, from_ddl(f"a INT, `{'x' * 63}` STRING")).close()
 
 
+ALTERED = {
+    "a column that is written is gone": (
+        ["ALTER TABLE t DROP COLUMN name"],
+        "column name is gone|name.* does not exist",
+    ),
+    "a column that is written has another name": (
+        ["ALTER TABLE t RENAME COLUMN id TO number"],
+        "column id is gone|id.* does not exist|no column named id",
+    ),
+    "the columns are others": (
+        ["DROP TABLE t", "CREATE TABLE t (gone BOOLEAN, more TEXT, name INTEGER, id INTEGER)"],
+        "column name has another type|invalid input syntax",
+    ),
+    "a type is another one": (
+        ["DROP TABLE t", "CREATE TABLE t (id NUMERIC(3, 2), name NUMERIC(6, 2), gone BOOLEAN)"],
+        "column (id|name) has another type|invalid input syntax|no unique or exclusion constraint",
+    ),
+    "the table is gone": (["DROP TABLE t"], "column id is gone|t.* does not exist|no such table"),
+}
+
+
+@pytest.mark.parametrize("case", ALTERED)
+@pytest.mark.parametrize("mode", ["insert", "upsert"])
+def test_batch_after_the_table_was_altered_is_an_error_that_changes_nothing(
+    base: Database, case: str, mode: str
+) -> None:
+    statements, message = ALTERED[case]
+    sink = base.sink(insert_mode=mode, pk_fields="id" if mode == "upsert" else "")
+    sink.claim(owner(1), every)
+    rows = table_of([{"id": 1, "name": "7.005", "gone": None}])
+    assert sink.commit(owner(1), span(0, 1), rows) is True
+    for statement in statements:
+        base.query(statement)
+    is_there = case != "the table is gone"
+    before = base.query("SELECT * FROM t") if is_there else []
+    with pytest.raises(SinkError, match=f"({message}).*; allowed: "):
+        sink.commit(owner(1), span(1, 2), table_of([{"id": 2, "name": "8.005", "gone": None}]))
+    sink.close()
+    assert (base.query("SELECT * FROM t") if is_there else []) == before
+    if mode == "insert":  # The next start follows the rules: it creates the table, or adds the columns.
+        again = base.sink(auto_evolve="true")
+        assert list(again.claim(owner(2), every).values()) == [1]
+        again.close()
+
+
+def test_columns_that_trade_their_names_or_are_added_during_a_task_get_their_own_values(base: Database) -> None:
+    columns = from_ddl("a STRING, b STRING")
+    sink = base.sink(columns)
+    sink.claim(owner(1), every)
+    assert sink.commit(owner(1), span(0, 1), table_of([{"a": "a1", "b": "b1"}], columns)) is True
+    for statement in ("RENAME COLUMN a TO c", "RENAME COLUMN b TO a", "RENAME COLUMN c TO b", "ADD COLUMN more TEXT"):
+        base.query(f"ALTER TABLE t {statement}")
+    assert sink.commit(owner(1), span(1, 2), table_of([{"a": "a2", "b": "b2"}], columns)) is True
+    sink.close()
+    assert sorted(base.query("SELECT a, b FROM t")) == [("a2", "b2"), ("b1", "a1")]
+
+
+def test_value_that_a_type_changes_since_the_task_started_is_never_written(database: str) -> None:
+    base, columns = Database(database), from_ddl("v DOUBLE")
+    sink = base.sink(columns)
+    sink.claim(owner(1), every)
+    assert sink.commit(owner(1), span(0, 1), table_of([{"v": 0.5}], columns)) is True
+    base.query("ALTER TABLE t ALTER v TYPE NUMERIC(4, 1)")
+    with pytest.raises(SinkError, match=r"table t: was altered since the task started: the column v has another type"):
+        sink.commit(owner(1), span(1, 2), table_of([{"v": 1.25}], columns))
+    sink.close()
+    again = base.sink(columns)
+    again.claim(owner(2), every)
+    with pytest.raises(SinkError, match=r"column v: type numeric\(4,1\) would store 1.3 instead of 1.25"):
+        again.commit(owner(2), span(1, 2), table_of([{"v": 1.25}], columns))
+    assert again.commit(owner(2), span(1, 2), table_of([{"v": 1.5}], columns)) is True
+    again.close()
+    assert [float(v) for (v,) in base.query("SELECT v FROM t")] == [0.5, 1.5]
+
+
 def kept_or_put_aside(
     base: Database, kind: str, declared: str, values: list[Any], extra: str = ""
 ) -> tuple[list[Any], dict[Any, str]]:

@@ -36,6 +36,7 @@ from .tables import (
     NUMBER,
     TableSettings,
     check_dead_letters,
+    check_unaltered,
     dead_letter_columns,
     insert_dead_letter,
     missing_columns,
@@ -134,7 +135,8 @@ class PostgresSink(DeadLetterSink):
     JSON twice in JSONB) is an error or, with `errors.tolerance=all`, a dead letter. Not a change: the blanks that
     CHAR(N) adds, another notation of the same time or the same JSON, a number as its text. Texts count as times in
     the form of ISO 8601, in UTC without an offset. A column BYTEA takes BINARY alone, and BINARY goes to no other
-    column. Types of extensions are not checked.
+    column. Types of extensions are not checked. If a column that is written is altered while a task runs, the next
+    batch is an error, and the task starts again on the new columns.
     """
 
     Settings = PostgresSettings
@@ -149,7 +151,9 @@ class PostgresSink(DeadLetterSink):
         self._settings = settings
         self._dead_letters = ""
         self._columns = settings.written(columns)
-        self._checked: dict[str, tuple[str, str]] = {}  # Set by _make_table: what the table may change.
+        # Set by _make_table: what the table may change, and the columns of the table that are written.
+        self._checked: dict[str, tuple[str, str]] = {}
+        self._found: dict[str, tuple[Any, ...]] = {}
         self._store = self.open_positions(settings)
         try:
             self._make_table()
@@ -232,6 +236,8 @@ class PostgresSink(DeadLetterSink):
                     dead_letters, where, rows, kept[at], f"{one_line(error)}; allowed: {_ALLOWED}"
                 ),
             )
+            # Afterwards: what has written holds the lock of the table, so that none of these changes any more.
+            check_unaltered(where, self._found, self._look(transaction))
             if dead_letters:
                 transaction.execute_many(self._dead_letters, [values_of(letter) for letter in dead_letters])
 
@@ -324,21 +330,26 @@ class PostgresSink(DeadLetterSink):
                 )
         # One lock for all tasks: two that start at once must not both create the table.
         with self._store.transaction(f"table {settings.schema_}.{settings.table}") as transaction:
-            found = transaction.execute(_FIND_COLUMNS, table)
-            if found:
-                by_name = {name: kind for name, *kind in found}
-                for column in self._columns:
-                    if column.name in by_name and (test := self._test_of(column, *by_name[column.name])):
-                        self._checked[column.name] = by_name[column.name][0], test
-                for column in missing_columns(self._store.where, settings, list(by_name), self._columns):
+            if found := transaction.execute(_FIND_COLUMNS, table):
+                for column in missing_columns(self._store.where, settings, [name for name, *_ in found], self._columns):
                     transaction.execute(f"ALTER TABLE {table} ADD COLUMN {_definition(column)}")
-                return
-            if not settings.auto_create:
+            elif settings.auto_create:
+                parts = [_definition(column) for column in self._columns]
+                if settings.keys:
+                    parts.append(f"PRIMARY KEY ({', '.join(map(sql_name, settings.keys))})")
+                transaction.execute(f"CREATE TABLE {table} ({', '.join(parts)})")
+            else:
                 raise no_table(self._store.where, settings)
-            parts = [_definition(column) for column in self._columns]
-            if settings.keys:
-                parts.append(f"PRIMARY KEY ({', '.join(map(sql_name, settings.keys))})")
-            transaction.execute(f"CREATE TABLE {table} ({', '.join(parts)})")
+            self._found = self._look(transaction)
+        for column in self._columns:
+            if (kind := self._found.get(column.name)) and (test := self._test_of(column, *kind)):
+                self._checked[column.name] = kind[0], test
+
+    def _look(self, transaction: PostgresTransaction) -> dict[str, tuple[Any, ...]]:
+        """Return what ``_FIND_COLUMNS`` tells of the columns that are written, by their names."""
+        names = {column.name for column in self._columns}
+        found = transaction.execute(_FIND_COLUMNS, sql_name(self._settings.table))
+        return {name: tuple(kind) for name, *kind in found if name in names}
 
     def _test_of(self, column: Column, told: str, base: str, modifier: int, is_own: bool) -> str:
         """Return the condition that a stored value is the one that was written; none if no value may be changed.

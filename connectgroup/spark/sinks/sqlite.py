@@ -28,6 +28,7 @@ from .tables import (
     NUMBER,
     TableSettings,
     check_dead_letters,
+    check_unaltered,
     dead_letter_columns,
     insert_dead_letter,
     missing_columns,
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 
 _FAULTS: Final = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, OverflowError, UnicodeError)
 """Errors of SQLite and its driver that are those of a row."""
+_VERSION: Final = "PRAGMA schema_version"
+"""A number that changes with each table of the file."""
 _ALLOWED: Final = "rows that fit the table: its types, constraints and triggers"
 _NUMBER: Final = re.compile(NUMBER)
 _DIGITS: Final = decimal.Context(prec=decimal.MAX_PREC, Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN)
@@ -67,7 +70,8 @@ class SqliteSettings(TableSettings):
 class SqliteSink(DeadLetterSink):
     """Writes rows to a table of the SQLite file that stores the offsets: inserts, upserts or deletes. A row with NaN,
     which SQLite would make null, or with a value that the type of its column in an existing table would change, such
-    as the text 007 in a column NUMERIC, is an error or, with `errors.tolerance=all`, a dead letter.
+    as the text 007 in a column NUMERIC, is an error or, with `errors.tolerance=all`, a dead letter. If a column that
+    is written is altered while a task runs, the next batch is an error, and the task starts again on the new columns.
     """
 
     Settings = SqliteSettings
@@ -84,7 +88,10 @@ class SqliteSink(DeadLetterSink):
         self._settings = settings
         self._dead_letters = ""
         self._columns = settings.written(columns)
-        self._checked: tuple[tuple[Column, str], ...] = ()  # Set by _make_table: what the table may change.
+        # Set by _make_table: what the table may change, its columns that are written, the version of the schema.
+        self._checked: tuple[tuple[Column, str], ...] = ()
+        self._found: dict[str, str] = {}
+        self._version: list[tuple[Any, ...]] = []
         self._store = OffsetStore(path, busy_timeout_s=busy_timeout_s, is_real=True)
         try:
             self._make_table()
@@ -125,6 +132,10 @@ class SqliteSink(DeadLetterSink):
         deleted = good[self._settings.delete_field].to_pylist() if self._settings.delete_field else []
 
         def write(transaction: SqliteTransaction) -> None:
+            version = transaction.execute(_VERSION)
+            if version != self._version:
+                check_unaltered(where, self._found, self._look(transaction.execute))
+                self._version = version
             for at, reason in bad.items():
                 reject(dead_letters, where, rows, at, reason)
             write_rows(
@@ -173,27 +184,34 @@ class SqliteSink(DeadLetterSink):
 
     def _make_table(self) -> None:
         settings, table = self._settings, sql_name(self._settings.table)
-        found = {str(row[1]): str(row[2]) for row in self._store.execute(f"PRAGMA table_info({table})")}
-        if found:
-            is_strict = any(row[5] for row in self._store.execute(f"PRAGMA table_list({table})"))
-            types = {
-                name.lower(): "BLOB" if is_strict and kind.upper() == "ANY" else _affinity(kind)
-                for name, kind in found.items()
-            }
-            self._checked = tuple(
-                (column, affinity)
-                for column in self._columns
-                if (affinity := types.get(column.name.lower())) and _may_change(column, affinity)
-            )
-            for column in missing_columns(str(self._store.path), settings, list(found), self._columns):
+        if found := [str(row[1]) for row in self._store.execute(f"PRAGMA table_info({table})")]:
+            for column in missing_columns(str(self._store.path), settings, found, self._columns):
                 self._store.execute(f"ALTER TABLE {table} ADD COLUMN {sql_name(column.name)} {sqlite_type(column)}")
-            return
-        if not settings.auto_create:
+        elif settings.auto_create:
+            parts = [f"{sql_name(column.name)} {sqlite_type(column)}" for column in self._columns]
+            if settings.keys:
+                parts.append(f"PRIMARY KEY ({', '.join(map(sql_name, settings.keys))})")
+            self._store.execute(f"CREATE TABLE IF NOT EXISTS {table} ({', '.join(parts)})")
+        else:
             raise no_table(str(self._store.path), settings)
-        parts = [f"{sql_name(column.name)} {sqlite_type(column)}" for column in self._columns]
-        if settings.keys:
-            parts.append(f"PRIMARY KEY ({', '.join(map(sql_name, settings.keys))})")
-        self._store.execute(f"CREATE TABLE IF NOT EXISTS {table} ({', '.join(parts)})")
+        # The version first: what is altered after it is noticed with the next batch.
+        self._version = self._store.execute(_VERSION)
+        self._found = self._look(self._store.execute)
+        self._checked = tuple(
+            (column, affinity)
+            for column in self._columns
+            if (affinity := self._found.get(column.name)) and _may_change(column, affinity)
+        )
+
+    def _look(self, execute: Callable[..., list[tuple[Any, ...]]]) -> dict[str, str]:
+        """Return the affinity of the columns that are written, by their names."""
+        names, table = {column.name.lower(): column.name for column in self._columns}, sql_name(self._settings.table)
+        is_strict = any(row[5] for row in execute(f"PRAGMA table_list({table})"))
+        return {
+            names[name.lower()]: "BLOB" if is_strict and declared.upper() == "ANY" else _affinity(declared)
+            for _, name, declared, *_ in execute(f"PRAGMA table_info({table})")
+            if name.lower() in names
+        }
 
 
 def _affinity(declared: str) -> str:

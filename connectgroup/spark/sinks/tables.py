@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import Field
@@ -15,6 +15,7 @@ from ...dataplane.json_text import json_encoder
 from ...dataplane.settings import PluginSettings
 from ...dataplane.transform import listed
 from ...errors import NO_VALUE, ConfigError
+from ...protocol.units import printable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -119,6 +120,25 @@ def missing_columns(where: str, settings: TableSettings, found: Sequence[str], c
 def no_table(where: str, settings: TableSettings) -> SinkError:
     """Return the error for a missing table that must not be created."""
     return SinkError(f"{where}: table {settings.table} does not exist; allowed: a table, or sink.auto.create true")
+
+
+def check_unaltered(where: str, before: Mapping[str, object], found: Mapping[str, object]) -> None:
+    """Check that a table has the columns that the sink has looked at: values were compared with their types.
+
+    Args:
+        where: the database and the table, for the error.
+        before, found: what is known of each column that is written, by its name.
+
+    Raises:
+        SinkError: one has changed. The task that starts again looks at the table again.
+    """
+    for name, kind in before.items():
+        if found.get(name) != kind:
+            what = "has another type" if name in found else "is gone"
+            raise SinkError(
+                f"{where}: was altered since the task started: the column {printable(name)} {what}; allowed: the task"
+                " starts again, on the columns that the table has now"
+            )
 
 
 def null_keys(settings: TableSettings, rows: pa.Table) -> dict[int, str]:
