@@ -22,11 +22,11 @@ from ..assign.convert import group_from_prepare, members_for_install
 from ..assign.placement import NO_TRAITS
 from ..assign.sandbox import configure_assignor, run_assignor
 from ..errors import PluginError
+from ..group.connect.assignment import group_state, starting_units
 from ..group.connect.delay import MIN_DELAY_MS
-from ..group.connect.overlay import Overlay
+from ..group.connect.draft import ConnectDraft
 from ..group.connect.settings import GroupSettings
-from ..group.connect.state import Group
-from ..group.connect.target import group_state, starting_units
+from ..group.connect.state import ConnectGroupState
 from ..protocol.messages.assignment import PrepareResponse
 from ..protocol.messages.common import grouped, units_of
 from ..protocol.records.base import Kind, Tombstone
@@ -108,11 +108,11 @@ class Comparison:
         self._prepared: PrepareResponse | None = None
         self._actual_targets: dict[str, Units] = {}
         # The state of the group with the other assignor's targets.
-        self._other = Group(group_id)
+        self._other = ConnectGroupState(group_id)
         self._last_actual: dict[Unit, str] = {}
         self._last_other: dict[Unit, str] = {}
 
-    def start(self, records: Iterable[Record], actual: Group) -> None:
+    def start(self, records: Iterable[Record], actual: ConnectGroupState) -> None:
         """Begin with the state that a compaction left: both assignments are the same."""
         for record in records:
             self._other.apply(self._adapted(record))
@@ -120,7 +120,7 @@ class Comparison:
         self._last_actual = dict(actual.wanted_by)
         self._last_other = dict(actual.wanted_by)
 
-    def follow(self, batch: Iterable[Record], actual: Group) -> None:
+    def follow(self, batch: Iterable[Record], actual: ConnectGroupState) -> None:
         """Take one batch of the history.
 
         Args:
@@ -151,7 +151,7 @@ class Comparison:
         self._further_rounds(actual)
         if asked and asked[-1] > self._other.target_epoch:
             # The group may change until the assignment is installed: the input is the group of this moment.
-            self._prepared = group_state(Overlay(self._other, actual.clock_ms), self.assignor, _SETTINGS)
+            self._prepared = group_state(ConnectDraft(self._other, actual.clock_ms), self.assignor, _SETTINGS)
 
     def _adapted(self, record: Record) -> Record:
         """A member lists the other assignor.
@@ -173,10 +173,10 @@ class Comparison:
     def _end_delay(self, record: Tombstone) -> None:
         """Give the delayed units to their worker if it has returned."""
         delay = self._other.delays.get(record.key.name)
-        overlay = Overlay(self._other, 0)
-        member_id = overlay.waiting_member(delay) if delay is not None else None
+        draft = ConnectDraft(self._other, 0)
+        member_id = draft.waiting_member(delay) if delay is not None else None
         if delay is not None and member_id is not None:
-            units = self._other.target(member_id).units | overlay.waiting(delay)
+            units = self._other.target(member_id).units | draft.waiting(delay)
             self._apply_target(member_id, units)
         self._other.apply(record)
 
@@ -185,14 +185,14 @@ class Comparison:
             TargetMemberRecord(group_id=self._group_id, member_id=member_id, units=grouped(units), metadata=metadata)
         )
 
-    def _further_rounds(self, actual: Group) -> None:
+    def _further_rounds(self, actual: ConnectGroupState) -> None:
         """Run the other assignor again if its last round was not its final one and the group was at rest."""
         if not actual.members or not self._other.members or actual.behind or actual.epoch != actual.target_epoch:
             return
         for number in range(2, MAX_ROUNDS):
             delay = self._other.delays.get("")
             has_elapsed = delay is not None and delay.deadline_ms <= actual.clock_ms
-            have_started = self._deferred_starts and not starting_units(Overlay(actual, 0))
+            have_started = self._deferred_starts and not starting_units(ConnectDraft(actual, 0))
             if not (self._deferred or has_elapsed or have_started):
                 return
             if delay is not None and has_elapsed:
@@ -200,18 +200,18 @@ class Comparison:
             target = TargetRecord(group_id=self._group_id, epoch=actual.target_epoch, at_ms=actual.clock_ms)
             self._install(target, actual, number=number)
 
-    def _install(self, target: TargetRecord, actual: Group, *, number: int = 1) -> None:
-        overlay = Overlay(self._other, target.at_ms)
+    def _install(self, target: TargetRecord, actual: ConnectGroupState, *, number: int = 1) -> None:
+        draft = ConnectDraft(self._other, target.at_ms)
         prepared, self._prepared = self._prepared, None
         if prepared is None or prepared.group_epoch != target.epoch:
-            prepared = group_state(overlay, self.assignor, _SETTINGS)
+            prepared = group_state(draft, self.assignor, _SETTINGS)
         error, self._deferred, self._deferred_starts = "", 0, 0
         try:
             assignment = run_assignor(self._assignor, group_from_prepare(prepared))
             if assignment.error:
                 raise PluginError(assignment.message or f"error {assignment.error}")
             installed = {member.member_id: member for member in members_for_install(assignment)}
-            lost = overlay.lost_units(None if prepared.group_epoch == self._other.epoch else set(installed))
+            lost = draft.lost_units(None if prepared.group_epoch == self._other.epoch else set(installed))
             shares = dict.fromkeys(sorted(self._other.members), NO_UNITS)
             shares |= {name: units_of(member.units) - lost for name, member in installed.items() if name in shares}
             kept = self._keep_starting(shares, assignment.delayed, actual)
@@ -237,10 +237,10 @@ class Comparison:
         )
         self.steps.append(step)
 
-    def _keep_starting(self, shares: dict[str, Units], left_out: Units, actual: Group) -> Units:
+    def _keep_starting(self, shares: dict[str, Units], left_out: Units, actual: ConnectGroupState) -> Units:
         """Keep units where they are starting, if they are there in the other assignment too; return those kept."""
         kept = set()
-        for unit in starting_units(Overlay(actual, 0)):
+        for unit in starting_units(ConnectDraft(actual, 0)):
             owner = actual.statuses[unit].member_id
             elsewhere = unit in left_out or any(unit in units for name, units in shares.items() if name != owner)
             if elsewhere and owner in shares and self._other.wanted_by.get(unit) == owner:
@@ -250,7 +250,7 @@ class Comparison:
         return frozenset(kept)
 
     def _limit_moves(self, shares: dict[str, Units]) -> int:
-        """Keep units beyond the limit on their members; return how many. The group's rule is in ``connect.target``."""
+        """Keep units beyond the limit on their members; return how many: ``connect.assignment.limit_moves``."""
         if not self._max_moves:
             return 0
         owners = {unit: owner for unit, owner in self._other.wanted_by.items() if owner in shares}
@@ -279,7 +279,7 @@ class Comparison:
             self._other.apply(Tombstone(before.key))
 
 
-def _count(group: Group, last: dict[Unit, str], prepared: PrepareResponse, deferred: int) -> Counted:
+def _count(group: ConnectGroupState, last: dict[Unit, str], prepared: PrepareResponse, deferred: int) -> Counted:
     """Count one target assignment, and update the last member of each unit."""
     wanted = {unit: member_id for unit, member_id in group.wanted_by.items() if unit in group.runnable}
     moves = sum(unit in last and last[unit] != member_id for unit, member_id in wanted.items())

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..group.connect.settings import GroupSettings
-from ..group.connect.state import Group, replay
+from ..group.connect.state import ConnectGroupState
 from ..protocol.messages.common import each_unit, units_of
 from ..protocol.messages.describe import DescribedConnector, DescribedGroup, DescribedMember
 from ..protocol.records.connect import (
@@ -31,9 +31,9 @@ from ..protocol.records.connect import (
 from ..protocol.units import Unit
 
 
-def copy_group(described: DescribedGroup, *, now_ms: int) -> Group:
+def copy_group(described: DescribedGroup, *, now_ms: int) -> ConnectGroupState:
     """Rebuild the state of a group from a description with assignor input."""
-    return replay(described.group_id, _records(described, now_ms))
+    return ConnectGroupState.replay(described.group_id, _records(described, now_ms))
 
 
 def copy_settings(described: DescribedGroup) -> GroupSettings:

@@ -17,10 +17,10 @@ from ..assign.placement import NO_TRAITS
 from ..assign.sandbox import configure_assignor, run_assignor
 from ..coordinator.compute import as_server_assignor
 from ..errors import ComputeAssignment, ConnectGroupError, PluginError, from_code
+from ..group.connect.draft import ConnectDraft
 from ..group.connect.group_type import GroupInput, step
-from ..group.connect.overlay import Overlay
 from ..group.connect.settings import GroupSettings
-from ..group.connect.state import Group
+from ..group.connect.state import ConnectGroupState
 from ..group.kernel.effects import Compute, Computed
 from ..group.kernel.timers import TimerKey, TimerKind
 from ..group.registry import Client
@@ -88,7 +88,7 @@ class Model:
 
     def __init__(
         self,
-        group: Group,
+        group: ConnectGroupState,
         settings: GroupSettings,
         *,
         now_ms: int,
@@ -140,12 +140,12 @@ class Model:
             NoPlan: it has metadata, and a member does not list it.
         """
         other = self._assignor(assignor)
-        overlay = Overlay(self.group, self._now_ms)
-        for member in list(overlay.members()):
+        draft = ConnectDraft(self.group, self._now_ms)
+        for member in list(draft.members()):
             info = listed_as(other, member.assignors, member.member_id)
-            overlay.write(replace(member, assignors=(info,), server_assignor=None))
-        overlay.bump(f"all workers list the assignor {assignor}")
-        for record in overlay.records:
+            draft.set_member(replace(member, assignors=(info,), server_assignor=None))
+        draft.bump(f"all workers list the assignor {assignor}")
+        for record in draft.records:
             self.group.apply(record)
 
     # ---------------------------------------------------------------------------------------------- steps

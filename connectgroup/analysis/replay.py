@@ -16,7 +16,7 @@ from typing import Any
 from ..assign.api import ConnectAssignor
 from ..errors import ConfigError, LogError
 from ..group.connect.describe import describe
-from ..group.connect.state import Group
+from ..group.connect.state import ConnectGroupState
 from ..log.sqlite.reader import StoredGroup, log_file, stored_group, stored_groups
 from ..masking import masked_text
 from ..plugins import load_assignor
@@ -168,7 +168,7 @@ def history_of(
     log: str, group_id: str, stored: StoredGroup, other: ConnectAssignor | None, *, max_moves: int = 0
 ) -> GroupHistory:
     """The history of stored records; a function of its arguments, apart from what the other assignor does."""
-    group = Group(group_id)
+    group = ConnectGroupState(group_id)
     for record in stored.snapshot:
         group.apply(record)
     comparison = None if other is None else Comparison(group_id, other, max_moves=max_moves)
@@ -204,7 +204,7 @@ def history_of(
 # ---------------------------------------------------------------------------------------------- events
 
 
-def _texts(group: Group, record: Record) -> Iterator[str]:
+def _texts(group: ConnectGroupState, record: Record) -> Iterator[str]:
     """What a record changes, as lines.
 
     Args:
@@ -254,7 +254,7 @@ def _texts(group: Group, record: Record) -> Iterator[str]:
             pass
 
 
-def _current_texts(group: Group, record: CurrentRecord) -> Iterator[str]:
+def _current_texts(group: ConnectGroupState, record: CurrentRecord) -> Iterator[str]:
     """What a member must stop, has stopped, and has been assigned."""
     before, pending = group.current(record.member_id), epochs_of(record.pending).keys()
     held = epochs_of(record.assigned).keys() | pending

@@ -176,7 +176,7 @@ MAX_KEPT: Final = 10_000
 
 class CompletedResponses:
     """Completes responses. The response to a heartbeat that reports nothing is the same object as the last one
-    (``group.kernel.outcome``): its copy is kept, because copying takes longer than encoding.
+    (``group.kernel.state``): its copy is kept, because copying takes longer than encoding.
     """
 
     def __init__(self) -> None:

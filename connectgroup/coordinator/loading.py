@@ -9,12 +9,12 @@ from operator import attrgetter
 from typing import Any, Final
 
 from ..errors import CoordinatorNotAvailable, GroupError, InconsistentGroupProtocol, LogError
-from ..group.connect.leave import remove_member
-from ..group.connect.overlay import Overlay
+from ..group.connect.draft import ConnectDraft
+from ..group.connect.members import remove_member
 from ..group.connect.settings import GroupSettings
-from ..group.connect.state import replay
+from ..group.connect.state import ConnectGroupState
 from ..group.kernel.outcome import Outcome
-from ..group.kernel.static import NO_PROCESS, Process
+from ..group.kernel.state import NO_PROCESS, Process
 from ..group.kernel.timers import Timer
 from ..group.registry import GroupType, Registry, RequestTraits
 from ..log.base import Log, SharedLog
@@ -36,7 +36,7 @@ class Loaded:
     Attributes:
         removes: the records that remove the group of another type that it replaces; written with the first records of
             this group. Until then the former group stays.
-        timers, parked_responses: of the conversion of a group with members (``registry.Converted``).
+        timers, parked_responses: of the conversion of a group with members (``outcome.Converted``).
     """
 
     group_type: GroupType
@@ -145,7 +145,7 @@ def _type_name(records: Sequence[Record], default: str) -> str:
 # Recovers the groups of a log that was put back from an older copy.
 #
 # Since the copy was made, the coordinator has issued fencing tokens that the copy does not know. The sinks do, and
-# reject tasks with lower tokens (``group.connect.overlay`` is for groups that are in use). A recovered group begins a
+# reject tasks with lower tokens (``group.connect.draft`` is for groups that are in use). A recovered group begins a
 # new incarnation, which is the first part of each fencing token, and has no members: workers join again and are
 # assigned their units under new tokens. Connectors stay as they are in the copy; sinks have the positions up to which
 # their rows are written, so no row is lost or doubled.
@@ -185,22 +185,22 @@ async def recover_groups(log: Log, *, now_ms: int, skips_unreadable: bool = Fals
         types = [record.group_type for record in records if isinstance(record, GroupRecord)]
         if types[-1:] != [GROUP_TYPE]:
             continue
-        group = replay(group_id, records)
-        settings, overlay = GroupSettings(), Overlay(group, now_ms)
+        group = ConnectGroupState.replay(group_id, records)
+        settings, draft = GroupSettings(), ConnectDraft(group, now_ms)
         for member in sorted(group.members):
-            remove_member(overlay, member, f"{member} {CAUSE}", settings)
-        overlay.bump("the log was recovered")
+            remove_member(draft, member, f"{member} {CAUSE}", settings)
+        draft.bump("the log was recovered")
         # At least a second later: fencing tokens count the seconds of the incarnation.
         created_ms = max(now_ms, group.created_ms + 1_000)
-        overlay.write(
+        draft.write(
             GroupRecord(
                 group_id=group_id,
-                epoch=overlay.epoch,
+                epoch=draft.epoch,
                 created_ms=created_ms,
                 restart_requests=group.restart_requests,
             )
         )
-        await log.append(overlay.records)
+        await log.append(draft.records)
         recovered.append(group_id)
     return recovered
 

@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Callable
 
 from ..group.connect.members import ProcessEnded
-from ..group.kernel.static import Process
+from ..group.kernel.state import Process
 from ..os_process import has_ended
 from ..protocol.messages.api import Request
 from ..protocol.messages.classic import GroupHeartbeatRequest, JoinGroupRequest, SyncGroupRequest

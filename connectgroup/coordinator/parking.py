@@ -9,8 +9,8 @@ from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from ..errors import GroupError, StaleMemberEpoch
-from ..group.kernel.static import Process
-from ..group.registry import GroupState, RequestTraits
+from ..group.kernel.state import Process
+from ..group.registry import RequestTraits, ServedGroup
 from ..protocol.records.base import Kind, Tombstone
 from ..protocol.records.connect import Record
 from .intake import Command, Intake, loading_error
@@ -21,7 +21,7 @@ WOKEN_TOGETHER: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class WakeNext:
-    """The input that wakes the next slice of ``GroupState.members_to_wake_later``."""
+    """The input that wakes the next slice of ``ServedGroup.members_to_wake_later``."""
 
 
 class Parking:
@@ -117,7 +117,7 @@ class Parking:
         """A group was deleted."""
         self._slices.discard(group_id)
 
-    def woken(self, group_id: str, state: GroupState) -> list[Command]:
+    def woken(self, group_id: str, state: ServedGroup) -> list[Command]:
         """Unpark the requests that must be decided again in this turn; queue an input for the rest."""
         woken = self.take(group_id, state.members_to_wake) if state.members_to_wake else []
         state.members_to_wake.clear()
@@ -127,7 +127,7 @@ class Parking:
             asyncio.get_running_loop().call_soon(self._intake.submit_input, group_id, WakeNext())
         return woken
 
-    def wake_next(self, group_id: str, state: GroupState) -> None:
+    def wake_next(self, group_id: str, state: ServedGroup) -> None:
         """Take the input: wake the next slice."""
         self._slices.discard(group_id)
         woken = list(islice(state.members_to_wake_later, WOKEN_TOGETHER))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 from ..errors import InvalidRequest
-from ..group.connect.state import Group
+from ..group.connect.state import ConnectGroupState
 from ..loggers import LEVELS
 from ..protocol.messages.classic import GroupHeartbeatRequest, GroupHeartbeatResponse
 from ..protocol.messages.common import LoggerLevel, SetLoggerLevelRequest
@@ -61,7 +61,7 @@ class ReportedProgress:
         Args:
             group: the state of the request's group; null if there is none.
         """
-        if not isinstance(group, Group):
+        if not isinstance(group, ConnectGroupState):
             return
         reports = self._groups.setdefault(group.group_id, {})
         for each in request.progress:
@@ -84,7 +84,7 @@ class ReportedProgress:
         """Forget the topics that a connector has used (KIP-558), or that is deleted."""
         self._topics.get(group_id, {}).pop(connector, None)
 
-    def _add_topics(self, group: Group, reported: TaskProgress) -> None:
+    def _add_topics(self, group: ConnectGroupState, reported: TaskProgress) -> None:
         topics = self._topics.setdefault(group.group_id, {})
         used = topics.setdefault(reported.connector, set())
         used.update(reported.topics[: MAX_TOPICS - len(used)])

@@ -46,7 +46,7 @@ from ..errors import (
 from ..fault_points import fault_point
 from ..group.kernel.effects import Effect, Warn
 from ..group.kernel.outcome import Outcome
-from ..group.kernel.static import Process
+from ..group.kernel.state import Process
 from ..group.kernel.timers import SetTimer, Timer, TimerKey, TimerKind
 from ..group.registry import (
     NO_CLIENT,

@@ -16,9 +16,9 @@ from ..protocol.messages.api import Response
 from ..protocol.messages.describe import DescribedGroup, DescribeRequest
 from ..protocol.records.connect import Record
 from .kernel.effects import Compute
-from .kernel.outcome import Outcome
-from .kernel.static import NO_PROCESS, Process
-from .kernel.timers import SetTimer, Timer
+from .kernel.outcome import Converted, Outcome
+from .kernel.state import NO_PROCESS, Process
+from .kernel.timers import SetTimer
 
 
 class Client(NamedTuple):
@@ -72,7 +72,7 @@ class RequestTraits(NamedTuple):
     creates_group: bool = False
 
 
-class GroupState(Protocol):
+class ServedGroup(Protocol):
     """The state of one group of any type."""
 
     @property
@@ -150,7 +150,7 @@ class GroupType(Protocol):
         """The classes of the requests that this type handles."""
 
     def new(self, group_id: str) -> Any:
-        """A group without records, a ``GroupState``; it does not exist."""
+        """A group without records, a ``ServedGroup``; it does not exist."""
 
     def traits(self, request: Any, client: Client = NO_CLIENT) -> RequestTraits:
         """What the shard must know about a request of ``request_types``, and of the client that sent it."""
@@ -192,7 +192,7 @@ class GroupType(Protocol):
 
 
 class Steady(GroupType, Protocol):
-    """A group type that keeps the outcomes of heartbeats that report nothing (``kernel.outcome``)."""
+    """A group type that keeps the outcomes of heartbeats that report nothing (``kernel.state.GroupState.keep``)."""
 
     def unchanged(self, group: Any, request: Any, client: Client) -> Outcome[Any] | None:
         """The outcome that ``step`` would return for a heartbeat, kept from the last equal one, or ``None``."""
@@ -209,24 +209,6 @@ class Retired:
 
     removed: tuple[Record, ...] = ()
     kept: tuple[Record, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Converted:
-    """A group with members that has become a group of another type.
-
-    Attributes:
-        group_type: the name of its type now.
-        state: its state now, with ``records`` applied.
-        records: the records that remove the former group's state and create the new one.
-        timers, parked_responses: as in ``Outcome``.
-    """
-
-    group_type: str
-    state: Any
-    records: tuple[Record, ...]
-    timers: tuple[Timer, ...] = ()
-    parked_responses: Mapping[str, Response] = field(default_factory=dict)
 
 
 @runtime_checkable

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.errors import LogError
 from connectgroup.group.connect.settings import GroupSettings
-from connectgroup.group.connect.state import replay
+from connectgroup.group.connect.state import ConnectGroupState
 from connectgroup.group.kernel.computation import under_way
 from connectgroup.log.base import AppendRefused, Loaded, Log, LogFenced
 from connectgroup.log.memory import MemoryLog, MemoryStorage
@@ -194,7 +194,7 @@ async def memory_is_log(coordinator: Coordinator, log: Log, group_id: str = GROU
     """D2, D8: the group in memory equals the replay of the log."""
     loaded = (await log.load(group_id))[group_id]
     assert not isinstance(loaded, LogError)
-    group, stored = served(coordinator, group_id), replay(group_id, loaded)
+    group, stored = served(coordinator, group_id), ConnectGroupState.replay(group_id, loaded)
     if group is None:
         assert not stored.exists
     else:

@@ -12,7 +12,7 @@ from typing import Any
 from connectgroup.errors import GroupError
 from connectgroup.group.kernel.effects import Compute
 from connectgroup.group.kernel.outcome import Outcome
-from connectgroup.group.kernel.static import ANY_PROCESS, Process
+from connectgroup.group.kernel.state import ANY_PROCESS, Process
 from connectgroup.group.kernel.timers import CancelTimer, SetTimer, TimerKey, TimerKind
 from connectgroup.group.registry import NO_CLIENT, Client, GroupNumbers, RequestTraits
 from connectgroup.protocol.messages.describe import DescribedGroup, DescribeRequest

@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from connectgroup.errors import ComputeAssignment, FencedMemberEpoch, InvalidAssignment, StaleGroupEpoch
-from connectgroup.group.connect.group_type import ConnectRequest
+from connectgroup.group.connect.group_type import ConnectRequest, belongs_to
 from connectgroup.group.connect.settings import GroupSettings
-from connectgroup.group.connect.state import Group, replay
-from connectgroup.group.connect.timers import belongs_to
+from connectgroup.group.connect.state import ConnectGroupState
 from connectgroup.group.kernel.outcome import Outcome
 from connectgroup.group.kernel.reconcile import Current
 from connectgroup.group.kernel.timers import TimerKey, TimerKind
@@ -183,7 +182,7 @@ class Scene:
     """A group under test. Every call is one step, which is applied, logged and checked."""
 
     settings: GroupSettings
-    group: Group = field(default_factory=lambda: Group(GROUP))
+    group: ConnectGroupState = field(default_factory=lambda: ConnectGroupState(GROUP))
     log: list[Record] = field(default_factory=list)
     now_ms: int = 1_000_000
     may_run: dict[str, set[Unit]] = field(default_factory=dict)
@@ -349,7 +348,7 @@ class Scene:
 
     def reload(self) -> None:
         """Coordinator failover: replay the log."""
-        self.group = replay(GROUP, self.log)
+        self.group = ConnectGroupState.replay(GROUP, self.log)
 
     def expire(self, kind: TimerKind, member_id: str = "") -> Outcome[Response | None]:
         """Fire a timer of the group's current state."""

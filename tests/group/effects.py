@@ -7,7 +7,7 @@ from dataclasses import replace
 from connectgroup.errors import ConnectGroupError
 from connectgroup.group.connect.group_type import ConnectGroupType, GroupInput, step
 from connectgroup.group.connect.settings import GroupSettings
-from connectgroup.group.connect.state import Group
+from connectgroup.group.connect.state import ConnectGroupState
 from connectgroup.group.kernel.effects import Compute, Computed
 from connectgroup.group.kernel.outcome import Outcome
 from connectgroup.protocol.messages.api import Response
@@ -27,7 +27,9 @@ def computed(effect: Compute, settings: GroupSettings) -> Computed:
     return Computed(group_id=effect.group_id, epoch=effect.epoch, assignor=effect.assignor, result=result, error=error)
 
 
-def step_and_compute(group: Group, what: GroupInput, now_ms: int, settings: GroupSettings) -> Outcome[Response | None]:
+def step_and_compute(
+    group: ConnectGroupState, what: GroupInput, now_ms: int, settings: GroupSettings
+) -> Outcome[Response | None]:
     """One step, and the steps of the server-side computations that follow from it.
 
     If a join, or a heartbeat that changes nothing for its sender, starts a computation, it is decided once more after

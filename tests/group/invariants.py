@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
-from connectgroup.group.connect.describe import state_name
-from connectgroup.group.connect.state import Group, replay, runnable_units
+from connectgroup.group.connect.state import ConnectGroupState, runnable_units
 from connectgroup.group.kernel.reconcile import Current
 from connectgroup.protocol.messages.common import units_of
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, MemberAssignment
@@ -15,7 +14,7 @@ from connectgroup.protocol.records.connect import HISTORY, MemberState, Record
 from connectgroup.protocol.units import Unit, show
 
 
-def group_state(group: Group) -> dict[str, Any]:
+def group_state(group: ConnectGroupState) -> dict[str, Any]:
     """The complete state of a group: what its records contain, and the indexes derived from them."""
     return {
         "epoch": group.epoch,
@@ -41,7 +40,7 @@ def group_state(group: Group) -> dict[str, Any]:
     }
 
 
-def one_owner(group: Group) -> None:
+def one_owner(group: ConnectGroupState) -> None:
     """S1: a unit that one member owns or is still stopping is owned by no other member."""
     owner: dict[Unit, str] = {}
     for member_id, current in group.currents.items():
@@ -51,7 +50,7 @@ def one_owner(group: Group) -> None:
             owner[unit] = member_id
 
 
-def epochs_in_order(group: Group) -> None:
+def epochs_in_order(group: ConnectGroupState) -> None:
     """S4, S7: member epoch <= target epoch <= group epoch; only a member in UNREVOKED has pending revocations."""
     assert group.target_epoch <= group.epoch
     for member_id, current in group.currents.items():
@@ -64,7 +63,7 @@ def epochs_in_order(group: Group) -> None:
             assert current.assigned.keys() <= group.target(member_id).units, member_id
 
 
-def indexes_match(group: Group) -> None:
+def indexes_match(group: ConnectGroupState) -> None:
     """The derived indexes equal what a scan of the whole group computes (KAFKA-18916)."""
     assert group.holders == {
         unit: (member_id, epoch)
@@ -92,7 +91,7 @@ def indexes_match(group: Group) -> None:
     assert group.currents.keys() == group.members.keys()
 
 
-def target_is_valid(group: Group) -> None:
+def target_is_valid(group: ConnectGroupState) -> None:
     """S9: a current target assigns each runnable unit to exactly one member or delays it; it has no other unit."""
     if group.members and group.epoch == group.target_epoch:
         shares = [unit for target in group.targets.values() for unit in target.units]
@@ -105,7 +104,7 @@ def target_is_valid(group: Group) -> None:
         assert sorted(shares + waiting) == sorted(group.runnable)
 
 
-def rebalance_history_is_consistent(group: Group) -> None:
+def rebalance_history_is_consistent(group: ConnectGroupState) -> None:
     """The history of rebalances: ascending epochs, at most 100, finished when all members are; its moves happened."""
     epochs = list(group.rebalances)
     assert epochs == sorted(epochs)
@@ -117,7 +116,7 @@ def rebalance_history_is_consistent(group: Group) -> None:
     assert last.epoch <= group.epoch
     assert last.causes
     done = group.epoch == group.target_epoch and not group.behind
-    assert (last.finished_ms >= 0) == done, f"{last} in a group that is {state_name(group)}"
+    assert (last.finished_ms >= 0) == done, f"{last} in a group that is {group.state_name}"
     if done:
         assert last.finished_ms >= last.started_ms
         assert last.epoch == group.epoch
@@ -166,7 +165,7 @@ class Ledger:
         """The member rejoined and runs nothing: whatever it is assigned from now on is a new grant."""
         self._held = {key: epoch for key, epoch in self._held.items() if key[0] != member_id}
 
-    def note(self, group: Group) -> None:
+    def note(self, group: ConnectGroupState) -> None:
         """Check the group after a step. A deleted group may be created again, as another incarnation."""
         if not group.exists:
             self.__init__()  # type: ignore[misc]
@@ -197,8 +196,8 @@ def compacted(log: Iterable[Record], *, tombstones: bool = False) -> list[Record
     return [record for record in kept if tombstones or not isinstance(record, Tombstone)]
 
 
-def replay_equals_live(group: Group, log: list[Record]) -> None:
+def replay_equals_live(group: ConnectGroupState, log: list[Record]) -> None:
     """D2, P3: the replay of the log, whole or compacted, equals the group that is being served."""
     live = group_state(group)
-    assert group_state(replay(group.group_id, log)) == live, "the whole log"
-    assert group_state(replay(group.group_id, compacted(log))) == live, "the compacted log"
+    assert group_state(ConnectGroupState.replay(group.group_id, log)) == live, "the whole log"
+    assert group_state(ConnectGroupState.replay(group.group_id, compacted(log))) == live, "the compacted log"

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from connectgroup.group.connect.describe import state_name
-from connectgroup.group.connect.timers import on_load
-from connectgroup.group.kernel.deadlines import compute
+from connectgroup.group.connect.group_type import on_load
+from connectgroup.group.kernel.computation import compute_timer
 from connectgroup.group.kernel.timers import SetTimer, TimerKind
 
-from .builders import GROUP, FixedAssignor, Scene, added, info, settings, tasks, units_at
+from .builders import FixedAssignor, Scene, added, info, settings, tasks, units_at
 
 FOO = tasks(foo=[-1, 0, 1])
 
@@ -39,10 +38,10 @@ def test_to_06_early_changes_wait_and_to_07_are_computed_together(scene: Scene, 
     scene.now_ms += 4_995
     assert units_at(scene.join("m2")) == (epoch, [])
     assert scene.last is not None
-    assert compute(GROUP, scene.group, 5) in scene.last.timers
+    assert compute_timer(scene.group, 5) in scene.last.timers
     scene.join("m3")
     assert (scene.group.epoch, scene.group.target_epoch, fixed.calls) == (epoch + 2, epoch, 1)
-    assert state_name(scene.group) == "Assigning"
+    assert scene.group.state_name == "Assigning"
     scene.now_ms += 10
     assert units_at(scene.heartbeat("m2", epoch)) == (epoch + 2, [])
     assert (scene.group.target_epoch, fixed.calls) == (epoch + 2, 2)
@@ -58,7 +57,7 @@ def test_interval_timer_starts_a_computation_without_a_heartbeat(scene: Scene, f
 def test_new_coordinator_continues_the_interval(scene: Scene, fixed: FixedAssignor) -> None:
     scene.join("m2")
     scene.reload()
-    timers = on_load(scene.group, scene.now_ms, scene.settings)
+    timers = on_load(scene.group, scene.now_ms, scene.settings).timers
     assert any(isinstance(timer, SetTimer) and timer.key.kind is TimerKind.COMPUTE for timer in timers)
     scene.expire(TimerKind.COMPUTE)
     assert scene.group.target_epoch == scene.group.epoch

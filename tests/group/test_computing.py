@@ -16,8 +16,8 @@ from connectgroup.errors import (
     UnknownMemberId,
 )
 from connectgroup.group.connect.describe import describe
-from connectgroup.group.connect.timers import on_load
-from connectgroup.group.kernel.deadlines import compute
+from connectgroup.group.connect.group_type import on_load
+from connectgroup.group.kernel.computation import compute_timer
 from connectgroup.group.kernel.timers import SetTimer, TimerKey, TimerKind
 from connectgroup.protocol.messages.assignment import (
     AssignorMetadata,
@@ -275,26 +275,26 @@ def test_compute_timer_of_an_earlier_epoch_or_an_empty_group_does_nothing(pair: 
 def test_pending_computation_has_a_timer_after_a_load(pair: Scene) -> None:
     """L5: a stale target always has a computation in progress or a timer."""
     pair.join("C", A)
-    assert compute(GROUP, pair.group, 10_000) in on_load(pair.group, pair.now_ms, pair.settings)
+    assert compute_timer(pair.group, 10_000) in on_load(pair.group, pair.now_ms, pair.settings).timers
 
 
 def test_compute_timer_of_a_former_computation_does_nothing(pair: Scene) -> None:
     """CN-06: A has failed and B is asked; only the timer of B's attempt decides that B is late."""
     pair.join("C", A)
-    former = compute(GROUP, pair.group, 0).key
+    former = compute_timer(pair.group, 0).key
     pair.prepare("A", 3)
     pair.install("A", 3, 4, {}, error=1)
     assert computing(pair) == "B"
     stale = pair.act(former)
     assert (stale.records, stale.timers) == ((), ())
-    pair.act(compute(GROUP, pair.group, 0).key)
+    pair.act(compute_timer(pair.group, 0).key)
     assert computing(pair) == "C"
 
 
 def test_compute_timer_holds_when_the_group_epoch_advances(pair: Scene) -> None:
     """CN-06: A's computation continues, and so does its timeout."""
     pair.join("C", A)
-    key = compute(GROUP, pair.group, 0).key
+    key = compute_timer(pair.group, 0).key
     pair.prepare("A", 3)
     pair.join("D", A)
     pair.act(key)
@@ -315,7 +315,7 @@ def test_hb_18_server_assignor_that_raises(fixed: FixedAssignor, error: Exceptio
     fixed.error = error
     assert units_at(scene.join("m2")) == (10, [])
     assert scene.last is not None
-    assert compute(GROUP, scene.group, 10_000) in scene.last.timers
+    assert compute_timer(scene.group, 10_000) in scene.last.timers
     assert (scene.group.epoch, scene.group.target_epoch) == (11, 10)
     assert describe(scene.group).assignor_error
     scene.expire(TimerKind.COMPUTE)

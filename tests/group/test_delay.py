@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from connectgroup.group.connect.describe import describe
-from connectgroup.group.connect.timers import on_load
+from connectgroup.group.connect.group_type import on_load
 from connectgroup.group.kernel.timers import CancelTimer, SetTimer, TimerKey, TimerKind
 from connectgroup.protocol.messages.assignment import InstalledMember, InstallRequest, InstallResponse
 from connectgroup.protocol.messages.common import grouped, units_of
@@ -150,14 +150,14 @@ def test_cn_11_new_coordinator_continues_the_delay(rest: Scene) -> None:
     rest.now_ms += DELAY_MS // 2
     rest.reload()
     key = TimerKey(TimerKind.DELAY, GROUP, "m2")
-    assert SetTimer(key, DELAY_MS // 2) in on_load(rest.group, rest.now_ms, rest.settings)
+    assert SetTimer(key, DELAY_MS // 2) in on_load(rest.group, rest.now_ms, rest.settings).timers
 
 
 @pytest.mark.parametrize(("jump_ms", "left_ms"), [(-3_600_000, DELAY_MS), (3_600_000, 1_000)])
 def test_f14_clock_jump_neither_prolongs_nor_ends_a_delay(rest: Scene, jump_ms: int, left_ms: int) -> None:
     rest.expire(TimerKind.SESSION, "m2")
     key = TimerKey(TimerKind.DELAY, GROUP, "m2")
-    assert SetTimer(key, left_ms) in on_load(rest.group, rest.now_ms + jump_ms, rest.settings)
+    assert SetTimer(key, left_ms) in on_load(rest.group, rest.now_ms + jump_ms, rest.settings).timers
 
 
 def test_kafka_15693_units_are_assigned_at_once_without_a_delay() -> None:

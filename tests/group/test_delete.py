@@ -6,7 +6,7 @@ import pytest
 
 from connectgroup.errors import GroupIdNotFound, InvalidGroupId, NonEmptyGroup
 from connectgroup.group.connect.describe import describe
-from connectgroup.group.connect.state import Group, replay
+from connectgroup.group.connect.state import ConnectGroupState
 from connectgroup.group.kernel.timers import CancelTimer, TimerKey, TimerKind
 from connectgroup.protocol.messages.describe import DeletedGroup, DeleteRequest, DeleteResponse
 from connectgroup.protocol.messages.heartbeat import TaskStatus
@@ -54,9 +54,9 @@ def test_deletion_removes_every_key_of_the_group(scene: Scene) -> None:
     gone_before = {record.key for record in scene.log if isinstance(record, Tombstone)}
     assert live - gone_before - dead == {scene.records[-1].key}
     assert not scene.group.exists
-    nothing = group_state(Group(GROUP))
+    nothing = group_state(ConnectGroupState(GROUP))
     assert group_state(scene.group) == nothing
-    assert group_state(replay(GROUP, compacted(scene.log))) == nothing
+    assert group_state(ConnectGroupState.replay(GROUP, compacted(scene.log))) == nothing
     assert deleted(scene).error_code == GroupIdNotFound.code
 
 
@@ -69,7 +69,7 @@ def test_recreated_group_has_a_later_incarnation_whatever_the_clock(scene: Scene
     scene.now_ms -= 500_000
     scene.update(added("bar"))
     assert (scene.group.epoch, scene.group.created_ms) == (1, 5_001_000)
-    assert replay(GROUP, compacted(scene.log)).created_ms == 5_001_000
+    assert ConnectGroupState.replay(GROUP, compacted(scene.log)).created_ms == 5_001_000
 
 
 def test_delayed_units_end_with_the_group(scene: Scene) -> None:
@@ -83,7 +83,7 @@ def test_delayed_units_end_with_the_group(scene: Scene) -> None:
 
 @pytest.mark.parametrize("name", ["", " ", ".", "x" * 250])
 def test_invalid_group_id(name: str) -> None:
-    scene = Scene(settings=settings(), group=Group(name), check_replay=False)
+    scene = Scene(settings=settings(), group=ConnectGroupState(name), check_replay=False)
     assert deleted(scene, name).error_code == InvalidGroupId.code
 
 
@@ -95,7 +95,7 @@ def test_task_statuses_end_with_the_group() -> None:
     assert scene.group.statuses
     scene.act(DeleteRequest(group_ids=(GROUP,)))
     assert not scene.group.statuses
-    assert not replay(GROUP, scene.log).statuses
+    assert not ConnectGroupState.replay(GROUP, scene.log).statuses
 
 
 def test_unknown_group_is_described_with_an_error() -> None:

@@ -13,10 +13,9 @@ from connectgroup.errors import (
     UnknownMemberId,
 )
 from connectgroup.group.connect.describe import describe
-from connectgroup.group.connect.state import Group
-from connectgroup.group.connect.timers import on_load
-from connectgroup.group.kernel.deadlines import rebalance
-from connectgroup.group.kernel.timers import CancelTimer, SetTimer, Timer, TimerKey, TimerKind
+from connectgroup.group.connect.group_type import on_load
+from connectgroup.group.connect.state import ConnectGroupState
+from connectgroup.group.kernel.timers import CancelTimer, SetTimer, Timer, TimerKey, TimerKind, rebalance
 from connectgroup.protocol.messages.common import grouped
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
 from connectgroup.protocol.records.base import Key, Kind, Tombstone
@@ -112,7 +111,7 @@ def test_hb_15_compacted_log_may_show_the_new_owner_first() -> None:
         units = {unit: epochs[0]} if epochs else {}
         return CurrentRecord(group_id=GROUP, member_id=member_id, epoch=11, previous_epoch=10, assigned=held(units))
 
-    group = Group(GROUP)
+    group = ConnectGroupState(GROUP)
     for record in (has("m1", 10), has("m2", 11), has("m3", 10)):
         group.apply(record)
     assert group.holders[unit] == ("m2", 11)
@@ -125,7 +124,7 @@ def test_hb_15_compacted_log_may_show_the_new_owner_first() -> None:
 
 def test_tombstones_of_unknown_keys_have_no_effect() -> None:
     """KAFKA-17306."""
-    group = Group(GROUP)
+    group = ConnectGroupState(GROUP)
     for kind in Kind:
         group.apply(Tombstone(Key(kind, GROUP, {Kind.STATUS: "foo\n0", Kind.REBALANCE: "3"}.get(kind, "unknown"))))
     assert not group.exists
@@ -331,7 +330,7 @@ def test_to_05_timers_after_a_load(rest: Scene, fixed: FixedAssignor) -> None:
     rest.heartbeat("m0", 100)
     rest.heartbeat("m1", 100)
     assert [rest.state(member_id) for member_id in ("m0", "m1", "m9")] == [UNRELEASED, UNREVOKED, STABLE]
-    assert on_load(rest.group, rest.now_ms, rest.settings) == (
+    assert on_load(rest.group, rest.now_ms, rest.settings).timers == (
         SetTimer(TimerKey(TimerKind.SESSION, GROUP, "m0"), 10_000),
         SetTimer(TimerKey(TimerKind.SESSION, GROUP, "m1"), 10_000),
         rebalance(GROUP, "m1", rest.current("m1"), 10_000),

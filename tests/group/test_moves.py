@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from connectgroup.group.connect.describe import describe, state_name
+from connectgroup.group.connect.describe import describe
 from connectgroup.group.connect.group_type import on_load
 from connectgroup.group.kernel.timers import SetTimer, TimerKey, TimerKind
 from connectgroup.protocol.messages.assignment import InstalledMember, InstallRequest, InstallResponse
@@ -62,7 +62,7 @@ def test_join_moves_a_limited_number_of_units_per_round(nine: Scene) -> None:
     assert sorted(len(current.assigned) for current in nine.group.currents.values()) == [4, 5]
     causes = [cause for rebalance in nine.group.rebalances.values() for cause in rebalance.causes]
     assert causes == ["former rebalance", "m2 joined", "2 left to move in this round"]
-    assert state_name(nine.group) == "Stable"
+    assert nine.group.state_name == "Stable"
     assert nine.group.deferred == 0
 
 
@@ -108,7 +108,7 @@ class TestStartingUnits:
         scene.join("m2")
         heartbeat_until_stable(scene)
         kept = tasks(foo=[5, 6, 7]) & scene.current("m1").assigned.keys()
-        assert (kept, state_name(scene.group)) == (tasks(foo=[5, 6, 7]), "Stable")
+        assert (kept, scene.group.state_name) == (tasks(foo=[5, 6, 7]), "Stable")
         report(scene, "m1", UnitState.RUNNING, 5)
         report(scene, "m1", UnitState.FAILED, 6)
         assert scene.group.epoch == scene.group.target_epoch

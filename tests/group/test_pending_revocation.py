@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from connectgroup.group.kernel.deadlines import rebalance
+from connectgroup.group.kernel.timers import rebalance
 from connectgroup.protocol.messages.common import entries
 from connectgroup.protocol.messages.connectors import ConnectorChange
 from connectgroup.protocol.records.connect import MemberState, TargetState

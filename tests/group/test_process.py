@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from connectgroup.group.kernel.static import ANY_PROCESS, NO_PROCESS, Process
+from connectgroup.group.kernel.state import ANY_PROCESS, NO_PROCESS, Process
 
 ALICE = Process(7, "alice")
 OPEN = Process(7, "")

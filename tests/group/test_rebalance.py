@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from connectgroup.errors import PluginError
-from connectgroup.group.connect.describe import describe
-from connectgroup.group.connect.state import replay
-from connectgroup.group.connect.target import measure
+from connectgroup.group.connect.describe import describe, measure
+from connectgroup.group.connect.state import ConnectGroupState
 from connectgroup.group.kernel.timers import TimerKind
 from connectgroup.protocol.messages.connectors import ConnectorChange
 from connectgroup.protocol.messages.describe import NOT_STARTED
@@ -81,7 +80,7 @@ def test_new_coordinator_explains_the_pending_rebalance(fixed: FixedAssignor) ->
     scene.join("C")
     scene.heartbeat("A", 21)
     scene.log = invariants.compacted(scene.log)
-    scene.group = replay(GROUP, scene.log)
+    scene.group = ConnectGroupState.replay(GROUP, scene.log)
     scene.heartbeat("B", 21)
     scene.heartbeat("A", 21, foo(-1, 0))
     scene.heartbeat("C", 22)

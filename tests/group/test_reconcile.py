@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from connectgroup.errors import FencedMemberEpoch
-from connectgroup.group.kernel.reconcile import Current, Target, reconcile
+from connectgroup.group.kernel.reconcile import Current, ReconcileTarget, reconcile
 from connectgroup.protocol.records.connect import MemberState
 from connectgroup.protocol.units import Unit, Units
 
@@ -65,7 +65,7 @@ def step(
     runnable = {**dict.fromkeys(current.held, 0), **dict.fromkeys(target, 0), **(since or {})}
     return reconcile(
         current,
-        Target(
+        ReconcileTarget(
             units=target - stopped,
             epoch=epoch,
             runnable={unit: since_epoch for unit, since_epoch in runnable.items() if unit not in stopped},

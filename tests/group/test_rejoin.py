@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from connectgroup.errors import ComputeAssignment, StaleGroupEpoch
-from connectgroup.group.connect.timers import on_load
+from connectgroup.group.connect.group_type import on_load
 from connectgroup.group.kernel.timers import SetTimer, TimerKind
 from connectgroup.protocol.messages.common import entries, grouped
 from connectgroup.protocol.messages.connectors import ConnectorChange
@@ -295,7 +295,7 @@ def test_delay_disabled_by_settings_ends_with_the_next_coordinator() -> None:
     scene = three()
     scene.expire(TimerKind.SESSION, "m2")
     scene.settings = settings()
-    [timer] = [t for t in on_load(scene.group, scene.now_ms, scene.settings) if t.key.kind is TimerKind.DELAY]
+    [timer] = [t for t in on_load(scene.group, scene.now_ms, scene.settings).timers if t.key.kind is TimerKind.DELAY]
     assert isinstance(timer, SetTimer)
     assert timer.after_ms == 1_000
 

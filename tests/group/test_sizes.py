@@ -11,7 +11,7 @@ from connectgroup.errors import InvalidRequest
 from connectgroup.group.connect.describe import describe
 from connectgroup.group.connect.group_type import step
 from connectgroup.group.connect.settings import GroupSettings
-from connectgroup.group.connect.state import Group
+from connectgroup.group.connect.state import ConnectGroupState
 from connectgroup.group.sizes import MAX_GROUP_BYTES, connector_bytes
 from connectgroup.log.base import MAX_BATCH_BYTES, encode_batch
 from connectgroup.protocol.messages.common import AssignorInfo, entries, grouped
@@ -43,10 +43,10 @@ SETTINGS = GroupSettings(max_units=200_000)
 OWNER = "worker-1"
 
 
-def group_of(*connectors: ConnectorRecord, group_id: str = "g") -> Group:
+def group_of(*connectors: ConnectorRecord, group_id: str = "g") -> ConnectGroupState:
     """A stable group whose only member owns the connectors, but no task yet."""
     units = [Unit(connector.connector) for connector in connectors]
-    group = Group(group_id)
+    group = ConnectGroupState(group_id)
     records: list[Record] = [
         GroupRecord(group_id=group_id, epoch=1, created_ms=1),
         MemberRecord(group_id=group_id, member_id=OWNER, rebalance_timeout_ms=60_000),
@@ -84,14 +84,16 @@ def lists(count: int, value: str = "") -> tuple[TaskConfig, ...]:
     return tuple(TaskConfig(config=entries({"task": str(task), "v": value})) for task in range(count))
 
 
-def update(group: Group, change: ConnectorChange, *, member_id: str | None = None) -> UpdateConnectorsResponse:
+def update(
+    group: ConnectGroupState, change: ConnectorChange, *, member_id: str | None = None
+) -> UpdateConnectorsResponse:
     request = UpdateConnectorsRequest(group_id=group.group_id, member_id=member_id, changes=(change,))
     response = step(group, request, 1_000, SETTINGS).response
     assert isinstance(response, UpdateConnectorsResponse)
     return response
 
 
-def publish(group: Group, tasks: tuple[TaskConfig, ...], name: str = "c") -> UpdateConnectorsResponse:
+def publish(group: ConnectGroupState, tasks: tuple[TaskConfig, ...], name: str = "c") -> UpdateConnectorsResponse:
     return update(group, ConnectorChange(connector=name, task_configs=tasks, owner_epoch=1), member_id=OWNER)
 
 
@@ -211,7 +213,7 @@ def test_largest_accepted_group_fits_its_frames_and_batches(group_id: str, name:
     encode_batch(deleted.records, max_bytes=MAX_BATCH_BYTES)
 
 
-def join(group: Group, member_id: str, metadata: int) -> HeartbeatResponse:
+def join(group: ConnectGroupState, member_id: str, metadata: int) -> HeartbeatResponse:
     request = HeartbeatRequest(
         group_id="g",
         member_id=member_id,

@@ -6,7 +6,7 @@ The scene's ledger checks this after every step of every test; these are the cas
 from __future__ import annotations
 
 from connectgroup.errors import PluginError
-from connectgroup.group.connect.state import replay
+from connectgroup.group.connect.state import ConnectGroupState
 from connectgroup.group.kernel.timers import TimerKind
 from connectgroup.protocol.messages.connectors import ConnectorChange
 from connectgroup.protocol.units import Unit
@@ -74,5 +74,5 @@ def test_incarnation_of_a_group_never_changes() -> None:
         assert response.assignment is not None
         assert response_units(response) == foo(-1)
         made.append(response.assignment.incarnation)
-        assert replay(scene.group.group_id, scene.log).created_ms == now_ms
+        assert ConnectGroupState.replay(scene.group.group_id, scene.log).created_ms == now_ms
     assert made == [1_000, 9_000]

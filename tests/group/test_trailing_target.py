@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from connectgroup.errors import ComputeAssignment, InvalidAssignment, StaleGroupEpoch, UnknownMemberId
-from connectgroup.group.kernel.deadlines import compute
+from connectgroup.group.kernel.computation import compute_timer
 from connectgroup.group.kernel.timers import TimerKind
 from connectgroup.protocol.messages.assignment import InstalledMember, InstallRequest
 from connectgroup.protocol.messages.common import ConnectorTasks, entries, grouped
@@ -427,7 +427,7 @@ def test_interval_between_computations_also_follows_a_trailing_target(fixed: Fix
     scene.join("D", A)
     assert scene.install("A", 3, 4, {"A": foo(-1, 0), "B": foo(1)}).error_code == 0
     assert scene.last is not None
-    assert compute(GROUP, scene.group, 3_000) in scene.last.timers
+    assert compute_timer(scene.group, 3_000) in scene.last.timers
     assert not must_compute(scene, "A")
     scene.expire(TimerKind.COMPUTE)
     assert must_compute(scene, "A")

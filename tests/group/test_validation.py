@@ -15,7 +15,7 @@ import pytest
 
 from connectgroup.errors import GroupError, InvalidGroupId, InvalidRequest, NotCoordinator, UnsupportedAssignor
 from connectgroup.group.connect.group_type import ConnectRequest, handle
-from connectgroup.group.connect.state import Group
+from connectgroup.group.connect.state import ConnectGroupState
 from connectgroup.protocol.messages.assignment import InstallRequest, PrepareRequest
 from connectgroup.protocol.messages.common import AssignorInfo, ConnectorTasks, RestartRequest, entries, grouped
 from connectgroup.protocol.messages.connectors import (
@@ -352,7 +352,7 @@ def test_valid_heartbeat_is_answered(scene: Scene) -> None:
 def test_describe_and_delete_reject_a_bad_group_id_with_invalid_group_id(group_id: str) -> None:
     """RV-01: "Describe/JoinGroup paths say INVALID_GROUP_ID"."""
     for request in (DescribeRequest(group_ids=(group_id,)), DeleteRequest(group_ids=(group_id,))):
-        response = handle(Group(group_id), request, 0, settings()).response
+        response = handle(ConnectGroupState(group_id), request, 0, settings()).response
         assert isinstance(response, DescribeResponse | DeleteResponse)
         [result] = response.groups if isinstance(response, DescribeResponse) else response.results
         assert (result.group_id, result.error_code) == (group_id, InvalidGroupId.code)

@@ -13,8 +13,7 @@ from connectgroup.errors import (
     FencedMemberEpoch,
     PluginError,
 )
-from connectgroup.group.connect.describe import state_name
-from connectgroup.group.connect.state import replay
+from connectgroup.group.connect.state import ConnectGroupState
 from connectgroup.group.kernel.timers import TimerKind
 from connectgroup.protocol.messages.assignment import InstalledMember, InstallRequest, PrepareRequest, PrepareResponse
 from connectgroup.protocol.messages.common import AssignorInfo, entries, units_of
@@ -323,7 +322,7 @@ class RandomRun:
         kept = self.random.random() < 0.5
         shorter: list[Record] = [*invariants.compacted(log[:cut], tombstones=kept), *log[cut:]]
         live = invariants.group_state(self.scene.group)
-        group = replay(GROUP, shorter)
+        group = ConnectGroupState.replay(GROUP, shorter)
         assert invariants.group_state(group) == live
         self.scene.group, self.scene.log = group, shorter
 
@@ -356,7 +355,7 @@ class RandomRun:
                 return rounds
             if rounds % 6 == 5:
                 self.scene.expire(TimerKind.COMPUTE)
-        raise AssertionError(f"not at rest after {max_rounds} rounds: {state_name(self.scene.group)}")
+        raise AssertionError(f"not at rest after {max_rounds} rounds: {self.scene.group.state_name}")
 
     def compute_all(self) -> None:
         """Each member that was asked to compute installs a valid result."""
@@ -380,7 +379,7 @@ class RandomRun:
         running = {name: worker.runs for name, worker in self.workers.items() if worker.runs}
         assigned = {name: dict(current.assigned) for name, current in group.currents.items() if current.assigned}
         return (
-            state_name(group) == "Stable"
+            group.state_name == "Stable"
             and members == group.members.keys()
             and running == assigned
             and all(self.runs_the_newest(worker) for worker in self.workers.values())

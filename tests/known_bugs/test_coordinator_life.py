@@ -18,8 +18,7 @@ from connectgroup.errors import (
     LogError,
     TransportError,
 )
-from connectgroup.group.connect.group_type import expire
-from connectgroup.group.connect.timers import on_load
+from connectgroup.group.connect.group_type import expire, on_load
 from connectgroup.log.base import Loaded
 from connectgroup.log.memory import MemoryLog
 from connectgroup.log.sqlite.log import SqliteLog
@@ -192,7 +191,7 @@ async def test_timers_are_those_that_a_new_coordinator_would_set(tmp_path: Path,
             await asyncio.sleep(0.01)  # a server-side computation and its append finish; timers follow the append
             group_served = served(coordinator)
             now_ms = coordinator.shard.groups.clock_ms()
-            wanted = {timer.key for timer in on_load(group_served, now_ms, group_settings)}
+            wanted = {timer.key for timer in on_load(group_served, now_ms, group_settings).timers}
             running = {armed.timer.key for armed in timers.values()}
             assert wanted <= running
             for key in running - wanted:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from connectgroup.errors import PluginError, StaleGroupEpoch
-from connectgroup.group.connect.state import Group
+from connectgroup.group.connect.state import ConnectGroupState
 from connectgroup.protocol.messages.connectors import ConnectorChange
 from connectgroup.protocol.records.connect import MemberState, TargetState
 from connectgroup.protocol.units import Unit, Units
@@ -53,7 +53,7 @@ class OwnersByEpoch:
     def __init__(self) -> None:
         self.owner: dict[tuple[Unit, int], str] = {}
 
-    def observe(self, group: Group) -> None:
+    def observe(self, group: ConnectGroupState) -> None:
         temporarily_left = {member_id for member_id, current in group.currents.items() if current.temporarily_left}
         # The one exception: the units of a temporarily left member may be granted under the same epochs (CN-12).
         self.owner = {key: member_id for key, member_id in self.owner.items() if member_id not in temporarily_left}

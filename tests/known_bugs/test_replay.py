@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from connectgroup.group.connect.state import Group, replay
+from connectgroup.group.connect.state import ConnectGroupState
 from connectgroup.log.memory import MemoryLog, MemoryStorage
 from connectgroup.protocol.messages.common import units_of
 from connectgroup.protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequest
@@ -46,13 +46,13 @@ def test_load_that_misses_a_release_ends_with_the_right_owner() -> None:
     # A owned foo-0 and released it at 11 (that record is missing), B was granted it, and A was granted foo-1.
     seen = [has("A", 10, t0=10), has("B", 11, t0=11), has("A", 12, t1=12)]
     for order in (seen, [seen[1], seen[0], seen[2]]):
-        group = Group(GROUP)
+        group = ConnectGroupState(GROUP)
         for record in order:
             group.apply(record)
         assert group.holders == {Unit("foo", 0): ("B", 11), Unit("foo", 1): ("A", 12)}
 
     # The same with a unit that moves back: B's release is missed as well.
-    group = replay(GROUP, [*seen[:2], has("A", 13, t0=13, t1=12), has("B", 14)])
+    group = ConnectGroupState.replay(GROUP, [*seen[:2], has("A", 13, t0=13, t1=12), has("B", 14)])
     assert group.holders == {Unit("foo", 0): ("A", 13), Unit("foo", 1): ("A", 12)}
 
 
@@ -69,14 +69,14 @@ def test_group_is_the_same_however_much_of_its_log_is_compacted_during_the_load(
         live = group_state(run.scene.group)
         for _ in range(5):
             log = thinned(run.scene.log, random, keeps)
-            assert group_state(replay(GROUP, log)) == live
+            assert group_state(ConnectGroupState.replay(GROUP, log)) == live
             double_claims += claims_twice(log)
     assert keeps == 0 or double_claims > 100, "the test requires loads with two claims on a unit"
 
 
 def claims_twice(log: Sequence[Record]) -> int:
     """How often a reader of the log sees a unit with two owners at the same time."""
-    group, seen = Group(GROUP), 0
+    group, seen = ConnectGroupState(GROUP), 0
     for record in log:
         group.apply(record)
         units = [unit for current in group.currents.values() for unit in current.held]
@@ -101,9 +101,14 @@ def test_records_may_precede_those_they_refer_to() -> None:
         members = [record for record in log if isinstance(record, MemberRecord)]
         swapped += len(members)
         rest = [record for record in log if not isinstance(record, MemberRecord)]
-        again = group_state(replay(GROUP, [*rest, *members]))
+        again = group_state(ConnectGroupState.replay(GROUP, [*rest, *members]))
         assert again == live
-        assert group_state(replay(GROUP, [r for r in log if r.key.kind != Kind.GROUP] + group_records(log))) == live
+        assert (
+            group_state(
+                ConnectGroupState.replay(GROUP, [r for r in log if r.key.kind != Kind.GROUP] + group_records(log))
+            )
+            == live
+        )
     assert swapped > 10
 
 

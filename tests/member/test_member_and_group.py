@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from connectgroup.group.connect.group_type import ConnectRequest
-from connectgroup.group.connect.state import Group
+from connectgroup.group.connect.state import ConnectGroupState
 from connectgroup.group.kernel.timers import TimerKey, TimerKind
 from connectgroup.member.actions import Action, Assign, Fail, Lose, Revoke
 from connectgroup.member.settings import MemberSettings
@@ -45,7 +45,7 @@ class MachineHarness:
     def __init__(self, seed: int, loss: float) -> None:
         self.random = Random(seed)
         self.loss = loss
-        self.group = Group(GROUP)
+        self.group = ConnectGroupState(GROUP)
         self.settings = settings(session_timeout_ms=3_600_000)
         self.now_ms = 0
         self.processes: dict[str, Process] = {}

@@ -13,7 +13,7 @@ from random import Random
 from connectgroup.errors import PluginError
 from connectgroup.group.connect.group_type import GroupInput
 from connectgroup.group.connect.settings import GroupSettings, ServerAssignment
-from connectgroup.group.connect.state import Group
+from connectgroup.group.connect.state import ConnectGroupState
 from connectgroup.group.kernel.effects import Compute
 from connectgroup.group.kernel.reconcile import Current
 from connectgroup.group.kernel.timers import TimerKey, TimerKind
@@ -75,7 +75,7 @@ class Driver:
     settings: GroupSettings
     shuffle: Shuffle
     replay: Replay = field(default_factory=Replay)
-    group: Group = field(default_factory=lambda: Group(GROUP))
+    group: ConnectGroupState = field(default_factory=lambda: ConnectGroupState(GROUP))
     log: list[Record] = field(default_factory=list)
     inputs_of: dict[str, PrepareResponse] = field(default_factory=dict)
     sent: dict[str, list[HeartbeatRequest]] = field(default_factory=dict)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from connectgroup.group.connect.settings import GroupSettings, ServerAssignment
-from connectgroup.group.connect.state import Group
+from connectgroup.group.connect.state import ConnectGroupState
 from connectgroup.protocol.messages.assignment import PrepareResponse
 from connectgroup.protocol.messages.common import config_of, units_of
 from connectgroup.protocol.units import Unit
@@ -51,12 +51,12 @@ def state_of(model: Model) -> State:
     }
 
 
-def product_state(group: Group) -> State:
+def product_state(group: ConnectGroupState) -> State:
     """The same of a product's group."""
     return state_of(model_of(group, NO_LIMITS))
 
 
-def model_of(group: Group, limits: Limits) -> Model:
+def model_of(group: ConnectGroupState, limits: Limits) -> Model:
     """A model with the state of a product's group."""
     model = Model(limits)
     model.created_ms, model.epoch = group.created_ms, group.epoch

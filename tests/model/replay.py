@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from connectgroup.group.connect import group_type, timers as timing
+from connectgroup.group.connect import group_type
 from connectgroup.group.connect.group_type import GroupInput, on_load
 from connectgroup.group.connect.settings import GroupSettings
-from connectgroup.group.connect.state import Group, replay
+from connectgroup.group.connect.state import ConnectGroupState
 from connectgroup.group.kernel.effects import Computed
 from connectgroup.group.kernel.outcome import Outcome
 from connectgroup.group.kernel.timers import TimerKey, TimerKind
@@ -55,7 +55,7 @@ class Followed:
         hear: the members for which an empty heartbeat would have had a changed response then.
     """
 
-    group: Group
+    group: ConnectGroupState
     model: Model
     shown: State
     armed: dict[TimerName, TimerKey]
@@ -98,7 +98,7 @@ class Replay:
 
     def step(
         self,
-        group: Group,
+        group: ConnectGroupState,
         what: GroupInput,
         now_ms: int,
         settings: GroupSettings,
@@ -152,7 +152,7 @@ class Replay:
             self.follow(group, settings)
         return outcome
 
-    def on_load(self, group: Group, now_ms: int, settings: GroupSettings) -> Outcome[None]:
+    def on_load(self, group: ConnectGroupState, now_ms: int, settings: GroupSettings) -> Outcome[None]:
         """A group was read from the log."""
         outcome = on_load(group, now_ms, settings)
         timers = outcome.timers
@@ -168,24 +168,24 @@ class Replay:
             self._find("read from the log", now_ms, found, {})
         return outcome
 
-    def on_durable(self, group: Group) -> None:
+    def on_durable(self, group: ConnectGroupState) -> None:
         """A batch is durable: its group must equal one that was decided (D2, D3)."""
         shown = product_state(group)
         self._durable.append(shown)
         if not _is_among(shown, self._decided):
             self._find("a durable batch", 0, [("durable", shown, "a group that was decided")], {})
 
-    def read(self, group_id: str, log: Iterable[Record], now_ms: int, settings: GroupSettings) -> Group:
+    def read(self, group_id: str, log: Iterable[Record], now_ms: int, settings: GroupSettings) -> ConnectGroupState:
         """The group that a new coordinator replays from a log."""
-        group = replay(group_id, log)
+        group = ConnectGroupState.replay(group_id, log)
         self.on_load(group, now_ms, settings)
         return group
 
-    def armed(self, group: Group) -> list[TimerKey]:
+    def armed(self, group: ConnectGroupState) -> list[TimerKey]:
         """The armed timers of a group."""
         return sorted(self._followed[id(group)].armed.values()) if id(group) in self._followed else []
 
-    def follow(self, group: Group, settings: GroupSettings) -> Followed:
+    def follow(self, group: ConnectGroupState, settings: GroupSettings) -> Followed:
         """Follow a group from its present state."""
         model = model_of(group, limits_of(settings))
         followed = self._followed[id(group)] = Followed(
@@ -230,11 +230,11 @@ def _server_assignor(computation: ComputationRecord | None) -> str | None:
     return computation.assignor
 
 
-def _armed(group: Group, model: Model) -> Iterator[TimerKey]:
+def _armed(group: ConnectGroupState, model: Model) -> Iterator[TimerKey]:
     """The keys of all timers that must be armed."""
     for kind, who in model.timers():
         key = TimerKey(TimerKind(kind), group.group_id, who)
-        yield key._replace(belongs_to=timing.belongs_to(group, key))
+        yield key._replace(belongs_to=group_type.belongs_to(group, key))
 
 
 def is_stale(what: object, armed: Mapping[TimerName, TimerKey]) -> bool:

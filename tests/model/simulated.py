@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from connectgroup.group.connect import group_type
 from connectgroup.group.connect.group_type import GroupInput
-from connectgroup.group.connect.state import Group
+from connectgroup.group.connect.state import ConnectGroupState
 from connectgroup.group.kernel.outcome import Outcome
 from connectgroup.protocol.messages.api import Response
 from tests.simulation import cluster
@@ -42,7 +42,9 @@ class DecidedAsTheModelDecides(Invariant):
         self.replay = Replay(type(self).rules)
         type(self).newest = self
 
-    def on_step(self, group: Group, what: GroupInput, outcome: Outcome[Response | None], now_ms: int) -> None:
+    def on_step(
+        self, group: ConnectGroupState, what: GroupInput, outcome: Outcome[Response | None], now_ms: int
+    ) -> None:
         self._tell()
 
     def on_loaded(self, peer: CoordinatorNode) -> None:

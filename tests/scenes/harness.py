@@ -11,10 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from connectgroup.group.connect import timers as timing
-from connectgroup.group.connect.describe import state_name
-from connectgroup.group.connect.group_type import ConnectRequest
-from connectgroup.group.connect.state import Group, replay
+from connectgroup.group.connect.group_type import ConnectRequest, on_load
+from connectgroup.group.connect.state import ConnectGroupState
 from connectgroup.group.kernel.outcome import Outcome
 from connectgroup.group.kernel.timers import SetTimer, Timer, TimerKey
 from connectgroup.member.actions import Action, Assign, Compute, Drain, Fail, Lapse, Lose, Restart, Revoke, TellAssignor
@@ -102,7 +100,7 @@ class SceneHarness:
         return self._scene
 
     @property
-    def group(self) -> Group:
+    def group(self) -> ConnectGroupState:
         return self.scene.group
 
     def create(self) -> None:
@@ -110,7 +108,7 @@ class SceneHarness:
         if not self.is_created:
             self._scene = scene = self._set_up()
             self.start_ms = scene.now_ms
-            self.set_timers(timing.on_load(scene.group, scene.now_ms, scene.settings), scene.now_ms)
+            self.set_timers(on_load(scene.group, scene.now_ms, scene.settings).timers, scene.now_ms)
 
     def _set_up(self) -> Scene:
         rules = settings(self.assignor, **self.options)
@@ -314,9 +312,9 @@ class SceneHarness:
     def restart(self) -> None:
         """Another coordinator replays the log, compacted as far as possible."""
         scene = self.scene
-        scene.group = replay(GROUP, invariants.compacted(scene.log))
+        scene.group = ConnectGroupState.replay(GROUP, invariants.compacted(scene.log))
         self.timers.clear()
-        self.set_timers(timing.on_load(scene.group, scene.now_ms, scene.settings), scene.now_ms)
+        self.set_timers(on_load(scene.group, scene.now_ms, scene.settings).timers, scene.now_ms)
 
     # ---- output
 
@@ -327,7 +325,7 @@ class SceneHarness:
         return GroupView(
             epoch=group.epoch,
             target_epoch=group.target_epoch,
-            state=state_name(group),
+            state=group.state_name,
             members=frozenset(group.members),
             causes=last.causes if last is not None and last.epoch > group.target_epoch else (),
             chosen=(computation.epoch, computation.member_id, computation.failures) if computation else (0, "", 0),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from connectgroup.coordinator.compute import server_assignors
 from connectgroup.errors import GroupError
 from connectgroup.group.connect.settings import GroupSettings
-from connectgroup.group.connect.state import Group
+from connectgroup.group.connect.state import ConnectGroupState
 from connectgroup.member.settings import GroupProtocol, MemberSettings
 from connectgroup.protocol.messages.api import Request
 from connectgroup.protocol.messages.assignment import InstallRequest
@@ -153,7 +153,7 @@ class Cluster(BaseCluster):
             server_assignor="balanced",
             server_assignors=SERVER_ASSIGNORS,
         )
-        self.durable = Group(GROUP)
+        self.durable = ConnectGroupState(GROUP)
         self.watch = Watch(self, ALL)
         self.sink = Sink(self.sometimes, self.watch, SLICES)
         self.workers: dict[str, WorkerNode] = {}

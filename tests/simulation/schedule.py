@@ -14,7 +14,6 @@ from itertools import count
 from random import Random
 from typing import Any, ClassVar
 
-from connectgroup.group.connect.describe import state_name
 from connectgroup.protocol.units import show
 
 from . import worker_faults
@@ -237,8 +236,8 @@ class FaultSchedule:
             return f"units are delayed for {sorted(durable.delays)}"
         if durable.deferred_starts:
             return f"{durable.deferred_starts} moves wait for {show(durable.starting)} to start"
-        if state_name(durable) != "Stable":
-            return f"the group is {state_name(durable)}: {sorted(durable.behind)} behind, {durable.computation}"
+        if durable.state_name != "Stable":
+            return f"the group is {durable.state_name}: {sorted(durable.behind)} behind, {durable.computation}"
         # The group may still take a dead twin for the live member, which waits for that session to expire.
         if strangers := [node.name for node in living.values() if node.worker.member.epoch != durable.epoch]:
             return f"not joined yet: {strangers}"
@@ -333,7 +332,7 @@ class FaultSchedule:
         living = {node.member_id for node in self.cluster.living()}
         if durable.members.keys() != living:
             return f"members {sorted(durable.members)}, alive {sorted(living)}"
-        return "" if state_name(durable) == "Stable" else f"{sorted(durable.behind)} behind, {durable.computation}"
+        return "" if durable.state_name == "Stable" else f"{sorted(durable.behind)} behind, {durable.computation}"
 
     # ---- helpers of faults
 

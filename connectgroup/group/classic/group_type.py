@@ -48,7 +48,7 @@ from ...protocol.records.connect import Record
 from ...protocol.units import printable
 from ..kernel.effects import Compute, ExpireOffsets, Repeat, TopicsChanged, TransactionsEnded
 from ..kernel.outcome import Outcome
-from ..kernel.static import NO_PROCESS, Process
+from ..kernel.state import NO_PROCESS, Process
 from ..kernel.timers import SetTimer, Timer, TimerKey, TimerKind
 from ..offsets import rules
 from ..offsets.rules import end_transactions, refused_commit

@@ -10,7 +10,7 @@ from ...protocol.messages.classic import OfferedProtocol
 from ...protocol.records.base import Kind, Tombstone
 from ...protocol.records.classic import ClassicGroupRecord, ClassicMemberRecord, ClassicState
 from ...protocol.records.connect import GroupRecord, Record
-from ..kernel.static import ANY_PROCESS, Process
+from ..kernel.state import ANY_PROCESS, Process
 from ..offsets.settings import OffsetSettings
 from ..offsets.state import Offsets
 

@@ -10,7 +10,7 @@ protocol; the group does not change. The generation of a member of the classic p
 - Heartbeat changes nothing. It returns REBALANCE_IN_PROGRESS if a heartbeat of the connect protocol would.
 - LeaveGroup is its last heartbeat.
 
-So the rules for members of both protocols are those of ``heartbeat`` and ``leave``.
+So the rules for members of both protocols are those of ``heartbeat`` and ``members``.
 
 Source: "Connect on the new protocol", "Migration To the New Protocol"; KIP-848, "Migration".
 """
@@ -52,19 +52,19 @@ from ...protocol.messages.common import ConnectorTasks
 from ...protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from ...protocol.records.connect import MemberRecord, Record
 from ...protocol.units import JOIN_EPOCH, LEAVE_EPOCH, printable
-from ..kernel import deadlines
 from ..kernel.computation import under_way
 from ..kernel.effects import Effect
+from ..kernel.members import check_sender
 from ..kernel.outcome import Outcome
-from ..kernel.static import check_sender
-from ..kernel.timers import Timer
+from ..kernel.timers import Timer, session
 from ..registry import Client
+from .draft import ConnectDraft
 from .heartbeat import heartbeat as connect_heartbeat
 from .members import check_process, sender_of
 from .settings import GroupSettings
-from .state import Group
+from .state import ConnectGroupState
 
-Step = Callable[[HeartbeatRequest, Client], Outcome[Response | None]]
+DecideHeartbeat = Callable[[HeartbeatRequest, Client], Outcome[Response | None]]
 """Decides a heartbeat of the connect protocol, and applies its records."""
 
 
@@ -75,12 +75,12 @@ class WorkerFormat(Protocol):
     def encode_response(self, response: HeartbeatResponse, /) -> bytes: ...
 
 
-class ClassicRules(NamedTuple):
+class WorkerRules(NamedTuple):
     """What decides the requests: settings, the format of what workers exchange, the step of the connect protocol."""
 
     settings: GroupSettings
     worker_format: WorkerFormat
-    step: Step
+    step: DecideHeartbeat
 
 
 def metadata_of(request: object) -> bytes | None:
@@ -128,7 +128,7 @@ def heartbeat_of(worker_format: WorkerFormat, request: JoinGroupRequest | LeaveG
 
 
 def decide(
-    group: Group, request: GroupRequest, now_ms: int, client: Client, rules: ClassicRules
+    group: ConnectGroupState, request: GroupRequest, now_ms: int, client: Client, rules: WorkerRules
 ) -> Outcome[Response | None]:
     """Decide a request of the classic protocol, and apply its records.
 
@@ -146,7 +146,9 @@ def decide(
             return _leave(group, request, client, rules)
 
 
-def _join(group: Group, beat: HeartbeatRequest, client: Client, step: Step) -> Outcome[Response | None]:
+def _join(
+    group: ConnectGroupState, beat: HeartbeatRequest, client: Client, step: DecideHeartbeat
+) -> Outcome[Response | None]:
     outcome = step(beat, client)
     answer = outcome.response
     assert isinstance(answer, HeartbeatResponse)
@@ -169,7 +171,9 @@ def _join(group: Group, beat: HeartbeatRequest, client: Client, step: Step) -> O
     return replace(outcome, response=response)
 
 
-def _sync(group: Group, request: SyncGroupRequest, client: Client, rules: ClassicRules) -> Outcome[Response | None]:
+def _sync(
+    group: ConnectGroupState, request: SyncGroupRequest, client: Client, rules: WorkerRules
+) -> Outcome[Response | None]:
     """Return the response to the heartbeat in the member's last JoinGroup.
 
     It is in memory only: after a failover of the coordinator, or if it is of another generation, the member sends
@@ -186,11 +190,13 @@ def _sync(group: Group, request: SyncGroupRequest, client: Client, rules: Classi
         protocol_name=WORKER_PROTOCOL,
         assignment=rules.worker_format.encode_response(answer),
     )
-    return Outcome(response=response, timers=(deadlines.session(group.group_id, member.member_id, rules.settings),))
+    return Outcome(
+        response=response, timers=(session(group.group_id, member.member_id, rules.settings.session_timeout_ms),)
+    )
 
 
 def _heartbeat(
-    group: Group, request: GroupHeartbeatRequest, now_ms: int, client: Client, rules: ClassicRules
+    group: ConnectGroupState, request: GroupHeartbeatRequest, now_ms: int, client: Client, rules: WorkerRules
 ) -> Outcome[Response | None]:
     """Keep the member in the group; request that it join again if the response to its JoinGroup would be new to it."""
     member = _sender(group, request, client)
@@ -205,13 +211,17 @@ def _heartbeat(
     )
     joins = epoch == JOIN_EPOCH
     if not joins:
-        outcome = connect_heartbeat(group, beat, now_ms, rules.settings, client)  # its records are not applied
+        outcome = connect_heartbeat(
+            ConnectDraft(group, now_ms), beat, rules.settings, client
+        )  # its records are not applied
         joins = bool(outcome.records) or not outcome.parks
-    timers = (deadlines.session(group.group_id, member.member_id, rules.settings),)
+    timers = (session(group.group_id, member.member_id, rules.settings.session_timeout_ms),)
     return Outcome(response=GroupHeartbeatResponse(error_code=RebalanceInProgress.code if joins else 0), timers=timers)
 
 
-def _leave(group: Group, request: LeaveGroupRequest, client: Client, rules: ClassicRules) -> Outcome[Response | None]:
+def _leave(
+    group: ConnectGroupState, request: LeaveGroupRequest, client: Client, rules: WorkerRules
+) -> Outcome[Response | None]:
     """Remove members: the worker that sends the request, or those that an operator names, of whatever principal."""
     operator = client._replace(principal=None)
     records: list[Record] = []
@@ -241,7 +251,7 @@ def _leave(group: Group, request: LeaveGroupRequest, client: Client, rules: Clas
     )
 
 
-def _removal(group: Group, leaving: LeavingMember) -> HeartbeatRequest:
+def _removal(group: ConnectGroupState, leaving: LeavingMember) -> HeartbeatRequest:
     """The leave of a member that an operator removes."""
     member_id = leaving.member_id
     if not member_id and leaving.group_instance_id is not None:
@@ -257,7 +267,9 @@ def _removal(group: Group, leaving: LeavingMember) -> HeartbeatRequest:
     )
 
 
-def _sender(group: Group, request: SyncGroupRequest | GroupHeartbeatRequest, client: Client) -> MemberRecord:
+def _sender(
+    group: ConnectGroupState, request: SyncGroupRequest | GroupHeartbeatRequest, client: Client
+) -> MemberRecord:
     """The member of the classic protocol that sends a request (MG-12).
 
     Raises:

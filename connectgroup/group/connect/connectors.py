@@ -19,9 +19,7 @@ from ...errors import (
     ConnectorAlreadyExists,
     ConnectorNotFound,
     GroupError,
-    GroupIdNotFound,
     InvalidRequest,
-    NonEmptyGroup,
     StaleMemberEpoch,
     UnknownMemberId,
     VersionConflict,
@@ -40,14 +38,16 @@ from ...protocol.records.base import Key, Kind, Tombstone
 from ...protocol.records.connect import ConnectorRecord, GroupRecord, Record, TargetState, TaskEntry
 from ...protocol.units import CONNECTOR, NO_UNITS, Unit, Units, counted, printable
 from .. import sizes
+from ..kernel.members import check_deletable, check_exists
 from ..kernel.outcome import Outcome
-from ..kernel.timers import CancelTimer, TimerKey, TimerKind
-from ..registry import NO_CLIENT, Client
-from . import timers as timing, validate
+from ..kernel.timers import cancel_compute
+from ..registry import Client
+from . import validate
+from .delay import cancel_delay
+from .draft import ConnectDraft
 from .members import check_process, sender_of
-from .overlay import Overlay
 from .settings import GroupSettings
-from .state import Group, runnable_units
+from .state import ConnectGroupState, runnable_units
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class _Change:
 
 
 def update_connectors(
-    group: Group, request: UpdateConnectorsRequest, now_ms: int, settings: GroupSettings, client: Client = NO_CLIENT
+    draft: ConnectDraft, request: UpdateConnectorsRequest, settings: GroupSettings, client: Client
 ) -> Outcome[UpdateConnectorsResponse]:
     """Apply all changes or none.
 
@@ -71,10 +71,10 @@ def update_connectors(
         InvalidRequest: the request violates a rule that depends on the request alone.
         FencedInstanceId: the member that sends the request belongs to another process.
     """
+    group = draft.group
     validate.update_connectors(request)
     if request.member_id is not None:
         check_process(group, request.member_id, sender_of(request, client))
-    overlay = Overlay(group, now_ms)
     epoch = group.epoch + 1
     changes: list[_Change] = []
     for wanted in request.changes:
@@ -105,23 +105,21 @@ def update_connectors(
     for change in changes:
         if change.after == change.before:
             continue
-        overlay.bump(change.cause)
+        draft.bump(change.cause)
         if change.after is not None:
-            overlay.write(change.after)
+            draft.write(change.after)
         elif change.before is not None:
-            overlay.forget(Kind.CONNECTOR, change.before.connector)
+            draft.forget(Kind.CONNECTOR, change.before.connector)
         # Explicit tombstones: in a compacted log no other record shows that these units were deleted.
         for unit in sorted(_runnable(change.before) - _runnable(change.after)):
             if unit in group.statuses:
-                overlay.write(Tombstone(group.statuses[unit].key))
+                draft.write(Tombstone(group.statuses[unit].key))
     results = tuple(
         ChangedConnector(connector=wanted.connector, version=change.after.version if change.after else 0)
         for wanted, change in zip(request.changes, changes, strict=True)
     )
     # ``request_computation`` runs after these records are applied: the input of an assignor must include the new units.
-    return Outcome(
-        response=UpdateConnectorsResponse(group_epoch=overlay.epoch, results=results), records=tuple(overlay.records)
-    )
+    return draft.outcome(UpdateConnectorsResponse(group_epoch=draft.epoch, results=results))
 
 
 def _size(connector: ConnectorRecord | None) -> int:
@@ -150,7 +148,7 @@ def _runnable(connector: ConnectorRecord | None) -> Units:
 
 
 def _refused(
-    group: Group, request: UpdateConnectorsRequest, offending_change: ConnectorChange, error: GroupError
+    group: ConnectGroupState, request: UpdateConnectorsRequest, offending_change: ConnectorChange, error: GroupError
 ) -> Outcome[UpdateConnectorsResponse]:
     results = tuple(
         ChangedConnector(
@@ -167,7 +165,7 @@ def _refused(
     return Outcome(response=response)
 
 
-def _change(group: Group, member_id: str | None, wanted: ConnectorChange, epoch: int) -> _Change:
+def _change(group: ConnectGroupState, member_id: str | None, wanted: ConnectorChange, epoch: int) -> _Change:
     """The result of one change of a connector.
 
     Raises:
@@ -233,7 +231,9 @@ def _patched(connector: ConnectorRecord, patch: Iterable[ConfigPatch]) -> tuple[
     return config
 
 
-def _restarted(group: Group, connector: ConnectorRecord, units: Iterable[RestartedUnit], epoch: int) -> ConnectorRecord:
+def _restarted(
+    group: ConnectGroupState, connector: ConnectorRecord, units: Iterable[RestartedUnit], epoch: int
+) -> ConnectorRecord:
     """The connector with ``since_epoch`` raised for each of these units whose grant is still the named one.
 
     The unit is then revoked where it runs and assigned again at a later owner epoch. A unit without an owner, and one
@@ -279,7 +279,7 @@ def _switched(connector: ConnectorRecord, state: TargetState, epoch: int) -> Con
     )
 
 
-def _check_owner(group: Group, member_id: str | None, wanted: ConnectorChange, since_epoch: int) -> None:
+def _check_owner(group: ConnectGroupState, member_id: str | None, wanted: ConnectorChange, since_epoch: int) -> None:
     if member_id not in group.members:
         raise UnknownMemberId(f"MemberId: got {printable(member_id)!r}; the group has no such member")
     granted = group.current(str(member_id)).assigned.get(Unit(wanted.connector))
@@ -313,33 +313,28 @@ def _tasks(connector: ConnectorRecord, wanted: ConnectorChange, epoch: int) -> t
 # Source: Kafka's DeleteGroups (a group with members is not deleted); KAFKA-19163.
 
 
-def delete(group: Group) -> Outcome[DeleteResponse]:
+def delete(group: ConnectGroupState) -> Outcome[DeleteResponse]:
     """Delete the group with its connectors.
 
     Raises:
         InvalidGroupId: the group id is invalid.
         GroupIdNotFound: the group does not exist.
-        NonEmptyGroup: the group has members; members that temporarily left count.
+        NonEmptyGroup: the group has members.
     """
     validate.group_id(group.group_id)
-    if not group.exists:
-        raise GroupIdNotFound(f"GroupId: got {printable(group.group_id)!r}; there is no such group")
-    if group.members:
-        raise NonEmptyGroup(
-            f"group {printable(group.group_id)} has {len(group.members)} members; allowed: a group without members"
-        )
+    check_deletable(group)
     records: list[Record] = [Tombstone(key) for key in _keys(group)]
     # Written last, so that a batch that is only partly read still describes a group.
     records.append(GroupRecord(group_id=group.group_id, epoch=0, created_ms=group.created_ms))
     timers = (
-        CancelTimer(TimerKey(TimerKind.COMPUTE, group.group_id)),
-        *(timing.cancel_delay(group.group_id, member_id) for member_id in sorted(group.delays)),
+        cancel_compute(group.group_id),
+        *(cancel_delay(group.group_id, member_id) for member_id in sorted(group.delays)),
     )
     response = DeleteResponse(results=(DeletedGroup(group_id=group.group_id),))
     return Outcome(response=response, records=tuple(records), timers=timers)
 
 
-def _keys(group: Group) -> Iterable[Key]:
+def _keys(group: ConnectGroupState) -> Iterable[Key]:
     """Every key of the group except the group's own."""
     group_id = group.group_id
     for kind, names in (
@@ -366,7 +361,7 @@ def _keys(group: Group) -> Iterable[Key]:
 # The request is part of the member's record, so that it survives a coordinator failover, and is repeated in every
 # heartbeat response until the member leaves. If the member is lost instead (fenced, or its session expired), it may not
 # have received the request: the group's record keeps the request until a member of that id joins again. The leave
-# announces that the member returns, so its units are delayed for it (``leave``, ``delay``): each stops once and starts
+# announces that the member returns, so its units are delayed for it (``members``, ``delay``): each stops and starts
 # once, on the same worker. A member that cannot be restarted, because its replacement does not start, says why
 # (``restart_error``): the request ends, and the reason stays until the next request.
 #
@@ -374,7 +369,7 @@ def _keys(group: Group) -> Iterable[Key]:
 # ends with the membership: a lost member that joins again is not asked to drain.
 
 
-def restart_member(group: Group, request: RestartRequest, now_ms: int) -> Outcome[RestartResponse]:
+def restart_member(draft: ConnectDraft, request: RestartRequest) -> Outcome[RestartResponse]:
     """Ask one member to restart or to drain, by its member id or its group instance id.
 
     Several members may restart at the same time; a repeated request changes nothing.
@@ -384,9 +379,9 @@ def restart_member(group: Group, request: RestartRequest, now_ms: int) -> Outcom
         UnknownMemberId: the member is not in the group: unknown, left, lost, or temporarily left.
         InvalidRequest: a restart of a member that is draining, so it leaves permanently.
     """
+    group = draft.group
     validate.restart(request)
-    if not group.exists:
-        raise GroupIdNotFound(f"GroupId: got {printable(request.group_id)!r}; there is no such group")
+    check_exists(group)
     # An operator knows a static member by its group instance id: the member id may change at every start.
     member_id = request.member_id
     if member_id not in group.members:
@@ -395,7 +390,7 @@ def restart_member(group: Group, request: RestartRequest, now_ms: int) -> Outcom
     if member is None:
         delay = group.delays.get(member_id)
         if delay is not None:
-            left_s = delay.left_ms(now_ms) / 1000
+            left_s = delay.left_ms(draft.now_ms) / 1000
             raise UnknownMemberId(
                 f"worker {printable(member_id)!r} is not in the group: it restarts or is lost, and its units are "
                 f"delayed for it for {left_s:.1f} s more"
@@ -412,7 +407,8 @@ def restart_member(group: Group, request: RestartRequest, now_ms: int) -> Outcom
         raise InvalidRequest(f"worker {printable(member_id)!r} is draining and leaves for good")
     if draining or (member.restart_requested and not request.drain):
         return Outcome(response=RestartResponse(already_requested=True))
-    overlay = Overlay(group, now_ms)
     # A drain replaces a requested restart: the worker leaves permanently.
-    overlay.write(replace(member, restart_requested=not request.drain, drain_requested=request.drain, restart_error=""))
-    return Outcome(response=RestartResponse(), records=tuple(overlay.records))
+    draft.set_member(
+        replace(member, restart_requested=not request.drain, drain_requested=request.drain, restart_error="")
+    )
+    return draft.outcome(RestartResponse())

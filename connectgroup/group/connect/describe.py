@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
@@ -18,31 +19,23 @@ from ...protocol.messages.describe import (
     Move,
     Rebalance,
 )
-from ...protocol.records.connect import MemberRecord, UnitState
+from ...protocol.records.connect import MemberRecord, TargetState, UnitState
 from ...protocol.units import CONNECTOR, Unit, printable
 from ..kernel.computation import under_way
 from ..kernel.reconcile import Current
+from ..registry import ConnectorNumbers, GroupNumbers
 from . import classic_members
+from .assignment import starting_units
 from .delay import shown
-from .overlay import Overlay
+from .draft import ConnectDraft
 from .settings import GroupSettings
-from .state import Group, runnable_units
-from .target import starting_units
+from .state import ConnectGroupState, runnable_units
 
 EVERYTHING: Final = DescribeRequest()
 
 
-def state_name(group: Group) -> str:
-    """Empty, Assigning (a target assignment is being computed), Reconciling (members are behind it), or Stable (S8)."""
-    if not group.members:
-        return "Empty"
-    if group.epoch > group.target_epoch:
-        return "Assigning"
-    return "Reconciling" if group.behind else "Stable"
-
-
 def describe(
-    group: Group,
+    group: ConnectGroupState,
     now_ms: int = 0,
     *,
     request: DescribeRequest = EVERYTHING,
@@ -63,7 +56,7 @@ def describe(
     computation, computing = group.computation, under_way(group)
     described = DescribedGroup(
         group_id=group.group_id,
-        state=state_name(group),
+        state=group.state_name,
         group_epoch=group.epoch,
         assignment_epoch=group.target_epoch,
         assignor_name=group.target_assignor,
@@ -72,10 +65,10 @@ def describe(
         members=() if request.connectors_only else tuple(_members(group, now_ms)),
         connectors=tuple(_connectors(group, request, _waits(group, now_ms) if request.connectors_only else {})),
         rebalances=() if request.connectors_only else tuple(_rebalances(group)),
-        delayed=() if request.connectors_only else shown(Overlay(group, now_ms)),
+        delayed=() if request.connectors_only else shown(ConnectDraft(group, now_ms)),
         incarnation=group.created_ms,
         protocol_type=classic_members.PROTOCOL_TYPE,
-        classic_state=classic_members.STATES.get(state_name(group), state_name(group)),
+        classic_state=classic_members.STATES.get(group.state_name, group.state_name),
     )
     if request.include_classic:
         described = replace(described, members=tuple(_with_classic_form(each) for each in described.members))
@@ -92,7 +85,9 @@ def _with_classic_form(member: DescribedMember) -> DescribedMember:
     )
 
 
-def _with_assignor_input(described: DescribedGroup, group: Group, settings: GroupSettings) -> DescribedGroup:
+def _with_assignor_input(
+    described: DescribedGroup, group: ConnectGroupState, settings: GroupSettings
+) -> DescribedGroup:
     """Add what an assignor and the rules of the group read, for a computation on a copy of the group."""
     members = tuple(
         replace(
@@ -110,11 +105,11 @@ def _with_assignor_input(described: DescribedGroup, group: Group, settings: Grou
         scheduled_delay_ms=settings.scheduled_delay_ms,
         server_assignor=settings.server_assignor,
         deferred=group.deferred + group.deferred_starts,
-        starting=grouped(starting_units(Overlay(group, 0))),
+        starting=grouped(starting_units(ConnectDraft(group, 0))),
     )
 
 
-def _members(group: Group, now_ms: int) -> Iterable[DescribedMember]:
+def _members(group: ConnectGroupState, now_ms: int) -> Iterable[DescribedMember]:
     for member_id, member in sorted(group.members.items()):
         current = group.current(member_id)
         yield DescribedMember(
@@ -138,13 +133,13 @@ def _members(group: Group, now_ms: int) -> Iterable[DescribedMember]:
         )
 
 
-def _rebalances(group: Group) -> Iterable[Rebalance]:
+def _rebalances(group: ConnectGroupState) -> Iterable[Rebalance]:
     """The last rebalances; the latest move of a unit that has been reported as running since has its ``running_ms``."""
     for rebalance in group.rebalances.values():
         yield replace(rebalance, moves=tuple([_with_running(group, rebalance, move) for move in rebalance.moves]))
 
 
-def _with_running(group: Group, rebalance: Rebalance, move: Move) -> Move:
+def _with_running(group: ConnectGroupState, rebalance: Rebalance, move: Move) -> Move:
     unit = Unit(move.connector, move.task)
     if unit in group.stops.not_started(rebalance.epoch):
         return replace(move, running_ms=NOT_STARTED)
@@ -157,7 +152,7 @@ def _with_running(group: Group, rebalance: Rebalance, move: Move) -> Move:
     return replace(move, running_ms=max(0, move.downtime_ms) + status.at_ms - move.assigned_ms)
 
 
-def _kept_ms(group: Group, member_id: str, now_ms: int) -> int:
+def _kept_ms(group: ConnectGroupState, member_id: str, now_ms: int) -> int:
     """The time until the session timeout of a temporarily left member; -1 for others, and after a reload."""
     until_ms = group.kept_until_ms.get(member_id)
     if until_ms is None or not group.current(member_id).temporarily_left:
@@ -179,14 +174,14 @@ MAX_MESSAGES: Final = 1 << 20
 100,000 tasks may fail for one reason."""
 
 
-def _waits(group: Group, now_ms: int) -> Mapping[Unit, str]:
+def _waits(group: ConnectGroupState, now_ms: int) -> Mapping[Unit, str]:
     """For whom and how long each delayed unit waits, and each unit of a temporarily left member.
 
     For descriptions without ``delayed`` and members. A message with a countdown in any other description would be a
     change each time, for the page and the streams of events.
     """
     found: dict[Unit, str] = {}
-    for delayed in shown(Overlay(group, now_ms)) if group.delays else ():
+    for delayed in shown(ConnectDraft(group, now_ms)) if group.delays else ():
         if delayed.member_id:
             worker = f"for lost worker {delayed.instance_id or delayed.member_id} (scheduled rebalance delay)"
         else:
@@ -200,7 +195,9 @@ def _waits(group: Group, now_ms: int) -> Mapping[Unit, str]:
     return found
 
 
-def _connectors(group: Group, request: DescribeRequest, waits: Mapping[Unit, str]) -> Iterable[DescribedConnector]:
+def _connectors(
+    group: ConnectGroupState, request: DescribeRequest, waits: Mapping[Unit, str]
+) -> Iterable[DescribedConnector]:
     only = request.connectors
     left = MAX_MESSAGES
     for name in sorted(group.connectors if only is None else group.connectors.keys() & set(only)):
@@ -224,7 +221,7 @@ def _connectors(group: Group, request: DescribeRequest, waits: Mapping[Unit, str
         )
 
 
-def _unit(group: Group, unit: Unit, without_owner: str) -> DescribedUnit:
+def _unit(group: ConnectGroupState, unit: Unit, without_owner: str) -> DescribedUnit:
     """Describe a unit; ``without_owner`` is its state while no worker has it.
 
     A status counts only while its sender still owns the unit at the status's owner epoch.
@@ -242,4 +239,39 @@ def _unit(group: Group, unit: Unit, without_owner: str) -> DescribedUnit:
         state=state or without_owner,
         message=status.message if status is not None and fits else "",
         fenced=status is not None and fits and status.fenced,
+    )
+
+
+# --------------------------------------------------------------------------------------------------
+# The state of a group as numbers, for metrics.
+
+
+def measure(group: ConnectGroupState) -> GroupNumbers:
+    """Count members, tasks, delayed and unassigned units.
+
+    May run in a thread while another one applies records: each collection is copied before it is read.
+    """
+    held = group.holders.copy().keys()
+    runnable = group.runnable.copy().keys()
+    rebalances, computation = group.rebalances.copy(), group.computation
+    last = rebalances[next(reversed(rebalances))] if rebalances else None
+    unassigned = Counter(unit.connector for unit in runnable if not unit.is_connector and unit not in held)
+    waiting = {unit for record in group.delays.copy().values() for unit in each_unit(record.units)}
+    return GroupNumbers(
+        members=len(group.members),
+        epoch=group.epoch,
+        target_epoch=group.target_epoch,
+        computed_by=group.computed_by,
+        is_rebalancing=last is not None and last.finished_ms < 0,
+        delayed_units=len(waiting.intersection(runnable) - held),
+        computation_failures=0 if computation is None else computation.failures,
+        moves_not_started=group.stops.moves_not_started,
+        connectors={
+            name: ConnectorNumbers(
+                tasks=len(record.tasks),
+                paused=len(record.tasks) if record.target_state == TargetState.PAUSED else 0,
+                unassigned=unassigned[name],
+            )
+            for name, record in group.connectors.copy().items()
+        },
     )

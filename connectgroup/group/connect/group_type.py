@@ -27,29 +27,44 @@ from ...protocol.messages.describe import (
 )
 from ...protocol.messages.heartbeat import HeartbeatRequest
 from ...protocol.messages.rejected import rejected
-from ...protocol.records.connect import GROUP_TYPE, MAX_MOVES, ComputationRecord, RebalanceRecord, Record
+from ...protocol.records.connect import GROUP_TYPE, MAX_MOVES, ComputationRecord, MemberState, RebalanceRecord, Record
 from ...protocol.units import JOIN_EPOCH, STATIC_LEAVE_EPOCH
 from ..classic.step import GROUP_TYPE as CLASSIC
-from ..kernel.computation import compute_timed_out
-from ..kernel.deadlines import session
+from ..kernel import timers as timing
+from ..kernel.computation import computation_id, compute_timed_out, timer_after_load
 from ..kernel.effects import Compute, Computed, Effect
-from ..kernel.outcome import Key as UnchangedKey, Outcome, keep, kept
-from ..kernel.timers import TimerKey, TimerKind
-from ..registry import NO_CLIENT, Client, Converted, GroupNumbers, Input, RequestTraits
+from ..kernel.outcome import Converted, Outcome
+from ..kernel.state import CacheKey
+from ..kernel.timers import Timer, TimerKey, TimerKind, session
+from ..registry import NO_CLIENT, Client, GroupNumbers, Input, RequestTraits
 from . import validate
-from .classic_members import ClassicRules, WorkerFormat, decide as decide_classic, heartbeat_of, metadata_of
+from .assignment import (
+    effects_of,
+    install,
+    install_computed,
+    next_round,
+    prepare,
+    request_computation,
+    start_timer,
+    starts_overdue,
+)
+from .classic_members import WorkerFormat, WorkerRules, decide as decide_classic, heartbeat_of, metadata_of
 from .connectors import delete, restart_member, update_connectors
-from .delay import delayed_until
-from .describe import describe
+from .delay import delayed_until, timers_after_load as delays_after_load
+from .describe import describe, measure
+from .draft import ConnectDraft
 from .heartbeat import heartbeat
-from .install import effects_of, install, install_computed, next_round, prepare, request_computation
-from .leave import delay_over, process_ended, rebalance_timed_out, session_timed_out
-from .members import ProcessEnded, sender_of
-from .overlay import Overlay
+from .members import (
+    ProcessEnded,
+    check_process,
+    delay_over,
+    process_ended,
+    rebalance_timed_out,
+    sender_of,
+    session_timed_out,
+)
 from .settings import GroupSettings, ServerAssignment
-from .state import Group
-from .target import measure, starts_overdue
-from .timers import belongs_to, on_load as timers_on_load
+from .state import ConnectGroupState
 
 MANY_UNITS: Final = 5_000
 """A description of so many units takes 20 ms."""
@@ -88,8 +103,8 @@ class ConnectGroupType:
         """Whether one of our workers sends the request: its group is of this type, not of type ``classic``."""
         return metadata_of(request) is not None
 
-    def new(self, group_id: str) -> Group:
-        return Group(group_id)
+    def new(self, group_id: str) -> ConnectGroupState:
+        return ConnectGroupState(group_id)
 
     def traits(self, request: Any, client: Client = NO_CLIENT) -> RequestTraits:
         """A heartbeat re-arms the session timer of its sender when it arrives.
@@ -105,7 +120,9 @@ class ConnectGroupType:
                     sequence=request.sequence,
                     process=sender_of(request, client),
                     max_wait_ms=min(request.max_wait_ms, self.settings.max_park_ms),
-                    renews=session(group_id, member_id, self.settings) if epoch > JOIN_EPOCH else None,
+                    renews=session(group_id, member_id, self.settings.session_timeout_ms)
+                    if epoch > JOIN_EPOCH
+                    else None,
                     beats=epoch > JOIN_EPOCH,
                     creates_group=epoch == JOIN_EPOCH,
                 )
@@ -137,7 +154,7 @@ class ConnectGroupType:
             "or choose another group id for these workers"
         )
 
-    def step(self, group: Group, what: Input, now_ms: int, client: Client) -> Outcome[Response | None]:
+    def step(self, group: ConnectGroupState, what: Input, now_ms: int, client: Client) -> Outcome[Response | None]:
         if isinstance(what, HeartbeatRequest) or not isinstance(what, GroupRequest):
             return step(group, what, now_ms, self.settings, client=client)
 
@@ -145,21 +162,21 @@ class ConnectGroupType:
             return step(group, beat, now_ms, self.settings, client=client)
 
         try:
-            rules = ClassicRules(self.settings, self._worker_format, decide_heartbeat)
+            rules = WorkerRules(self.settings, self._worker_format, decide_heartbeat)
             return decide_classic(group, what, now_ms, client, rules)
         except GroupError as error:
             return Outcome(response=self.error_response(what, error))
 
-    def unchanged(self, group: Group, request: HeartbeatRequest, client: Client) -> Outcome[Any] | None:
+    def unchanged(self, group: ConnectGroupState, request: HeartbeatRequest, client: Client) -> Outcome[Any] | None:
         return unchanged(group, request, self.settings, client)
 
-    def apply(self, group: Group, record: Record) -> None:
+    def apply(self, group: ConnectGroupState, record: Record) -> None:
         group.apply(record)
 
-    def on_load(self, group: Group, now_ms: int) -> Outcome[None]:
+    def on_load(self, group: ConnectGroupState, now_ms: int) -> Outcome[None]:
         return on_load(group, now_ms, self.settings)
 
-    def describe(self, group: Group, request: DescribeRequest, now_ms: int) -> DescribedGroup:
+    def describe(self, group: ConnectGroupState, request: DescribeRequest, now_ms: int) -> DescribedGroup:
         """Describe a group.
 
         Raises:
@@ -168,13 +185,13 @@ class ConnectGroupType:
         validate.group_id(group.group_id)
         return describe(group, now_ms, request=request, settings=self.settings)
 
-    def takes_long_to_describe(self, group: Group, request: DescribeRequest) -> bool:
+    def takes_long_to_describe(self, group: ConnectGroupState, request: DescribeRequest) -> bool:
         named = None if request.connectors is None else map(group.connectors.get, request.connectors)
         described = group.connectors.values() if named is None else filter(None, named)
         units = sum(len(each.tasks) for each in described) + (0 if request.connectors_only else len(group.holders))
         return units > MANY_UNITS
 
-    def measure(self, group: Group) -> GroupNumbers:
+    def measure(self, group: ConnectGroupState) -> GroupNumbers:
         return measure(group)
 
     def error_response(self, request: Any, error: GroupError) -> Response:
@@ -208,7 +225,7 @@ GroupInput = ConnectRequest | TimerKey | Computed | ProcessEnded
 
 
 def handle(
-    group: Group,
+    group: ConnectGroupState,
     request: ConnectRequest,
     now_ms: int,
     settings: GroupSettings,
@@ -219,16 +236,21 @@ def handle(
 
     ``request`` concerns this group; a request to describe or delete several groups is processed for this group alone.
     """
+    draft = ConnectDraft(group, now_ms)
     try:
         match request:
             case HeartbeatRequest():
-                return heartbeat(group, request, now_ms, settings, client)
+                return heartbeat(draft, request, settings, client)
             case PrepareRequest():
-                return prepare(group, request, now_ms, settings, client)
+                validate.prepare(request)
+                check_process(group, request.member_id, sender_of(request, client))
+                return prepare(draft, request, settings)
             case InstallRequest():
-                return install(group, request, now_ms, settings, client)
+                validate.install(request)
+                check_process(group, request.member_id, sender_of(request, client))
+                return install(draft, request, settings)
             case UpdateConnectorsRequest():
-                return update_connectors(group, request, now_ms, settings, client)
+                return update_connectors(draft, request, settings, client)
             case DescribeRequest():
                 validate.group_id(group.group_id)
                 described = describe(group, now_ms, request=request, settings=settings)
@@ -236,30 +258,47 @@ def handle(
             case DeleteRequest():
                 return delete(group)
             case RestartRequest():
-                return restart_member(group, request, now_ms)
+                return restart_member(draft, request)
     except GroupError as error:
         return Outcome(response=rejected(request, error.code, str(error)))
 
 
-def expire(group: Group, key: TimerKey, now_ms: int, settings: GroupSettings) -> Outcome[None]:
+def expire(group: ConnectGroupState, key: TimerKey, now_ms: int, settings: GroupSettings) -> Outcome[None]:
     """Process an expired timer. A stale timer does nothing: its cause no longer exists, or is not the current one."""
     if key.belongs_to != belongs_to(group, key):
         return Outcome(response=None)
+    draft = ConnectDraft(group, now_ms)
     match key.kind:
         case TimerKind.SESSION:
-            return session_timed_out(group, key.member_id, now_ms, settings)
+            return session_timed_out(draft, key.member_id, settings)
         case TimerKind.REBALANCE:
-            return rebalance_timed_out(group, key.member_id, now_ms, settings)
+            return rebalance_timed_out(draft, key.member_id, settings)
         case TimerKind.COMPUTE:
-            return compute_timed_out(Overlay(group, now_ms), settings)
+            return compute_timed_out(draft, settings)
         case TimerKind.DELAY:
-            return delay_over(group, key.member_id, now_ms, settings)
+            return delay_over(draft, key.member_id, settings)
         case TimerKind.START:
-            return starts_overdue(group, now_ms, settings)
+            return starts_overdue(group, settings)
+
+
+def belongs_to(group: ConnectGroupState, key: TimerKey) -> int:
+    """The value of ``TimerKey.belongs_to`` if the timer were armed now.
+
+    Returns:
+        COMPUTE: the current computation. REBALANCE: the pending revocation. SESSION, DELAY and START: 0, because a
+        heartbeat or a record replaces these timers, and no epoch does.
+    """
+    match key.kind:
+        case TimerKind.COMPUTE:
+            return computation_id(group)
+        case TimerKind.REBALANCE:
+            return timing.revocation(group.current(key.member_id))
+        case TimerKind.SESSION | TimerKind.DELAY | TimerKind.START:
+            return 0
 
 
 def step(
-    group: Group,
+    group: ConnectGroupState,
     what: GroupInput,
     now_ms: int,
     settings: GroupSettings,
@@ -268,23 +307,23 @@ def step(
 ) -> Outcome[Response | None]:
     """Decide, apply, and follow up. The group has changed when this returns."""
     key = _reports_nothing(group, what, settings, client) if isinstance(what, HeartbeatRequest) else None
-    if key is not None and (known := kept(group, key)):
+    if key is not None and (known := group.kept(key)):
         return known
     outcome: Outcome[Response | None]
     if isinstance(what, Computed):
-        outcome = install_computed(group, what, now_ms, settings)
+        outcome = install_computed(ConnectDraft(group, now_ms), what, settings)
     elif isinstance(what, TimerKey):
         outcome = expire(group, what, now_ms, settings)
     elif isinstance(what, ProcessEnded):
-        outcome = process_ended(group, what, now_ms, settings)
+        outcome = process_ended(ConnectDraft(group, now_ms), what, settings)
     else:
         outcome = handle(group, what, now_ms, settings, client=client)
     if key is not None:
-        keep(group, key, outcome)
+        group.keep(key, outcome)
     records, timers = list(outcome.records), list(outcome.timers)
     _apply(group, outcome.records)
     if isinstance(what, UpdateConnectorsRequest | InstallRequest | Computed) and outcome.records:
-        follow_up = request_computation(group, now_ms, settings)
+        follow_up = request_computation(ConnectDraft(group, now_ms), settings)
         _apply(group, follow_up.records)
         records += follow_up.records
         timers += follow_up.timers
@@ -292,34 +331,36 @@ def step(
         return outcome  # the usual heartbeat: no record, so no follow-up
     if isinstance(what, HeartbeatRequest) and what.member_epoch == STATIC_LEAVE_EPOCH:
         group.kept_until_ms[what.member_id] = now_ms + settings.session_timeout_ms
-    finish = finished(group, now_ms)
-    _apply(group, finish)
-    records += finish
-    more = next_round(group, now_ms, settings)
+    records += _finish(group, now_ms)
+    more = next_round(ConnectDraft(group, now_ms), settings)
     _apply(group, more.records)
     records += more.records
     timers += more.timers
     if more.records:
-        # A round without any work for a member ends at once.
-        finish = finished(group, now_ms)
-        _apply(group, finish)
-        records += finish
+        records += _finish(group, now_ms)  # a round without any work for a member ends at once
     return replace(
         outcome, records=tuple(records), timers=tuple(timers), effects=_effects(group, records, now_ms, settings)
     )
 
 
+def _finish(group: ConnectGroupState, now_ms: int) -> tuple[Record, ...]:
+    """Apply the record that ends a rebalance, if one ends now, and return it."""
+    records = finished(group, now_ms)
+    _apply(group, records)
+    return records
+
+
 def unchanged(
-    group: Group, request: HeartbeatRequest, settings: GroupSettings, client: Client
+    group: ConnectGroupState, request: HeartbeatRequest, settings: GroupSettings, client: Client
 ) -> Outcome[Response | None] | None:
     """The outcome of a heartbeat that reports nothing, kept from the last equal one; ``None``: it is to be decided."""
     key = _reports_nothing(group, request, settings, client)
-    return None if key is None else kept(group, key)
+    return None if key is None else group.kept(key)
 
 
 def _reports_nothing(
-    group: Group, request: HeartbeatRequest, settings: GroupSettings, client: Client
-) -> UnchangedKey | None:
+    group: ConnectGroupState, request: HeartbeatRequest, settings: GroupSettings, client: Client
+) -> CacheKey | None:
     """The key of a heartbeat that reports nothing and does not join or leave; ``None`` for any other request."""
     if (
         request.owned is None
@@ -337,26 +378,40 @@ def _reports_nothing(
     return None
 
 
-def _effects(group: Group, records: Sequence[Record], now_ms: int, settings: GroupSettings) -> tuple[Effect, ...]:
+def _effects(
+    group: ConnectGroupState, records: Sequence[Record], now_ms: int, settings: GroupSettings
+) -> tuple[Effect, ...]:
     """The effects that the records of a step request. The input of an assignor is the group after the whole step."""
     if not any(isinstance(record, ComputationRecord) for record in records):
         return ()
     return effects_of(group, now_ms, settings)
 
 
-def on_load(group: Group, now_ms: int, settings: GroupSettings) -> Outcome[None]:
-    """The timers of a loaded group; and its server-side computation, which ended with the former coordinator."""
+def on_load(group: ConnectGroupState, now_ms: int, settings: GroupSettings) -> Outcome[None]:
+    """The timers of a loaded group, and its server-side computation, which ended with the former coordinator.
+
+    A session timer for every member, a rebalance timer for UNREVOKED members only (TO-05), the time left of each delay
+    (CN-11), the limit on starts that moves wait for, and the deadline of a computation.
+    """
     group.stops.moves_not_started = 0  # as all totals, it starts with the coordinator
-    timers = timers_on_load(group, now_ms, settings)
-    return Outcome(response=None, timers=timers, effects=effects_of(group, now_ms, settings))
+    timers: list[Timer] = [*delays_after_load(group, now_ms, settings)]
+    for member_id, member in sorted(group.members.items()):
+        timers.append(session(group.group_id, member_id, settings.session_timeout_ms))
+        current = group.current(member_id)
+        if current.state == MemberState.UNREVOKED:
+            timers.append(timing.rebalance(group.group_id, member_id, current, member.rebalance_timeout_ms))
+    if group.deferred_starts:
+        timers.append(start_timer(group.group_id, settings))
+    timers += timer_after_load(group, settings)
+    return Outcome(response=None, timers=tuple(timers), effects=effects_of(group, now_ms, settings))
 
 
-def _apply(group: Group, records: tuple[Record, ...]) -> None:
+def _apply(group: ConnectGroupState, records: tuple[Record, ...]) -> None:
     for record in records:
         group.apply(record)
 
 
-def finished(group: Group, now_ms: int) -> tuple[Record, ...]:
+def finished(group: ConnectGroupState, now_ms: int) -> tuple[Record, ...]:
     """The record that ends a rebalance, once every member has reached the newest target assignment (PD-12)."""
     last = group.latest_rebalance
     if last is None or last.finished_ms >= 0 or group.behind or group.epoch > group.target_epoch:
@@ -379,6 +434,6 @@ def finished(group: Group, now_ms: int) -> tuple[Record, ...]:
         max_downtime_ms=max((move.downtime_ms for move in moves if move.source), default=0),
         moves=tuple(sorted(moves, key=lambda move: move.downtime_ms, reverse=True)[:MAX_MOVES]),
         assignor=group.target_assignor,
-        delayed=tuple(delayed_until(Overlay(group, now_ms), MAX_MOVES)),
+        delayed=tuple(delayed_until(ConnectDraft(group, now_ms), MAX_MOVES)),
     )
     return (RebalanceRecord(group_id=group.group_id, rebalance=ended),)

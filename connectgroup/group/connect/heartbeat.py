@@ -1,4 +1,4 @@
-"""The ConnectGroupHeartbeat handler for members that join or stay. Members that leave are handled in ``leave``.
+"""The ConnectGroupHeartbeat handler for members that join or stay. Members that leave are handled in ``members``.
 
 The order follows the source ("Request Handling" of ConnectGroupHeartbeat): find the group, find or create the member,
 check the member epoch, update the member's metadata, and reconcile the member by one step. A member that was chosen
@@ -24,38 +24,41 @@ from ...protocol.messages.heartbeat import (
     MemberAssignment,
     UnitGrant,
 )
-from ...protocol.records.base import Kind
-from ...protocol.records.connect import MemberRecord, MemberState
+from ...protocol.records.connect import MemberRecord
 from ...protocol.units import JOIN_EPOCH, MAX_NAME_BYTES, Unit, Units, printable, show
-from ..kernel import deadlines
+from ..kernel import timers as timing
 from ..kernel.computation import under_way
+from ..kernel.members import check_sender, former_static_member
 from ..kernel.outcome import Outcome
-from ..kernel.reconcile import Current, Target, reconcile
-from ..kernel.static import check_sender, former_static_member
+from ..kernel.reconcile import Current, ReconcileTarget, acknowledges, reconcile
 from ..kernel.timers import Timer
-from ..registry import NO_CLIENT, Client
-from . import delay, members, validate
-from .install import ensure_computation
-from .leave import leave, remove_member
-from .members import check_join, check_process, sender_of, store_member, store_statuses
-from .overlay import Overlay
+from ..registry import Client
+from . import delay, validate
+from .assignment import ensure_computation
+from .draft import ConnectDraft
+from .members import (
+    check_join,
+    check_process,
+    leave,
+    remove_member,
+    replace_static_member,
+    sender_of,
+    store_member,
+    store_statuses,
+)
 from .settings import GroupSettings
-from .state import Group
+from .state import ConnectGroupState
 
 
 def heartbeat(
-    group: Group,
-    request: HeartbeatRequest,
-    now_ms: int,
-    settings: GroupSettings,
-    client: Client = NO_CLIENT,
+    draft: ConnectDraft, request: HeartbeatRequest, settings: GroupSettings, client: Client
 ) -> Outcome[HeartbeatResponse]:
     """Process one heartbeat and advance the member one step towards its target assignment.
 
     Args:
-        group: state as of the last applied record.
+        draft: the group, as of the last applied record.
         request: the decoded request, independent of the protocol version.
-        now_ms: the coordinator's wall clock.
+        settings: of the group.
         client: the client that sent it.
 
     Returns:
@@ -69,80 +72,69 @@ def heartbeat(
     """
     validate.heartbeat(request, settings)
     if request.member_epoch < JOIN_EPOCH:
-        return leave(group, request, now_ms, settings, client)
-    overlay = Overlay(group, now_ms)
+        return leave(draft, request, settings, client)
     joining: tuple[Timer, ...] = ()
     if request.member_epoch == JOIN_EPOCH:
-        joining = _join(overlay, request, settings, client)
+        joining = _join(draft, request, settings, client)
     else:
-        fenced = _admit(group, request, client)
+        fenced = _admit(draft.group, request, client)
         if fenced:
             cause = f"{request.member_id} was fenced: {fenced}"
-            timers = remove_member(overlay, request.member_id, cause, settings, lost=True)
+            timers = remove_member(draft, request.member_id, cause, settings, lost=True)
             response = HeartbeatResponse(error_code=FencedMemberEpoch.code, error_message=fenced)
-            return Outcome(response=response, records=tuple(overlay.records), timers=timers)
-        _update(overlay, request, settings)
-    store_statuses(overlay, request.member_id, request.statuses)
+            return draft.outcome(response, timers)
+        _update(draft, request, settings)
+    store_statuses(draft, request.member_id, request.statuses)
     timers = joining
     # If nothing has changed, a computation in progress goes on. To look for another member takes long in a large group.
-    if overlay.records or under_way(overlay) is None:
-        timers += ensure_computation(overlay, settings)
+    if draft.records or under_way(draft) is None:
+        timers += ensure_computation(draft, settings)
 
-    computation = under_way(overlay)
+    computation, current = under_way(draft), draft.current(request.member_id)
     asked = (
         computation is not None
         and computation.member_id == request.member_id
         and not computation.prepared
-        and not _acknowledges(overlay.current(request.member_id), request)
-        and not _still_joins(overlay, request)
+        and not (request.member_epoch == current.epoch and acknowledges(current, _owned(request)))
+        and not _still_joins(draft, request)
     )
     if asked:
         # The member is reconciled at its next heartbeat, which is a full one, as after every error.
         response = HeartbeatResponse(
             error_code=ComputeAssignment.code,
-            error_message=f"compute the assignment for group epoch {overlay.epoch}",
-            member_epoch=overlay.current(request.member_id).epoch,
+            error_message=f"compute the assignment for group epoch {draft.epoch}",
+            member_epoch=current.epoch,
             heartbeat_interval_ms=settings.heartbeat_interval_ms,
             session_timeout_ms=settings.session_timeout_ms,
         )
-        timers += (deadlines.session(group.group_id, request.member_id, settings),)
-        return Outcome(response=response, records=tuple(overlay.records), timers=timers)
-    return _step(overlay, request, settings, timers)
+        timers += (timing.session(draft.group_id, request.member_id, settings.session_timeout_ms),)
+        return draft.outcome(response, timers)
+    return _step(draft, request, settings, timers)
 
 
-def _still_joins(overlay: Overlay, request: HeartbeatRequest) -> bool:
+def _still_joins(draft: ConnectDraft, request: HeartbeatRequest) -> bool:
     """Whether a member that already received a response at epoch 0 joins again although a target epoch exists.
 
     The member receives that epoch before it is asked to compute again. Each heartbeat at epoch 0 is a join, which
     clears ``prepared``; in a group under constant change the member would otherwise receive only COMPUTE_ASSIGNMENT.
     """
-    known = request.member_id in overlay.group.members and overlay.group.current(request.member_id).epoch == JOIN_EPOCH
-    return request.member_epoch == JOIN_EPOCH and known and overlay.target_epoch > 0
+    known = request.member_id in draft.group.members and draft.group.current(request.member_id).epoch == JOIN_EPOCH
+    return request.member_epoch == JOIN_EPOCH and known and draft.target_epoch > 0
 
 
-def _acknowledges(current: Current[Unit], request: HeartbeatRequest) -> bool:
-    """Whether the request acknowledges all pending revocations.
-
-    The acknowledgement is processed before the member is asked to compute. Otherwise a member that never sends Prepare
-    would exceed its rebalance timeout with no unit left to stop (reliability S14).
-    """
-    return (
-        current.state == MemberState.UNREVOKED
-        and request.owned is not None
-        and request.member_epoch == current.epoch
-        and not units_of(request.owned) & current.pending.keys()
-    )
+def _owned(request: HeartbeatRequest) -> Units | None:
+    return None if request.owned is None else units_of(request.owned)
 
 
 def _step(
-    overlay: Overlay, request: HeartbeatRequest, settings: GroupSettings, timers: tuple[Timer, ...]
+    draft: ConnectDraft, request: HeartbeatRequest, settings: GroupSettings, timers: tuple[Timer, ...]
 ) -> Outcome[HeartbeatResponse]:
     """Reconcile the member and build the response."""
-    group, member_id = overlay.group, request.member_id
-    before = overlay.current(member_id)
-    owned = None if request.owned is None else units_of(request.owned)
+    group, member_id = draft.group, request.member_id
+    before = draft.current(member_id)
+    owned = _owned(request)
     repeats = request.member_epoch != before.epoch
-    if repeats and owned is not None and _can_be_told_again(group, before, owned):
+    if repeats and owned is not None and _can_be_repeated(group, before, owned):
         # A member at its previous epoch has not received the last response. The units missing from its report are those
         # that response assigned, and a late copy of the report may arrive after the member has started them. So the
         # report acknowledges nothing (reliability S3): the response is repeated, and the next step requires a report at
@@ -151,18 +143,18 @@ def _step(
     else:
         after = (
             before
-            if overlay.is_settled(member_id)
+            if draft.is_settled(member_id)
             else reconcile(
                 before,
-                Target(units=overlay.eligible(member_id), epoch=overlay.target_epoch, runnable=group.runnable),
+                ReconcileTarget(units=draft.eligible(member_id), epoch=draft.target_epoch, runnable=group.runnable),
                 owned=owned,
-                is_free=lambda unit: overlay.holder(unit) in (None, member_id),
+                is_free=lambda unit: draft.owner(unit) in (None, member_id),
             )
         )
     if after is not before:
         # The previous epoch is the one the member has sent, so lost responses in a row never fence it (S16).
         after = replace(after, previous_epoch=request.member_epoch)
-        overlay.set_current(member_id, after)
+        draft.set_current(member_id, after)
 
     full = owned is not None and request.rebalance_timeout_ms != -1
     changed = after.assigned != before.assigned
@@ -170,21 +162,21 @@ def _step(
     unheard = owned is not None and not after.pending and not after.assigned.keys() <= owned
     # A heartbeat at epoch 0 is always a full one. Without a target epoch there is nothing to assign yet, so the
     # request is parked; otherwise the member would wait a whole heartbeat interval before it retries.
-    computing = under_way(overlay)
+    computing = under_way(draft)
     on_coordinator = computing is not None and computing.prepared and not computing.member_id
     waits = (
         request.member_epoch == JOIN_EPOCH
         and not owned
         and not after.assigned
-        and (on_coordinator or not overlay.records)
+        and (on_coordinator or not draft.records)
     )
-    member = overlay.member(member_id)
+    member = draft.member(member_id)
     requested = member is not None and member.has_request
     assignment = None
     # Every target assignment is delivered to every member, even if its units do not change (PD-12).
     advanced = after.epoch != before.epoch
     if full or changed or repeats or unheard or advanced:
-        assignment = _assignment(overlay, member_id, after, owned if owned is not None else frozenset(before.held))
+        assignment = _assignment(draft, member_id, after, owned if owned is not None else frozenset(before.held))
     response = HeartbeatResponse(
         member_epoch=after.epoch,
         heartbeat_interval_ms=settings.heartbeat_interval_ms,
@@ -195,18 +187,17 @@ def _step(
     )
     timers = (
         *timers,
-        deadlines.session(group.group_id, member_id, settings),
-        *_rebalance_timer(overlay, member_id, before, after),
+        timing.session(draft.group_id, member_id, settings.session_timeout_ms),
+        *draft.rebalance_timer(member_id, before, after),
     )
-    return Outcome(
-        response=response,
-        records=tuple(overlay.records),
-        timers=timers,
+    return draft.outcome(
+        response,
+        timers,
         parks=after.epoch == request.member_epoch and (response.assignment is None or waits) and not requested,
     )
 
 
-def _can_be_told_again(group: Group, current: Current[Unit], owned: Units) -> bool:
+def _can_be_repeated(group: ConnectGroupState, current: Current[Unit], owned: Units) -> bool:
     """Whether every unit assigned in a lost response can still be assigned at the same epoch.
 
     It cannot if a unit was deleted or reconfigured since. A member that never received such a unit would not
@@ -218,14 +209,14 @@ def _can_be_told_again(group: Group, current: Current[Unit], owned: Units) -> bo
     )
 
 
-def _assignment(overlay: Overlay, member_id: str, current: Current[Unit], known: Units) -> MemberAssignment:
+def _assignment(draft: ConnectDraft, member_id: str, current: Current[Unit], known: Units) -> MemberAssignment:
     """The member's whole assignment, with the fencing token and configuration of every unit new to the member.
 
     While revocations are pending, the assignment contains only units that the member knows and keeps: "either revoked
     or newly assigned, never both" holds for the response even if an earlier assignment was lost (CN-13).
     """
-    group, target = overlay.group, overlay.target(member_id)
-    reached = current.epoch == overlay.target_epoch
+    group, target = draft.group, draft.target(member_id)
+    reached = current.epoch == draft.target_epoch
     shown = current.assigned.keys() & known if current.pending else current.assigned.keys()
     new = sorted(shown - known)
     grants = tuple(
@@ -250,43 +241,27 @@ def _assignment(overlay: Overlay, member_id: str, current: Current[Unit], known:
         incarnation=group.created_ms,
         grants=grants,
         configs=configs,
-        assignor=overlay.target_assignor if reached and overlay.has_target(member_id) else "",
+        assignor=draft.target_assignor if reached and draft.has_target(member_id) else "",
     )
-
-
-def _rebalance_timer(
-    overlay: Overlay, member_id: str, before: Current[Unit], after: Current[Unit]
-) -> tuple[Timer, ...]:
-    """Arm the timer when there are new pending revocations; cancel it when none is left (TO-02, TO-03)."""
-    group_id = overlay.group.group_id
-    if after.state == MemberState.UNREVOKED:
-        if after.pending == before.pending:
-            return ()
-        member = overlay.member(member_id)
-        assert member is not None
-        return (deadlines.rebalance(group_id, member_id, after, member.rebalance_timeout_ms),)
-    if before.state == MemberState.UNREVOKED:
-        return (deadlines.cancel_rebalance(group_id, member_id),)
-    return ()
 
 
 # --------------------------------------------------------------------------------------------------
 # Join
 
 
-def _join(overlay: Overlay, request: HeartbeatRequest, settings: GroupSettings, client: Client) -> tuple[Timer, ...]:
+def _join(draft: ConnectDraft, request: HeartbeatRequest, settings: GroupSettings, client: Client) -> tuple[Timer, ...]:
     """ "Creates the member should the member epoch be zero." A member that rejoins reports that it runs no units."""
-    group, member_id = overlay.group, request.member_id
+    group, member_id = draft.group, request.member_id
     check_join(group, member_id, sender_of(request, client), settings)
     known, former = group.members.get(member_id), former_static_member(group, member_id, request.instance_id)
     timers: tuple[Timer, ...] = ()
     if former is not None:
-        timers = deadlines.cancel_member(group.group_id, former.member_id)
+        timers = timing.cancel_member(group.group_id, former.member_id)
         if known is None:
-            members.replace_static_member(overlay, former, member_id)
+            replace_static_member(draft, former, member_id)
         else:
-            overlay.bump(f"{member_id} replaced {former.member_id}")
-            overlay.forget_member(former.member_id)
+            draft.bump(f"{member_id} replaced {former.member_id}")
+            draft.forget_member(former.member_id)
     elif known is None and len(group.members) >= settings.max_members:
         raise GroupMaxSizeReached(
             f"{printable(member_id)} cannot join: the group has all of its {settings.max_members} members"
@@ -315,58 +290,58 @@ def _join(overlay: Overlay, request: HeartbeatRequest, settings: GroupSettings, 
         os_process=request.os_process,
         classic=request.classic,
     )
-    waiting = delay.delays_for(overlay, member)
+    waiting = delay.delays_for(draft, member)
     temporarily = f"{member_id} came back" if waiting else ""
     if known is None and former is not None:
-        store_member(overlay, member, settings, before=replace(former, member_id=member_id))
+        store_member(draft, member, settings, before=replace(former, member_id=member_id))
         if group.epoch > group.target_epoch:
             # The member computing now received the former member id and must not be blamed for using it.
-            overlay.bump(f"{member_id} replaced {former.member_id}")
+            draft.bump(f"{member_id} replaced {former.member_id}")
     else:
-        store_member(overlay, member, settings, before=known, joins=temporarily or f"{member_id} joined")
+        store_member(draft, member, settings, before=known, joins=temporarily or f"{member_id} joined")
     if len(waiting) == 1 and (known, former) == (None, None):
-        timers += delay.give_back(overlay, waiting[0], member)
+        timers += delay.restore_units(draft, waiting[0], member)
     elif waiting and (known is None or known.instance_id != member.instance_id):
         # The member already has an assignment, or takes over another member's, besides the units delayed for it: an
         # assignor must decide where the delayed units go.
-        overlay.bump(temporarily)
+        draft.bump(temporarily)
     if known is not None:
-        timers += (deadlines.cancel_rebalance(group.group_id, member_id),)
-        _release_units(overlay, member_id)
-        computation = under_way(overlay)
+        timers += (timing.cancel_rebalance(group.group_id, member_id),)
+        _release_units(draft, member_id)
+        computation = under_way(draft)
         if computation is not None and computation.member_id == member_id and computation.prepared:
             # The member's former process may have sent Prepare and be gone: the new one receives COMPUTE_ASSIGNMENT.
-            overlay.write(replace(computation, prepared=False))
+            draft.write(replace(computation, prepared=False))
     return timers
 
 
-def _release_units(overlay: Overlay, member_id: str) -> None:
+def _release_units(draft: ConnectDraft, member_id: str) -> None:
     """Free all units owned by a member that now reports that it runs none.
 
     The units may be assigned to the same member again, but at a later owner epoch: the member's former process could
     still be writing with the token of the earlier assignment, and a token is never reused (reliability S6, X1).
     """
-    group, current = overlay.group, overlay.current(member_id)
+    group, current = draft.group, draft.current(member_id)
     held = current.held
     # The next step sets the previous epoch to the one the member sends; here both epochs are reset to zero.
     if held or current.epoch:
-        overlay.set_current(member_id, Current())
+        draft.set_current(member_id, Current())
     if not any(held[unit] >= group.target_epoch for unit in held):
         return
-    if overlay.epoch == group.target_epoch:
-        overlay.bump(f"{member_id} joined again")
+    if draft.epoch == group.target_epoch:
+        draft.bump(f"{member_id} joined again")
         # Nothing else changed, so the target assignment is still valid: it is kept under the new epoch.
-        overlay.raise_target()
+        draft.raise_target()
     else:
         # A new target assignment is being computed; until it is installed this member is assigned no units.
-        overlay.forget(Kind.TARGET_MEMBER, member_id)
+        draft.forget_target(member_id)
 
 
 # --------------------------------------------------------------------------------------------------
 # Stay
 
 
-def _admit(group: Group, request: HeartbeatRequest, client: Client) -> str | None:
+def _admit(group: ConnectGroupState, request: HeartbeatRequest, client: Client) -> str | None:
     """Check that the member exists and that its member epoch is the current one.
 
     Returns:
@@ -399,12 +374,12 @@ def _admit(group: Group, request: HeartbeatRequest, client: Client) -> str | Non
     return f"{request.member_id} sent epoch {request.member_epoch}, the group has it at {current.epoch}"
 
 
-def _update(overlay: Overlay, request: HeartbeatRequest, settings: GroupSettings) -> None:
+def _update(draft: ConnectDraft, request: HeartbeatRequest, settings: GroupSettings) -> None:
     """ "Updates the members informations if any. The group epoch is incremented if there is any change."
 
     A null field means "unchanged".
     """
-    known = member = overlay.group.members[request.member_id]
+    known = member = draft.group.members[request.member_id]
     if request.rebalance_timeout_ms != -1:
         member = replace(member, rebalance_timeout_ms=request.rebalance_timeout_ms)
     if request.rebalance_timeout_ms != -1 and request.owned is not None:
@@ -426,4 +401,4 @@ def _update(overlay: Overlay, request: HeartbeatRequest, settings: GroupSettings
         member = replace(member, server_assignor=request.server_assignor, assignors=())
     if request.client_assignors is not None:
         member = replace(member, server_assignor=None, assignors=request.client_assignors)
-    store_member(overlay, member, settings, before=known)
+    store_member(draft, member, settings, before=known)

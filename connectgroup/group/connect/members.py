@@ -1,4 +1,8 @@
-"""What a heartbeat reports about its member, as records: metadata and the statuses of its units."""
+"""The members of a connect group: what their heartbeats report, which process each belongs to, and their removal.
+
+A removal is always a record, never only a fact in memory: after a failover the new coordinator must know that a member
+was removed before it assigns the member's units to another one (S14).
+"""
 
 from __future__ import annotations
 
@@ -7,20 +11,28 @@ from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from ...errors import FencedInstanceId, InvalidRequest, UnreleasedInstanceId
-from ...protocol.messages.heartbeat import TaskStatus
-from ...protocol.records.connect import MemberRecord, StatusRecord, UnitState
-from ...protocol.units import Unit, printable
+from ...protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse, TaskStatus
+from ...protocol.records.connect import MemberRecord, MemberState, StatusRecord, UnitState
+from ...protocol.units import STATIC_LEAVE_EPOCH, Unit, printable, show
+from ..kernel import timers as timing
+from ..kernel.members import check_exists, check_sender, leave_temporarily
+from ..kernel.outcome import Outcome
 from ..kernel.selection import check_assignors
-from ..kernel.static import Process, after_temporary_leave
+from ..kernel.state import NO_TARGET, Process
+from ..kernel.timers import Timer
 from ..registry import Client
-from . import validate
-from .overlay import Overlay, issue_above
+from . import delay, validate
+from .assignment import ensure_computation
+from .draft import ConnectDraft, issue_above
 from .settings import GroupSettings
-from .state import NO_TARGET, Group
+from .state import ConnectGroupState
+
+# --------------------------------------------------------------------------------------------------
+# What a heartbeat reports: metadata, and the statuses of units.
 
 
 def store_member(
-    overlay: Overlay, member: MemberRecord, settings: GroupSettings, *, before: MemberRecord | None, joins: str = ""
+    draft: ConnectDraft, member: MemberRecord, settings: GroupSettings, *, before: MemberRecord | None, joins: str = ""
 ) -> None:
     """Store a member's metadata; advance the group epoch if target assignments may depend on the change.
 
@@ -30,16 +42,16 @@ def store_member(
 
     Source, "Worker Group": a new worker joins; a worker updates its assignors; its assignors' reason or metadata.
     """
-    if overlay.member(member.member_id) == member:
+    if draft.member(member.member_id) == member:
         return
-    check_assignors(member, overlay.listings(without=member.member_id), settings.server_assignors)
-    validate.all_metadata(member, overlay.metadata_bytes(without=member.member_id))
+    check_assignors(member, draft.listings(without=member.member_id), settings.server_assignors)
+    validate.all_metadata(member, draft.metadata_bytes(without=member.member_id))
     cause = joins if before is None else _what_changed(before, member)
     if not member.joined_epoch:
-        member = replace(member, joined_epoch=overlay.next_epoch if cause else overlay.epoch)
-    overlay.write(member)
+        member = replace(member, joined_epoch=draft.next_epoch if cause else draft.epoch)
+    draft.set_member(member)
     if cause:
-        overlay.bump(cause)
+        draft.bump(cause)
 
 
 def _what_changed(known: MemberRecord, member: MemberRecord) -> str:
@@ -60,7 +72,7 @@ def _what_changed(known: MemberRecord, member: MemberRecord) -> str:
     return ""
 
 
-def store_statuses(overlay: Overlay, member_id: str, statuses: Iterable[TaskStatus]) -> None:
+def store_statuses(draft: ConnectDraft, member_id: str, statuses: Iterable[TaskStatus]) -> None:
     """Store the statuses reported by the owner of a unit; a status of an earlier owner epoch is ignored.
 
     Sources: KAFKA-12525, WC-09.
@@ -72,27 +84,27 @@ def store_statuses(overlay: Overlay, member_id: str, statuses: Iterable[TaskStat
             allowed = ", ".join(f"{state} {state.name.lower()}" for state in UnitState)
             raise InvalidRequest(f"Statuses.State: got {status.state}; allowed: {allowed}")
         record = StatusRecord(
-            group_id=overlay.group.group_id,
+            group_id=draft.group.group_id,
             connector=status.connector,
             task=status.task,
             member_id=member_id,
             owner_epoch=status.owner_epoch,
             state=UnitState(status.state),
             message=printable(status.message, limit=500),
-            at_ms=overlay.now_ms,
+            at_ms=draft.now_ms,
             fenced=status.fenced,
         )
-        known = overlay.group.statuses.get(unit)
-        owner_epoch = overlay.current(member_id).assigned.get(unit)
-        if unit not in overlay.group.runnable or owner_epoch != status.owner_epoch:
+        known = draft.group.statuses.get(unit)
+        owner_epoch = draft.current(member_id).assigned.get(unit)
+        if unit not in draft.group.runnable or owner_epoch != status.owner_epoch:
             continue
         if record.state is UnitState.STARTING and _has_reported(known, record):
             continue  # a late copy: a unit starts once under an owner epoch
         if known is None or replace(known, at_ms=record.at_ms) != record:
-            overlay.write(record)
+            draft.write(record)
         if status.fenced_by >= 0:
             rejected.append(status)
-    issue_above(overlay, rejected)
+    issue_above(draft, rejected)
 
 
 def _has_reported(known: StatusRecord | None, record: StatusRecord) -> bool:
@@ -100,40 +112,16 @@ def _has_reported(known: StatusRecord | None, record: StatusRecord) -> bool:
     return known is not None and (known.member_id, known.owner_epoch) == (record.member_id, record.owner_epoch)
 
 
-# --------------------------------------------------------------------------------------------------
-# Static membership (``group.instance.id``): a worker that restarts keeps its tasks.
-#
-# The rules that do not depend on the group type, and their source, are in ``kernel.static``. Of a worker, epoch -2 also
-# reports that all of its units have stopped (CN-12).
-
-
-def replace_static_member(overlay: Overlay, former: MemberRecord, member_id: str) -> None:
+def replace_static_member(draft: ConnectDraft, former: MemberRecord, member_id: str) -> None:
     """Transfer the target assignment of a static member to the member that replaces it; remove the former (ST-02).
 
     No epoch advances, since the assignment does not change. The units are assigned at the target epoch, so a fencing
     token may be used a second time. That is safe only here: epoch -2 is sent after everything has stopped.
     """
-    share = overlay.target(former.member_id)
-    overlay.forget_member(former.member_id)
-    if share != NO_TARGET:
-        overlay.set_share(member_id, share)
-
-
-def leave_temporarily(overlay: Overlay, member_id: str) -> None:
-    """Write that the member runs no units, and that the units in its target assignment are kept for it (ST-01)."""
-    left = after_temporary_leave(overlay.current(member_id), overlay.target(member_id).units)
-    overlay.set_current(member_id, left)
-
-
-def release_for_others(overlay: Overlay, member_id: str) -> None:
-    """Release the units that a new target assignment takes from a temporarily left member.
-
-    None of its units runs, so no acknowledgement is needed.
-    """
-    current, share = overlay.current(member_id), overlay.target(member_id)
-    kept = {unit: epoch for unit, epoch in current.assigned.items() if unit in share.units}
-    if current.temporarily_left and kept != current.assigned:
-        overlay.set_current(member_id, replace(current, assigned=kept))
+    target = draft.target(former.member_id)
+    draft.forget_member(former.member_id)
+    if target != NO_TARGET:
+        draft.set_target(member_id, target)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -171,7 +159,7 @@ def sender_of(request: FromProcess, client: Client) -> Process:
     return Process(request.process_id, client.principal)
 
 
-def check_process(group: Group, member_id: str, sender: Process) -> None:
+def check_process(group: ConnectGroupState, member_id: str, sender: Process) -> None:
     """Check that a request of a member was sent by the process that joined as the member.
 
     Raises:
@@ -185,7 +173,7 @@ def check_process(group: Group, member_id: str, sender: Process) -> None:
         )
 
 
-def check_join(group: Group, member_id: str, sender: Process, settings: GroupSettings) -> None:
+def check_join(group: ConnectGroupState, member_id: str, sender: Process, settings: GroupSettings) -> None:
     """Check that a process may join as a member: no other process is the member now.
 
     The member is free once its process has left, has temporarily left (static member), or was removed. If the process
@@ -212,3 +200,115 @@ def _address(member: MemberRecord) -> str:
     """Where the process of a member is: its network address, and the name of its machine if the member has sent one."""
     machine = f" ({printable(member.host)})" if member.host else ""
     return f"{printable(member.client_host) or 'an unknown address'}{machine}"
+
+
+# --------------------------------------------------------------------------------------------------
+# Leave and removal.
+
+
+def leave(
+    draft: ConnectDraft, request: HeartbeatRequest, settings: GroupSettings, client: Client
+) -> Outcome[HeartbeatResponse]:
+    """Process a leave.
+
+    Epoch -1: the member leaves permanently, or another process that knows of its death reports it, with the process id
+    of the dead process (PD-11).
+    Epoch -2: a static member leaves temporarily (ST-01).
+    Epoch -1 with ``returns``: the worker restarts and joins again under the same member id, so its units are delayed
+    for it as for a lost worker.
+    """
+    group = draft.group
+    check_exists(group)
+    check_sender(group, request.member_id, request.instance_id)
+    check_process(group, request.member_id, sender_of(request, client))
+    if request.member_epoch == STATIC_LEAVE_EPOCH:
+        timers: tuple[Timer, ...] = ()
+        if not group.current(request.member_id).temporarily_left:
+            leave_temporarily(draft, request.member_id)
+            timers = (
+                timing.cancel_rebalance(group.group_id, request.member_id),
+                timing.session(group.group_id, request.member_id, settings.session_timeout_ms),
+                # The member may have been the one chosen to compute.
+                *ensure_computation(draft, settings),
+            )
+    else:
+        cause = printable(request.cause, limit=200)
+        why = cause or ("left to restart" if request.returns else "left")
+        timers = remove_member(
+            draft, request.member_id, f"{request.member_id} {why}", settings, returns=request.returns
+        )
+    response = HeartbeatResponse(
+        member_epoch=request.member_epoch,
+        heartbeat_interval_ms=settings.heartbeat_interval_ms,
+        session_timeout_ms=settings.session_timeout_ms,
+    )
+    return draft.outcome(response, timers)
+
+
+def remove_member(
+    draft: ConnectDraft,
+    member_id: str,
+    cause: str,
+    settings: GroupSettings,
+    *,
+    lost: bool = False,
+    returns: bool = False,
+) -> tuple[Timer, ...]:
+    """Remove a member: advance the group epoch, then write its tombstones.
+
+    Args:
+        lost: the member did not announce its leave, so its units may be delayed for it (``delay``).
+        returns: the member left and announced that it joins again: its units are delayed for it.
+    """
+    member = draft.member(member_id)
+    # A lost member may not have received the request; a member that leaves ends its process anyway.
+    unserved = lost and member is not None and member.restart_requested and not member.draining
+    draft.bump(cause, restart_request=member_id if unserved else "")
+    kept = delay.delay_units(draft, member_id, settings, returns=returns) if lost or returns else ()
+    draft.forget_member(member_id)
+    return (*timing.cancel_member(draft.group_id, member_id), *kept, *ensure_computation(draft, settings))
+
+
+def session_timed_out(draft: ConnectDraft, member_id: str, settings: GroupSettings) -> Outcome[None]:
+    """No heartbeat within the session timeout. The timer of a removed member does nothing (KAFKA-8896)."""
+    draft.silent_ms = settings.session_timeout_ms
+    silence = f"{settings.session_timeout_ms} ms"
+    left = draft.group.current(member_id).temporarily_left
+    why = f"did not return within {silence}" if left else f"was silent for {silence}"
+    return _remove_lost(draft, member_id, why, settings)
+
+
+def process_ended(draft: ConnectDraft, ended: ProcessEnded, settings: GroupSettings) -> Outcome[None]:
+    """The process of a member has ended without a leave: the member is removed as after its session timeout (PD-13).
+
+    This does nothing if the member has left or belongs to another process by now. A static member is removed if the
+    scheduled rebalance delay keeps its units for it; without a delay, its session timeout is its time to return.
+    """
+    group = draft.group
+    member = group.members.get(ended.member_id)
+    if member is None or member.process_id == -1 or not group.process_of(ended.member_id).accepts(ended.process):
+        return Outcome(response=None)
+    kept_by_session = member.instance_id is not None and not settings.scheduled_delay_ms
+    if kept_by_session or group.current(ended.member_id).temporarily_left:
+        return Outcome(response=None)
+    return _remove_lost(draft, ended.member_id, "ended without leaving the group", settings)
+
+
+def rebalance_timed_out(draft: ConnectDraft, member_id: str, settings: GroupSettings) -> Outcome[None]:
+    """The member did not acknowledge a revocation within its rebalance timeout: fence it by a record (S14, TO-02)."""
+    group, current = draft.group, draft.current(member_id)
+    if member_id not in group.members or current.state != MemberState.UNREVOKED:
+        return Outcome(response=None)
+    timeout_ms = group.members[member_id].rebalance_timeout_ms
+    return _remove_lost(draft, member_id, f"did not stop {show(current.pending)} within {timeout_ms} ms", settings)
+
+
+def _remove_lost(draft: ConnectDraft, member_id: str, why: str, settings: GroupSettings) -> Outcome[None]:
+    if member_id not in draft.group.members:
+        return Outcome(response=None)
+    return draft.outcome(None, remove_member(draft, member_id, f"{member_id} {why}", settings, lost=True))
+
+
+def delay_over(draft: ConnectDraft, member_id: str, settings: GroupSettings) -> Outcome[None]:
+    """A scheduled rebalance delay has expired: the delayed units may be assigned to other members."""
+    return draft.outcome(None, ensure_computation(draft, settings) if delay.end(draft, member_id) else ())

@@ -1,29 +1,26 @@
-"""The state of one group, derived from its records.
+"""The state of one group of connectors and tasks, derived from its records; ``kernel.state`` has what is common.
 
-``apply`` is the only function that changes a group. Live traffic and replay both use it. It is total: a tombstone for
-an unknown key is a no-op (KAFKA-17306). It accepts every order of records that compaction can produce (KAFKA-19862).
-State that is not in a record is derived here from records alone, so that replaying a log restores the group.
+Also what explains rebalances: when and where units stopped.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
+from ...protocol.messages.assignment import InstalledMember
 from ...protocol.messages.common import units_of
 from ...protocol.messages.describe import Move, Rebalance
 from ...protocol.messages.heartbeat import HeartbeatResponse
-from ...protocol.records.base import Key, Kind, Tombstone
+from ...protocol.records.base import Key, Kind
 from ...protocol.records.connect import (
-    ComputationRecord,
+    GROUP_TYPE,
     ConnectorRecord,
     CurrentRecord,
     DelayRecord,
     GroupRecord,
     MemberRecord,
-    MemberState,
     RebalanceRecord,
     Record,
     StatusRecord,
@@ -33,25 +30,16 @@ from ...protocol.records.connect import (
     UnitState,
     epochs_of,
 )
-from ...protocol.units import NO_UNITS, Unit, Units
-from ..kernel.outcome import Key as UnchangedKey, Outcome
+from ...protocol.units import Unit
 from ..kernel.reconcile import NOTHING, Current
-from ..kernel.selection import Listing, count_listing
-from ..kernel.static import ANY_PROCESS, Process
+from ..kernel.state import ANY_PROCESS, GroupState, MemberKinds, Process, Target
 from ..sizes import connector_bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """One member's target assignment, with the assignor's error and user data for the member."""
+def target_of(target: TargetMemberRecord | InstalledMember) -> Target[Unit]:
+    """The target assignment in a record, or in the result of an assignor."""
+    return Target(units=units_of(target.units), error=target.error, version=target.version, metadata=target.metadata)
 
-    units: Units = NO_UNITS
-    error: int = 0
-    version: int = 0
-    metadata: bytes = b""
-
-
-NO_TARGET = Target()
 
 WOKEN_AT_ONCE: Final = 8
 """In a group of up to so many members, all learn a new target epoch at once."""
@@ -70,78 +58,73 @@ def runnable_units(connector: ConnectorRecord) -> Iterable[tuple[Unit, int]]:
             yield Unit(connector.connector, number), task.since_epoch
 
 
-class Group:
-    """State of one group. Any code may read it; only ``apply`` changes it."""
+class ConnectGroupState(GroupState[MemberRecord, Unit]):
+    """State of one group of connectors and tasks. Any code may read it; only ``apply`` changes it, or as noted."""
+
+    group_type = GROUP_TYPE
+    kinds = MemberKinds(Kind.CURRENT, Kind.TARGET_MEMBER, Kind.MEMBER)
+    reaches_all_units = True
 
     def __init__(self, group_id: str) -> None:
-        self.group_id = group_id
-        self.epoch = 0
-        self.created_ms = 0
+        super().__init__(group_id)
+        # Lost members whose restart an operator has requested, oldest first; a GroupRecord replaces them all. Once such
+        # a member has joined again, its own record has the request.
         self.restart_requests: tuple[str, ...] = ()
-        self.members: dict[str, MemberRecord] = {}
-        self.target_epoch = 0
-        self.target_assignor = ""
-        self.computed_by = ""
-        self.target_checksum = 0
-        self.deferred = self.deferred_starts = 0
-        self.target_ms = 0
-        self.targets: dict[str, Target] = {}
-        self.currents: dict[str, Current[Unit]] = {}
+        # The connectors by name, with configuration and tasks: set by a ConnectorRecord, removed by its tombstone.
         self.connectors: dict[str, ConnectorRecord] = {}
-        self.computation: ComputationRecord | None = None
+        # Of the target assignment, set by the TargetRecord: units whose move is left to the next round, and units that
+        # are not moved while they start.
+        self.deferred = self.deferred_starts = 0
+        # The last status of each unit, also of a former owner: it counts only if member and owner epoch are those of
+        # ``holders``. Removed with the unit, by a tombstone.
         self.statuses: dict[Unit, StatusRecord] = {}
+        # The last ``HISTORY`` rebalances by group epoch, ascending. Until a target assignment is installed for it, each
+        # further cause replaces the latest one; an earlier one without an end was overtaken by the next.
         self.rebalances: dict[int, Rebalance] = {}
+        # Delayed units by the lost member that they are reserved for; empty: by no member, the assignor asked for it.
+        # A DelayRecord starts or changes a delay, its tombstone ends it, whatever the deadline.
         self.delays: dict[str, DelayRecord] = {}
 
-        # Derived.
-        self.instances: dict[str, str] = {}
-        self.runnable: dict[Unit, int] = {}
-        self.connector_bytes: dict[str, int] = {}
-        self.holders: dict[Unit, tuple[str, int]] = {}
-        self.wanted_by: dict[Unit, str] = {}
-        self.behind: set[str] = set()
-        self.listings: Counter[Listing] = Counter()
-        self.metadata_bytes = 0
-        # Units whose last status is STARTING, also of a former owner (``move_limit.is_starting``).
-        self.starting: set[Unit] = set()
-        self.clock_ms = 0
-        # Used only to explain rebalances; excluded from the comparison after a replay.
-        self.stops = Stops()
-        self.landed: dict[Unit, Move] = {}
-        self.silent_ms = 0
-        # Used only to describe: when the session of a temporarily left member ends. Session timers start anew after a
-        # load, so this is not known then.
-        self.kept_until_ms: dict[str, int] = {}
-        # What SyncGroup returns to members of the classic protocol: the response to the last JoinGroup of each.
-        self.sync_responses: dict[str, HeartbeatResponse] = {}
-        # Outcomes of heartbeats that report nothing (``kernel.outcome``).
-        self.unchanged: dict[str, tuple[UnchangedKey, Outcome[Any]]] = {}
-        # Members to notify: those that may have a new response since the runtime last cleared this set.
-        self.members_to_wake: set[str] = set()
-        self.members_to_wake_later: set[str] = set()
+        # ---- derived
 
-    @property
-    def exists(self) -> bool:
-        """Whether a record created this group. A group that was only looked up does not exist."""
-        return self.epoch > 0
+        # The units that should run, each with the group epoch of its configuration: a grant of an earlier epoch ends.
+        self.runnable: dict[Unit, int] = {}
+        # ``sizes.connector_bytes`` of each connector.
+        self.connector_bytes: dict[str, int] = {}
+        # The bytes of the metadata of all assignors of all members.
+        self.metadata_bytes = 0
+        # Units whose last status is STARTING, also of a former owner (``assignment.is_starting``).
+        self.starting: set[Unit] = set()
+        # The newest wall clock in a record: when units were released of which only a tombstone is left.
+        self.clock_ms = 0
+
+        # ---- only to explain rebalances; another one after a replay
+
+        # When and where units stopped that have not started again. ``on_load`` resets its total.
+        self.stops = Stops()
+        # The assignments since the last finished rebalance, which clears them.
+        self.landed: dict[Unit, Move] = {}
+        # For how long the member was silent that the last rebalance removes: its units stopped so much earlier.
+        self.silent_ms = 0
+
+        # ---- not from records: a new coordinator does not have it
+
+        # When the session of a temporarily left member ends, for descriptions. ``step`` sets it; session timers start
+        # anew after a load.
+        self.kept_until_ms: dict[str, int] = {}
+        # What SyncGroup returns to a member of the classic protocol: the response to its last JoinGroup
+        # (``classic_members``). Removed with the member.
+        self.sync_responses: dict[str, HeartbeatResponse] = {}
 
     @property
     def latest_rebalance(self) -> Rebalance | None:
         """The newest rebalance, finished or in progress."""
         return self.rebalances[next(reversed(self.rebalances))] if self.rebalances else None
 
-    def current(self, member_id: str) -> Current[Unit]:
-        """The member's current assignment; empty for a member without a record."""
-        return self.currents.get(member_id, NOTHING)
-
     def process_of(self, sender: str) -> Process:
         """The process that joined as the member; ``ANY_PROCESS`` if there is no such member."""
         member = self.members.get(sender)
         return ANY_PROCESS if member is None else Process(member.process_id, member.principal)
-
-    def target(self, member_id: str) -> Target:
-        """The member's target assignment."""
-        return self.targets.get(member_id, NO_TARGET)
 
     @property
     def is_vacant(self) -> bool:
@@ -152,51 +135,33 @@ class Group:
 
     def apply(self, record: Record) -> None:
         """Apply one record. Never raises for a record of a known class."""
-        self.unchanged.clear()
+        self.heartbeat_cache.clear()
         match record:
             case CurrentRecord():
-                self._apply_current(record)
+                after = Current(
+                    epoch=record.epoch,
+                    previous_epoch=record.previous_epoch,
+                    state=record.state,
+                    assigned=epochs_of(record.assigned),
+                    pending=epochs_of(record.pending),
+                )
+                self.clock_ms = max(self.clock_ms, record.at_ms)
+                self._note_moves(record.member_id, after, record.at_ms)
+                self._set_current(record.member_id, after)
             case GroupRecord():
-                self.epoch = record.epoch
-                self.created_ms = record.created_ms
+                super().apply(record)
                 self.restart_requests = record.restart_requests
             case MemberRecord():
-                self._forget_instance(record.member_id)
-                self._count(self.members.get(record.member_id), record)
-                self.members[record.member_id] = record
-                if record.instance_id is not None:
-                    self.instances[record.instance_id] = record.member_id
-                self.currents.setdefault(record.member_id, NOTHING)
-                self._see_progress(record.member_id)
+                self._set_member(record)
                 if record.has_request:
                     self.members_to_wake.add(record.member_id)
             case TargetMemberRecord():
-                self._forget_wanted(record.member_id)
-                target = Target(
-                    units=units_of(record.units),
-                    error=record.error,
-                    version=record.version,
-                    metadata=record.metadata,
-                )
-                self.targets[record.member_id] = target
-                for unit in target.units:
-                    self.wanted_by[unit] = record.member_id
+                self._set_target(record.member_id, target_of(record))
             case TargetRecord():
-                self.target_epoch = record.epoch
-                self.target_assignor = record.assignor
-                self.computed_by = record.computed_by
-                self.target_checksum = record.checksum
+                super().apply(record)
                 self.deferred, self.deferred_starts = record.deferred, record.deferred_starts
-                self.target_ms = record.at_ms
-                for member_id in self.members:
-                    self._see_progress(member_id)
-                self._wake_all()
             case ConnectorRecord():
                 self._replace_connector(record.connector, record)
-            case ComputationRecord():
-                self.computation = record
-                if record.member_id and not record.prepared:
-                    self.members_to_wake.add(record.member_id)
             case StatusRecord():
                 unit = Unit(record.connector, record.task)
                 self.statuses[unit] = record
@@ -211,46 +176,21 @@ class Group:
                 self.silent_ms = record.silent_ms
             case DelayRecord():
                 self.delays[record.member_id] = record
-            case Tombstone():
-                self._remove(record.key)
+            case _:
+                super().apply(record)
 
-    def _apply_current(self, record: CurrentRecord) -> None:
-        before = self.current(record.member_id)
-        after = Current(
-            epoch=record.epoch,
-            previous_epoch=record.previous_epoch,
-            state=record.state,
-            assigned=epochs_of(record.assigned),
-            pending=epochs_of(record.pending),
-        )
-        self.clock_ms = max(self.clock_ms, record.at_ms)
-        self._rehold(record.member_id, before, after, record.at_ms)
-        self.currents[record.member_id] = after
-        self._see_progress(record.member_id)
-
-    def _rehold(self, member_id: str, before: Current[Unit], after: Current[Unit], at_ms: int) -> None:
-        """Update ``holders``, and record when a unit stopped and where it started again."""
-        before_held, after_held = before.held, after.held
+    def _note_moves(self, member_id: str, after: Current[Unit], at_ms: int) -> None:
+        """Record when a unit of the member has stopped, and where it starts again."""
+        before = self.current(member_id)
         if after.temporarily_left:
             # The units of a member that left temporarily are down from now on, although they are reserved for it.
-            for unit in after_held if not before.temporarily_left else ():
+            for unit in after.held if not before.temporarily_left else ():
                 self.stops.stop(unit, member_id, at_ms, has_status=unit in self.statuses)
         # Pending units are checked too: compaction may have removed the earlier record that had the unit assigned.
         for unit in (before.assigned.keys() | after.pending.keys()) - after.assigned.keys() - before.pending.keys():
             # A unit that should no longer run has no downtime.
             if unit in self.runnable and not before.temporarily_left:
                 self.stops.stop(unit, member_id, at_ms, has_status=unit in self.statuses)
-        for unit in before_held:
-            if unit not in after_held and self.holders.get(unit, ("", 0))[0] == member_id:
-                del self.holders[unit]
-                waiting = self.wanted_by.get(unit)
-                if waiting is not None:
-                    self.members_to_wake.add(waiting)
-        for unit, epoch in after_held.items():
-            holder = self.holders.get(unit)
-            # A compacted log can show the new owner before the release by the old one: the higher owner epoch wins.
-            if holder is None or holder[0] == member_id or holder[1] < epoch:
-                self.holders[unit] = (member_id, epoch)
         for unit, epoch in after.assigned.items():
             if before.assigned.get(unit) != epoch and not after.temporarily_left:
                 source, stopped_ms = self.stops.assign(unit, at_ms)
@@ -297,25 +237,10 @@ class Group:
     def _remove(self, key: Key) -> None:
         match key.kind:
             case Kind.CURRENT:
-                gone = self.currents.pop(key.name, None)
-                if gone:
-                    self._rehold(key.name, gone, NOTHING, self.clock_ms - self.silent_ms)
-                if key.name in self.members:
-                    self.currents[key.name] = NOTHING
-                    self._see_progress(key.name)
+                self._note_moves(key.name, NOTHING, self.clock_ms - self.silent_ms)
             case Kind.MEMBER:
-                self._forget_instance(key.name)
-                self._count(self.members.pop(key.name, None), None)
                 self.kept_until_ms.pop(key.name, None)
                 self.sync_responses.pop(key.name, None)
-                if not self.current(key.name).held:
-                    self.currents.pop(key.name, None)
-                self.behind.discard(key.name)
-                self.members_to_wake.add(key.name)
-            case Kind.TARGET_MEMBER:
-                self._forget_wanted(key.name)
-                self.targets.pop(key.name, None)
-                self._see_progress(key.name)
             case Kind.CONNECTOR:
                 self._replace_connector(key.name, None)
             case Kind.STATUS:
@@ -325,70 +250,22 @@ class Group:
             case Kind.REBALANCE:
                 self.rebalances.pop(int(key.name), None)
                 self.stops.forget_rebalance(int(key.name))
-            case Kind.COMPUTATION:
-                self.computation = None
             case Kind.DELAY:
                 self.delays.pop(key.name, None)
             case Kind.TARGET:
-                self.target_epoch, self.target_assignor, self.computed_by = 0, "", ""
-                self.target_checksum = self.deferred = self.deferred_starts = self.target_ms = 0
-            case Kind.GROUP:
-                self.epoch = 0
+                self.deferred = self.deferred_starts = 0
+            case _:
+                pass
+        super()._remove(key)
 
     def _count(self, before: MemberRecord | None, after: MemberRecord | None) -> None:
-        """Update what is counted of the members, so that a join need not look at all of them."""
-        if before is not None:
-            count_listing(self.listings, before, -1)
-        if after is not None:
-            count_listing(self.listings, after, 1)
+        super()._count(before, after)
         self.metadata_bytes += _metadata_bytes(after) - _metadata_bytes(before)
-
-    def _forget_instance(self, member_id: str) -> None:
-        """Free a group instance id when its member is removed or changes its instance id (KAFKA-20747)."""
-        member = self.members.get(member_id)
-        name = member.instance_id if member is not None else None
-        # In a compacted log the record of the next member with this instance id may precede this member's tombstone.
-        if name is not None and self.instances.get(name) == member_id:
-            del self.instances[name]
-
-    def _forget_wanted(self, member_id: str) -> None:
-        for unit in self.target(member_id).units:
-            if self.wanted_by.get(unit) == member_id:
-                del self.wanted_by[unit]
-
-    def _see_progress(self, member_id: str) -> None:
-        """Update ``behind``: a member is behind until it has the target epoch and all units of its target assignment.
-
-        A member that left temporarily is never behind.
-        """
-        if member_id not in self.members:
-            return
-        current = self.current(member_id)
-        there = current.temporarily_left or (
-            current.epoch == self.target_epoch
-            and not current.pending
-            and current.state == MemberState.STABLE
-            and current.assigned.keys() == self.target(member_id).units
-        )
-        if there:
-            self.behind.discard(member_id)
-        else:
-            self.behind.add(member_id)
 
 
 def _metadata_bytes(member: MemberRecord | None) -> int:
     """The bytes of the metadata of all assignors of a member."""
     return 0 if member is None else sum([len(info.metadata) for info in member.assignors])
-
-
-def replay(group_id: str, records: Iterable[Record]) -> Group:
-    """Rebuild a group from its log."""
-    group = Group(group_id)
-    for record in records:
-        group.apply(record)
-    group.members_to_wake.clear()
-    group.members_to_wake_later.clear()
-    return group
 
 
 # --------------------------------------------------------------------------------------------------

@@ -45,21 +45,20 @@ from ...protocol.records.consumer import ConsumerMemberRecord
 from ...protocol.units import MAX_NAME_BYTES, Partitions, printable
 from ..classic.embedded import PROTOCOL_TYPE, EmbeddedFormat, subscription_of, with_ids, with_names
 from ..classic.state import ClassicSettings
-from ..kernel import deadlines
+from ..kernel import timers as timing
 from ..kernel.outcome import Outcome
 from ..kernel.timers import CancelTimer, SetTimer, Timer, TimerKey, TimerKind
 from ..registry import Client
-from . import static
-from .draft import Draft
+from .assignment import ensure_computation
+from .draft import ConsumerDraft
 from .heartbeat import reconciled, store, subscribed_target
-from .install import ensure_computation
-from .leave import remove_member
+from .members import remove_member, replace_static_member
 from .settings import ConsumerSettings
-from .state import Awaited, ConsumerGroup
+from .state import Awaited, ConsumerGroupState
 
 
 @dataclass(frozen=True, slots=True)
-class ClassicRules:
+class ClassicMemberRules:
     """What the requests of the classic protocol need besides the group.
 
     Attributes:
@@ -77,16 +76,19 @@ class ClassicRules:
 
 def session_timer(group_id: str, member: ConsumerMemberRecord, settings: ConsumerSettings) -> SetTimer:
     """The session timeout of a member of either protocol."""
-    if not member.uses_classic_protocol:
-        return deadlines.session(group_id, member.member_id, settings)
-    return SetTimer(TimerKey(TimerKind.SESSION, group_id, member.member_id), member.classic_session_timeout_ms)
+    is_classic = member.uses_classic_protocol
+    return timing.session(
+        group_id, member.member_id, member.classic_session_timeout_ms if is_classic else settings.session_timeout_ms
+    )
 
 
 # --------------------------------------------------------------------------------------------------
 # JoinGroup
 
 
-def join(rules: ClassicRules, draft: Draft, request: JoinGroupRequest, client: Client) -> Outcome[JoinGroupResponse]:
+def join(
+    rules: ClassicMemberRules, draft: ConsumerDraft, request: JoinGroupRequest, client: Client
+) -> Outcome[JoinGroupResponse]:
     """Process a JoinGroup: the member joins, or reports what it owns, and advances by one step.
 
     If the target assignment is being computed, the request is parked until it is there, for a limited time.
@@ -102,8 +104,8 @@ def join(rules: ClassicRules, draft: Draft, request: JoinGroupRequest, client: C
         return Outcome(response=JoinGroupResponse(error_code=MemberIdRequired.code, member_id=member_id))
     timers: tuple[Timer, ...] = ()
     if former is not None:
-        timers = deadlines.cancel_member(draft.group.group_id, former.member_id)
-        static.replace_static_member(draft, former, member_id)
+        timers = timing.cancel_member(draft.group_id, former.member_id)
+        replace_static_member(draft, former, member_id)
     member, owned = _member(rules, draft, request, client, member_id)
     before = draft.group.members.get(member_id)
     if before is None and former is not None:
@@ -135,7 +137,7 @@ def join(rules: ClassicRules, draft: Draft, request: JoinGroupRequest, client: C
     )
 
 
-def _check_join(rules: ClassicRules, group: ConsumerGroup, request: JoinGroupRequest) -> None:
+def _check_join(rules: ClassicMemberRules, group: ConsumerGroupState, request: JoinGroupRequest) -> None:
     """Check the request alone, and whether its protocols fit those of the group (MG-13, MG-14)."""
     if not request.group_id:
         raise InvalidGroupId("GroupId: empty")
@@ -161,7 +163,7 @@ def _check_join(rules: ClassicRules, group: ConsumerGroup, request: JoinGroupReq
         )
 
 
-def common_protocols(group: ConsumerGroup, without: str = "") -> set[str] | None:
+def common_protocols(group: ConsumerGroupState, without: str = "") -> set[str] | None:
     """The assignors that all members of the classic protocol support; ``None``: there is no such member.
 
     Args:
@@ -175,7 +177,9 @@ def common_protocols(group: ConsumerGroup, without: str = "") -> set[str] | None
     return set.intersection(*offered) if offered else None
 
 
-def _check_identity(rules: ClassicRules, draft: Draft, request: JoinGroupRequest) -> ConsumerMemberRecord | None:
+def _check_identity(
+    rules: ClassicMemberRules, draft: ConsumerDraft, request: JoinGroupRequest
+) -> ConsumerMemberRecord | None:
     """Check who sends the request; return the static member that it replaces, or ``None``.
 
     An unknown id creates a member, unless its sender owns partitions of a generation: that member has been removed, and
@@ -198,7 +202,7 @@ def _check_identity(rules: ClassicRules, draft: Draft, request: JoinGroupRequest
 
 
 def _member(
-    rules: ClassicRules, draft: Draft, request: JoinGroupRequest, client: Client, member_id: str
+    rules: ClassicMemberRules, draft: ConsumerDraft, request: JoinGroupRequest, client: Client, member_id: str
 ) -> tuple[ConsumerMemberRecord, Partitions]:
     """The member's record, and the partitions that it owns, by topic name."""
     subscription = subscription_of(rules.embedded, member_id, request.protocols)
@@ -220,7 +224,7 @@ def _member(
     return member, subscription.owned
 
 
-def _protocol_name(draft: Draft, member: ConsumerMemberRecord) -> str:
+def _protocol_name(draft: ConsumerDraft, member: ConsumerMemberRecord) -> str:
     """The assignor that the member prefers among those that all members of the classic protocol support."""
     common = common_protocols(draft.group, without=member.member_id)
     names = [protocol.name for protocol in member.classic_protocols]
@@ -231,7 +235,7 @@ def _protocol_name(draft: Draft, member: ConsumerMemberRecord) -> str:
 # SyncGroup, Heartbeat, LeaveGroup
 
 
-def sync(rules: ClassicRules, draft: Draft, request: SyncGroupRequest) -> Outcome[SyncGroupResponse]:
+def sync(rules: ClassicMemberRules, draft: ConsumerDraft, request: SyncGroupRequest) -> Outcome[SyncGroupResponse]:
     """Process a SyncGroup: the response is the assignment of the member's epoch."""
     member = _member_at_epoch(draft.group, request)
     names = {protocol.name for protocol in member.classic_protocols}
@@ -253,7 +257,9 @@ def sync(rules: ClassicRules, draft: Draft, request: SyncGroupRequest) -> Outcom
     return Outcome(response=response, timers=(*_session(rules, draft, member), *_await(draft, member, next_request)))
 
 
-def heartbeat(rules: ClassicRules, draft: Draft, request: GroupHeartbeatRequest) -> Outcome[GroupHeartbeatResponse]:
+def heartbeat(
+    rules: ClassicMemberRules, draft: ConsumerDraft, request: GroupHeartbeatRequest
+) -> Outcome[GroupHeartbeatResponse]:
     """Process a Heartbeat: it keeps the member in the group, and tells it to join again if that advances it.
 
     A group epoch without a target assignment tells nothing: there is nothing to advance to yet (MG-15).
@@ -266,7 +272,7 @@ def heartbeat(rules: ClassicRules, draft: Draft, request: GroupHeartbeatRequest)
     return Outcome(response=GroupHeartbeatResponse(error_code=RebalanceInProgress.code), timers=timers)
 
 
-def _can_advance(draft: Draft, member: ConsumerMemberRecord) -> bool:
+def _can_advance(draft: ConsumerDraft, member: ConsumerMemberRecord) -> bool:
     """Whether a JoinGroup would change the current assignment of a member."""
     member_id = member.member_id
     current = draft.current(member_id)
@@ -276,7 +282,7 @@ def _can_advance(draft: Draft, member: ConsumerMemberRecord) -> bool:
     return any(draft.owner(partition) in (None, member_id) for partition in missing)
 
 
-def leave(rules: ClassicRules, draft: Draft, request: LeaveGroupRequest) -> Outcome[LeaveGroupResponse]:
+def leave(rules: ClassicMemberRules, draft: ConsumerDraft, request: LeaveGroupRequest) -> Outcome[LeaveGroupResponse]:
     """Process a LeaveGroup: each member is removed, or has an error code of its own.
 
     An operator removes a static member of either protocol by its instance id.
@@ -296,10 +302,10 @@ def leave(rules: ClassicRules, draft: Draft, request: LeaveGroupRequest) -> Outc
     response = LeaveGroupResponse(error_code=0, members=tuple(left))
     if not request.members:
         response = LeaveGroupResponse(error_code=left[0].error_code)
-    return Outcome(response=response, records=tuple(draft.records), timers=timers)
+    return draft.outcome(response, timers)
 
 
-def _leaving(draft: Draft, leaving: LeavingMember) -> str:
+def _leaving(draft: ConsumerDraft, leaving: LeavingMember) -> str:
     """The member id of a member that leaves."""
     group, member_id, instance_id = draft.group, leaving.member_id, leaving.group_instance_id
     if instance_id is not None:
@@ -315,7 +321,7 @@ def _leaving(draft: Draft, leaving: LeavingMember) -> str:
     return member_id
 
 
-def responses_to_removed(group: ConsumerGroup, records: Iterable[Record]) -> dict[str, Response]:
+def responses_to_removed(group: ConsumerGroupState, records: Iterable[Record]) -> dict[str, Response]:
     """The responses to parked JoinGroups of dynamic members that a step removes, by member id.
 
     Such a JoinGroup must not be decided again: it would create the member. That of a static member is rejected then.
@@ -339,7 +345,7 @@ def responses_to_removed(group: ConsumerGroup, records: Iterable[Record]) -> dic
 # The sender, and its timers
 
 
-def check_sender(group: ConsumerGroup, member_id: str, instance_id: str | None) -> ConsumerMemberRecord:
+def check_sender(group: ConsumerGroupState, member_id: str, instance_id: str | None) -> ConsumerMemberRecord:
     """The member of the classic protocol that sends a request.
 
     Raises:
@@ -358,7 +364,9 @@ def check_sender(group: ConsumerGroup, member_id: str, instance_id: str | None) 
     return member
 
 
-def _member_at_epoch(group: ConsumerGroup, request: SyncGroupRequest | GroupHeartbeatRequest) -> ConsumerMemberRecord:
+def _member_at_epoch(
+    group: ConsumerGroupState, request: SyncGroupRequest | GroupHeartbeatRequest
+) -> ConsumerMemberRecord:
     """The member of the classic protocol that sends a request of its generation (MG-12)."""
     if not request.group_id:
         raise InvalidGroupId("GroupId: empty")
@@ -369,11 +377,11 @@ def _member_at_epoch(group: ConsumerGroup, request: SyncGroupRequest | GroupHear
     return member
 
 
-def _session(rules: ClassicRules, draft: Draft, member: ConsumerMemberRecord) -> tuple[Timer, ...]:
-    return (session_timer(draft.group.group_id, member, rules.settings),)
+def _session(rules: ClassicMemberRules, draft: ConsumerDraft, member: ConsumerMemberRecord) -> tuple[Timer, ...]:
+    return (session_timer(draft.group_id, member, rules.settings),)
 
 
-def _await(draft: Draft, member: ConsumerMemberRecord, awaited: Awaited) -> tuple[Timer, ...]:
+def _await(draft: ConsumerDraft, member: ConsumerMemberRecord, awaited: Awaited) -> tuple[Timer, ...]:
     """Arm the timer of the request that the member must send next; one that is armed for the same keeps running."""
     group, member_id = draft.group, member.member_id
     if group.awaited.get(member_id, Awaited.NOTHING) == awaited != Awaited.SYNC:

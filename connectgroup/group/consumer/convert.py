@@ -32,13 +32,12 @@ from ...protocol.units import Partitions, TopicPartition, printable
 from ..classic.embedded import PROTOCOL_TYPE, exists, subscription_of, with_ids, with_names
 from ..classic.state import ClassicGroup
 from ..classic.step import GROUP_TYPE as CLASSIC, rebalance_key, session_key
-from ..kernel import deadlines
-from ..kernel.timers import CancelTimer, SetTimer, Timer, TimerKey, TimerKind
-from ..registry import Converted
-from .classic_members import ClassicRules, session_timer
-from .delete import remains
+from ..kernel.outcome import Converted
+from ..kernel.timers import CancelTimer, SetTimer, Timer, cancel_compute, cancel_rebalance
+from .classic_members import ClassicMemberRules, session_timer
 from .draft import Topics
-from .state import ConsumerGroup
+from .offsets import remains
+from .state import ConsumerGroupState
 
 NO_EPOCH = -1
 KAFKA_ASSIGNORS = ("range", "roundrobin", "sticky", "cooperative-sticky")
@@ -48,7 +47,7 @@ KAFKA_ASSIGNORS = ("range", "roundrobin", "sticky", "cooperative-sticky")
 # Classic to consumer
 
 
-def from_classic(rules: ClassicRules, former: ClassicGroup, cluster: Topics) -> Converted:
+def from_classic(rules: ClassicMemberRules, former: ClassicGroup, cluster: Topics) -> Converted:
     """The consumer group that replaces a classic group with members (MG-01).
 
     Args:
@@ -79,7 +78,7 @@ def from_classic(rules: ClassicRules, former: ClassicGroup, cluster: Topics) -> 
         TargetRecord(group_id=group_id, epoch=epoch),
         *_currents(rules, former, assigned, cluster),
     ]
-    group = ConsumerGroup(group_id)
+    group = ConsumerGroupState(group_id)
     for record in (*former.offsets.every_record(), *records):
         group.apply(record)
     # Requests parked in the classic group get their responses below, and only if the join that converts it succeeds.
@@ -98,7 +97,7 @@ def from_classic(rules: ClassicRules, former: ClassicGroup, cluster: Topics) -> 
     )
 
 
-def unknown_topics(rules: ClassicRules, former: ClassicGroup, cluster: Topics) -> frozenset[str]:
+def unknown_topics(rules: ClassicMemberRules, former: ClassicGroup, cluster: Topics) -> frozenset[str]:
     """The topics of partitions that members own and that are not among all topics: new ones, or deleted ones.
 
     The topic source reads at an interval, and the leader of a classic group may know a topic before the coordinator. A
@@ -115,7 +114,7 @@ def unknown_topics(rules: ClassicRules, former: ClassicGroup, cluster: Topics) -
     )
 
 
-def _check_convertible(rules: ClassicRules, former: ClassicGroup) -> None:
+def _check_convertible(rules: ClassicMemberRules, former: ClassicGroup) -> None:
     name = printable(former.group_id)
     if not rules.settings.migration_policy.upgrades:
         policy = rules.settings.migration_policy.value
@@ -131,7 +130,9 @@ def _check_convertible(rules: ClassicRules, former: ClassicGroup) -> None:
         )
 
 
-def _consumer_member(rules: ClassicRules, former: ClassicGroup, member: ClassicMemberRecord) -> ConsumerMemberRecord:
+def _consumer_member(
+    rules: ClassicMemberRules, former: ClassicGroup, member: ClassicMemberRecord
+) -> ConsumerMemberRecord:
     subscription = subscription_of(rules.embedded, member.member_id, member.protocols)
     return ConsumerMemberRecord(
         group_id=former.group_id,
@@ -148,7 +149,7 @@ def _consumer_member(rules: ClassicRules, former: ClassicGroup, member: ClassicM
     )
 
 
-def _named(rules: ClassicRules, former: ClassicGroup, member_id: str) -> Partitions:
+def _named(rules: ClassicMemberRules, former: ClassicGroup, member_id: str) -> Partitions:
     """The partitions that a member's last SyncGroup response assigned to it, by topic name (MG-04, MG-05)."""
     data = former.members[member_id].assignment
     if not data:
@@ -176,7 +177,7 @@ def _check_single_owner(former: ClassicGroup, assigned: dict[str, Partitions]) -
 
 
 def _currents(
-    rules: ClassicRules, former: ClassicGroup, assigned: dict[str, Partitions], cluster: Topics
+    rules: ClassicMemberRules, former: ClassicGroup, assigned: dict[str, Partitions], cluster: Topics
 ) -> Iterator[ConsumerCurrentRecord]:
     """The current assignments.
 
@@ -207,7 +208,7 @@ def _currents(
 # Consumer to classic
 
 
-def to_classic(rules: ClassicRules, former: ConsumerGroup, now_ms: int, cluster: Topics) -> Converted:
+def to_classic(rules: ClassicMemberRules, former: ConsumerGroupState, now_ms: int, cluster: Topics) -> Converted:
     """The classic group that replaces a consumer group with members of the classic protocol only (MG-07).
 
     It is preparing a rebalance. The stored assignments are what the members may still run: if the group is converted
@@ -239,15 +240,15 @@ def to_classic(rules: ClassicRules, former: ConsumerGroup, now_ms: int, cluster:
         since_ms=now_ms,
     )
     group.apply(head)
-    timers: list[Timer] = [CancelTimer(TimerKey(TimerKind.COMPUTE, group_id))]
-    timers += [deadlines.cancel_rebalance(group_id, member_id) for member_id in ids]
+    timers: list[Timer] = [cancel_compute(group_id)]
+    timers += [cancel_rebalance(group_id, member_id) for member_id in ids]
     timers += [SetTimer(session_key(group, each.member_id), each.session_timeout_ms) for each in members]
     timers.append(SetTimer(rebalance_key(group), group.rebalance_timeout_ms))
     return Converted(group_type=CLASSIC, state=group, records=(*records, head, *members), timers=tuple(timers))
 
 
 def _classic_member(
-    rules: ClassicRules, former: ConsumerGroup, names: Mapping[str, str], member_id: str, number: int
+    rules: ClassicMemberRules, former: ConsumerGroupState, names: Mapping[str, str], member_id: str, number: int
 ) -> ClassicMemberRecord:
     member, current = former.members[member_id], former.current(member_id)
     held = Assignment(partitions=with_names(current.held, names))

@@ -18,14 +18,14 @@ from ...protocol.units import TopicPartition, Unit
 from ..kernel.computation import under_way
 from ..registry import GroupNumbers
 from .settings import ConsumerSettings
-from .state import ConsumerGroup
+from .state import ConsumerGroupState
 
 CLASSIC_PROTOCOL = 0
 CONSUMER_PROTOCOL = 1
 """``MemberType`` of a member that uses this protocol."""
 
 
-def describe_consumer(group: ConsumerGroup, settings: ConsumerSettings) -> DescribedConsumerGroup:
+def describe_consumer(group: ConsumerGroupState, settings: ConsumerSettings) -> DescribedConsumerGroup:
     """A group that exists, as ConsumerGroupDescribe has it."""
     return DescribedConsumerGroup(
         group_id=group.group_id,
@@ -44,7 +44,7 @@ def describe_consumer(group: ConsumerGroup, settings: ConsumerSettings) -> Descr
                 subscribed_topic_names=member.subscribed_topic_names,
                 subscribed_topic_regex=member.subscribed_topic_regex or None,
                 assignment=_shown(group, group.current(member_id).assigned),
-                target_assignment=_shown(group, group.target(member_id).partitions),
+                target_assignment=_shown(group, group.target(member_id).units),
                 member_type=CLASSIC_PROTOCOL if member.uses_classic_protocol else CONSUMER_PROTOCOL,
             )
             for member_id, member in sorted(group.members.items())
@@ -52,7 +52,7 @@ def describe_consumer(group: ConsumerGroup, settings: ConsumerSettings) -> Descr
     )
 
 
-def _shown(group: ConsumerGroup, partitions: Iterable[TopicPartition]) -> DescribedAssignment:
+def _shown(group: ConsumerGroupState, partitions: Iterable[TopicPartition]) -> DescribedAssignment:
     return DescribedAssignment(
         topic_partitions=tuple(
             DescribedPartitions(
@@ -65,7 +65,7 @@ def _shown(group: ConsumerGroup, partitions: Iterable[TopicPartition]) -> Descri
     )
 
 
-def describe(group: ConsumerGroup, request: DescribeRequest) -> DescribedGroup:
+def describe(group: ConsumerGroupState, request: DescribeRequest) -> DescribedGroup:
     """A group that exists, as ConnectGroupDescribe has it: its state, its epochs and, unless left out, its members."""
     computing = under_way(group)
     return DescribedGroup(
@@ -90,7 +90,7 @@ def describe(group: ConsumerGroup, request: DescribeRequest) -> DescribedGroup:
                 state=_member_state(group, member_id),
                 assigned=_named(group, group.current(member_id).assigned),
                 pending_revocation=_named(group, group.current(member_id).pending),
-                target=_named(group, group.target(member_id).partitions),
+                target=_named(group, group.target(member_id).units),
                 rack=member.rack_id or "",
                 joined_epoch=member.joined_epoch,
                 assignors=member.assignors,
@@ -102,17 +102,17 @@ def describe(group: ConsumerGroup, request: DescribeRequest) -> DescribedGroup:
     )
 
 
-def _named(group: ConsumerGroup, partitions: Iterable[TopicPartition]) -> tuple[ConnectorTasks, ...]:
+def _named(group: ConsumerGroupState, partitions: Iterable[TopicPartition]) -> tuple[ConnectorTasks, ...]:
     """Partitions in the form of units: a topic and its partitions in place of a connector and its tasks."""
     return grouped(Unit(group.topic_names.get(topic_id, topic_id), number) for topic_id, number in partitions)
 
 
-def _member_state(group: ConsumerGroup, member_id: str) -> str:
+def _member_state(group: ConsumerGroupState, member_id: str) -> str:
     current = group.current(member_id)
     return "AWAY" if current.temporarily_left else MemberState(current.state).name
 
 
-def measure(group: ConsumerGroup) -> GroupNumbers:
+def measure(group: ConsumerGroupState) -> GroupNumbers:
     """The state of a group as numbers, for metrics."""
     computation = group.computation
     pending = computation is not None and computation.epoch > group.target_epoch

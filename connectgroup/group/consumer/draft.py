@@ -1,7 +1,4 @@
-"""The group as it will be once the records written so far in this step are applied.
-
-What does not depend on the group type is in ``kernel.draft``.
-"""
+"""A consumer group as it will be once the records written so far in this step are applied (``kernel.draft``)."""
 
 from __future__ import annotations
 
@@ -22,20 +19,19 @@ from ...protocol.records.consumer import (
     stored,
 )
 from ...protocol.units import TopicPartition
-from ..kernel.draft import GroupDraft, Those, created_ms
+from ..kernel.draft import GroupDraft, Those
 from ..kernel.reconcile import Current
-from .state import NO_TARGET, ConsumerGroup, Subscription, Target, count_subscription
+from ..kernel.state import Target
+from .state import ConsumerGroupState, Subscription, count_subscription
 
 Topics = Mapping[str, TopicMetadata]
 """Topics by name."""
 
 
-class Draft(GroupDraft[ConsumerMemberRecord, TopicPartition]):
+class ConsumerDraft(GroupDraft[ConsumerMemberRecord, TopicPartition]):
     """A consumer group with the records of the current step applied to it.
 
     Attributes, besides those of ``GroupDraft``:
-        group: state as of the last applied record.
-        now_ms: the coordinator's wall clock.
         cluster: all topics of the cluster, as the topic source last read them.
         topics: the subscribed topics that exist.
         regexes: the topics that match each regular expression; absent if it is not resolved yet.
@@ -43,73 +39,47 @@ class Draft(GroupDraft[ConsumerMemberRecord, TopicPartition]):
             assignment may still say that it has left temporarily.
     """
 
-    def __init__(self, group: ConsumerGroup, now_ms: int, cluster: Topics) -> None:
-        super().__init__(group)
-        self.group, self.now_ms, self.cluster = group, now_ms, cluster
+    group: ConsumerGroupState
+
+    def __init__(self, group: ConsumerGroupState, now_ms: int, cluster: Topics) -> None:
+        super().__init__(group, now_ms)
+        self.cluster = cluster
         self.topics: Topics = group.topics
         self.regexes: Mapping[str, frozenset[str]] = group.regexes
         self.joining = ""
-        self._targets: dict[str, Target | None] = {}
-
-    # ---- writing
 
     def write(self, record: Record) -> None:
         """Add a record; later reads of the draft include it."""
         super().write(record)
         match record:
-            case ConsumerMemberRecord():
-                self._members[record.member_id] = record
             case ConsumerTopicsRecord():
                 self.topics = {topic.topic_name: topic for topic in record.topics}
             case ConsumerRegexRecord():
                 self.regexes = {**self.regexes, record.regex: frozenset(record.topics)}
-            case Tombstone(key=Key(kind=Kind.CONSUMER_TARGET_MEMBER)):
-                self._targets[record.key.name] = None
-            case Tombstone(key=Key(kind=Kind.CONSUMER_MEMBER)):
-                self._members[record.key.name] = None
-            case Tombstone(key=Key(kind=Kind.CONSUMER_CURRENT)):
-                self._currents[record.key.name] = None
             case Tombstone(key=Key(kind=Kind.CONSUMER_REGEX)):
                 self.regexes = {name: found for name, found in self.regexes.items() if name != record.key.name}
             case _:
                 pass
 
-    def forget(self, kind: Kind, name: str) -> None:
-        """Write a tombstone."""
-        self.write(Tombstone(Key(kind, self.group.group_id, name)))
-
-    def forget_member(self, member_id: str) -> None:
-        """Write tombstones for current assignment, target assignment and member, in this order (HB-19)."""
-        for kind in (Kind.CONSUMER_CURRENT, Kind.CONSUMER_TARGET_MEMBER, Kind.CONSUMER_MEMBER):
-            self.forget(kind, member_id)
-
-    def set_current(self, member_id: str, current: Current[TopicPartition]) -> None:
-        """Write the new current assignment of a member."""
-        self._currents[member_id] = current
-        self.write(
-            ConsumerCurrentRecord(
-                group_id=self.group.group_id,
-                member_id=member_id,
-                epoch=current.epoch,
-                previous_epoch=current.previous_epoch,
-                state=current.state,
-                assigned=stored(current.assigned),
-                pending=stored(current.pending),
-            )
+    def _current_record(self, member_id: str, current: Current[TopicPartition]) -> ConsumerCurrentRecord:
+        return ConsumerCurrentRecord(
+            group_id=self.group_id,
+            member_id=member_id,
+            epoch=current.epoch,
+            previous_epoch=current.previous_epoch,
+            state=current.state,
+            assigned=stored(current.assigned),
+            pending=stored(current.pending),
         )
 
-    def set_target(self, member_id: str, target: Target) -> None:
-        """Write the target assignment of a member."""
-        self._targets[member_id] = target
-        self.write(
-            ConsumerTargetMemberRecord(
-                group_id=self.group.group_id,
-                member_id=member_id,
-                topic_partitions=by_topic(target.partitions),
-                error=target.error,
-                version=target.version,
-                metadata=target.metadata,
-            )
+    def _target_record(self, member_id: str, target: Target[TopicPartition]) -> ConsumerTargetMemberRecord:
+        return ConsumerTargetMemberRecord(
+            group_id=self.group_id,
+            member_id=member_id,
+            topic_partitions=by_topic(target.units),
+            error=target.error,
+            version=target.version,
+            metadata=target.metadata,
         )
 
     def bump(self) -> None:
@@ -119,14 +89,12 @@ class Draft(GroupDraft[ConsumerMemberRecord, TopicPartition]):
         self._bumped = True
         self.write(
             GroupRecord(
-                group_id=self.group.group_id,
+                group_id=self.group_id,
                 epoch=self.epoch + 1,
                 group_type=CONSUMER,
-                created_ms=created_ms(self.group, self.now_ms),
+                created_ms=self.created_ms,
             )
         )
-
-    # ---- reading
 
     def computing_members(self) -> Container[str]:
         """The members that may compute: those that have not left temporarily."""
@@ -136,31 +104,12 @@ class Draft(GroupDraft[ConsumerMemberRecord, TopicPartition]):
 
         return Those(self, is_present)
 
-    def target(self, member_id: str) -> Target:
-        """A member's target assignment."""
-        if member_id in self._targets:
-            return self._targets[member_id] or NO_TARGET
-        return self.group.target(member_id)
-
     def any_partition_assigned(self) -> bool:
         """Whether the target assignment gives a member a partition; usually the first one that is looked at has it."""
         changed = self._targets
-        return any(target is not None and target.partitions for target in changed.values()) or any(
+        return any(target is not None and target.units for target in changed.values()) or any(
             member_id not in changed and self.member(member_id) is not None
             for member_id in self.group.wanted_by.values()
-        )
-
-    def is_settled(self, member_id: str) -> bool:
-        """Whether a member has reached the newest target assignment and nothing has changed since.
-
-        A fast path for the usual heartbeat, whose cost must not grow with the number of partitions of the member.
-        """
-        return (
-            not self.records
-            and self.epoch == self.target_epoch
-            and member_id in self.group.members
-            and member_id not in self.group.behind
-            and not self.group.current(member_id).temporarily_left
         )
 
     def subscribed(self, member: ConsumerMemberRecord) -> frozenset[str]:
@@ -187,8 +136,3 @@ class Draft(GroupDraft[ConsumerMemberRecord, TopicPartition]):
     def is_subscribed(self, topic: str) -> bool:
         """Whether a member is subscribed to a topic."""
         return any(topic in self.subscribed(member) for member in self.members())
-
-    def owner(self, partition: TopicPartition) -> str | None:
-        """The owner of a partition. A partition with a pending revocation still has its owner."""
-        member_id = self.group.holders.owner(partition)
-        return None if member_id is None or self._has_released(member_id, partition) else member_id

@@ -47,8 +47,8 @@ from ...protocol.units import JOIN_EPOCH, printable
 from ..classic.embedded import EmbeddedFormat, NoFormat
 from ..classic.state import ClassicSettings
 from ..classic.step import GROUP_TYPE as CLASSIC
-from ..kernel import deadlines
-from ..kernel.computation import under_way
+from ..kernel import timers as timing
+from ..kernel.computation import computation_id, timer_after_load
 from ..kernel.effects import (
     Compute,
     Computed,
@@ -60,21 +60,22 @@ from ..kernel.effects import (
     TransactionsEnded,
     Warn,
 )
-from ..kernel.outcome import Key as UnchangedKey, Outcome, keep, kept
+from ..kernel.members import check_exists
+from ..kernel.outcome import Converted, Outcome
+from ..kernel.state import CacheKey
 from ..kernel.timers import Timer, TimerKey, TimerKind
 from ..offsets.rules import end_transactions, expired, refused_commit
-from ..registry import NO_CLIENT, Client, Converted, GroupNumbers, Input, RequestTraits, Retired
+from ..registry import NO_CLIENT, Client, GroupNumbers, Input, RequestTraits, Retired
 from . import classic_members, offsets, validate
-from .classic_members import ClassicRules, session_timer
+from .assignment import compute_timed_out, effects_of, ensure_computation, install, install_computed, prepare
+from .classic_members import ClassicMemberRules, session_timer
 from .convert import from_classic, to_classic, unknown_topics
-from .delete import delete, remains
 from .describe import describe, describe_consumer, measure
-from .draft import Draft
+from .draft import ConsumerDraft
 from .heartbeat import heartbeat
-from .install import compute_timed_out, effects_of, ensure_computation, install, install_computed, prepare
-from .leave import leave, rebalance_timed_out, session_timed_out
+from .members import leave, rebalance_timed_out, session_timed_out
 from .settings import ConsumerServerAssignment, ConsumerSettings
-from .state import Awaited, ConsumerGroup
+from .state import Awaited, ConsumerGroupState
 from .subscription import refresh, resolve
 
 
@@ -144,10 +145,10 @@ class ConsumerGroupType:
         self.confirm_absent: Callable[[frozenset[str]], bool] = lambda names: True
         self.expect_topics: Callable[[], None] = lambda: None
         self._new_id, self._match_topics = new_id, match_topics
-        self._classic = ClassicRules(settings, classic or ClassicSettings(), embedded or NoFormat(), new_id)
+        self._classic = ClassicMemberRules(settings, classic or ClassicSettings(), embedded or NoFormat(), new_id)
 
-    def new(self, group_id: str) -> ConsumerGroup:
-        return ConsumerGroup(group_id)
+    def new(self, group_id: str) -> ConsumerGroupState:
+        return ConsumerGroupState(group_id)
 
     def traits(self, request: Any, client: Client = NO_CLIENT) -> RequestTraits:
         """A heartbeat re-arms the session timer of its sender when it arrives; a join does not.
@@ -157,7 +158,7 @@ class ConsumerGroupType:
         """
         if isinstance(request, ConsumerHeartbeatRequest):
             joins = request.member_epoch == JOIN_EPOCH
-            session = deadlines.session(request.group_id, request.member_id, self.settings)
+            session = timing.session(request.group_id, request.member_id, self.settings.session_timeout_ms)
             return RequestTraits(
                 group_id=request.group_id,
                 sender=request.member_id,
@@ -175,10 +176,10 @@ class ConsumerGroupType:
             case _:
                 return RequestTraits(group_id=request.group_id)
 
-    def step(self, group: ConsumerGroup, what: Input, now_ms: int, client: Client) -> Outcome[Response | None]:
+    def step(self, group: ConsumerGroupState, what: Input, now_ms: int, client: Client) -> Outcome[Response | None]:
         """Decide, apply, follow up."""
         key = self._reports_nothing(group, what) if isinstance(what, ConsumerHeartbeatRequest) else None
-        if key is not None and (known := kept(group, key)):
+        if key is not None and (known := group.kept(key)):
             return known
         if isinstance(what, ConsumerHeartbeatRequest) and not what.member_id and what.member_epoch == JOIN_EPOCH:
             what = replace(what, member_id=self._new_id())
@@ -187,7 +188,7 @@ class ConsumerGroupType:
         except GroupError as error:
             return Outcome(response=self.error_response(what, error), effects=self._warnings(group, error))
         if key is not None:
-            keep(group, key, outcome)
+            group.keep(key, outcome)
         if outcome.records:
             outcome = replace(outcome, parked_responses=classic_members.responses_to_removed(group, outcome.records))
         for record in outcome.records:
@@ -215,18 +216,20 @@ class ConsumerGroupType:
         effects = (*outcome.effects, *effects_of(self._draft(group, now_ms), records))
         return replace(outcome, records=records, timers=timers, effects=tuple(dict.fromkeys(effects)))
 
-    def unchanged(self, group: ConsumerGroup, request: ConsumerHeartbeatRequest, client: Client) -> Outcome[Any] | None:
+    def unchanged(
+        self, group: ConsumerGroupState, request: ConsumerHeartbeatRequest, client: Client
+    ) -> Outcome[Any] | None:
         key = self._reports_nothing(group, request)
-        return None if key is None else kept(group, key)
+        return None if key is None else group.kept(key)
 
-    def _warnings(self, group: ConsumerGroup, error: GroupError) -> tuple[Warn, ...]:
+    def _warnings(self, group: ConsumerGroupState, error: GroupError) -> tuple[Warn, ...]:
         """Two consumers with one group instance id: one of them is a mistake that its operator must see."""
         if not isinstance(error, UnreleasedInstanceId | FencedInstanceId):
             return ()
         message = f"two consumers have the same group.instance.id: {error}; give each its own"
         return (Warn(group_id=group.group_id, epoch=group.epoch, message=message),)
 
-    def _reports_nothing(self, group: ConsumerGroup, request: ConsumerHeartbeatRequest) -> UnchangedKey | None:
+    def _reports_nothing(self, group: ConsumerGroupState, request: ConsumerHeartbeatRequest) -> CacheKey | None:
         """The key of a heartbeat that reports nothing and does not join or leave; ``None`` for any other request."""
         if (
             request.owned is None
@@ -244,7 +247,7 @@ class ConsumerGroupType:
             return request.member_id, request.member_epoch, request.max_wait_ms > 0, request.instance_id
         return None
 
-    def _has_classic_members_only(self, group: ConsumerGroup, records: tuple[Record, ...]) -> bool:
+    def _has_classic_members_only(self, group: ConsumerGroupState, records: tuple[Record, ...]) -> bool:
         """Whether the last member of the consumer protocol has been removed, and members of the other remain."""
         return (
             any(isinstance(each, Tombstone) and each.key.kind is Kind.CONSUMER_MEMBER for each in records)
@@ -278,14 +281,14 @@ class ConsumerGroupType:
             )
         return self.topics
 
-    def _draft(self, group: ConsumerGroup, now_ms: int) -> Draft:
-        return Draft(group, now_ms, self._cluster(group))
+    def _draft(self, group: ConsumerGroupState, now_ms: int) -> ConsumerDraft:
+        return ConsumerDraft(group, now_ms, self._cluster(group))
 
-    def _cluster(self, group: ConsumerGroup) -> Mapping[str, TopicMetadata]:
+    def _cluster(self, group: ConsumerGroupState) -> Mapping[str, TopicMetadata]:
         """All topics of the cluster or, while they are not known, those that the group has stored."""
         return self.topics if self.topics is not None else group.topics
 
-    def _decide(self, draft: Draft, what: Input, client: Client) -> Outcome[Any]:
+    def _decide(self, draft: ConsumerDraft, what: Input, client: Client) -> Outcome[Any]:
         settings = self.settings
         match what:
             case ConsumerHeartbeatRequest():
@@ -301,8 +304,10 @@ class ConsumerGroupType:
             case ConsumerDescribeRequest():
                 return Outcome(response=ConsumerDescribeResponse(groups=(self._described(draft.group),)))
             case ConsumerPrepareRequest():
+                validate.prepare(what)
                 return prepare(draft, what)
             case ConsumerInstallRequest():
+                validate.install(what)
                 return install(draft, what, settings)
             case OffsetCommitRequest():
                 return offsets.commit(draft.group, what, draft.now_ms, self.topics, settings.offsets)
@@ -317,7 +322,7 @@ class ConsumerGroupType:
             case TransactionsEnded():
                 return Outcome(response=None, records=end_transactions(draft.group.offsets, what))
             case DeleteRequest():
-                return delete(draft)
+                return offsets.delete_group(draft)
             case Computed():
                 return install_computed(draft, what, settings)
             case Matched():
@@ -327,9 +332,9 @@ class ConsumerGroupType:
             case TimerKey() if what.belongs_to == _belongs_to(draft.group, what):
                 return self._expire(draft, what)
         timers = ensure_computation(draft, settings) if draft.records else ()
-        return Outcome(response=None, records=tuple(draft.records), timers=timers)
+        return draft.outcome(None, timers)
 
-    def _heartbeat(self, draft: Draft, request: ConsumerHeartbeatRequest, client: Client) -> Outcome[Any]:
+    def _heartbeat(self, draft: ConsumerDraft, request: ConsumerHeartbeatRequest, client: Client) -> Outcome[Any]:
         known = self._known_topics()
         validate.heartbeat(request, self.settings)
         if request.subscribed_topic_names and not all(name in known for name in request.subscribed_topic_names):
@@ -338,7 +343,7 @@ class ConsumerGroupType:
             return leave(draft, request, self.settings)
         return heartbeat(draft, request, self.settings, client)
 
-    def _topics_changed(self, draft: Draft) -> Outcome[Any]:
+    def _topics_changed(self, draft: ConsumerDraft) -> Outcome[Any]:
         """The topics of the cluster have changed: store the subscribed ones, resolve regular expressions again.
 
         The offsets of deleted topics are removed.
@@ -348,15 +353,15 @@ class ConsumerGroupType:
             draft.write(record)
         timers = ensure_computation(draft, self.settings)
         regexes = sorted({member.subscribed_topic_regex for member in draft.members()} - {""})
-        effects = [Match(group_id=draft.group.group_id, group_type=CONSUMER, pattern=regex) for regex in regexes]
+        effects = [Match(group_id=draft.group_id, group_type=CONSUMER, pattern=regex) for regex in regexes]
         return Outcome(response=None, records=tuple(draft.records), timers=timers, effects=tuple(effects))
 
-    def _expired(self, draft: Draft) -> tuple[Record, ...]:
+    def _expired(self, draft: ConsumerDraft) -> tuple[Record, ...]:
         """The offsets of topics that no member has been subscribed to for the retention time since the commit."""
         before_ms = draft.now_ms - self.settings.offsets.retention_ms
         return expired(draft.group.offsets, draft.is_subscribed, lambda record: record.at_ms, before_ms)
 
-    def _expire(self, draft: Draft, key: TimerKey) -> Outcome[Any]:
+    def _expire(self, draft: ConsumerDraft, key: TimerKey) -> Outcome[Any]:
         match key.kind:
             case TimerKind.SESSION:
                 return session_timed_out(draft, key.member_id, self.settings)
@@ -367,16 +372,15 @@ class ConsumerGroupType:
             case _:
                 return Outcome(response=None)
 
-    def _described(self, group: ConsumerGroup) -> DescribedConsumerGroup:
+    def _described(self, group: ConsumerGroupState) -> DescribedConsumerGroup:
         validate.group_id(group.group_id)
-        if not group.exists:
-            raise GroupIdNotFound(f"GroupId: got {printable(group.group_id)!r}; there is no such group")
+        check_exists(group)
         return describe_consumer(group, self.settings)
 
-    def apply(self, group: ConsumerGroup, record: Record) -> None:
+    def apply(self, group: ConsumerGroupState, record: Record) -> None:
         group.apply(record)
 
-    def on_load(self, group: ConsumerGroup, now_ms: int) -> Outcome[None]:
+    def on_load(self, group: ConsumerGroupState, now_ms: int) -> Outcome[None]:
         """Session timers for all members, rebalance timers for UNREVOKED members only (TO-05).
 
         The topics may have changed while no coordinator served the group.
@@ -386,33 +390,28 @@ class ConsumerGroupType:
             timers.append(session_timer(group.group_id, member, self.settings))
             current = group.current(member_id)
             if current.state == MemberState.UNREVOKED and not member.uses_classic_protocol:
-                timers.append(deadlines.rebalance(group.group_id, member_id, current, member.rebalance_timeout_ms))
-        if group.epoch > group.target_epoch and group.members:
-            computing = under_way(group)
-            chosen = group.members.get(computing.member_id) if computing else None
-            timeout_ms = chosen.rebalance_timeout_ms if chosen else self.settings.session_timeout_ms
-            timers.append(deadlines.compute(group.group_id, group, timeout_ms))
+                timers.append(timing.rebalance(group.group_id, member_id, current, member.rebalance_timeout_ms))
+        timers += timer_after_load(group, self.settings)
         again = Repeat(group_id=group.group_id, what=TopicsChanged(group_id=group.group_id))
         return Outcome(response=None, timers=tuple(timers), effects=(*effects_of(self._draft(group, now_ms)), again))
 
-    def describe(self, group: ConsumerGroup, request: DescribeRequest, now_ms: int) -> DescribedGroup:
+    def describe(self, group: ConsumerGroupState, request: DescribeRequest, now_ms: int) -> DescribedGroup:
         """Describe a group.
 
         Raises:
             GroupIdNotFound: there is no such group.
         """
-        if not group.exists:
-            raise GroupIdNotFound(f"GroupId: got {printable(group.group_id)!r}; there is no such group")
+        check_exists(group)
         return describe(group, request)
 
-    def retire(self, group: ConsumerGroup) -> Retired | None:
+    def retire(self, group: ConsumerGroupState) -> Retired | None:
         """A group without members may be replaced by a classic one, which keeps its offsets."""
-        return None if group.members else Retired(removed=remains(group), kept=group.offsets.every_record())
+        return None if group.members else Retired(removed=offsets.remains(group), kept=group.offsets.every_record())
 
-    def takes_long_to_describe(self, group: ConsumerGroup, request: DescribeRequest) -> bool:
+    def takes_long_to_describe(self, group: ConsumerGroupState, request: DescribeRequest) -> bool:
         return not request.connectors_only and len(group.holders) > MANY_PARTITIONS
 
-    def measure(self, group: ConsumerGroup) -> GroupNumbers:
+    def measure(self, group: ConsumerGroupState) -> GroupNumbers:
         return measure(group)
 
     def error_response(self, request: Any, error: GroupError) -> Response:
@@ -438,12 +437,12 @@ class ConsumerGroupType:
         return self._match_topics(effect.pattern, tuple(self.topics))
 
 
-def _belongs_to(group: ConsumerGroup, key: TimerKey) -> int:
+def _belongs_to(group: ConsumerGroupState, key: TimerKey) -> int:
     match key.kind:
         case TimerKind.COMPUTE:
-            return deadlines.computation(group)
+            return computation_id(group)
         case TimerKind.REBALANCE:
             awaited = group.awaited.get(key.member_id, Awaited.NOTHING)
-            return awaited or deadlines.revocation(group.current(key.member_id))
+            return awaited or timing.revocation(group.current(key.member_id))
         case _:
             return 0

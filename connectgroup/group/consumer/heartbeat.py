@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat of members that join or stay. Members that leave are handled in ``leave``.
+"""ConsumerGroupHeartbeat of members that join or stay. Members that leave are handled in ``members``.
 
 The order is that of Kafka's ``consumerGroupHeartbeat``: find the group, find or create the member, check the member
 epoch, update the member, compute the target assignment if it is outdated, and reconcile the member by one step.
@@ -25,24 +25,24 @@ from ...protocol.messages.consumer import (
 from ...protocol.records.base import MemberState
 from ...protocol.records.consumer import ConsumerMemberRecord
 from ...protocol.units import JOIN_EPOCH, MAX_NAME_BYTES, Partitions, TopicPartition, printable, show
-from ..kernel import deadlines
+from ..kernel import timers as timing
 from ..kernel.computation import under_way
+from ..kernel.members import former_static_member
 from ..kernel.outcome import Outcome
-from ..kernel.reconcile import Current, Target, reconcile
+from ..kernel.reconcile import Current, ReconcileTarget, acknowledges, reconcile
 from ..kernel.selection import check_assignors
-from ..kernel.static import former_static_member
+from ..kernel.state import NO_TARGET
 from ..kernel.timers import Timer
 from ..registry import Client
-from . import static
-from .draft import Draft
-from .install import ensure_computation
+from .assignment import ensure_computation
+from .draft import ConsumerDraft
+from .members import check_sender, replace_static_member
 from .settings import ConsumerSettings
-from .state import NO_TARGET
 from .subscription import change_of, num_partitions, refresh
 
 
 def heartbeat(
-    draft: Draft, request: ConsumerHeartbeatRequest, settings: ConsumerSettings, client: Client
+    draft: ConsumerDraft, request: ConsumerHeartbeatRequest, settings: ConsumerSettings, client: Client
 ) -> Outcome[ConsumerHeartbeatResponse]:
     """Process one valid heartbeat and advance the member one step towards its target assignment.
 
@@ -61,36 +61,30 @@ def heartbeat(
     # If nothing has changed, a computation in progress goes on. To look for another member takes long in a large group.
     if draft.records or draft.joining or under_way(draft) is None:
         timers += ensure_computation(draft, settings)
-    timers += (deadlines.session(group.group_id, member_id, settings),)
+    timers += (timing.session(group.group_id, member_id, settings.session_timeout_ms),)
 
-    computation = under_way(draft)
+    computation, current = under_way(draft), draft.current(member_id)
     if (
         computation is not None
         and computation.member_id == member_id
         and not computation.prepared
         and request.member_epoch != JOIN_EPOCH
-        and not _acknowledges(draft.current(member_id), request)
+        and not (request.member_epoch == current.epoch and acknowledges(current, _owned(request)))
     ):
         # The member is reconciled at its next heartbeat, which is a full one, as after every error.
         asked = ConsumerHeartbeatResponse(
             error_code=ComputeAssignment.code,
             error_message=f"compute the assignment for group epoch {draft.epoch}",
             member_id=member_id,
-            member_epoch=draft.current(member_id).epoch,
+            member_epoch=current.epoch,
             heartbeat_interval_ms=settings.heartbeat_interval_ms,
         )
-        return Outcome(response=asked, records=tuple(draft.records), timers=timers)
+        return draft.outcome(asked, timers)
     return _step(draft, request, settings, timers)
 
 
-def _acknowledges(current: Current[TopicPartition], request: ConsumerHeartbeatRequest) -> bool:
-    """Whether the request acknowledges all pending revocations: this is processed before the member is to compute."""
-    return (
-        current.state == MemberState.UNREVOKED
-        and request.owned is not None
-        and request.member_epoch == current.epoch
-        and not current.pending.keys() & set(each_partition(request.owned))
-    )
+def _owned(request: ConsumerHeartbeatRequest) -> Partitions | None:
+    return None if request.owned is None else frozenset(each_partition(request.owned))
 
 
 # --------------------------------------------------------------------------------------------------
@@ -98,7 +92,7 @@ def _acknowledges(current: Current[TopicPartition], request: ConsumerHeartbeatRe
 
 
 def _join(
-    draft: Draft, request: ConsumerHeartbeatRequest, settings: ConsumerSettings, client: Client
+    draft: ConsumerDraft, request: ConsumerHeartbeatRequest, settings: ConsumerSettings, client: Client
 ) -> tuple[Timer, ...]:
     """Create or update the member. A member that joins again owns no partitions (KAFKA-19233)."""
     group, member_id = draft.group, request.member_id
@@ -111,10 +105,10 @@ def _join(
     before = known
     if known is not None and known.uses_classic_protocol:
         # The timer of the request that it had to send: as a member of this protocol it has one for its revocations.
-        timers = (deadlines.cancel_rebalance(group.group_id, member_id),)
+        timers = (timing.cancel_rebalance(group.group_id, member_id),)
     if former is not None:
-        timers += deadlines.cancel_member(group.group_id, former.member_id)
-        static.replace_static_member(draft, former, member_id)
+        timers += timing.cancel_member(group.group_id, former.member_id)
+        replace_static_member(draft, former, member_id)
         before = replace(former, member_id=member_id) if known is None else known
     joined = ConsumerMemberRecord(
         group_id=group.group_id,
@@ -140,7 +134,7 @@ def _join(
     return timers
 
 
-def _former(draft: Draft, member_id: str, instance_id: str | None) -> ConsumerMemberRecord | None:
+def _former(draft: ConsumerDraft, member_id: str, instance_id: str | None) -> ConsumerMemberRecord | None:
     """The static member that the joining member replaces, or ``None``.
 
     A static member of the classic protocol sends no LeaveGroup when its process stops, so it need not have left.
@@ -155,14 +149,14 @@ def _former(draft: Draft, member_id: str, instance_id: str | None) -> ConsumerMe
     return former_static_member(group, member_id, instance_id)
 
 
-def _admit(draft: Draft, request: ConsumerHeartbeatRequest) -> None:
+def _admit(draft: ConsumerDraft, request: ConsumerHeartbeatRequest) -> None:
     """Check that the sender is a member at the epoch it sends.
 
     The previous epoch is valid if the member owns nothing that the group has not assigned to it: the response with the
     new epoch was lost (HB-04). A fenced member stays in the group until its session expires, as Kafka shipped it.
     """
     group, member_id = draft.group, request.member_id
-    static.check_sender(group, member_id, request.instance_id)
+    check_sender(group, member_id, request.instance_id)
     current = group.current(member_id)
     if current.temporarily_left:
         raise UnknownMemberId(f"MemberId: {printable(member_id)!r} has left temporarily; join with epoch 0")
@@ -176,7 +170,7 @@ def _admit(draft: Draft, request: ConsumerHeartbeatRequest) -> None:
         raise FencedMemberEpoch(f"{where}; it owns {show_partitions(draft, surplus)}, which is not assigned to it")
 
 
-def show_partitions(draft: Draft, partitions: set[TopicPartition] | Partitions) -> str:
+def show_partitions(draft: ConsumerDraft, partitions: set[TopicPartition] | Partitions) -> str:
     """Partitions for an error message, with the names of their topics."""
     names = draft.group.topic_names
     return show([TopicPartition(names.get(topic_id, topic_id), number) for topic_id, number in partitions])
@@ -200,7 +194,11 @@ def _updated(member: ConsumerMemberRecord, request: ConsumerHeartbeatRequest) ->
 
 
 def store(
-    draft: Draft, member: ConsumerMemberRecord, settings: ConsumerSettings, *, before: ConsumerMemberRecord | None
+    draft: ConsumerDraft,
+    member: ConsumerMemberRecord,
+    settings: ConsumerSettings,
+    *,
+    before: ConsumerMemberRecord | None,
 ) -> None:
     """Store a member; advance the group epoch if the target assignment depends on the change.
 
@@ -213,7 +211,7 @@ def store(
         return
     if before is None or (before.server_assignor, before.assignors) != (member.server_assignor, member.assignors):
         check_assignors(member, draft.listings(without=member.member_id), settings.server_assignors)
-    draft.write(member)
+    draft.set_member(member)
     if (
         before is None
         or change_of(before, member)
@@ -235,7 +233,7 @@ def store(
 
 
 def _step(
-    draft: Draft, request: ConsumerHeartbeatRequest, settings: ConsumerSettings, timers: tuple[Timer, ...]
+    draft: ConsumerDraft, request: ConsumerHeartbeatRequest, settings: ConsumerSettings, timers: tuple[Timer, ...]
 ) -> Outcome[ConsumerHeartbeatResponse]:
     """Reconcile the member and build the response."""
     member_id, joins = request.member_id, request.member_epoch == JOIN_EPOCH
@@ -243,7 +241,7 @@ def _step(
     # A member at its previous epoch has not received the last response. A late copy of its report may arrive after it
     # has started the partitions in that response, so the report acknowledges nothing: the response is repeated.
     repeats = not joins and request.member_epoch != before.epoch
-    owned = None if request.owned is None else frozenset(each_partition(request.owned))
+    owned = _owned(request)
     after = before if repeats or draft.is_settled(member_id) else reconciled(draft, member_id, before, owned)
     if after is not before:
         # The previous epoch is the one that the member has sent, so lost responses in a row never fence it (S16).
@@ -259,19 +257,20 @@ def _step(
     changed = after.assigned.keys() != before.assigned.keys()
     # The response with the assignment may have been lost, and not each client repeats all fields then.
     differs = owned is not None and owned != after.assigned.keys()
-    told = after.epoch != before.epoch and bool(member.assignors)
-    response = _response(draft, member, settings, after, with_assignment=full or changed or differs or repeats or told)
+    advanced = after.epoch != before.epoch and bool(member.assignors)
+    response = _response(
+        draft, member, settings, after, with_assignment=full or changed or differs or repeats or advanced
+    )
     # A join has no news before its first partitions. A member without an id cannot be parked.
     silent = not after.assigned if joins else after.epoch == request.member_epoch and response.assignment is None
-    return Outcome(
-        response=response,
-        records=tuple(draft.records),
-        timers=(*timers, *_rebalance_timer(draft, member, before, after)),
+    return draft.outcome(
+        response,
+        (*timers, *draft.rebalance_timer(member_id, before, after)),
         parks=silent and ((request.max_wait_ms > 0 and not joins) or _waits(draft, after, member)),
     )
 
 
-def _waits(draft: Draft, current: Current[TopicPartition], member: ConsumerMemberRecord) -> bool:
+def _waits(draft: ConsumerDraft, current: Current[TopicPartition], member: ConsumerMemberRecord) -> bool:
     """Whether a member waits for a target assignment that is on its way, for the revocations of others, or a topic."""
     computing = under_way(draft)
     if computing is not None and computing.member_id == member.member_id:
@@ -285,7 +284,7 @@ def _waits(draft: Draft, current: Current[TopicPartition], member: ConsumerMembe
 
 
 def reconciled(
-    draft: Draft, member_id: str, before: Current[TopicPartition], owned: Partitions | None
+    draft: ConsumerDraft, member_id: str, before: Current[TopicPartition], owned: Partitions | None
 ) -> Current[TopicPartition]:
     """The current assignment of a member after one step towards its target assignment.
 
@@ -301,25 +300,25 @@ def reconciled(
     runnable = {each: 0 for each in (*before.assigned, *wanted) if each.topic in topic_ids}
     return reconcile(
         before,
-        Target(units=wanted, epoch=draft.target_epoch, runnable=runnable),
+        ReconcileTarget(units=wanted, epoch=draft.target_epoch, runnable=runnable),
         owned=owned,
         is_free=lambda partition: draft.owner(partition) in (None, member_id),
     )
 
 
-def subscribed_topic_ids(draft: Draft, member: ConsumerMemberRecord) -> set[str]:
+def subscribed_topic_ids(draft: ConsumerDraft, member: ConsumerMemberRecord) -> set[str]:
     """The existing topics that a member subscribes to, by id."""
     return {draft.topics[name].topic_id for name in draft.subscribed(member) if name in draft.topics}
 
 
-def subscribed_target(draft: Draft, member: ConsumerMemberRecord) -> Partitions:
+def subscribed_target(draft: ConsumerDraft, member: ConsumerMemberRecord) -> Partitions:
     """A member's target assignment without the topics that it does not subscribe to any more."""
     topic_ids = subscribed_topic_ids(draft, member)
-    return frozenset(each for each in draft.target(member.member_id).partitions if each.topic in topic_ids)
+    return frozenset(each for each in draft.target(member.member_id).units if each.topic in topic_ids)
 
 
 def _response(
-    draft: Draft,
+    draft: ConsumerDraft,
     member: ConsumerMemberRecord,
     settings: ConsumerSettings,
     current: Current[TopicPartition],
@@ -335,7 +334,7 @@ def _response(
     if not with_assignment:
         return response
     response = replace(response, assignment=ConsumerAssignment(topic_partitions=by_topic(current.assigned)))
-    target, name = draft.target(member.member_id), draft.group.target_assignor
+    target, name = draft.target(member.member_id), draft.target_assignor
     listed = any(info.name == name for info in member.assignors)
     if not listed or target == NO_TARGET or current.epoch != draft.target_epoch:
         return response
@@ -346,20 +345,3 @@ def _response(
         assignor_version=target.version,
         assignor_metadata=target.metadata,
     )
-
-
-def _rebalance_timer(
-    draft: Draft,
-    member: ConsumerMemberRecord,
-    before: Current[TopicPartition],
-    after: Current[TopicPartition],
-) -> tuple[Timer, ...]:
-    """Arm the timer when there are new pending revocations; cancel it when none is left (TO-02, TO-03)."""
-    group_id = draft.group.group_id
-    if after.state == MemberState.UNREVOKED:
-        if after.pending == before.pending:
-            return ()
-        return (deadlines.rebalance(group_id, member.member_id, after, member.rebalance_timeout_ms),)
-    if before.state == MemberState.UNREVOKED:
-        return (deadlines.cancel_rebalance(group_id, member.member_id),)
-    return ()

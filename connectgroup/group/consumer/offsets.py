@@ -1,11 +1,12 @@
-"""Commit and fetch of a consumer group's offsets, fenced by the member epoch: OC-01 to OC-07.
+"""Commit and fetch of a consumer group's offsets, fenced by the member epoch: OC-01 to OC-07; deletion of a group.
 
 Source: KIP-848, "OffsetCommit API" and "OffsetFetch API"; KIP-1251; Kafka's ``ConsumerGroup.validateOffsetCommit``.
 """
 
 from __future__ import annotations
 
-from ...errors import GroupIdNotFound, IllegalGeneration, StaleMemberEpoch, UnknownMemberId, UnsupportedVersion
+from ...errors import IllegalGeneration, StaleMemberEpoch, UnknownMemberId, UnsupportedVersion
+from ...protocol.messages.describe import DeletedGroup, DeleteResponse
 from ...protocol.messages.offsets import (
     CommitInTransaction,
     OffsetCommitRequest,
@@ -16,17 +17,19 @@ from ...protocol.messages.offsets import (
     OffsetFetchResponse,
     TxnOffsetCommitResponse,
 )
+from ...protocol.records.base import Key, Kind, Tombstone
 from ...protocol.units import TopicPartition, printable
+from ..kernel.members import check_deletable, check_exists
 from ..kernel.outcome import Outcome
 from ..offsets import rules
 from ..offsets.settings import OffsetSettings
 from ..offsets.state import Topics
-from .draft import Draft
-from .state import ConsumerGroup
+from .draft import ConsumerDraft
+from .state import ConsumerGroupState
 
 
 def commit(
-    group: ConsumerGroup, request: OffsetCommitRequest, now_ms: int, topics: Topics, settings: OffsetSettings
+    group: ConsumerGroupState, request: OffsetCommitRequest, now_ms: int, topics: Topics, settings: OffsetSettings
 ) -> Outcome[OffsetCommitResponse]:
     """Commit offsets.
 
@@ -58,7 +61,7 @@ def commit(
 
 
 def commit_in_transaction(
-    group: ConsumerGroup, commit: CommitInTransaction, now_ms: int, topics: Topics, settings: OffsetSettings
+    group: ConsumerGroupState, commit: CommitInTransaction, now_ms: int, topics: Topics, settings: OffsetSettings
 ) -> Outcome[TxnOffsetCommitResponse]:
     """Commit offsets with a transaction.
 
@@ -75,15 +78,14 @@ def commit_in_transaction(
     return Outcome(response=response, records=records)
 
 
-def delete(draft: Draft, request: OffsetDeleteRequest, topics: Topics) -> Outcome[OffsetDeleteResponse]:
+def delete(draft: ConsumerDraft, request: OffsetDeleteRequest, topics: Topics) -> Outcome[OffsetDeleteResponse]:
     """Delete offsets of topics that no member is subscribed to.
 
     Raises:
         GroupIdNotFound: there is no such group.
     """
     group = draft.group
-    if not group.exists:
-        raise GroupIdNotFound(f"GroupId: got {printable(group.group_id)!r}; there is no such group")
+    check_exists(group)
     response, records = rules.delete(group.offsets, request, topics, draft.is_subscribed)
     return Outcome(response=response, records=records)
 
@@ -93,7 +95,7 @@ def _any_partition(topic: str, partition: int) -> int:
 
 
 def _check_of(
-    group: ConsumerGroup, member_id: str, epoch: int, stale: type[IllegalGeneration | StaleMemberEpoch]
+    group: ConsumerGroupState, member_id: str, epoch: int, stale: type[IllegalGeneration | StaleMemberEpoch]
 ) -> rules.Check:
     """Which partitions a member may commit.
 
@@ -117,7 +119,7 @@ def _check_of(
     return check
 
 
-def fetch(group: ConsumerGroup, request: OffsetFetchRequest, topics: Topics) -> Outcome[OffsetFetchResponse]:
+def fetch(group: ConsumerGroupState, request: OffsetFetchRequest, topics: Topics) -> Outcome[OffsetFetchResponse]:
     """Fetch offsets; a sender that names itself as a member must be one, at its current epoch.
 
     Raises:
@@ -135,6 +137,34 @@ def fetch(group: ConsumerGroup, request: OffsetFetchRequest, topics: Topics) -> 
     return Outcome(response=rules.fetch(group.offsets, request, topics))
 
 
-def _check_member(group: ConsumerGroup, member_id: str) -> None:
+def _check_member(group: ConsumerGroupState, member_id: str) -> None:
     if member_id not in group.members:
         raise UnknownMemberId(f"MemberId: got {printable(member_id)!r}; the group has no such member")
+
+
+# --------------------------------------------------------------------------------------------------
+# Deletion of a group without members, with its offsets.
+
+
+def delete_group(draft: ConsumerDraft) -> Outcome[DeleteResponse]:
+    """Remove every record of the group.
+
+    Raises:
+        GroupIdNotFound: there is no such group.
+        NonEmptyGroup: it has members.
+    """
+    group = draft.group
+    check_deletable(group)
+    for tombstone in (*group.offsets.tombstones(), *remains(group), Tombstone(Key(Kind.GROUP, group.group_id))):
+        draft.write(tombstone)
+    return draft.outcome(DeleteResponse(results=(DeletedGroup(group_id=group.group_id),)))
+
+
+def remains(group: ConsumerGroupState) -> tuple[Tombstone, ...]:
+    """The records that remove what a group without members has besides its offsets and its ``GroupRecord``."""
+    names = [
+        *((Kind.CONSUMER_REGEX, regex) for regex in sorted(group.regexes)),
+        *((Kind.CONSUMER_TARGET_MEMBER, member_id) for member_id in sorted(group.targets)),
+        *((kind, "") for kind in (Kind.CONSUMER_TOPICS, Kind.COMPUTATION, Kind.TARGET)),
+    ]
+    return tuple(Tombstone(Key(kind, group.group_id, name)) for kind, name in names)

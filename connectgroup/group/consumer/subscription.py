@@ -12,10 +12,10 @@ from ...protocol.records.consumer import (
 )
 from ..kernel.computation import under_way
 from ..kernel.effects import Effect, Match, Matched
-from .draft import Draft
+from .draft import ConsumerDraft
 
 
-def refresh(draft: Draft) -> None:
+def refresh(draft: ConsumerDraft) -> None:
     """Store the subscribed topics that exist; a change advances the group epoch.
 
     Regular expressions that no member uses any more are forgotten.
@@ -29,7 +29,7 @@ def refresh(draft: Draft) -> None:
         names |= draft.topics_of(subscription)
     topics = tuple(draft.cluster[name] for name in sorted(names) if name in draft.cluster)
     if {topic.topic_name: topic for topic in topics} != draft.topics:
-        draft.write(ConsumerTopicsRecord(group_id=draft.group.group_id, topics=topics))
+        draft.write(ConsumerTopicsRecord(group_id=draft.group_id, topics=topics))
         draft.bump()
 
 
@@ -38,13 +38,13 @@ def num_partitions(topics: tuple[TopicMetadata, ...]) -> int:
     return sum(topic.num_partitions for topic in topics)
 
 
-def unresolved(draft: Draft) -> list[str]:
+def unresolved(draft: ConsumerDraft) -> list[str]:
     """The regular expressions of members whose topics are not known yet, sorted."""
     regexes = {regex for _, regex in draft.subscriptions()}
     return sorted(regexes - draft.regexes.keys() - {""})
 
 
-def resolve(draft: Draft, matched: Matched) -> None:
+def resolve(draft: ConsumerDraft, matched: Matched) -> None:
     """Store the topics that match a regular expression; a change advances the group epoch."""
     if not any(regex == matched.pattern for _, regex in draft.subscriptions()):
         return
@@ -56,14 +56,12 @@ def resolve(draft: Draft, matched: Matched) -> None:
         if counts and any(name in draft.cluster for name in (before or frozenset()) ^ matched.topics):
             draft.bump()
         draft.write(
-            ConsumerRegexRecord(
-                group_id=draft.group.group_id, regex=matched.pattern, topics=tuple(sorted(matched.topics))
-            )
+            ConsumerRegexRecord(group_id=draft.group_id, regex=matched.pattern, topics=tuple(sorted(matched.topics)))
         )
     refresh(draft)
 
 
-def _is_computed(draft: Draft) -> bool:
+def _is_computed(draft: ConsumerDraft) -> bool:
     """Whether the target assignment of the group epoch is there, or its computation has begun.
 
     A computation that is in progress when a member joins does not wait for the topics of the member: its member may
@@ -73,9 +71,9 @@ def _is_computed(draft: Draft) -> bool:
     return draft.epoch == draft.target_epoch or (computation is not None and computation.epoch == draft.epoch)
 
 
-def matches(draft: Draft, regexes: list[str]) -> tuple[Effect, ...]:
+def matches(draft: ConsumerDraft, regexes: list[str]) -> tuple[Effect, ...]:
     """The effects that resolve regular expressions."""
-    return tuple(Match(group_id=draft.group.group_id, group_type=CONSUMER, pattern=regex) for regex in regexes)
+    return tuple(Match(group_id=draft.group_id, group_type=CONSUMER, pattern=regex) for regex in regexes)
 
 
 def change_of(before: ConsumerMemberRecord, after: ConsumerMemberRecord) -> bool:

@@ -5,7 +5,7 @@ Decisions:
 - A fencing token is issued once: (unit, owner epoch) strictly increases. A member that rejoins while the group still
   has units assigned to it gets them back at a later epoch only, because its former process could still write with the
   old token. The target epoch is raised with it; the target assignment stays, and no assignor is called. The one
-  exception is the successor of a static member (``group.connect.members``).
+  exception is the successor of a static member (``connect.members.replace_static_member``).
 - The previous epoch is the one that the member has shown, not the last but one, so lost responses in a row never fence
   a correct worker. The units that the member reports must be within its current assignment, units being revoked
   included: reporting those acknowledges nothing.

@@ -9,19 +9,23 @@ Source: "Connect on the new protocol", "Assignment"; KIP-848, "Assignment Proces
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
+from zlib import crc32
 
+from ...errors import FencedMemberEpoch, UnknownMemberId
 from ...masking import masked_text
 from ...protocol.messages.describe import KEPT
-from ...protocol.records.connect import ComputationRecord, Record
+from ...protocol.records.connect import ComputationRecord
 from ...protocol.units import printable
-from .deadlines import Computing, compute
+from .draft import GroupDraft
 from .effects import Computed
+from .members import check_exists
 from .outcome import Outcome
-from .selection import AssigningMember, Listing, covers_all, members_able_to_compute, select_assignor
-from .timers import Timer
+from .selection import covers_all, members_able_to_compute, select_assignor
+from .state import Computing, GroupState
+from .timers import SetTimer, Timer, TimerKey, TimerKind
 
 COORDINATOR = "coordinator"
 """``computed_by`` of a target assignment that the coordinator computed instead of a member."""
@@ -46,33 +50,32 @@ class ComputationSettings(Protocol):
     def assignment_interval_ms(self) -> int: ...
 
 
-class ComputedGroup(Computing, Protocol):
-    """A group with a target assignment."""
-
-    @property
-    def group_id(self) -> str: ...
-    @property
-    def computed_by(self) -> str: ...
-    @property
-    def target_ms(self) -> int: ...
+Draft = GroupDraft[Any, Any]
 
 
-class Draft(Computing, Protocol):
-    """A group with the records of the current step applied to it; see ``connect.overlay.Overlay``."""
+def computation_id(group: Computing) -> int:
+    """A number that identifies the computation of the next target assignment: chosen member and attempt.
 
-    @property
-    def group(self) -> ComputedGroup: ...
-    @property
-    def now_ms(self) -> int: ...
-    @property
-    def records(self) -> Sequence[Record]: ...
-    def write(self, record: Record) -> None: ...
-    def member(self, member_id: str) -> AssigningMember | None: ...
-    def members(self) -> Iterator[AssigningMember]: ...
-    def any_member(self) -> bool: ...
-    def listings(self) -> Mapping[Listing, int]: ...
-    def computing_members(self) -> Container[str]:
-        """The members that may compute now."""
+    The group epoch cannot identify it: a computation continues when the epoch advances (PD-06).
+    """
+    asked = group.computation
+    if asked is None or asked.epoch <= group.target_epoch:
+        return crc32(repr((group.target_epoch, "", 0)).encode())
+    return crc32(repr((group.target_epoch, asked.member_id, asked.failures)).encode())
+
+
+def compute_timer(group: Computing, timeout_ms: int) -> SetTimer:
+    """The deadline of a computation: "the worker should finish the assignment within rebalance.timeout.ms"."""
+    return SetTimer(TimerKey(TimerKind.COMPUTE, group.group_id, belongs_to=computation_id(group)), timeout_ms)
+
+
+def timer_after_load(group: GroupState[Any, Any], settings: ComputationSettings) -> tuple[Timer, ...]:
+    """The deadline of the computation of a loaded group, if its target assignment is outdated."""
+    if group.epoch <= group.target_epoch or not group.members:
+        return ()
+    computation = under_way(group)
+    chosen = group.members.get(computation.member_id) if computation else None
+    return (compute_timer(group, chosen.rebalance_timeout_ms if chosen else settings.session_timeout_ms),)
 
 
 def ensure_computation(draft: Draft, settings: ComputationSettings, *, waited: bool = False) -> tuple[Timer, ...]:
@@ -92,7 +95,7 @@ def ensure_computation(draft: Draft, settings: ComputationSettings, *, waited: b
         return ()
     running = under_way(draft)
     if running is None and not waited and (left_ms := _remaining_interval_ms(draft, settings)):
-        return (compute(draft.group.group_id, draft, left_ms),)
+        return (compute_timer(draft, left_ms),)
     if running is not None and (_coordinator_computes(running) or _goes_on(draft, running)):
         return ()
     able = _able(draft)
@@ -103,7 +106,7 @@ def ensure_computation(draft: Draft, settings: ComputationSettings, *, waited: b
         if running.member_id in able:
             return _replace_chosen_member(draft, able, running)
     return _choose_member(
-        draft, settings, able, running or ComputationRecord(group_id=draft.group.group_id, epoch=draft.epoch)
+        draft, settings, able, running or ComputationRecord(group_id=draft.group_id, epoch=draft.epoch)
     )
 
 
@@ -150,7 +153,7 @@ def compute_timed_out(draft: Draft, settings: ComputationSettings, *, is_ready: 
     else:
         # A capable member may have joined since.
         timers = choose_again(draft, settings, computation)
-    return Outcome(response=None, records=tuple(draft.records), timers=timers)
+    return draft.outcome(None, timers)
 
 
 def under_way(group: Computing) -> ComputationRecord | None:
@@ -234,7 +237,7 @@ def computation_timer(draft: Draft, member_id: str) -> Timer:
     """The deadline of the computation that the draft has now, which is the rebalance timeout of its member."""
     member = draft.member(member_id)
     assert member is not None
-    return compute(draft.group.group_id, draft, member.rebalance_timeout_ms)
+    return compute_timer(draft, member.rebalance_timeout_ms)
 
 
 def accepts_prepare(draft: Draft, computation: ComputationRecord, member_id: str, assignor: str) -> bool:
@@ -271,7 +274,7 @@ def _compute_on_coordinator(
             keeps_target=False,
         )
     )
-    return (compute(draft.group.group_id, draft, settings.session_timeout_ms),)
+    return (compute_timer(draft, settings.session_timeout_ms),)
 
 
 def fail_on_coordinator(
@@ -331,7 +334,7 @@ def _end_without_target(
             error=printable(masked_text(error), limit=500),
         )
     )
-    return (compute(draft.group.group_id, draft, settings.session_timeout_ms),)
+    return (compute_timer(draft, settings.session_timeout_ms),)
 
 
 def choose_again(draft: Draft, settings: ComputationSettings, computation: ComputationRecord) -> tuple[Timer, ...]:
@@ -353,3 +356,66 @@ def fail_computation(draft: Draft, settings: ComputationSettings, error: str) ->
         error=printable(masked_text(error), limit=500),
     )
     return choose_again(draft, settings, failed)
+
+
+# --------------------------------------------------------------------------------------------------
+# Prepare and Install.
+
+
+def check_member(group: GroupState[Any, Any], member_id: str) -> None:
+    """The first two checks of both requests, in the order of the source.
+
+    Raises:
+        GroupIdNotFound: the group does not exist.
+        UnknownMemberId: the group has no such member.
+    """
+    check_exists(group)
+    if member_id not in group.members:
+        raise UnknownMemberId(f"MemberId: got {printable(member_id)!r}; the group has no such member")
+
+
+def not_chosen(member_id: str) -> UnknownMemberId:
+    """The error for a member that sends Prepare or Install and is not the chosen one."""
+    return UnknownMemberId(f"{printable(member_id)} is not the member chosen to compute the assignment")
+
+
+def prepare(draft: Draft, member_id: str, member_epoch: int) -> tuple[str, tuple[Timer, ...]]:
+    """Record that the chosen member computes the assignment for the current group epoch.
+
+    The record stores the group epoch and the assignor of the response. They decide whether the Install is accepted,
+    even after the group epoch has advanced and after a coordinator failover.
+
+    Returns:
+        The assignor, and the timers to set.
+
+    Raises:
+        GroupIdNotFound, UnknownMemberId, FencedMemberEpoch: as listed in the source's request handling. An earlier
+            member epoch is accepted: heartbeats use another connection and may advance the epoch several times while
+            the request is in flight.
+    """
+    check_member(draft.group, member_id)
+    epoch = draft.group.current(member_id).epoch
+    if member_epoch > epoch:
+        raise FencedMemberEpoch(f"{printable(member_id)} sent epoch {member_epoch}, the group has it at {epoch}")
+    computation, assignor = under_way(draft), select_assignor(draft.listings())
+    if computation is None or assignor is None or not accepts_prepare(draft, computation, member_id, assignor):
+        raise not_chosen(member_id)
+    prepared = replace(
+        computation, epoch=draft.epoch, member_id=member_id, prepared=True, assignor=assignor, replaced_members=()
+    )
+    if prepared != computation:
+        draft.write(prepared)
+    return assignor, () if member_id == computation.member_id else (computation_timer(draft, member_id),)
+
+
+def computation_of_result(group: Computing, epoch: int) -> ComputationRecord | None:
+    """The server-side computation that a result for a group epoch belongs to; ``None`` if the result is stale.
+
+    A result is stale if no server-side computation is in progress, or if it is for an earlier epoch than the one
+    requested. A coordinator that has loaded the group requests the computation again for the newest epoch, so a later
+    epoch is accepted.
+    """
+    computation = under_way(group)
+    if computation is None or computation.member_id or not computation.prepared:
+        return None
+    return computation if computation.epoch <= epoch <= group.epoch else None

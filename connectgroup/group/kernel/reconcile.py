@@ -59,7 +59,7 @@ NOTHING: Final[Current[Any]] = Current()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target(Generic[U]):
+class ReconcileTarget(Generic[U]):
     """What a member is reconciled with.
 
     Attributes:
@@ -75,7 +75,7 @@ class Target(Generic[U]):
 
 
 def reconcile(
-    current: Current[U], target: Target[U], *, owned: frozenset[U] | None, is_free: Callable[[U], bool]
+    current: Current[U], target: ReconcileTarget[U], *, owned: frozenset[U] | None, is_free: Callable[[U], bool]
 ) -> Current[U]:
     """Reconcile a member by one step.
 
@@ -98,7 +98,7 @@ def reconcile(
         case MemberState.UNREVOKED:
             # "The group coordinator revokes ... until the worker acknowledges the revocation": a heartbeat without
             # owned units is no acknowledgement, nor is one that still reports one of the units.
-            if owned is None or owned & current.pending.keys():
+            if not acknowledges(current, owned):
                 return _stop_too(current, target.runnable)
             return _next(replace(current, pending={}), target, owned, is_free)
         case _:
@@ -119,7 +119,7 @@ def _stop_too(current: Current[U], runnable: Mapping[U, int]) -> Current[U]:
 
 
 def _next(
-    current: Current[U], target: Target[U], owned: frozenset[U] | None, is_free: Callable[[U], bool]
+    current: Current[U], target: ReconcileTarget[U], owned: frozenset[U] | None, is_free: Callable[[U], bool]
 ) -> Current[U]:
     keep = {
         unit: epoch
@@ -139,3 +139,12 @@ def _next(
         return current
     # Sorted only where the order leaves the core (records.held); insertion order does not matter here.
     return replace(current, epoch=target.epoch, state=state, assigned={**keep, **free}, pending={})
+
+
+def acknowledges(current: Current[U], owned: frozenset[U] | None) -> bool:
+    """Whether a report at the member's epoch acknowledges its pending revocation: it has none of those units.
+
+    It is processed before the member is asked to compute. Otherwise a member that never sends Prepare would exceed its
+    rebalance timeout with no unit left to stop (reliability S14).
+    """
+    return current.state == MemberState.UNREVOKED and owned is not None and not owned & current.pending.keys()

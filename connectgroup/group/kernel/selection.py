@@ -7,38 +7,26 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Container, Mapping, Sequence
-from typing import Protocol
 
-from ...errors import (
-    UnsupportedAssignor,
-)
+from ...errors import UnsupportedAssignor
 from ...protocol.messages.common import AssignorInfo
+from ...protocol.records.connect import MemberRecord
+from ...protocol.records.consumer import ConsumerMemberRecord
 from ...protocol.units import counted, printable
 
-
-class AssigningMember(Protocol):
-    """What selection reads of a member's record."""
-
-    @property
-    def member_id(self) -> str: ...
-    @property
-    def rebalance_timeout_ms(self) -> int: ...
-    @property
-    def server_assignor(self) -> str | None: ...
-    @property
-    def assignors(self) -> tuple[AssignorInfo, ...]: ...
-
+GroupMember = MemberRecord | ConsumerMemberRecord
+"""The record of a member of a group that assigns (groups of type ``classic`` have their own rules)."""
 
 Listing = tuple[tuple[str, int, int], ...]
 """The assignors that a member lists, in their order: name, minimum and maximum version. Most members of a group have
 the same listing, so a group counts listings: a join in a large group takes no longer than in a small one."""
 
 
-def listing_of(member: AssigningMember) -> Listing:
+def listing_of(member: GroupMember) -> Listing:
     return tuple([(info.name, info.minimum_version, info.maximum_version) for info in member.assignors])
 
 
-def count_listing(listings: Counter[Listing], member: AssigningMember, by: int) -> None:
+def count_listing(listings: Counter[Listing], member: GroupMember, by: int) -> None:
     """Add a member to the counts (1), or remove it (-1)."""
     listing = listing_of(member)
     listings[listing] += by
@@ -46,7 +34,7 @@ def count_listing(listings: Counter[Listing], member: AssigningMember, by: int) 
         del listings[listing]
 
 
-def info_of(member: AssigningMember, assignor: str) -> AssignorInfo | None:
+def info_of(member: GroupMember, assignor: str) -> AssignorInfo | None:
     for info in member.assignors:
         if info.name == assignor:
             return info
@@ -102,13 +90,13 @@ def _range(listings: Mapping[Listing, int], assignor: str) -> tuple[int, int] | 
     return None
 
 
-def covers_all(member: AssigningMember, assignor: str, listings: Mapping[Listing, int]) -> bool:
+def covers_all(member: GroupMember, assignor: str, listings: Mapping[Listing, int]) -> bool:
     """Whether the version range of a member covers the ranges of all members: it is then able to compute."""
     info, versions = info_of(member, assignor), _range(listings, assignor)
     return info is not None and versions == (info.minimum_version, info.maximum_version)
 
 
-def members_able_to_compute(members: Sequence[AssigningMember], assignor: str, present: Container[str]) -> list[str]:
+def members_able_to_compute(members: Sequence[GroupMember], assignor: str, present: Container[str]) -> list[str]:
     """Members whose version range covers the ranges of all members: A [1-5] for A [1-5], B [3-4], C [2-4].
 
     If no present member's range does, members that can read the current metadata version of every member.
@@ -124,7 +112,7 @@ def members_able_to_compute(members: Sequence[AssigningMember], assignor: str, p
     return [m for m, info in there if info.minimum_version <= min(versions) and max(versions) <= info.maximum_version]
 
 
-def check_assignors(member: AssigningMember, others: Mapping[Listing, int], server_assignors: Collection[str]) -> None:
+def check_assignors(member: GroupMember, others: Mapping[Listing, int], server_assignors: Collection[str]) -> None:
     """Reject a member that would leave the group without an assignor.
 
     Args:

@@ -57,7 +57,7 @@ class UnitState(IntEnum):
 
     STALLED: a task that has completed no poll within ``task.progress.timeout.ms`` and has reported no error.
     STARTING: the first start under this owner epoch takes longer than half a second; the unit is not moved meanwhile
-    (``group.connect.move_limit``). Units that start faster never report it.
+    (``group.connect.assignment.is_starting``). Units that start faster never report it.
     """
 
     RUNNING = 1

@@ -7,7 +7,7 @@ from typing import Any
 
 from connectgroup.group.consumer.group_type import ConsumerGroupType
 from connectgroup.group.consumer.settings import ConsumerServerAssignment, ConsumerSettings
-from connectgroup.group.consumer.state import ConsumerGroup, replay
+from connectgroup.group.consumer.state import ConsumerGroupState
 from connectgroup.group.kernel.effects import Compute, Computed, Match, Matched, Repeat, TopicsChanged
 from connectgroup.group.kernel.outcome import Outcome
 from connectgroup.group.kernel.timers import CancelTimer, SetTimer, TimerKey, TimerKind
@@ -84,7 +84,7 @@ class Driver:
                 name for name in names if name.startswith(pattern.rstrip(".*"))
             ),
         )
-        self.group: ConsumerGroup = self.group_type.new(GROUP)
+        self.group: ConsumerGroupState = self.group_type.new(GROUP)
         self.plan: Plan | None = {}
         self.records: list[Record] = []
         self.log: list[Record] = []
@@ -196,7 +196,7 @@ class Driver:
         for member_id in self.group.members:
             for partition in self.group.current(member_id).held:
                 assert owners.setdefault(partition, member_id) == member_id, f"{partition} has two owners"
-        again = replay(GROUP, self.log)
+        again = ConsumerGroupState.replay(GROUP, self.log)
         for name in ("epoch", "target_epoch", "members", "targets", "currents", "topics", "regexes", "behind"):
             assert getattr(again, name) == getattr(self.group, name), f"{name} differs after a replay"
 

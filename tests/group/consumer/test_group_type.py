@@ -8,7 +8,7 @@ import pytest
 
 from connectgroup.errors import CoordinatorNotAvailable, GroupIdNotFound, InconsistentGroupProtocol
 from connectgroup.group.consumer.settings import no_regex
-from connectgroup.group.consumer.state import replay
+from connectgroup.group.consumer.state import ConsumerGroupState
 from connectgroup.group.kernel.effects import Compute, Match, Repeat
 from connectgroup.group.kernel.timers import SetTimer, TimerKind
 from connectgroup.group.registry import Client
@@ -77,7 +77,7 @@ def test_loaded_group_requests_what_it_waits_for_again() -> None:
     group = Driver(foo=1)
     group.held_back = True
     group.send(join("a"))
-    loaded = group.group_type.on_load(replay(GROUP, group.log), 0)
+    loaded = group.group_type.on_load(ConsumerGroupState.replay(GROUP, group.log), 0)
     assert [type(effect) for effect in loaded.effects] == [Compute, Repeat]
     timers = {timer.key.kind for timer in loaded.timers if isinstance(timer, SetTimer)}
     assert timers == {TimerKind.SESSION, TimerKind.COMPUTE}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from connectgroup.errors import GroupIdNotFound, NonEmptyGroup, StaleMemberEpoch, UnknownMemberId
-from connectgroup.group.consumer.state import replay
+from connectgroup.group.consumer.state import ConsumerGroupState
 from connectgroup.group.kernel.effects import TopicsChanged, TransactionOutcome, TransactionsEnded
 from connectgroup.protocol.messages.describe import DeleteRequest
 from connectgroup.protocol.messages.offsets import (
@@ -121,7 +121,7 @@ def test_offsets_survive_a_replay_and_the_members() -> None:
     group = at_epoch_4()
     codes(group, commit("a", 4, 0, 1, offset=1 << 40))
     codes(group, commit("a", 4, 0, offset=9))
-    again = replay(GROUP, group.log)
+    again = ConsumerGroupState.replay(GROUP, group.log)
     assert again.offsets == group.group.offsets
     found = again.offsets.get("foo", 0)
     assert found is not None
@@ -173,7 +173,7 @@ def test_offsets_of_a_topic_that_is_deleted_or_created_again_are_removed() -> No
     group.recreate("foo", 4)
     assert offsets(group, fetch()) == {}
     group.input(TopicsChanged(group_id=GROUP))
-    assert len(group.group.offsets) == len(replay(GROUP, group.log).offsets) == 0
+    assert len(group.group.offsets) == len(ConsumerGroupState.replay(GROUP, group.log).offsets) == 0
     codes(group, commit("a", group.group.current("a").epoch, 0))
     group.set_topics(bar=1)
     assert len(group.group.offsets) == 0
@@ -236,7 +236,7 @@ def test_offset_of_a_transaction_is_committed_when_it_ends() -> None:
     ended(group, 0, "one", "one")
     ended(group, 1, "of another group", "one")
     assert (offsets(group, fetch()), unstable(group)) == ({0: 20, 1: 7}, set())
-    assert replay(GROUP, group.log).offsets == group.group.offsets
+    assert ConsumerGroupState.replay(GROUP, group.log).offsets == group.group.offsets
     ended(group, 0, "one", "one")
     assert group.records == []
 
@@ -275,7 +275,7 @@ def test_commit_of_a_transaction_is_fenced_by_the_member_epoch() -> None:
     assert in_transaction(group, "five", 20, 1, epoch=-1) == [0]
     assert unstable(group) == {0, 1}
     assert group.send(DeleteRequest(group_ids=(GROUP,))).results[0].error_code == 0
-    assert len(group.group.offsets) == len(replay(GROUP, group.log).offsets) == 0
+    assert len(group.group.offsets) == len(ConsumerGroupState.replay(GROUP, group.log).offsets) == 0
 
 
 def test_pending_offsets_of_a_deleted_topic_are_removed() -> None:

@@ -384,7 +384,7 @@ def test_static_member_that_converts_the_group_starts_a_new_assignment(unassigne
         driver.consumer.topics = {TOPIC: TopicMetadata(topic_id=TOPIC_ID, topic_name=TOPIC, num_partitions=6)}
     assert driver.beat("new", 0, instance_id="i").error_code == 0
     assert driver.group.target_epoch == driver.group.epoch
-    targets = [driver.group.target(member_id).partitions for member_id in driver.group.members]
+    targets = [driver.group.target(member_id).units for member_id in driver.group.members]
     partitions = 6 if unassigned == "added" else 4
     assert sorted(number for each in targets for number in numbers(each)) == list(range(partitions))
     assert all(targets), "each member gets partitions"

@@ -14,7 +14,7 @@ from typing import Any
 from connectgroup.errors import PluginError
 from connectgroup.group.consumer.group_type import ConsumerGroupType
 from connectgroup.group.consumer.settings import ConsumerServerAssignment, ConsumerSettings
-from connectgroup.group.consumer.state import ConsumerGroup
+from connectgroup.group.consumer.state import ConsumerGroupState
 from connectgroup.group.kernel.effects import Compute, Computed, Effect, Match, Matched, Repeat, TopicsChanged
 from connectgroup.group.kernel.timers import TimerKey, TimerKind
 from connectgroup.protocol.messages.consumer import (
@@ -98,7 +98,7 @@ class Driver:
             self.heartbeat_all()
 
     @property
-    def group(self) -> ConsumerGroup:
+    def group(self) -> ConsumerGroupState:
         """The product's group."""
         return self.replay.group
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from connectgroup.group.classic.state import ClassicSettings
 from connectgroup.group.consumer.settings import ConsumerSettings
-from connectgroup.group.consumer.state import ConsumerGroup
+from connectgroup.group.consumer.state import ConsumerGroupState
 from connectgroup.group.offsets.state import Offsets
 from connectgroup.protocol.messages.consumer import ConsumerPrepareResponse
 from connectgroup.protocol.records.connect import ComputationRecord
@@ -40,7 +40,7 @@ def state_of(model: MixedModel) -> State:
     }
 
 
-def model_of(group: ConsumerGroup, limits: Limits, cluster: Mapping[str, Topic]) -> MixedModel:
+def model_of(group: ConsumerGroupState, limits: Limits, cluster: Mapping[str, Topic]) -> MixedModel:
     """A model with the state of a product's group."""
     model = MixedModel(limits)
     model.cluster, model.created_ms, model.epoch = cluster, group.created_ms, group.epoch
@@ -65,7 +65,7 @@ def model_of(group: ConsumerGroup, limits: Limits, cluster: Mapping[str, Topic])
         )
     model.target = {
         who: MemberTarget(
-            units=frozenset(Unit(*each) for each in target.partitions),
+            units=frozenset(Unit(*each) for each in target.units),
             error=target.error,
             version=target.version,
             metadata=target.metadata,

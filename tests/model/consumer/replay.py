@@ -11,11 +11,11 @@ from typing import Any
 
 from connectgroup.errors import GroupIdNotFound
 from connectgroup.group.consumer.group_type import ConsumerGroupType
-from connectgroup.group.consumer.state import ConsumerGroup, replay
-from connectgroup.group.kernel import deadlines
+from connectgroup.group.consumer.state import ConsumerGroupState
+from connectgroup.group.kernel.computation import computation_id
 from connectgroup.group.kernel.effects import Computed, Effect, Matched, TopicsChanged
 from connectgroup.group.kernel.outcome import Outcome
-from connectgroup.group.kernel.timers import TimerKey, TimerKind
+from connectgroup.group.kernel.timers import TimerKey, TimerKind, revocation
 from connectgroup.group.registry import Client
 from connectgroup.protocol.messages.assignment import PrepareRequest
 from connectgroup.protocol.messages.consumer import (
@@ -56,7 +56,7 @@ class Replay:
         self._new_id = ""
         self._follow(group_type.new(group_id))
 
-    def _follow(self, group: ConsumerGroup) -> None:
+    def _follow(self, group: ConsumerGroupState) -> None:
         """Continue with the product's group as it is."""
         topics = topics_of(self.group_type.topics or {})
         self.group, self.model = group, model_of(group, limits_of(self.group_type.settings), topics)
@@ -66,8 +66,8 @@ class Replay:
         for kind, who in self.model.timers():
             key = TimerKey(TimerKind(kind), group.group_id, who)
             numbers = {
-                "compute": deadlines.computation(group),
-                "rebalance": deadlines.revocation(group.current(who)),
+                "compute": computation_id(group),
+                "rebalance": revocation(group.current(who)),
             }
             self._timers[kind, who] = key._replace(belongs_to=numbers.get(kind, 0))
         self._decided = [*self._decided[-20:], self._shown]
@@ -133,7 +133,7 @@ class Replay:
 
     def load(self, log: Iterable[Record], now_ms: int) -> tuple[Effect, ...]:
         """A new coordinator reads the group from the log: it equals one that was decided. Returns its effects."""
-        self._follow(replay(self.group.group_id, log))
+        self._follow(ConsumerGroupState.replay(self.group.group_id, log))
         if self._shown != self._decided[-2]:
             self._find("read from the log", now_ms, [*states_differ(self._shown, self._decided[-2])], {})
         outcome = self.group_type.on_load(self.group, now_ms)

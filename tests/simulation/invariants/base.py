@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from connectgroup.assign.api import ConnectAssignment, ConnectGroup
 from connectgroup.group.connect.group_type import GroupInput
-from connectgroup.group.connect.state import Group
+from connectgroup.group.connect.state import ConnectGroupState
 from connectgroup.group.kernel.outcome import Outcome
 from connectgroup.group.kernel.reconcile import Current
 from connectgroup.protocol.messages.api import Request, Response
@@ -109,7 +109,7 @@ class SentResponse:
     newest: bool
 
 
-def delayed_units(group: Group, delay: DelayRecord) -> set[Unit]:
+def delayed_units(group: ConnectGroupState, delay: DelayRecord) -> set[Unit]:
     """The units of a delay that are still delayed: not those deleted, recreated or reconfigured since."""
     epoch, runnable = delay.epoch, group.runnable
     return {unit for unit in units_of(delay.units) if runnable.get(unit, epoch + 1) <= epoch}
@@ -130,7 +130,7 @@ class Invariant:
     def __init__(self, watch: Watch) -> None:
         self.watch = watch
         self.cluster: Cluster = watch.cluster
-        self.durable: Group = watch.cluster.durable
+        self.durable: ConnectGroupState = watch.cluster.durable
 
     def broken(self, what: str) -> None:
         """Report that the invariant does not hold."""
@@ -158,7 +158,9 @@ class Invariant:
     def on_loaded(self, peer: CoordinatorNode) -> None:
         """A coordinator has loaded the group and is about to serve it."""
 
-    def on_step(self, group: Group, what: GroupInput, outcome: Outcome[Response | None], now_ms: int) -> None:
+    def on_step(
+        self, group: ConnectGroupState, what: GroupInput, outcome: Outcome[Response | None], now_ms: int
+    ) -> None:
         """The rules have decided one request or timer; the group has already been changed."""
 
     def on_rule_failed(self, what: GroupInput, error: Exception) -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from connectgroup.group.connect.describe import state_name
 from connectgroup.group.connect.group_type import GroupInput
-from connectgroup.group.connect.state import Group
+from connectgroup.group.connect.state import ConnectGroupState
 from connectgroup.group.kernel.computation import COORDINATOR
 from connectgroup.group.kernel.outcome import Outcome
 from connectgroup.group.kernel.reconcile import Current
@@ -127,8 +126,8 @@ class StableMeansStable(Invariant):
     def on_batch(self, batch: Batch) -> None:
         durable = self.durable
         stable = bool(durable.members) and durable.epoch == durable.target_epoch and not durable.behind
-        if stable != (state_name(durable) == "Stable"):
-            self.broken(f"{state_name(durable)}, epoch {durable.epoch} of {durable.target_epoch}, {durable.behind}")
+        if stable != (durable.state_name == "Stable"):
+            self.broken(f"{durable.state_name}, epoch {durable.epoch} of {durable.target_epoch}, {durable.behind}")
 
     def on_rest(self) -> None:
         durable = self.durable
@@ -247,7 +246,9 @@ class RemovedInTime(Invariant):
             case MemberRecord() if record.member_id not in self.durable.members:
                 self._answered_s[record.member_id] = self.cluster.loop.now
 
-    def on_step(self, group: Group, what: GroupInput, outcome: Outcome[Response | None], now_ms: int) -> None:
+    def on_step(
+        self, group: ConnectGroupState, what: GroupInput, outcome: Outcome[Response | None], now_ms: int
+    ) -> None:
         """The lower bounds, at the moment of the decision."""
         if not isinstance(what, TimerKey) or not outcome.records or not self.watch.newest_decides():
             return

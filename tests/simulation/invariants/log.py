@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from connectgroup.group.connect.state import Group, replay
+from connectgroup.group.connect.state import ConnectGroupState
 from connectgroup.protocol.messages.describe import Rebalance
 from connectgroup.protocol.records.base import Key, Kind, Tombstone
 from connectgroup.protocol.records.connect import RebalanceRecord, Record
@@ -37,7 +37,7 @@ class ServedIsDurable(Invariant):
         super().__init__(watch)
         self._touched: set[Key] = set()
         self._same: dict[int, tuple[Rebalance, Rebalance]] = {}
-        self._seen: Group | None = None
+        self._seen: ConnectGroupState | None = None
         self._batches = 0
         self._turns = 0
 
@@ -52,7 +52,7 @@ class ServedIsDurable(Invariant):
         coordinator = peer.coordinator
         if coordinator is None or peer.dead or peer.log.epoch != cluster.disk.storage.epoch or cluster.disk.doubtful:
             return
-        group: Group = served(coordinator, durable.group_id)
+        group: ConnectGroupState = served(coordinator, durable.group_id)
         if group is None or coordinator.shard.groups.loading or coordinator.shard.intake.not_serving is not None:
             return
         self._turns += 1
@@ -86,7 +86,7 @@ class ServedIsDurable(Invariant):
     def on_rest(self) -> None:
         self._turns = -1
 
-    def _compare_all(self, group: Group) -> None:
+    def _compare_all(self, group: ConnectGroupState) -> None:
         served, durable = whole.group_state(group), whole.group_state(self.durable)
         wrong = [name for name in served if name != "rebalances" and served[name] != durable[name]]
         if not self._same_rebalances(group.rebalances):
@@ -109,7 +109,7 @@ class ServedIsDurable(Invariant):
         return list(served) == list(durable)
 
 
-def _of(group: Group, key: Key) -> Any:
+def _of(group: ConnectGroupState, key: Key) -> Any:
     """A group's state under a record's key, with the indexes that are cheap to read."""
     name = key.name
     match key.kind:
@@ -170,7 +170,7 @@ class ReplayGivesTheGroup(Invariant):
 
     def _check(self) -> None:
         durable = self.durable
-        read = replay(durable.group_id, [*self._newest.values(), *self._since])
+        read = ConnectGroupState.replay(durable.group_id, [*self._newest.values(), *self._since])
         replayed, served_state = whole.group_state(read), whole.group_state(durable)
         wrong = [name for name in replayed if replayed[name] != served_state[name]]
         if wrong:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from connectgroup.group.connect.group_type import ConnectRequest, GroupInput, expire, handle
 from connectgroup.group.connect.members import ProcessEnded
-from connectgroup.group.connect.state import Group
+from connectgroup.group.connect.state import ConnectGroupState
 from connectgroup.group.kernel.effects import Computed
 from connectgroup.group.kernel.outcome import Outcome
 from connectgroup.group.kernel.timers import TimerKey, TimerKind
@@ -54,7 +54,9 @@ class RequestsAreIdempotent(Invariant):
             key = (sent.peer.log.epoch, member_id, request.process_id)
             self._answered[key] = max(request.sequence, self._answered.get(key, -1))
 
-    def on_step(self, group: Group, what: GroupInput, outcome: Outcome[Response | None], now_ms: int) -> None:
+    def on_step(
+        self, group: ConnectGroupState, what: GroupInput, outcome: Outcome[Response | None], now_ms: int
+    ) -> None:
         if not self.watch.newest_decides():
             return
         if isinstance(what, Computed):
@@ -94,7 +96,7 @@ class RequestsAreIdempotent(Invariant):
         if not _same(what, outcome.response, second.response):
             self.broken(f"responded {outcome.response}, repeated {second.response}, to {what}")
 
-    def _repeated(self, group: Group, what: ConnectRequest) -> ConnectRequest | None:
+    def _repeated(self, group: ConnectGroupState, what: ConnectRequest) -> ConnectRequest | None:
         """The request as a correct sender repeats it."""
         if not isinstance(what, HeartbeatRequest):
             return what
@@ -249,7 +251,9 @@ class RulesDoNotFail(Invariant):
     def on_rule_failed(self, what: GroupInput, error: Exception) -> None:
         self.broken(f"{what}: {type(error).__name__}: {error}")
 
-    def on_step(self, group: Group, what: GroupInput, outcome: Outcome[Response | None], now_ms: int) -> None:
+    def on_step(
+        self, group: ConnectGroupState, what: GroupInput, outcome: Outcome[Response | None], now_ms: int
+    ) -> None:
         response: Any = outcome.response
         code = getattr(response, "error_code", 0)
         # Exceptions: the fenced member is removed, a failed computation is recorded, a member may be chosen to compute,

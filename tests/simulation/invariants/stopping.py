@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from connectgroup.group.connect.group_type import GroupInput
-from connectgroup.group.connect.state import Group
+from connectgroup.group.connect.state import ConnectGroupState
 from connectgroup.group.kernel.outcome import Outcome
 from connectgroup.group.kernel.reconcile import Current
 from connectgroup.protocol.messages.api import Response
@@ -33,9 +33,11 @@ class RevokedAtOnce(Invariant):
 
     def __init__(self, watch: Watch) -> None:
         super().__init__(watch)
-        self._changed: list[Group] = []
+        self._changed: list[ConnectGroupState] = []
 
-    def on_step(self, group: Group, what: GroupInput, outcome: Outcome[Response | None], now_ms: int) -> None:
+    def on_step(
+        self, group: ConnectGroupState, what: GroupInput, outcome: Outcome[Response | None], now_ms: int
+    ) -> None:
         response = outcome.response
         if isinstance(what, UpdateConnectorsRequest) and outcome.records:
             self._changed.append(group)
@@ -56,14 +58,14 @@ class RevokedAtOnce(Invariant):
                     if group_id == group.group_id:
                         self._check(group, member_id, "while its heartbeat is parked")
 
-    def _check(self, group: Group, member_id: str, when: str) -> None:
+    def _check(self, group: ConnectGroupState, member_id: str, when: str) -> None:
         current = group.current(member_id)
         stale = [] if current.temporarily_left else _must_not_run(group, current)
         if stale:
             self.broken(f"{member_id} still has {show(stale)} {when}, which must not run")
 
 
-def _must_not_run(group: Group, current: Current[Unit]) -> list[Unit]:
+def _must_not_run(group: ConnectGroupState, current: Current[Unit]) -> list[Unit]:
     """Assigned units whose grant has no runnable configuration."""
     runnable = group.runnable
     return [unit for unit, epoch in current.assigned.items() if runnable.get(unit, epoch + 1) > epoch]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from connectgroup.group.connect.group_type import GroupInput
-from connectgroup.group.connect.state import Group
+from connectgroup.group.connect.state import ConnectGroupState
 from connectgroup.group.kernel.outcome import Outcome
 from connectgroup.group.kernel.timers import SetTimer, TimerKey, TimerKind
 from connectgroup.protocol.messages.api import Response
@@ -29,10 +29,12 @@ class TimersRunTheirTime(Invariant):
 
     def __init__(self, watch: Watch) -> None:
         super().__init__(watch)
-        self._set: WeakKeyDictionary[Group, dict[TimerKey, tuple[float, float]]] = WeakKeyDictionary()
-        self._heard: WeakKeyDictionary[Group, dict[tuple[str, int], HeartbeatRequest]] = WeakKeyDictionary()
+        self._set: WeakKeyDictionary[ConnectGroupState, dict[TimerKey, tuple[float, float]]] = WeakKeyDictionary()
+        self._heard: WeakKeyDictionary[ConnectGroupState, dict[tuple[str, int], HeartbeatRequest]] = WeakKeyDictionary()
 
-    def on_step(self, group: Group, what: GroupInput, outcome: Outcome[Response | None], now_ms: int) -> None:
+    def on_step(
+        self, group: ConnectGroupState, what: GroupInput, outcome: Outcome[Response | None], now_ms: int
+    ) -> None:
         now_s, timers = self.cluster.loop.now, self._set.setdefault(group, {})
         parked = False
         if isinstance(what, TimerKey) and outcome.records and what.identity in timers:

@@ -11,7 +11,7 @@ from connectgroup.assign.api import ConnectAssignment, ConnectGroup
 from connectgroup.errors import GroupError
 from connectgroup.group.connect import group_type
 from connectgroup.group.connect.group_type import GroupInput
-from connectgroup.group.connect.state import Group
+from connectgroup.group.connect.state import ConnectGroupState
 from connectgroup.group.kernel.reconcile import Current
 from connectgroup.protocol.messages.api import Request
 from connectgroup.protocol.messages.classic import GroupHeartbeatRequest, SyncGroupRequest
@@ -136,14 +136,14 @@ class Watch:
         for hook in self._on_batch:
             hook(batch)
 
-    def _see_versions(self, durable: Group) -> None:
+    def _see_versions(self, durable: ConnectGroupState) -> None:
         infos = [info for member in durable.members.values() for info in member.assignors]
         low = min((info.minimum_version for info in infos), default=0)
         high = max((info.maximum_version for info in infos), default=0)
         if infos and not any(info.minimum_version == low and info.maximum_version == high for info in infos):
             self.cluster.sometimes.reach("no assignor's versions covered all others")
 
-    def _change(self, durable: Group, record: Record) -> Change | None:
+    def _change(self, durable: ConnectGroupState, record: Record) -> Change | None:
         match record:
             case CurrentRecord():
                 before = durable.current(record.member_id)
@@ -215,7 +215,7 @@ class Watch:
         right = rules.step
 
         @functools.wraps(right)
-        def seen(group: Group, what: GroupInput, now_ms: int, *rest: Any, **named: Any) -> Any:
+        def seen(group: ConnectGroupState, what: GroupInput, now_ms: int, *rest: Any, **named: Any) -> Any:
             try:
                 outcome = right(group, what, now_ms, *rest, **named)
             except Exception as error:
@@ -231,7 +231,7 @@ class Watch:
         right_classic = rules.decide_classic
 
         @functools.wraps(right_classic)
-        def seen_classic(group: Group, what: Any, now_ms: int, *rest: Any) -> Any:
+        def seen_classic(group: ConnectGroupState, what: Any, now_ms: int, *rest: Any) -> Any:
             try:
                 outcome = right_classic(group, what, now_ms, *rest)
             except Exception as error:
@@ -320,7 +320,7 @@ def _went_away(record: CurrentRecord, before: Current[Unit]) -> Change:
     return Change(record.member_id, before, record, {}, {}, gained={}, gone=gone, anew=False)
 
 
-def _batch(durable: Group, records: Sequence[Record], writer: int) -> Batch:
+def _batch(durable: ConnectGroupState, records: Sequence[Record], writer: int) -> Batch:
     """Summarize a batch."""
     # Moves deferred to a later round are a cause once all members have reached the target assignment; so is a draining
     # member that still has a target assignment, because another member may have returned to its delayed units since.

@@ -8,7 +8,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from connectgroup.group.classic.state import ClassicGroup
-from connectgroup.group.consumer.state import ConsumerGroup
+from connectgroup.group.consumer.state import ConsumerGroupState
 from connectgroup.protocol.records.classic import ClassicState
 from connectgroup.protocol.units import Partitions, TopicPartition
 from connectgroup.topics.static import topic_id
@@ -82,9 +82,9 @@ def draw_migration(protocol: str) -> Any:
     return draw
 
 
-def _assigned(group: ClassicGroup | ConsumerGroup, member_id: str, topics: Iterable[str]) -> Partitions:
+def _assigned(group: ClassicGroup | ConsumerGroupState, member_id: str, topics: Iterable[str]) -> Partitions:
     """The assignment of a member of a stable group, by its records."""
-    if isinstance(group, ConsumerGroup):
+    if isinstance(group, ConsumerGroupState):
         names = {topic_id(name): name for name in topics}
         assigned = group.current(member_id).assigned
         return frozenset(TopicPartition(names[partition.topic], partition.partition) for partition in assigned)
@@ -154,9 +154,9 @@ class MixedSchedule(FaultSchedule):
         if outside := [node.name for node in living if not node.is_in_group()]:
             return f"not joined: {outside}"
         protocols = {node.protocol for node in living}
-        if ("consumer" in protocols) != isinstance(group, ConsumerGroup):
+        if ("consumer" in protocols) != isinstance(group, ConsumerGroupState):
             return f"the members have the protocols {sorted(protocols)}, the group is a {type(group).__name__}"
-        if isinstance(group, ConsumerGroup):
+        if isinstance(group, ConsumerGroupState):
             if group.state_name != "Stable":
                 return f"the group is {group.state_name}: {sorted(group.behind)} behind, {group.computation}"
         elif group.state is not ClassicState.STABLE:

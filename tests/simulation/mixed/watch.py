@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from connectgroup.group.classic.group_type import ClassicGroupType
 from connectgroup.group.classic.state import ClassicGroup
 from connectgroup.group.consumer.group_type import ConsumerGroupType
-from connectgroup.group.consumer.state import ConsumerGroup
+from connectgroup.group.consumer.state import ConsumerGroupState
 from connectgroup.group.kernel.timers import TimerKey, TimerKind
 from connectgroup.protocol.messages.api import Request
 from connectgroup.protocol.messages.classic import (
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from .client import ConsumerNode
     from .cluster import MixedCluster
 
-GroupState = ClassicGroup | ConsumerGroup
+GroupState = ClassicGroup | ConsumerGroupState
 KEEPS_ALIVE = (ConsumerHeartbeatRequest, GroupHeartbeatRequest, JoinGroupRequest, SyncGroupRequest)
 REPLAY_EVERY = 25
 MAX_REQUESTS_PER_SECOND = 50
@@ -103,7 +103,7 @@ class MixedWatch:
                 self._records.pop(record.key, None)
             else:
                 self._records[record.key] = record
-            if isinstance(record, ConsumerCurrentRecord) and isinstance(before, ConsumerGroup) and not replaced:
+            if isinstance(record, ConsumerCurrentRecord) and isinstance(before, ConsumerGroupState) and not replaced:
                 former = before.current(record.member_id).epoch
                 if 0 < record.epoch < former:
                     self.broken("S5 MemberEpochs", f"{record.member_id}: {former} became {record.epoch}")
@@ -115,7 +115,7 @@ class MixedWatch:
         after = self.group
         if new is not None and self.epoch < epoch and members and not replaced:
             self.broken("S4 GroupEpochs", f"epoch {epoch} became {self.epoch}")
-        if isinstance(after, ConsumerGroup):
+        if isinstance(after, ConsumerGroupState):
             self._check_owners(after)
         lost = members - self.members
         if new is not None and isinstance(after, ClassicGroup) and self.epoch > epoch:
@@ -132,18 +132,18 @@ class MixedWatch:
     def _become(self, before: GroupState | None) -> None:
         self.group = self._replay()
         if before is not None and before.members and self.group.members:
-            became = "consumer" if isinstance(self.group, ConsumerGroup) else "classic"
+            became = "consumer" if isinstance(self.group, ConsumerGroupState) else "classic"
             self.cluster.sometimes.reach(f"a group with members became a {became} group")
 
     def _replay(self) -> GroupState:
         head = next(record for record in self._records.values() if isinstance(record, GroupRecord))
-        kind = ConsumerGroup if head.group_type == "consumer" else ClassicGroup
+        kind = ConsumerGroupState if head.group_type == "consumer" else ClassicGroup
         group: GroupState = kind(self.cluster.group_id)
         for record in self._records.values():
             group.apply(record)
         return group
 
-    def _check_owners(self, group: ConsumerGroup) -> None:
+    def _check_owners(self, group: ConsumerGroupState) -> None:
         owners: dict[TopicPartition, str] = {}
         for member_id, current in group.currents.items():
             for partition in current.held:
@@ -332,13 +332,13 @@ class MixedWatch:
 
 
 def _type_of(group: GroupState | None) -> str:
-    return "consumer" if isinstance(group, ConsumerGroup) else "classic"
+    return "consumer" if isinstance(group, ConsumerGroupState) else "classic"
 
 
 def _epoch_of(group: GroupState | None) -> int:
     if group is None:
         return 0
-    return group.epoch if isinstance(group, ConsumerGroup) else group.generation
+    return group.epoch if isinstance(group, ConsumerGroupState) else group.generation
 
 
 def _exists(group: GroupState) -> bool:

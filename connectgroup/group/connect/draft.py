@@ -1,6 +1,6 @@
-"""The group as it will be once the records written so far in this step are applied.
+"""A connect group as it will be once the records written so far in this step are applied (``kernel.draft``).
 
-What does not depend on the group type is in ``kernel.draft``.
+Also the group of a log that was put back from an older copy.
 """
 
 from __future__ import annotations
@@ -27,31 +27,28 @@ from ...protocol.records.connect import (
     held,
 )
 from ...protocol.units import NO_UNITS, Unit, Units
-from ..kernel.draft import GroupDraft, Those, created_ms
+from ..kernel.draft import GroupDraft, Those
 from ..kernel.reconcile import Current
-from .state import NO_TARGET, Group, Target
+from ..kernel.state import Target
+from .state import ConnectGroupState
 
 MAX_RESTART_REQUESTS = 100
 """Restart requests of lost members that a group keeps; the oldest is dropped. Some members never join again."""
 
 
-class Overlay(GroupDraft[MemberRecord, Unit]):
-    """A group overlaid with the records of the current step.
+class ConnectDraft(GroupDraft[MemberRecord, Unit]):
+    """A connect group with the records of the current step applied to it.
 
     Attributes, besides those of ``GroupDraft``:
-        group: state as of the last applied record.
-        now_ms: the coordinator's wall clock; written into records for operators and for the computation of downtime.
-        target_assignor: the assignor that computed the target assignment.
         delays: delayed units, by the member they are reserved for.
         silent_ms: for how long the member that this step removes has sent no heartbeat.
     """
 
-    def __init__(self, group: Group, now_ms: int, *, silent_ms: int = 0) -> None:
-        super().__init__(group)
-        self.group = group
-        self.now_ms, self.silent_ms = now_ms, silent_ms
-        self.target_assignor = group.target_assignor
-        self._targets: dict[str, Target | None] = {}
+    group: ConnectGroupState
+
+    def __init__(self, group: ConnectGroupState, now_ms: int, *, silent_ms: int = 0) -> None:
+        super().__init__(group, now_ms)
+        self.silent_ms = silent_ms
         self.delays: dict[str, DelayRecord] = dict(group.delays)
         self._rebalance = group.latest_rebalance
 
@@ -59,65 +56,33 @@ class Overlay(GroupDraft[MemberRecord, Unit]):
         """Add a record; later reads of the draft include it."""
         super().write(record)
         match record:
-            case TargetRecord():
-                self.target_assignor = record.assignor
-            case MemberRecord():
-                self._members[record.member_id] = record
-            case TargetMemberRecord():
-                self._targets[record.member_id] = Target(
-                    units=units_of(record.units), error=record.error, version=record.version, metadata=record.metadata
-                )
             case DelayRecord():
                 self.delays[record.member_id] = record
             case Tombstone(key=Key(kind=Kind.DELAY)):
                 self.delays.pop(record.key.name, None)
-            case Tombstone(key=Key(kind=Kind.TARGET_MEMBER)):
-                self._targets[record.key.name] = None
-            case Tombstone(key=Key(kind=Kind.MEMBER)):
-                self._members[record.key.name] = None
-            case Tombstone(key=Key(kind=Kind.CURRENT)):
-                self._currents[record.key.name] = None
             case _:
                 pass
 
-    def forget(self, kind: Kind, name: str) -> None:
-        """Write a tombstone, at most once."""
-        tombstone = Tombstone(Key(kind, self.group.group_id, name))
-        if tombstone not in self.records:
-            self.write(tombstone)
-
-    def forget_member(self, member_id: str) -> None:
-        """Write tombstones for current assignment, target assignment and member, in this order (HB-19)."""
-        for kind in (Kind.CURRENT, Kind.TARGET_MEMBER, Kind.MEMBER):
-            self.forget(kind, member_id)
-
-    def set_current(self, member_id: str, current: Current[Unit]) -> None:
-        """Write the new current assignment of a member."""
-        self._currents[member_id] = current
-        self.records.append(
-            CurrentRecord(
-                group_id=self.group.group_id,
-                member_id=member_id,
-                epoch=current.epoch,
-                previous_epoch=current.previous_epoch,
-                state=MemberState(current.state),
-                assigned=held(current.assigned),
-                pending=held(current.pending),
-                at_ms=self.now_ms,
-            )
+    def _current_record(self, member_id: str, current: Current[Unit]) -> CurrentRecord:
+        return CurrentRecord(
+            group_id=self.group_id,
+            member_id=member_id,
+            epoch=current.epoch,
+            previous_epoch=current.previous_epoch,
+            state=MemberState(current.state),
+            assigned=held(current.assigned),
+            pending=held(current.pending),
+            at_ms=self.now_ms,
         )
 
-    def set_share(self, member_id: str, share: Target) -> None:
-        """Write the target assignment of a member."""
-        self.write(
-            TargetMemberRecord(
-                group_id=self.group.group_id,
-                member_id=member_id,
-                units=grouped(share.units),
-                error=share.error,
-                version=share.version,
-                metadata=share.metadata,
-            )
+    def _target_record(self, member_id: str, target: Target[Unit]) -> TargetMemberRecord:
+        return TargetMemberRecord(
+            group_id=self.group_id,
+            member_id=member_id,
+            units=grouped(target.units),
+            error=target.error,
+            version=target.version,
+            metadata=target.metadata,
         )
 
     def raise_target(self) -> None:
@@ -168,31 +133,6 @@ class Overlay(GroupDraft[MemberRecord, Unit]):
         asks_connect = self.any_member(lambda member: not member.classic and may_compute(member))
         return Those(self, lambda member: may_compute(member) and not (asks_connect and member.classic))
 
-    def is_settled(self, member_id: str) -> bool:
-        """Whether a member has reached the newest target assignment and nothing has changed since.
-
-        A fast path for the usual heartbeat, whose cost must not grow with the number of units the member owns. Every
-        cause of a change first advances the group epoch past the target epoch.
-        """
-        return (
-            self.epoch == self.target_epoch == self.group.target_epoch
-            and member_id not in self._currents
-            and member_id in self.group.members
-            and member_id not in self.group.behind
-        )
-
-    def target(self, member_id: str) -> Target:
-        """A member's target assignment."""
-        if member_id in self._targets:
-            return self._targets[member_id] or NO_TARGET
-        return self.group.target(member_id)
-
-    def has_target(self, member_id: str) -> bool:
-        """Whether the target assignment has an entry for the member. It has none for a member that joined since."""
-        if member_id in self._targets:
-            return self._targets[member_id] is not None
-        return member_id in self.group.targets
-
     def placed(self) -> Units:
         """All units that are in a member's target assignment."""
         return NO_UNITS.union(*(self.target(member.member_id).units for member in self.members()))
@@ -239,14 +179,6 @@ class Overlay(GroupDraft[MemberRecord, Unit]):
         runnable, epoch = self.group.runnable, delay.epoch
         return frozenset(unit for unit in units_of(delay.units) if runnable.get(unit, epoch + 1) <= epoch)
 
-    def holder(self, unit: Unit) -> str | None:
-        """The owner of a unit. A unit with a pending revocation still has its owner."""
-        entry = self.group.holders.get(unit)
-        if entry is None:
-            return None
-        member_id = entry[0]
-        return None if self._has_released(member_id, unit) else member_id
-
     def bump(self, cause: str, *, restart_request: str = "", above: int = 0) -> None:
         """Advance the group epoch: a new assignment is needed (KIP-848, the causes listed under "Group Epoch").
 
@@ -270,7 +202,7 @@ class Overlay(GroupDraft[MemberRecord, Unit]):
                 GroupRecord(
                     group_id=self.group.group_id,
                     epoch=max(self.epoch, above) + 1,
-                    created_ms=created_ms(self.group, self.now_ms),
+                    created_ms=self.created_ms,
                     restart_requests=tuple(requests),
                 )
             )
@@ -292,9 +224,9 @@ class Overlay(GroupDraft[MemberRecord, Unit]):
 
 
 EPOCHS_PER_S: Final = 10
-"""Group epochs that a group has used in each second since it was created, at most."""
+"""ConnectGroupState epochs that a group has used in each second since it was created, at most."""
 FIRST_EPOCHS: Final = 1_000
-"""Group epochs that a group may have used however young it is."""
+"""ConnectGroupState epochs that a group may have used however young it is."""
 EPOCH_BITS: Final = 32
 
 
@@ -316,24 +248,24 @@ def missing_epoch(token: int, *, owner_epoch: int, created_ms: int, now_ms: int)
     return theirs if incarnation == created_ms // 1_000 and owner_epoch < theirs <= limit else None
 
 
-def issue_above(overlay: Overlay, rejected: Iterable[TaskStatus]) -> None:
+def issue_above(draft: ConnectDraft, rejected: Iterable[TaskStatus]) -> None:
     """Assign the tasks of connectors again, at an epoch above those of the tokens that their sinks have seen.
 
     Args:
         rejected: statuses of the present owners of units, each with the token for which its sink has rejected it.
     """
-    group = overlay.group
+    group = draft.group
     newest: dict[str, int] = {}
     for status in rejected:
         theirs = missing_epoch(
-            status.fenced_by, owner_epoch=status.owner_epoch, created_ms=group.created_ms, now_ms=overlay.now_ms
+            status.fenced_by, owner_epoch=status.owner_epoch, created_ms=group.created_ms, now_ms=draft.now_ms
         )
         # A grant before ``since_epoch`` ends anyway: its revocation is pending.
         ends = group.runnable[Unit(status.connector, status.task)] > status.owner_epoch
         if theirs is not None and not ends:
             newest[status.connector] = max(theirs, newest.get(status.connector, theirs))
     for connector, theirs in newest.items():
-        overlay.bump(f"{connector}: its sink has seen owner epoch {theirs}: the log is an older copy", above=theirs)
+        draft.bump(f"{connector}: its sink has seen owner epoch {theirs}: the log is an older copy", above=theirs)
         record = group.connectors[connector]
-        tasks = tuple(replace(task, since_epoch=overlay.epoch) for task in record.tasks)
-        overlay.write(replace(record, tasks=tasks))
+        tasks = tuple(replace(task, since_epoch=draft.epoch) for task in record.tasks)
+        draft.write(replace(record, tasks=tasks))

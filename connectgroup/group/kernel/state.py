@@ -1,0 +1,351 @@
+"""The state of one group whose members are reconciled with a target assignment, derived from its records.
+
+``apply`` is the only function that changes a group. Live traffic and replay both use it. It is total: a tombstone for
+an unknown key is a no-op (KAFKA-17306). It accepts every order of records that compaction can produce (KAFKA-19862).
+State that is not in a record is derived here from records alone, so that replaying a log restores the group.
+
+The group types ``connect`` and ``consumer`` add their own records (``connect.state``, ``consumer.state``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Generic, NamedTuple, Self, TypeVar
+
+from ...protocol.records.base import Key, Kind, MemberState, Tombstone
+from ...protocol.records.connect import ComputationRecord, GroupRecord, MemberRecord, Record, TargetRecord
+from ...protocol.records.consumer import ConsumerMemberRecord
+from .outcome import Outcome
+from .reconcile import NOTHING, Current, U
+from .selection import Listing, count_listing
+
+M = TypeVar("M", MemberRecord, ConsumerMemberRecord)
+"""The record of a member."""
+
+
+class Process(NamedTuple):
+    """The process that a member belongs to, or that sends a request (PD-15).
+
+    The process id is a part of the request; the principal is known from the connection alone.
+
+    Attributes:
+        process_id: drawn at random by the process; -1: none or unknown.
+        principal: the authenticated user of the connection, or the name in its TLS certificate; empty: the server does
+            not authenticate. ``None``: unknown (an earlier version has stored the member), or the sender is a part of
+            the coordinator's own process that acts for any principal.
+    """
+
+    process_id: int = -1
+    principal: str | None = ""
+
+    def accepts(self, sender: Process) -> bool:
+        """Whether a member of this process accepts a request of the sender; what is unknown accepts everything."""
+        if self == sender:  # nearly always
+            return True
+        if self.process_id not in (-1, sender.process_id):
+            return False
+        return self.principal == sender.principal or self.principal is None or sender.principal is None
+
+
+NO_PROCESS: Final = Process()
+"""The process of a request without a process id, on a connection without authentication."""
+
+ANY_PROCESS: Final = Process(-1, None)
+"""The process of a member that accepts every sender."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target(Generic[U]):
+    """One member's target assignment, with the assignor's error and metadata for the member."""
+
+    units: frozenset[U] = frozenset()
+    error: int = 0
+    version: int = 0
+    metadata: bytes = b""
+
+
+NO_TARGET: Final[Target[Any]] = Target()
+
+
+class MemberKinds(NamedTuple):
+    """The kinds of a member's records in a group type, in the order in which they are removed (HB-19)."""
+
+    current: Kind
+    target: Kind
+    member: Kind
+
+
+CacheKey = tuple[str, *tuple[object, ...]]
+"""The member id, and what else the outcome of a heartbeat depends on besides the state of the group."""
+
+
+class Computing:
+    """What a group has in common with the draft of its next state: the epochs, and who computes.
+
+    Attributes:
+        group_id: never changes.
+        epoch: the group epoch; 0 if no record created the group.
+        target_epoch: the epoch of the target assignment; at most ``epoch``. 0: there is none yet.
+        computation: the latest computation of a target assignment, also one that has ended. It is in progress only if
+            its epoch is above ``target_epoch`` (``computation.under_way``).
+    """
+
+    group_id: str
+    epoch: int
+    target_epoch: int
+    computation: ComputationRecord | None
+
+
+class GroupState(Computing, Generic[M, U]):
+    """The state of one group. Any code may read it; only ``apply`` changes it, except where an attribute says so.
+
+    The first attributes are what the records say; the others are derived from them, so that nothing need be searched.
+    """
+
+    group_type: ClassVar[str]
+    """The name of the group's type in its ``GroupRecord``."""
+    kinds: ClassVar[MemberKinds]
+    reaches_all_units: ClassVar[bool]
+    """Whether a member at the target epoch has all units of its target assignment. A consumer need not: topics that it
+    does not subscribe to any more are left out."""
+
+    def __init__(self, group_id: str) -> None:
+        self.group_id = group_id
+        # Raised by a GroupRecord, whenever a new target assignment is needed; 0 again after the group's tombstone.
+        self.epoch = 0
+        # The wall clock when the group was created. It outlives the group's tombstone: a group of the same name that is
+        # created later must have a later one (``draft.GroupDraft.created_ms``).
+        self.created_ms = 0
+        # The members by id: set by a member's record, removed by its tombstone.
+        self.members: dict[str, M] = {}
+        # These six are of the installed target assignment: a TargetRecord sets them all, its tombstone resets them all.
+        # Above ``target_epoch``, the group is waiting for the next one; members go on with this one.
+        self.target_epoch = 0
+        self.target_assignor = ""
+        # The member that computed it, ``COORDINATOR``, or empty: none, or it was kept under a later epoch.
+        self.computed_by = ""
+        # Of the Install request, to recognize a repeated one; 0 if no member computed it.
+        self.target_checksum = 0
+        # When it was installed; 0 if the group had no members. The assignment interval counts from it.
+        self.target_ms = 0
+        # The target assignment by member. A member that joined since the installation has none. Written one by one
+        # before the TargetRecord that makes them current.
+        self.targets: dict[str, Target[U]] = {}
+        # The current assignment of each member, and of a removed member until its own tombstone. Of all current
+        # assignments, only one holds a unit, except while a compacted log is replayed.
+        self.currents: dict[str, Current[U]] = {}
+        # Replaced by each ComputationRecord. Not cleared by the installation, which ends it by its epoch.
+        self.computation: ComputationRecord | None = None
+
+        # ---- derived
+
+        # The member id of each group instance id: of the member that joined last with it.
+        self.instances: dict[str, str] = {}
+        # The owner of each unit in a current assignment, pending revocations included, with the owner epoch.
+        self.holders: dict[U, tuple[str, int]] = {}
+        # The member that has the unit in its target assignment: it is woken when the unit is released.
+        self.wanted_by: dict[U, str] = {}
+        # The members that have not reached the target assignment (``_see_progress``). Never one that left temporarily.
+        self.behind: set[str] = set()
+        # How many members list which client-side assignors.
+        self.listings: Counter[Listing] = Counter()
+        # Outcomes of heartbeats that report nothing, by member id. ``keep`` adds them, any record clears them.
+        self.heartbeat_cache: dict[str, tuple[CacheKey, Outcome[Any]]] = {}
+        # Members that may have a new response since the shard last cleared this set: their parked heartbeats are
+        # decided again at once.
+        self.members_to_wake: set[str] = set()
+        # Members that only learn a new epoch, and that the shard wakes in slices. A member may be in both sets.
+        self.members_to_wake_later: set[str] = set()
+
+    @property
+    def exists(self) -> bool:
+        """Whether a record created this group. A group that was only looked up does not exist."""
+        return self.epoch > 0
+
+    @property
+    def state_name(self) -> str:
+        """Dead (no such group), Empty, Assigning (a target assignment is being computed), Reconciling (members are
+        behind it), or Stable (S8).
+        """
+        if not self.exists:
+            return "Dead"
+        if not self.members:
+            return "Empty"
+        if self.epoch > self.target_epoch:
+            return "Assigning"
+        return "Reconciling" if self.behind else "Stable"
+
+    def current(self, member_id: str) -> Current[U]:
+        """The member's current assignment; empty for a member without a record."""
+        return self.currents.get(member_id, NOTHING)
+
+    def target(self, member_id: str) -> Target[U]:
+        """The member's target assignment."""
+        return self.targets.get(member_id, NO_TARGET)
+
+    def process_of(self, sender: str) -> Process:
+        """The process that joined as the member; ``ANY_PROCESS`` if there is no such member, or it is unknown."""
+        return ANY_PROCESS
+
+    @classmethod
+    def replay(cls, group_id: str, records: Iterable[Record]) -> Self:
+        """Rebuild a group from its log."""
+        group = cls(group_id)
+        for record in records:
+            group.apply(record)
+        group.members_to_wake.clear()
+        group.members_to_wake_later.clear()
+        return group
+
+    # ----------------------------------------------------------------------------------------------
+    # Records
+
+    def apply(self, record: Record) -> None:
+        """Apply one record. Never raises for a record of a known class."""
+        self.heartbeat_cache.clear()
+        match record:
+            case GroupRecord():
+                self.epoch, self.created_ms = record.epoch, record.created_ms
+            case TargetRecord():
+                self.target_epoch, self.target_assignor = record.epoch, record.assignor
+                self.computed_by, self.target_checksum = record.computed_by, record.checksum
+                self.target_ms = record.at_ms
+                for member_id in self.members:
+                    self._see_progress(member_id)
+                self._wake_all()
+            case ComputationRecord():
+                self.computation = record
+                if record.member_id and not record.prepared:
+                    self.members_to_wake.add(record.member_id)
+            case Tombstone():
+                self._remove(record.key)
+            case _:
+                pass
+
+    def _set_member(self, record: M) -> None:
+        member_id = record.member_id
+        self._forget_instance(member_id)
+        self._count(self.members.get(member_id), record)
+        self.members[member_id] = record
+        if record.instance_id is not None:
+            self.instances[record.instance_id] = member_id
+        self.currents.setdefault(member_id, NOTHING)
+        self._see_progress(member_id)
+
+    def _set_target(self, member_id: str, target: Target[U]) -> None:
+        self._forget_wanted(member_id)
+        self.targets[member_id] = target
+        self.wanted_by.update(dict.fromkeys(target.units, member_id))
+
+    def _set_current(self, member_id: str, after: Current[U]) -> None:
+        before_held, after_held = self.current(member_id).held, after.held
+        for unit in before_held:
+            if unit not in after_held and self.holders.get(unit, ("", 0))[0] == member_id:
+                del self.holders[unit]
+                if (waiting := self.wanted_by.get(unit)) is not None:
+                    self.members_to_wake.add(waiting)
+        for unit, epoch in after_held.items():
+            holder = self.holders.get(unit)
+            # A compacted log can show the new owner before the release by the old one: the higher owner epoch wins.
+            if holder is None or holder[0] == member_id or holder[1] < epoch:
+                self.holders[unit] = (member_id, epoch)
+        self.currents[member_id] = after
+        self._see_progress(member_id)
+
+    def _remove(self, key: Key) -> None:
+        """Apply a tombstone."""
+        kind, name = key.kind, key.name
+        if kind is self.kinds.current:
+            self._set_current(name, NOTHING)
+            if name not in self.members:
+                del self.currents[name]
+        elif kind is self.kinds.target:
+            self._forget_wanted(name)
+            self.targets.pop(name, None)
+            self._see_progress(name)
+        elif kind is self.kinds.member:
+            self._forget_instance(name)
+            self._count(self.members.pop(name, None), None)
+            if not self.current(name).held:
+                self.currents.pop(name, None)
+            self.behind.discard(name)
+            self.members_to_wake.add(name)
+        elif kind is Kind.COMPUTATION:
+            self.computation = None
+        elif kind is Kind.TARGET:
+            self.target_epoch, self.target_assignor, self.computed_by = 0, "", ""
+            self.target_checksum = self.target_ms = 0
+        elif kind is Kind.GROUP:
+            self.epoch = 0
+
+    # ----------------------------------------------------------------------------------------------
+    # What is derived
+
+    def _wake_all(self) -> None:
+        """All members learn a new target epoch."""
+        self.members_to_wake.update(self.members)
+
+    def _count(self, before: M | None, after: M | None) -> None:
+        """Update what is counted of the members, so that a join need not look at all of them."""
+        if before is not None:
+            count_listing(self.listings, before, -1)
+        if after is not None:
+            count_listing(self.listings, after, 1)
+
+    def _forget_instance(self, member_id: str) -> None:
+        """Free a group instance id when its member is removed or changes its instance id (KAFKA-20747)."""
+        member = self.members.get(member_id)
+        name = member.instance_id if member is not None else None
+        # In a compacted log the record of the next member with this instance id may precede this member's tombstone.
+        if name is not None and self.instances.get(name) == member_id:
+            del self.instances[name]
+
+    def _forget_wanted(self, member_id: str) -> None:
+        for unit in self.target(member_id).units:
+            if self.wanted_by.get(unit) == member_id:
+                del self.wanted_by[unit]
+
+    def _see_progress(self, member_id: str) -> None:
+        """Update ``behind``: a member is behind until it has the target epoch, all units, and nothing to revoke.
+
+        A member that left temporarily is never behind.
+        """
+        if member_id not in self.members:
+            return
+        current = self.current(member_id)
+        if current.temporarily_left or (
+            current.epoch == self.target_epoch
+            and not current.pending
+            and current.state == MemberState.STABLE
+            and (not self.reaches_all_units or current.assigned.keys() == self.target(member_id).units)
+        ):
+            self.behind.discard(member_id)
+        else:
+            self.behind.add(member_id)
+
+    # ----------------------------------------------------------------------------------------------
+    # The outcome of a heartbeat that reports nothing is kept until a record changes the group.
+    #
+    # Nearly all heartbeats are of this kind: the member has reached the target assignment, and neither side has
+    # anything to tell. Such a heartbeat is decided by the same rules as any other; its outcome depends on the group and
+    # on the fields in its key, not on the time, so it is the outcome of the next one with that key as well.
+
+    def kept(self, key: CacheKey) -> Outcome[Any] | None:
+        """The outcome of an equal heartbeat since the last record, or ``None``."""
+        known = self.heartbeat_cache.get(key[0])
+        return known[1] if known is not None and known[0] == key else None
+
+    def keep(self, key: CacheKey, outcome: Outcome[Any]) -> None:
+        """Keep the outcome of a heartbeat that reports nothing, if it will be that of the next one with this key.
+
+        While a target assignment is missing, an outcome depends on the time; and members that are behind advance.
+        """
+        if (
+            self.epoch == self.target_epoch
+            and key[0] not in self.behind
+            and not (outcome.records or outcome.effects)
+            and not getattr(outcome.response, "error_code", 0)
+        ):
+            self.heartbeat_cache[key[0]] = key, outcome
