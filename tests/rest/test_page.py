@@ -297,6 +297,26 @@ async def test_the_page_is_operated_by_keyboard_alone(browser: Browser) -> None:
         assert states == {"alpha": "RUNNING", "beta": "STOPPED"}
 
 
+async def test_no_button_is_shown_before_it_works(browser: Browser) -> None:
+    """A frame has a time limit: on a busy machine, what it has created is completed in a later one."""
+    async with showing(browser, Scripted(troubled_group())) as tab:
+        await tab.page.add_init_script(
+            """{
+                const now = performance.now.bind(performance);
+                let jumps = 0;
+                window.isBusy = true;
+                performance.now = () => now() + 1000 * (window.isBusy ? ++jumps : jumps);
+            }"""
+        )
+        await tab.open()
+        await tab.shows(".connector h3")
+        await tab.shows(".worker h3")
+        assert await tab.count(".connector button") == await tab.count(".worker button") == 0
+        await tab.page.evaluate("window.isBusy = false")
+        await tab.shows('[aria-label="Pause orders"]')
+        await tab.shows('[aria-label="Tasks of worker worker-1"]')
+
+
 async def test_a_change_confirmed_right_after_another_was_cancelled_is_sent(browser: Browser) -> None:
     """A browser says later that a dialog was closed: with keys pressed quickly, when the next one is open already."""
     async with serving() as coordinator, Admin.local(coordinator) as admin:

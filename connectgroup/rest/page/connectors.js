@@ -36,9 +36,10 @@ const CHANGES = [
 ];
 
 function create([name]) {
-  const toggle = element("button", { "aria-expanded": "false", "aria-label": `Tasks of ${name}` }, "Tasks");
+  // Hidden until `update`, which may be in a later frame: before, a button would do nothing.
+  const toggle = element("button", { hidden: true, "aria-expanded": "false", "aria-label": `Tasks of ${name}` }, "Tasks");
   const buttons = CHANGES.map(([action, label]) =>
-    element("button", { className: "change", "data-action": action, "aria-label": `${label} ${name}` }, label),
+    element("button", { hidden: true, className: "change", "data-action": action, "aria-label": `${label} ${name}` }, label),
   );
   const row = element(
     "li",

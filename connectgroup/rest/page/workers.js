@@ -56,7 +56,7 @@ export function drawWorkers(model, actions, until) {
 function create({ id }) {
   const list = element("ul", { className: "plain units", hidden: true });
   const more = element("button", { hidden: true }, "Show more");
-  const toggle = element("button", { "aria-expanded": "false" }, "Tasks");
+  const toggle = element("button", { hidden: true, "aria-expanded": "false" }, "Tasks"); // until `update`, perhaps in a later frame
   const card = element(
     "li",
     { className: "card worker", "data-worker": id },
