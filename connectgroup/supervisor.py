@@ -35,8 +35,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from tenacity import AsyncRetrying, RetryError, retry_if_result, stop_after_delay, wait_fixed
-
+from .backoff import Attempts, BackOff
 from .client.admin import Admin
 from .client.conditions import has_started_all
 from .config.base import checked
@@ -47,7 +46,6 @@ from .config.worker import WorkerConfig
 from .coordinator.server import CoordinatorServer
 from .errors import GroupIdNotFound, from_code
 from .loggers import relay
-from .protocol.messages.api import Response
 from .protocol.messages.common import each_unit
 from .protocol.messages.describe import DescribedGroup
 from .protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -541,18 +539,14 @@ class Supervisor:
             process_id=worker.process_id,
         )
 
-        def to_be_repeated(response: Response) -> bool:
-            return isinstance(response, HeartbeatResponse) and from_code(response.error_code, None).retriable
-
         # After the session timeout the coordinator removes the member without this request.
-        retrying = AsyncRetrying(
-            retry=retry_if_result(to_be_repeated),
-            wait=wait_fixed(0.1),
-            stop=stop_after_delay(self.server.config.session_timeout_ms / 1000),
-        )
-        with contextlib.suppress(RetryError):
+        attempts = Attempts(BackOff(0.1, 0.2), for_s=self.server.config.session_timeout_ms / 1000)
+        while True:
             # The dead process had connected as a user; this process has no connection.
-            await retrying(self.server.coordinator.handle, request, client_host=HERE, principal=None)
+            response = await self.server.coordinator.handle(request, client_host=HERE, principal=None)
+            assert isinstance(response, HeartbeatResponse)
+            if not (from_code(response.error_code, None).retriable and await attempts.pause()):
+                return
 
 
 async def _end(worker: WorkerProcess) -> None:

@@ -9,12 +9,10 @@ success from a conflict: the error says that the change may have been made.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Final, TypeVar
 
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_exponential, wait_random
-
+from ..backoff import Attempts, BackOff
 from ..errors import (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
@@ -30,6 +28,8 @@ from .conditions import error_of
 
 _NOT_PROCESSED: Final = (NotSent, CoordinatorLoadInProgress, NotCoordinator)
 _UNKNOWN_OUTCOME: Final = (TransportError, CoordinatorNotAvailable)
+
+BACK_OFF: Final = BackOff(first_s=0.1, max_s=1.0)
 
 R = TypeVar("R", bound=Response)
 
@@ -65,26 +65,21 @@ class RetryingSender:
             GroupError: the coordinator rejects the request.
             TransportError: there is no response.
         """
-        loop = asyncio.get_running_loop()
-        give_up_at = loop.time() + self._retry_for_s
         retried = (*_NOT_PROCESSED, *_UNKNOWN_OUTCOME) if idempotent else _NOT_PROCESSED
-        retrying = AsyncRetrying(
-            retry=retry_if_exception(
-                lambda error: isinstance(error, retried) and not isinstance(error, NotAuthenticated)
-            ),
-            wait=wait_exponential(multiplier=0.05, max=1.0) + wait_random(0, 0.05),
-            # The loop's clock, so that a loop in virtual time works.
-            stop=lambda _: loop.time() >= give_up_at,
-            sleep=asyncio.sleep,
-            before_sleep=self._use_next_client,
-            reraise=True,
-        )
-        try:
-            response: Response = await retrying(self._attempt, request)
-        except _UNKNOWN_OUTCOME as error:
-            if idempotent or isinstance(error, NotSent):
-                raise
-            raise type(error)(f"{error}; the change may have been made") from error
+        attempts = Attempts(BACK_OFF, for_s=self._retry_for_s)
+        while True:
+            try:
+                response = await self._attempt(request)
+                break
+            except (*_NOT_PROCESSED, *_UNKNOWN_OUTCOME) as error:
+                again = isinstance(error, retried) and not isinstance(error, NotAuthenticated)
+                if not (again and await attempts.pause()):
+                    if idempotent or isinstance(error, _NOT_PROCESSED):
+                        raise
+                    raise type(error)(f"{error}; the change may have been made") from error
+                # The next address, unless this coordinator is about to serve the group.
+                if not isinstance(error, CoordinatorLoadInProgress):
+                    self._clients.append(self._clients.pop(0))
         assert isinstance(response, expected)
         return response
 
@@ -94,9 +89,3 @@ class RetryingSender:
         if code:
             raise from_code(code, message)
         return response
-
-    def _use_next_client(self, state: RetryCallState) -> None:
-        """Send the next attempt to the next address, unless this coordinator is about to serve the group."""
-        error = state.outcome.exception() if state.outcome is not None else None
-        if not isinstance(error, CoordinatorLoadInProgress):
-            self._clients.append(self._clients.pop(0))

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from ..assign.members import TopicSpec
+from ..backoff import Attempts, BackOff
 from ..checks import parse_address
 from ..errors import ConfigError, NotAuthenticated, TransportError
 from ..protocol.messages.cluster import FindCoordinatorRequest, FindCoordinatorResponse
@@ -33,8 +34,7 @@ COORDINATOR = "coordinator"
 BROKERS = "brokers"
 """The subjects of problems."""
 
-FIRST_WAIT_S = 0.1
-MAX_WAIT_S = 1.0
+BACK_OFF = BackOff(first_s=0.2, max_s=2.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +192,7 @@ class GroupClient:
             TransportError: no response in time; carries the last reason.
         """
         loop = asyncio.get_running_loop()
-        give_up, wait_s = loop.time() + timeout_s, FIRST_WAIT_S
+        give_up, attempts = loop.time() + timeout_s, Attempts(BACK_OFF, for_s=timeout_s)
         problem = ""
         while True:
             try:
@@ -215,10 +215,8 @@ class GroupClient:
             problem = found
             if once:
                 raise TransportError(f"{type(request).__name__}: {problem}")
-            if loop.time() + wait_s >= give_up:
+            if not await attempts.pause():
                 raise TransportError(f"{type(request).__name__}: given up after {timeout_s:g} s: {problem}")
-            await asyncio.sleep(wait_s)
-            wait_s = min(2 * wait_s, MAX_WAIT_S)
 
     async def _call(self, connection: BrokerConnection, request: BrokerRequest, timeout_s: float) -> Any:
         try:

@@ -12,6 +12,7 @@ from typing import Any
 from ..assign.api import ConnectAssignor
 from ..assign.convert import assignor_info, group_from_prepare, members_for_install
 from ..assign.sandbox import describe, describe_assignor, run_assignor
+from ..backoff import Attempts, BackOff
 from ..checks import check_object, kind_of
 from ..connector import Config, Connector
 from ..errors import ConfigError, GroupError, InvalidAssignment, PluginError, StaleGroupEpoch, TransportError, from_code
@@ -33,7 +34,7 @@ from ..telemetry.spans import ASSIGNOR, EPOCH, GROUP, MEMBER, MEMBER_EPOCH, Valu
 from ..threads import off_loop
 from ..transport.base import Client
 from .metrics import WorkerMetrics
-from .offload import TryAgain, backoff_s
+from .offload import TryAgain
 from .settings import FIRST_INTERVAL_MS, WorkerSettings
 
 logger = logging.getLogger(__name__)
@@ -220,8 +221,8 @@ class ControlRequests:
 
         Retries end after ``assignor_timeout_s``.
         """
-        loop, times, failures = asyncio.get_running_loop(), self._times, 0
-        gives_up_at = loop.time() + times.assignor_timeout_s
+        times = self._times
+        attempts = Attempts(BackOff(times.retry_initial_s, times.retry_max_s), for_s=times.assignor_timeout_s)
 
         async def once() -> Response:
             try:
@@ -245,11 +246,8 @@ class ControlRequests:
             try:
                 return await once()
             except TryAgain as error:
-                failures += 1
-                wait_s = backoff_s(failures, times.retry_initial_s, times.retry_max_s)
-                if loop.time() >= gives_up_at:
+                if not await attempts.pause():
                     raise TransportError(f"given up after {times.assignor_timeout_s:g} s: {error}") from error
-            await asyncio.sleep(wait_s)
 
     async def publish_tasks(self, connector: str, owner_epoch: int, configs: Sequence[Config]) -> None:
         """See ``Worker.publish_tasks``."""

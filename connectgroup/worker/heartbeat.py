@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 
+from ..backoff import BackOff, should_log
 from ..errors import ComputeAssignment, GroupError, TransportError, from_code
 from ..member.actions import Action
 from ..member.assignment import ConvertedAssignment, convert
@@ -23,7 +24,7 @@ from ..telemetry.spans import continued
 from ..threads import NoThread, off_loop
 from ..transport.base import Client
 from .metrics import WorkerMetrics
-from .offload import TryAgain, WakeUp, backoff_s, should_log
+from .offload import TryAgain, WakeUp
 from .settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
@@ -82,7 +83,7 @@ class Heartbeats:
 
     async def run(self) -> None:
         """Send heartbeats until cancelled."""
-        times, failures = self._times, 0
+        back_off, failures = BackOff(self._times.retry_initial_s, self._times.retry_max_s), 0
         while True:
             try:
                 await self._send_one()
@@ -91,7 +92,7 @@ class Heartbeats:
                 failures, self.last_error = failures + 1, str(error)
                 if should_log(failures):
                     logger.warning("heartbeat failed (attempt %d): %s%s", failures, error, self._without_lease())
-                await self._sleep(backoff_s(failures, times.retry_initial_s, times.retry_max_s))
+                await self._sleep(back_off.wait_s(failures))
 
     async def _send_one(self) -> None:
         """Send one heartbeat, or wait until one is due."""

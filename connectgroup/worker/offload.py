@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import random
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -14,13 +13,14 @@ from functools import partial
 from itertools import islice
 from typing import Any, Generic, ParamSpec, TypeVar
 
+from ..backoff import Attempts, BackOff, should_log
 from ..threads import NoThread, deliver, off_loop, outcome, start_thread
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-RETRY_INITIAL_S, RETRY_MAX_S = 0.1, 5.0
-"""Back-off between two attempts to get a thread from the operating system."""
+FOR_A_THREAD = BackOff(first_s=0.1, max_s=5.0)
+"""Between two attempts to get a thread from the operating system."""
 
 SLICE = 64
 """Units or results handled per turn of the event loop: about 5 ms of work, so that heartbeats are sent in time."""
@@ -69,15 +69,15 @@ async def off_loop_with_retry(name: str, function: Callable[P, T], /, *args: P.a
 
 async def _with_thread(name: str, call: Callable[[], Awaitable[T]]) -> T:
     """Make the call; retry while the operating system has no thread for it."""
-    failures = 0
+    attempts = Attempts(FOR_A_THREAD)
     while True:
         try:
             return await call()
         except NoThread:
-            failures += 1
-            if should_log(failures):
-                logger.warning("%s: waits for a thread; the system has none available (attempt %d)", name, failures)
-        await asyncio.sleep(backoff_s(failures, RETRY_INITIAL_S, RETRY_MAX_S))
+            number = attempts.failures + 1
+            if should_log(number):
+                logger.warning("%s: waits for a thread; the system has none available (attempt %d)", name, number)
+        await attempts.pause()
 
 
 class Inbox:
@@ -310,17 +310,3 @@ class WakeUp:
 def _release(listener: asyncio.Future[None]) -> None:
     if not listener.done():
         listener.set_result(None)
-
-
-def should_log(failures: int) -> bool:
-    """Whether to log the n-th consecutive failure: the first, the fifth, and then every twentieth are logged."""
-    return failures in (1, 5) or failures % 20 == 0
-
-
-def backoff_s(failures: int, first_s: float, max_s: float) -> float:
-    """Return a random back-off after this many consecutive failures; its upper bound doubles with each failure.
-
-    The jitter prevents workers that lost the same coordinator from reconnecting together ("Exponential Backoff And
-    Jitter", AWS Architecture Blog: full jitter).
-    """
-    return random.uniform(0, min(max_s, first_s * 2 ** min(failures - 1, 60)))

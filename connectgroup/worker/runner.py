@@ -24,6 +24,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 
 from ..assign.placement import RETRY_TIMEOUT, max_tasks, own_settings, progress_timeout_s, retries_of
 from ..assign.sandbox import describe, location_of
+from ..backoff import BackOff
 from ..config.coordinator import CoordinatorConfig
 from ..config.paths import check_paths
 from ..config.secrets import restored
@@ -39,7 +40,7 @@ from ..protocol.units import Unit, Units, show
 from ..threads import clock_of, deliver, off_loop
 from .compute import check_task_configs
 from .hanging import named, place_of_thread
-from .offload import SLICE, Call, CallPool, Inbox, Withdrawn, backoff_s, slices
+from .offload import SLICE, Call, CallPool, Inbox, Withdrawn, slices
 from .run import BatchSpans, Run, TaskEvents, TaskStalled, stalls_again, stalls_at_s, stop_stalled
 from .scratch import new_directory, remove_directory
 from .settings import RunnerSettings
@@ -278,7 +279,7 @@ class TaskRunner:
                 failures = failures + 1 if run.rows == rows_before else 0
                 failing_since_s = failing_since_s if failures > 1 else now_s()
                 is_final = retries.timeout_s is not None and now_s() - failing_since_s >= retries.timeout_s
-                wait_s = backoff_s(failures, first_s, max_s) if failures else min(first_s, max_s)
+                wait_s = BackOff(first_s, max_s).wait_s(failures) if failures else min(first_s, max_s)
                 if not run.stopping:
                     retry = f"{RETRYING}, attempt {max(failures, 1)}, next in {math.ceil(wait_s)} s, last error: "
                     if is_final:

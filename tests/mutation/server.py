@@ -18,7 +18,7 @@ import time
 import pytest
 
 PRELOADED = (
-    *("asyncio", "hypothesis.strategies", "numpy", "opentelemetry.sdk.trace", "pydantic", "tenacity"),
+    *("asyncio", "hypothesis.strategies", "numpy", "opentelemetry.sdk.trace", "pydantic"),
     *("pytest_asyncio.plugin", "pytest_timeout", "xdist.plugin"),
 )
 POLL_S = 0.01

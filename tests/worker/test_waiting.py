@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from connectgroup.worker.offload import WakeUp, backoff_s
+from connectgroup.backoff import BackOff
+from connectgroup.worker.offload import WakeUp
 
 
 async def test_wake_ups_before_the_wait_count_once() -> None:
@@ -37,12 +38,12 @@ async def test_wait_ends_at_its_timeout() -> None:
 def test_back_off_is_limited_after_any_number_of_failures() -> None:
     """A coordinator may be down for a night; 2 ** 1,100 overflows a float."""
     for failures in (1, 10, 1_100, 100_000):
-        assert 0 <= backoff_s(failures, 0.1, 5.0) <= 5.0
-    assert backoff_s(1, 0.1, 5.0) <= 0.1
+        assert 0 <= BackOff(0.1, 5.0).wait_s(failures) <= 5.0
+    assert BackOff(0.1, 5.0).wait_s(1) <= 0.1
 
 
 def test_equal_numbers_of_failures_have_jittered_back_offs() -> None:
     """KAFKA-19813: otherwise a thousand workers would all retry at the same moment."""
-    waits = [backoff_s(10, 0.1, 5.0) for _ in range(200)]
+    waits = [BackOff(0.1, 5.0).wait_s(10) for _ in range(200)]
     assert min(waits) < 1.0
     assert max(waits) > 4.0

@@ -73,7 +73,7 @@ WORKER: tuple[Fault, ...] = (
           "asyncio.wait({A}, timeout=B)", "asyncio.wait({A}, timeout=None)"),
         C("an assignor is called again while a call is running",
           "A is not None and not A.done()", "False")),
-    *at("connectgroup.worker.offload:backoff_s", f"worker/test_waiting.py {LIFE}",
+    *at("connectgroup.backoff:BackOff.wait_s", f"worker/test_waiting.py {LIFE}",
         C("workers that lost their coordinator together retry together (KAFKA-19813)",
           "random.uniform(0, A)", "A")),
     *at("connectgroup.worker.offload:WakeUp.wait", "worker/test_waiting.py",
