@@ -58,9 +58,7 @@ from ..protocol.messages.rejected import rejected
 from ..protocol.records.connect import GROUP_TYPE, MemberRecord
 from ..protocol.units import printable
 from ..threads import NoThread, off_loop
-from ..transport.base import API_OF
 from ..wire import classic_worker
-from ..wire.apis import refusal
 from .compute import with_own_assignor
 from .intake import TAKES_LONG, CompletedResponses, Snapshot
 from .listing import CLASSIC, SUMMARY, ConsumerGroups, deleted, in_classic_form, listed
@@ -203,15 +201,9 @@ class Coordinator:
     def refusal(self, request: Request, error: GroupError) -> Response:
         """The response of the request's own type that carries the error."""
         group_type = self._registry.owner(request)
-        if group_type is not None:
-            response: Any = group_type.error_response(request, error)
-        else:
-            response = refusal(API_OF[type(request)][0], error.code, str(error))
-        if not hasattr(response, "coordinator_epoch") or isinstance(request, GroupRequest):
-            refused: Response = response
-            return refused
-        with_epoch: Response = replace(response, coordinator_epoch=self._log.epoch)
-        return with_epoch
+        if group_type is None:
+            return self._with_epoch(request, rejected(request, error.code, str(error)))
+        return self._with_epoch(request, group_type.error_response(request, error))
 
     async def _handled(self, request: Request, client: Client) -> Response:
         response: Any
@@ -259,14 +251,16 @@ class Coordinator:
                 for each in request.changes:
                     if each.delete:
                         self._progress.reset_topics(request.group_id, each.connector)
-        # Workers ignore responses of a lower coordinator epoch (D5).
-        if not hasattr(response, "coordinator_epoch") or self._is_of_consumers(request):
-            answered: Response = response  # of Kafka's own protocol
-            return answered
-        if isinstance(request, GroupHeartbeatRequest):
+        if isinstance(request, GroupHeartbeatRequest) and not self._is_of_consumers(request):
             response = self._logger_levels.add_to(response, request)
-        with_epoch: Response = replace(response, coordinator_epoch=self._log.epoch)
-        return with_epoch
+        return self._with_epoch(request, response)
+
+    def _with_epoch(self, request: Request, response: Any) -> Response:
+        """Workers ignore responses of a lower coordinator epoch (D5). Kafka's own protocol has no such field."""
+        if hasattr(response, "coordinator_epoch") and not self._is_of_consumers(request):
+            response = replace(response, coordinator_epoch=self._log.epoch)
+        answered: Response = response
+        return answered
 
     def _is_of_consumers(self, request: Request) -> bool:
         """Whether a request of the classic protocol is for a group of another type than ``connect``."""

@@ -11,6 +11,7 @@ from connectgroup.errors import (
     IllegalGeneration,
     InconsistentGroupProtocol,
     InvalidRequest,
+    NotCoordinator,
     RebalanceInProgress,
     StaleMemberEpoch,
     UnknownMemberId,
@@ -186,3 +187,14 @@ async def test_operator_removes_members_of_both_protocols() -> None:
             ),
         )
         assert [each.error_code for each in removed.members] == [0, 0, UnknownMemberId.code]
+
+
+async def test_coordinator_that_serves_no_more_names_its_epoch() -> None:
+    """Workers ignore what a former coordinator responds (D5); without its epoch it looks like the current one."""
+    storage = MemoryStorage()
+    async with serving(None, MemoryLog(storage)) as coordinator:
+        joined_group = await joined(coordinator)
+        assert joined_group.coordinator_epoch == 1
+        await MemoryLog(storage).open()  # another coordinator's
+        rejected = [await send(coordinator, join(replace(BEAT, member_id=name))) for name in ("v", "w")]
+        assert [(each.error_code, each.coordinator_epoch) for each in rejected] == [(NotCoordinator.code, 1)] * 2
