@@ -67,8 +67,11 @@ def open_below(root: Path, name: str) -> BinaryIO:
     Raises:
         OSError: it does not exist, is not a regular file, or is not below the directory.
     """
+    parts: Sequence[str] = name.split("/")
+    if "" in parts or "." in parts:
+        parts = Path(name).parts
     try:
-        return _open_file(root, Path(name).parts)
+        return _open_file(root, parts)
     except OSError as error:
         if error.errno not in _LINKS:
             raise
@@ -159,8 +162,8 @@ def has_open(file: tuple[int, int]) -> bool:
 
 
 def _open_file(root: Path, parts: Sequence[str]) -> BinaryIO:
-    with _named(root.joinpath(*parts)), opened_directory(root) as top:
-        directory = _walk(os.dup(top), parts[:-1])
+    with _named(root, *parts):
+        directory = _walk(os.open(root.anchor, _DIRECTORY), [*root.parts[1:], *parts[:-1]])
         try:
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             return os.fdopen(_regular(os.open(_plain(parts[-1]), flags, dir_fd=directory)), "rb")
@@ -169,12 +172,12 @@ def _open_file(root: Path, parts: Sequence[str]) -> BinaryIO:
 
 
 @contextmanager
-def _named(path: Path) -> Iterator[None]:
+def _named(path: Path, *parts: str) -> Iterator[None]:
     """Errors name the whole path, not the component: it is what a configuration, and so a secret, contains."""
     try:
         yield
     except OSError as error:
-        error.filename = str(path)
+        error.filename = str(path.joinpath(*parts))
         raise
 
 

@@ -32,6 +32,8 @@ def is_slice_of(name: str, task: int, tasks: int) -> bool:
     the golden angle, and each task gets nearly as many as any other. By a digest of the whole name they would be as
     uneven as dice, and by the number modulo the tasks all on one task if only each tenth number exists.
     """
+    if tasks == 1:
+        return task == 0
     base = _without_generations(name)
     text = _DIGIT.sub("0", base).encode("utf-8", "surrogateescape")
     point = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest())
@@ -122,7 +124,8 @@ class Catalog:
         self._copies.note(inodes)
         names = sorted(inodes)
         known = set(self._file_of.values())
-        self.stats = stats_of(self._root, [name for name in names if name in known or self._owns(name)])
+        mine = {name for name in names if name not in known and self._owns(name)}
+        self.stats = stats_of(self._root, [name for name in names if name in known or name in mine])
         found = self._unchanged(inodes)
         fresh = [name for name in names if name not in self._inodes and name not in found]
         lost = {name for name, file in self._file_of.items() if found.get(file) != name and name in self._identities}
@@ -136,7 +139,7 @@ class Catalog:
         former = {file: name for name, file in self._file_of.items() if name in self._lost}
         self.rewritten = {}
         for name in names:
-            if name not in found and self._owns(name):
+            if name not in found and (name in mine or (name in known and self._owns(name))):
                 if name in former and self._is_rewritten(name, former[name]) and not self._is_packed(former[name]):
                     self.rewritten[name] = former[name]
                 found[name] = self.new_slice(name)

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal
 
@@ -81,8 +81,18 @@ class Identity:
     def metadata(self, **more: str) -> str:
         """Return the identity as metadata of a position."""
         # Without a copy of each value: a directory may have 20,000 files.
-        values = ((each.name, getattr(self, each.name)) for each in fields(self))
-        plain = {name: value for name, value in values if value or name not in ("packed_from", "skip")}
+        plain: dict[str, str | int] = {
+            "file": self.file,
+            "inode": self.inode,
+            "mtime_ns": self.mtime_ns,
+            "read": self.read,
+            "head": self.head,
+            "tail": self.tail,
+        }
+        if self.packed_from:
+            plain |= {"packed_from": self.packed_from}
+        if self.skip:
+            plain |= {"skip": self.skip}
         return json.dumps({"identity": plain, **more}, separators=(",", ":"))
 
     def has_content_of(self, descriptor: int) -> bool:

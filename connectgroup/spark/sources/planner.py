@@ -201,19 +201,19 @@ class Planner:
         Raises:
             SourceError: the file cannot be read, was rewritten, or has a line that is too long.
         """
-        path, catalog = self.root / name, self._files()
+        catalog = self._files()
         former = catalog.identity(catalog.rewritten[name]) if name in catalog.rewritten else None
         try:
-            found = catalog.stats.get(name) or path.stat()
+            found = catalog.stats.get(name) or (self.root / name).stat()
             if not stat.S_ISREG(found.st_mode):
-                raise SourceError(f"{path}: not a regular file; allowed: files")
+                raise SourceError(f"{self.root / name}: not a regular file; allowed: files")
             if start.get(slice_, 0) == 0 and catalog.may_be_copy(name):
                 return None
             if former is not None and self.rules.on_rewrite == "fail":
-                raise _rewritten(path, found.st_size, former.read, catalog.copy_of(catalog.rewritten[name]))
+                raise _rewritten(self.root / name, found.st_size, former.read, catalog.copy_of(catalog.rewritten[name]))
             if found.st_size < start.get(slice_, 0):
                 if self.rules.on_rewrite == "fail":
-                    raise _rewritten(path, found.st_size, start[slice_])
+                    raise _rewritten(self.root / name, found.st_size, start[slice_])
                 slice_ = catalog.new_slice(name)
             position = start.get(slice_, 0)
             if found.st_size == position or (position == 0 and catalog.belongs_to_another(name)):
@@ -228,7 +228,7 @@ class Planner:
                     logger.warning(
                         "%s: was truncated, and %s begins with what was read of it: if that is its copy, its rows were"
                         " read twice; allowed: source.settle.ms above the time from a copy to the truncation",
-                        path,
+                        self.root / name,
                         self.root / copy,
                     )
                 codec = codec_of(name)
@@ -236,11 +236,11 @@ class Planner:
                 from_, skip = packed or ("", 0)
                 identity = Identity.of(file.fileno(), name, end, packed_from=from_, skip=skip)
         except FileNotFoundError as error:
-            if path.is_symlink():
-                raise unreadable(path, error) from error
+            if (self.root / name).is_symlink():
+                raise unreadable(self.root / name, error) from error
             return None  # Deleted since the listing; the part already read stays committed.
         except OSError as error:
-            raise unreadable(path, error) from error
+            raise unreadable(self.root / name, error) from error
         catalog.remember(slice_, identity)
         schema = {"schema": self.rules.schema} if self.rules.schema else {}
         return slice_, Position(end, identity.metadata(**schema))
