@@ -5,8 +5,22 @@ a parked one), it abandons that request: its response, if it still arrives, is d
 one. So a request always reports all units that the worker may be running, and a unit assigned in a response in flight
 cannot be mistaken for an acknowledged revocation.
 
-    JOINING --response--> MEMBER --fenced, unknown--> LOSING --all stopped--> JOINING
-       any  --close--> LEAVING --leave sent--> GONE
+| phase                    | event                                  | phase then | action                            |
+|--------------------------|----------------------------------------|------------|-----------------------------------|
+| JOINING, MEMBER          | response                               | MEMBER     | Revoke, Assign or none            |
+| JOINING, MEMBER          | asked to compute                       | MEMBER     | Compute                           |
+| JOINING, MEMBER          | error: fenced, or unknown              | LOSING     | Lose                              |
+| JOINING, MEMBER          | error: may pass                        | same       | none                              |
+| JOINING, MEMBER          | error: final                           | LOSING     | Fail                              |
+| MEMBER                   | lease expired, a task is fenced        | MEMBER     | Lapse or none                     |
+| MEMBER                   | lease expired, no task is fenced       | LOSING     | Lose                              |
+| MEMBER                   | a unit did not stop with the lease     | LOSING     | Lose                              |
+| LOSING                   | all units have stopped                 | JOINING    | none                              |
+| JOINING, MEMBER, LOSING  | close                                  | LEAVING    | none                              |
+| LEAVING                  | the leave is sent                      | GONE       | none                              |
+
+Any other event changes nothing and has no action: a response in LOSING, LEAVING and GONE is dropped. A response may
+have ``TellAssignor``, ``Restart`` and ``Drain`` besides its action.
 
 If the coordinator does not respond, the lease expires: units that no sink fences stop before the group may assign them
 again. Fenced units run on, under the same member epoch, until the coordinator says otherwise: the claim of a successor
@@ -66,19 +80,7 @@ class _Outstanding:
 class Member:
     """The state of one worker in its group. Methods return actions; the caller performs them in order.
 
-    Attributes:
-        epoch: the member epoch of the last response.
-        owned: every unit that this worker may be running, with owner epochs: grows when an assignment is accepted,
-            before any unit starts, and shrinks when a stop is complete.
-        revoking: units whose stop has been requested and is not complete.
-        unfenced: the units of ``owned`` that have not been reported as fenced.
-        lapsed: whether the lease has expired, and no response has arrived since: only fenced units run. Set by
-            ``check_lease``, cleared by the next response and by ``mark_lost``.
-        restart_error: why a requested restart has not happened, until the coordinator has received it. Set by
-            ``refuse_restart``, cleared by the response.
-        retiring: whether this worker is about to leave: it accepts no new units and does not rejoin.
-        process_id: identifies this process; sent with every request (PD-15).
-        os_process: names this process to the operating system; sent with every heartbeat (PD-13).
+    The caller reads the public attributes; only methods change them.
     """
 
     def __init__(
@@ -98,37 +100,62 @@ class Member:
             process_id: identifies this process; random. -1: none.
             os_process: see ``HeartbeatRequest.os_process``.
         """
+        # These five never change, except for the assignors (``set_assignors``).
         self.settings = settings
         self.assignors = tuple(assignors)
-        self.phase = Phase.JOINING
-        self.epoch = JOIN_EPOCH
-        self.owned: dict[Unit, int] = {}
-        self.revoking: Units = NO_UNITS
-        self.unfenced: set[Unit] = set()
-        self.lapsed = False
-        self.session_timeout_ms = 0
-        self.heartbeat_interval_ms = 0
-        self.coordinator_epoch = -1
-        self._sequence = first_sequence
         self.process_id, self.os_process = process_id, os_process
+        # The state above. Responses, ``check_lease``, ``give_up``, ``mark_lost``, ``close`` and the leave change it.
+        self.phase = Phase.JOINING
+        # The member epoch of the last response; 0 before the first one and after ``mark_lost``.
+        self.epoch = JOIN_EPOCH
+        # Every unit that this worker may be running, with its owner epoch: grows when an assignment is accepted, before
+        # any unit starts, and shrinks when a stop is complete (``mark_revoked``, ``mark_lapsed``, ``mark_lost``).
+        self.owned: dict[Unit, int] = {}
+        # The units of ``owned`` whose stop was requested and is not complete. Meanwhile, no unit is accepted.
+        self.revoking: Units = NO_UNITS
+        # The units of ``revoking`` that the group has not revoked: their lease has expired (``check_lease``).
+        self._lapsing: Units = NO_UNITS
+        # The units of ``owned`` that were not reported as fenced (``report``).
+        self.unfenced: set[Unit] = set()
+        # Whether the lease has expired and no response has arrived since: only fenced units run. Set by
+        # ``check_lease``, cleared by the next response and by ``mark_lost``. Only in MEMBER.
+        self.lapsed = False
+        # When the last heartbeat was sent that got a response: the lease counts from it. ``None``: never, or not since
+        # ``mark_lost``.
+        self._confirmed_ms: int | None = None
+        # As the last response has them; 0 before the first one.
+        self.session_timeout_ms = self.heartbeat_interval_ms = 0
+        # The highest epoch of a coordinator that has responded: responses of earlier ones are stale (PD-10).
+        self.coordinator_epoch = -1
+        # The number of the last request.
+        self._sequence = first_sequence
+        # The request whose response is awaited; ``None`` once it has arrived, or will be dropped.
         self._outstanding: _Outstanding | None = None
+        # The next request is a full one: after a join, any error, and any request that was abandoned.
         self._full = True
+        # The next request reports the owned units, and goes at once: a stop is complete. Any request clears it.
         self._acknowledge = False
+        # The next request goes at once: it has statuses that were delayed long enough, or a restart error.
         self._flush_requested = False
+        # Units were granted during a revocation, and not accepted: a full heartbeat follows when it is complete.
         self._missed_assignment = False
-        self._lapsing: Units = NO_UNITS  # the units of ``revoking`` that the group has not revoked
         # The group has units assigned to this worker that it does not run since its lease expired, and may withhold
         # them while others are revoked: every heartbeat reports the owned units until they are granted again.
         self._lacks_units = False
-        self.retiring = False
-        self.restart_error = ""
+        # Statuses that no response has confirmed; those of units that stop are dropped.
         self._statuses: dict[Unit, TaskStatus] = {}
-        self._told_epoch = JOIN_EPOCH  # of the last target assignment that was delivered to an assignor
-        self._confirmed_ms: int | None = None
-        self._leave_cause = ""
-        self._leaves_temporarily = False
-        self._returns = False
+        # The member epoch of the last target assignment that was delivered to an assignor.
+        self._delivered_epoch = JOIN_EPOCH
+        # Whether this worker is about to leave: it accepts no units and does not rejoin. Set by ``retire`` and by a
+        # final error; never cleared.
+        self.retiring = False
+        # Whether this worker asks that its units be moved to other members. Set by ``drain``; never cleared.
         self.draining = False
+        # Why a requested restart has not happened. Set by ``refuse_restart``, cleared once the coordinator has it.
+        self.restart_error = ""
+        # How to leave; set by ``close``. A temporary leave excludes an announced return.
+        self._leave_cause = ""
+        self._leaves_temporarily = self._returns = False
 
     # ----------------------------------------------------------------------------------------------
     # Requests
@@ -312,7 +339,7 @@ class Member:
         if response.assignment is not None:
             converted = converted or convert(response.assignment)
             actions = [
-                *self._tell_assignor(response.assignment, converted.units),
+                *self._deliver_target(response.assignment, converted.units),
                 *self._take(converted, response.assignment.incarnation),
             ]
         if self.restart_error and request.restart_error:
@@ -359,11 +386,11 @@ class Member:
                 self.phase = Phase.LOSING
                 return [Fail(error=error)]
 
-    def _tell_assignor(self, assignment: MemberAssignment, units: Units) -> list[Action]:
+    def _deliver_target(self, assignment: MemberAssignment, units: Units) -> list[Action]:
         """Deliver a new target assignment to the assignor the group used, if this worker offers it (PD-12)."""
-        if not assignment.assignor or self.epoch <= self._told_epoch or self.retiring:
+        if not assignment.assignor or self.epoch <= self._delivered_epoch or self.retiring:
             return []
-        self._told_epoch = self.epoch
+        self._delivered_epoch = self.epoch
         if assignment.assignor not in {info.name for info in self.assignors}:
             return []
         return [
@@ -494,7 +521,7 @@ class Member:
         self.unfenced.clear()
         self.revoking = self._lapsing = NO_UNITS
         self._statuses.clear()
-        self.epoch = self._told_epoch = JOIN_EPOCH
+        self.epoch = self._delivered_epoch = JOIN_EPOCH
         self._confirmed_ms, self.lapsed = None, False
         self._full, self._acknowledge, self._missed_assignment, self._lacks_units = True, False, False, False
         if self.phase is Phase.LOSING:
@@ -515,6 +542,7 @@ class Member:
         self._leaves_temporarily = temporarily and stopped and self.settings.instance_id is not None
         self.owned.clear()
         self.revoking = NO_UNITS
+        self._outstanding = None  # its response would make a member of it again, and the leave would not be sent
         self._leave_cause, self._returns = cause, returns
         if self.phase is not Phase.GONE:
             self.phase = Phase.LEAVING

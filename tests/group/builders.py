@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import TypeVar
 
 from connectgroup.errors import ComputeAssignment, FencedMemberEpoch, InvalidAssignment, StaleGroupEpoch
@@ -446,3 +447,9 @@ def numbered(count: int, **more: str) -> list[dict[str, str]]:
 
 
 UNASSIGNED: Units = NO_UNITS
+
+
+def table_of(module: ModuleType) -> list[tuple[str, ...]]:
+    """The rows of the table at the beginning of a module."""
+    lines = [line.strip("|").split("|") for line in str(module.__doc__).splitlines() if line.startswith("|")]
+    return [tuple(cell.strip() for cell in line) for line in lines[2:]]

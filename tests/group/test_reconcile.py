@@ -8,15 +8,19 @@ from it, as a paused or reconfigured connector does.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import pytest
 
 from connectgroup.errors import FencedMemberEpoch
+from connectgroup.group.kernel import reconcile as reconcile_module
 from connectgroup.group.kernel.reconcile import Current, ReconcileTarget, reconcile
 from connectgroup.protocol.records.connect import MemberState
 from connectgroup.protocol.units import Unit, Units
+
+from .builders import table_of
 
 STABLE, UNREVOKED, UNRELEASED = MemberState.STABLE, MemberState.UNREVOKED, MemberState.UNRELEASED
 ME, OTHER = "me", "other"
@@ -329,3 +333,47 @@ def test_waiting_member_is_asked_to_revoke() -> None:
     """UNRELEASED to UNREVOKED: the epoch does not change."""
     after = step(WAITING, units([2], [5, 6]), 12)
     assert after == member_at(UNREVOKED, 11, at(11, [2], [5, 6]), at(11, [3]))
+
+
+# --------------------------------------------------------------------------------------------------
+# The table of transitions at the beginning of ``reconcile``
+
+
+def _subsets(units: Units) -> list[Units]:
+    return [frozenset(each) for size in range(len(units) + 1) for each in itertools.combinations(sorted(units), size)]
+
+
+def test_every_step_of_a_member_with_two_units_does_what_the_table_says() -> None:
+    """Each state, current and target assignment, report and owner elsewhere; two units show each interaction."""
+    two, rows, seen = units([0, 1]), table_of(reconcile_module), set()
+    assignments = itertools.product(_subsets(two), repeat=4)
+    reports: list[Units | None] = [None, *_subsets(two)]
+    for state, (assigned, pending, target, elsewhere), owned, since in itertools.product(
+        (STABLE, UNREVOKED, UNRELEASED), assignments, reports, (0, 7)
+    ):
+        if assigned & pending or bool(pending) != (state is UNREVOKED):
+            continue
+        runnable = dict.fromkeys(two, since)
+        before = member_at(state, 3, dict.fromkeys(assigned, 3), dict.fromkeys(pending, 3))
+        keep = assigned & target if since <= 3 else frozenset()
+        revoked = assigned - keep
+        matching = [
+            row
+            for row in rows
+            if state.name in row[0].split(", ")
+            and row[1] in ("-", "no" if owned is None or owned & pending else "yes")
+            and row[2] in ("-", "yes" if revoked and (owned is None or owned & revoked) else "no")
+            and row[3] in ("-", "some" if (target - keep) & elsewhere else "all")
+        ]
+        assert len(matching) == 1, f"{before}: {matching}"
+        [row] = matching
+        seen.add(row)
+        after = reconcile(
+            before,
+            ReconcileTarget(units=target, epoch=8, runnable=runnable),
+            owned=owned,
+            is_free=(two - elsewhere).__contains__,
+        )
+        assert (after.state.name, after.epoch) == (row[4], {"same": 3, "target": 8}[row[5]]), f"{before}: {row}"
+        assert not after.pending or not after.assigned.keys() - assigned, "either revoked or assigned, never both"
+    assert seen == set(rows), "the table has a row that no step reaches"

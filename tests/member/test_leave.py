@@ -8,8 +8,9 @@ import pytest
 
 from connectgroup.errors import (
     FencedMemberEpoch,
+    InvalidRequest,
 )
-from connectgroup.member.actions import Drain, Lose, Restart, Revoke
+from connectgroup.member.actions import Drain, Restart, Revoke
 from connectgroup.member.settings import MemberSettings
 from connectgroup.member.state_machine import Member, Phase
 from connectgroup.protocol.messages.common import AssignorInfo, grouped, units_of
@@ -194,16 +195,16 @@ def test_failure_of_an_abandoned_heartbeat_is_ignored() -> None:
     assert not member.has_unsent_changes
 
 
-def test_member_fenced_while_it_leaves_sends_one_leave_and_does_not_rejoin() -> None:
-    """The response to its last heartbeat arrives after all units have stopped."""
+@pytest.mark.parametrize("code", [0, FencedMemberEpoch.code, InvalidRequest.code])
+def test_response_to_an_earlier_heartbeat_does_not_keep_a_member_from_its_leave(code: int) -> None:
+    """It arrives after all units have stopped: the member sends one leave and does not rejoin."""
     member = idle_member(owned=frozenset({Unit("c", 0)}))
     request = member.next_request(1)
     assert request is not None
     member.mark_revoked([Unit("c", 0)])
     member.close("shut down")
-    fenced = HeartbeatResponse(error_code=FencedMemberEpoch.code, coordinator_epoch=1)
-    assert [type(action) for action in member.on_response(request, fenced)] == [Lose]
-    member.mark_lost()
+    late = HeartbeatResponse(error_code=code, member_epoch=4, coordinator_epoch=1)
+    assert member.on_response(request, late) == []
     leave = member.next_request(2)
     assert leave is not None
     assert (leave.member_epoch, leave.cause) == (-1, "shut down")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import pytest
@@ -11,17 +12,24 @@ from connectgroup.errors import (
     ComputeAssignment,
     CoordinatorLoadInProgress,
     FencedMemberEpoch,
+    GroupIdNotFound,
+    InvalidRequest,
     StaleMemberEpoch,
+    UnknownMemberId,
 )
-from connectgroup.member.actions import Assign, Revoke, TellAssignor
+from connectgroup.member import state_machine
+from connectgroup.member.actions import Action, Assign, Revoke, TellAssignor
+from connectgroup.member.state_machine import Member, Phase
 from connectgroup.protocol.messages.common import AssignorInfo, ConfigEntry, grouped, units_of
 from connectgroup.protocol.messages.heartbeat import (
     ConnectorConfig,
+    HeartbeatRequest,
     HeartbeatResponse,
     MemberAssignment,
     UnitGrant,
 )
 from connectgroup.protocol.units import Unit
+from tests.group.builders import table_of
 
 from .builders import accepted, joined, member, rejected, request_of, respond, status, units
 
@@ -304,3 +312,83 @@ def test_unchanged_assignment_is_no_action() -> None:
     machine = joined(0, 1)
     assert respond(machine, accepted(6, units(0, 1), owner_epoch=6)) == []
     assert set(machine.owned.values()) == {5}, "nor a later owner epoch"
+
+
+# --------------------------------------------------------------------------------------------------
+# The table of transitions at the beginning of ``state_machine``
+
+
+def _with_a_fenced_task(machine: Member) -> None:
+    machine.report(replace(status(0, 5), fenced=True))
+
+
+def _in_phase(phase: Phase) -> tuple[Member, HeartbeatRequest]:
+    """A member in this phase, and its last request: still outstanding, unless the phase has dropped it."""
+    machine = member() if phase is Phase.JOINING else joined(0, 1)
+    request = request_of(machine)
+    if phase is Phase.LOSING:
+        machine.on_response(request, rejected(UnknownMemberId.code))
+    elif phase in (Phase.LEAVING, Phase.GONE):
+        machine.close()
+    if phase is Phase.GONE:
+        request_of(machine)
+    assert machine.phase is phase
+    return machine, request
+
+
+Event = Callable[[Member, HeartbeatRequest], list[Action] | None]
+
+
+def _answers(response: HeartbeatResponse) -> Event:
+    return lambda machine, request: machine.on_response(request, response)
+
+
+def _lease_expires(machine: Member, request: HeartbeatRequest) -> list[Action]:
+    return machine.check_lease(1_000_000)
+
+
+def _lease_expires_with_a_fenced_task(machine: Member, request: HeartbeatRequest) -> list[Action]:
+    _with_a_fenced_task(machine)
+    return machine.check_lease(1_000_000)
+
+
+def _sends_the_next_request(machine: Member, request: HeartbeatRequest) -> None:
+    machine.next_request(0)
+
+
+EVENTS: dict[str, tuple[Event, ...]] = {
+    "response": (_answers(accepted(6)), _answers(accepted(6, units(0))), _answers(accepted(6, units(0, 1, 2)))),
+    "asked to compute": (_answers(rejected(ComputeAssignment.code)),),
+    "error: fenced, or unknown": tuple(
+        _answers(rejected(error.code)) for error in (FencedMemberEpoch, UnknownMemberId, GroupIdNotFound)
+    ),
+    "error: may pass": tuple(_answers(rejected(error.code)) for error in (CoordinatorLoadInProgress, StaleMemberEpoch)),
+    "error: final": (_answers(rejected(InvalidRequest.code)),),
+    "lease expired, a task is fenced": (_lease_expires_with_a_fenced_task,),
+    "lease expired, no task is fenced": (_lease_expires,),
+    "a unit did not stop with the lease": (lambda machine, request: [*machine.give_up("it hangs")],),
+    "all units have stopped": (lambda machine, request: machine.mark_lost(),),
+    "close": (lambda machine, request: machine.close(),),
+    "the leave is sent": (_sends_the_next_request,),
+}
+
+
+def test_each_event_in_each_phase_does_what_the_table_says() -> None:
+    """What the table leaves out changes nothing and has no action."""
+    rows = table_of(state_machine)
+    assert {row[1] for row in rows} == EVENTS.keys()
+    for event, variants in EVENTS.items():
+        seen = set()
+        for phase, act in itertools.product(Phase, variants):
+            after, actions = next(
+                (row[2:] for row in rows if row[1] == event and phase.name in row[0].split(", ")), ("same", "none")
+            )
+            machine, request = _in_phase(phase)
+            done = [type(action).__name__ for action in act(machine, request) or []]
+            assert machine.phase.name == (phase.name if after == "same" else after), f"{event} in {phase}"
+            allowed = actions.replace(" or ", ", ").split(", ")
+            assert done == [] if not done else len(done) == 1 and done[0] in allowed, f"{event} in {phase}: {done}"
+            assert done or "none" in allowed, f"{event} in {phase}: no action"
+            seen |= set(done)
+        named = {name for row in rows if row[1] == event for name in row[3].replace(" or ", ", ").split(", ")}
+        assert seen == named - {"none"}, event

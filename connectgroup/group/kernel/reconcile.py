@@ -1,13 +1,26 @@
 """Reconciliation: one step of one member towards its target assignment, as one pure function.
 
-        keep    = assigned & target          unchanged, with its owner epoch
+        keep    = assigned & target          unchanged, with its owner epoch, unless its configuration is newer
         revoke  = assigned - target          revoked first; the member epoch does not advance until it is acknowledged
         gain    = target - keep              assigned once no other member owns it; a pending revocation still owns it
 
-A response therefore either revokes or assigns units, never both. Units are opaque here.
+| state              | acknowledges | revokes | gains     | state then | epoch  | what happens                        |
+|--------------------|--------------|---------|-----------|------------|--------|-------------------------------------|
+| STABLE, UNRELEASED | -            | yes     | -         | UNREVOKED  | same   | revoke; assign nothing              |
+| STABLE, UNRELEASED | -            | no      | all       | STABLE     | target | assign what is missing, if anything |
+| STABLE, UNRELEASED | -            | no      | some      | UNRELEASED | target | assign what no other member owns    |
+| UNREVOKED          | no           | -       | -         | UNREVOKED  | same   | revoke more, if it must not run     |
+| UNREVOKED          | yes          | yes     | -         | UNREVOKED  | same   | the pending units are released      |
+| UNREVOKED          | yes          | no      | all       | STABLE     | target | the pending units are released      |
+| UNREVOKED          | yes          | no      | some      | UNRELEASED | target | the pending units are released      |
 
-While a revocation is pending, a newer target assignment is delayed until the acknowledgement. A unit that must not run
-any more is not delayed: it is added to the pending revocation at once (CA-19).
+- acknowledges: the member reports its owned units, and none of those with a pending revocation.
+- revokes: an assigned unit is not in ``keep``, and the member does not report that it has stopped it already (CA-05).
+- gains: ``all`` if no other member owns a unit of ``gain`` (also if there is none), ``some`` otherwise.
+
+A response therefore either revokes or assigns units, never both. Units are opaque here. While a revocation is pending,
+a newer target assignment waits for the acknowledgement. A unit that must not run any more does not: it joins the
+pending revocation at once (CA-19). A member in a state that a newer version has written is fenced if it runs units.
 
 Source: KIP-848 "Reconciliation" and Kafka's ``CurrentAssignmentBuilder``, whose tests are rows CA-01..CA-18 of the
 conformance scenarios; "Connect on the new protocol", the three steps under "Reconciliation".
