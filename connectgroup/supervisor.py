@@ -139,7 +139,8 @@ class Supervisor:
         checked(WorkerConfig, options | {name: value for name, value in optional.items() if value is not None})
         self.group = group
         self.server = CoordinatorServer(coordinator)
-        self.admin = Admin.local(self.server.coordinator, client_host=HERE)
+        access = self.server.access_to_others
+        self.admin = Admin.local(self.server.coordinator, client_host=HERE, access=access)
         self.workers: dict[str, WorkerProcess] = {}
         self._count, self._scratch, self._connectors = workers, scratch, tuple(connectors)
         self._options = [*worker_options(assignors, server_assignor, rebalance_timeout_ms), *secrets.options()]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ from .requests import connected
 if TYPE_CHECKING:
     from ..client.admin import Admin
     from ..consumer.broker_groups import BrokerGroups
+    from ..log.base import Log
     from .errors import OptionNames
 
 
@@ -289,10 +291,22 @@ async def recover_log(options: argparse.Namespace) -> int:
     """Recover the groups of a log that no coordinator has open."""
     from ..coordinator.loading import recover
     from ..coordinator.runtime import wall_clock_ms
+    from ..log.base import SharedLog
+    from ..log.leased import LEASE_S
+    from ..log.registry import SHARED, log_from_url
     from ..log.sqlite.log import SqliteLog
     from ..log.sqlite.reader import log_file
 
-    recovered = await recover(SqliteLog(log_file(options.log), restored=True), now_ms=wall_clock_ms())
+    log: Log
+    if options.log.partition(":")[0] in SHARED:
+        log = log_from_url(options.log, field="LOG", restored=True)
+        assert isinstance(log, SharedLog)
+        with suppress(TimeoutError):  # one that was killed holds its lease for some seconds
+            async with asyncio.timeout(2 * LEASE_S):
+                await log.stand_by()
+    else:
+        log = SqliteLog(log_file(options.log), restored=True)
+    recovered = await recover(log, now_ms=wall_clock_ms())
     for group_id in recovered:
         print(f"group {printable(group_id)}: recovered")
     if not recovered:

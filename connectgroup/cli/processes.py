@@ -298,7 +298,8 @@ async def serve_coordinator(options: argparse.Namespace) -> int:
         server = CoordinatorServer(config)
     rest = None
     if options.rest_port is not None:
-        rest = rest_server(Admin.local(server.coordinator), options, options.rest_port)
+        admin = Admin.local(server.coordinator, access=server.access_to_others)
+        rest = rest_server(admin, options, options.rest_port)
     return await _serve_groups(options, server, "coordinator at {}", connections, rest)
 
 

@@ -102,9 +102,14 @@ class Admin:
         return cls([client], timeout_s=timeout_s, retry_for_s=retry_for_s)
 
     @classmethod
-    def local(cls, coordinator: Handler, *, client_host: str = "local") -> Admin:
-        """Use a coordinator in this process."""
-        return cls([LocalClient(coordinator, client_host=client_host, client_id="admin")])
+    def local(cls, coordinator: Handler, *, client_host: str = "local", access: Access | None = None) -> Admin:
+        """Use a coordinator in this process.
+
+        Args:
+            access: how to connect to the one that serves while this one stands by; null: it shares its log with none.
+        """
+        client = LocalClient(coordinator, client_host=client_host, client_id="admin")
+        return cls([client if access is None else FollowingClient((), "admin", access=access, first=client)])
 
     async def __aenter__(self) -> Admin:
         return self

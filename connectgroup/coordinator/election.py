@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import zlib
 from collections.abc import Callable
 from typing import Any
 
+from ..checks import parse_address
 from ..errors import ConfigError, CoordinatorNotAvailable, LogError, NotCoordinator
 from ..log.base import LogHeld, SharedLog
 from ..protocol.messages.api import Request, Response
@@ -22,8 +24,12 @@ from ..protocol.messages.cluster import (
     DescribeCoordinatorsRequest,
     DescribeCoordinatorsResponse,
     DescribedCoordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    FoundCoordinator,
 )
 from ..protocol.units import printable
+from ..wire.apis import FIND_COORDINATOR, refusal
 from .runtime import Coordinator
 
 RETRY_S = 0.5
@@ -64,10 +70,29 @@ class ElectedCoordinator:
         await asyncio.gather(campaigning, return_exceptions=True)
         await self._log.close()
 
-    @property
-    def owner(self) -> str:
-        """The advertised address of the coordinator that serves; empty if none is known."""
-        return self._log.owner
+    def find(self) -> tuple[str, int, int] | None:
+        """Host, port and node id of the coordinator that serves; null if none is known.
+
+        Clients of Kafka's protocol keep connections by node id: two coordinators must not have the same.
+        """
+        owner = self._log.owner
+        if not owner:
+            return None
+        return *parse_address("advertised", owner), zlib.crc32(owner.encode()) & 0x7FFFFFFF
+
+    def _found(self, request: FindCoordinatorRequest) -> Response:
+        found = self.find()
+        if found is None:
+            return refusal(FIND_COORDINATOR, CoordinatorNotAvailable.code, "no coordinator owns the log at present")
+        host, port, node_id = found
+        return FindCoordinatorResponse(
+            node_id=node_id,
+            host=host,
+            port=port,
+            coordinators=tuple(
+                FoundCoordinator(key=key, node_id=node_id, host=host, port=port) for key in request.coordinator_keys
+            ),
+        )
 
     async def handle(
         self, request: Request, *, client_host: str, client_id: str = "", principal: str | None = ""
@@ -75,6 +100,8 @@ class ElectedCoordinator:
         """See ``messages.Handler``."""
         if isinstance(request, DescribeCoordinatorsRequest):
             return await self._described(request)
+        if isinstance(request, FindCoordinatorRequest):  # of a client in this process; the port responds itself
+            return self._found(request)
         if self.serving is None:
             return self._refusal(request)
         return await self.serving.handle(request, client_host=client_host, client_id=client_id, principal=principal)
@@ -90,8 +117,7 @@ class ElectedCoordinator:
     ) -> bool:
         """See ``messages.DirectHandler``."""
         if self.serving is None:
-            respond(self._refusal(request))
-            return True
+            return False
         return self.serving.begin(
             request, client_host=client_host, client_id=client_id, principal=principal, respond=respond
         )

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import itertools
 import logging
-import zlib
+import ssl
 from pathlib import Path
 
-from ..checks import parse_address
 from ..config.coordinator import CoordinatorConfig
 from ..errors import ConfigError
 from ..log.base import SharedLog
 from ..log.registry import log_from_url
 from ..sasl.server import Authenticator
 from ..topics.broker import BrokerTopics
-from ..transport.access import Certificate, Security
-from ..transport.credentials import FILE_NAME, announce, create_credentials, own_file, read_passwords, withdraw
+from ..transport.access import Access, Certificate, Security, load_authorities, load_certificate
+from ..transport.credentials import (
+    FILE_NAME,
+    announce,
+    create_credentials,
+    own_file,
+    read_credentials,
+    read_passwords,
+    withdraw,
+)
 from ..transport.group_access import GroupAccess
 from ..transport.tcp_server import TcpServer
 from .compute import group_assignors
@@ -92,8 +99,13 @@ class CoordinatorServer(GroupServer):
                 ),
             )
 
-        self._shared = log if isinstance(log, SharedLog) else None
-        coordinator = make() if self._shared is None else ElectedCoordinator(self._shared, make)
+        self._shared: tuple[SharedLog, ElectedCoordinator] | None = None
+        coordinator: Coordinator | ElectedCoordinator
+        if isinstance(log, SharedLog):
+            coordinator = ElectedCoordinator(log, make)
+            self._shared = log, coordinator
+        else:
+            coordinator = make()
         certificate = None
         if config.tls_cert is not None and config.tls_key is not None:
             certificate = Certificate("tls_cert", config.tls_cert, config.tls_key, config.tls_ca)
@@ -123,7 +135,7 @@ class CoordinatorServer(GroupServer):
         if config.authentication and path is not None:
             self._use(path)
         if self._shared is not None:
-            await self._start_shared(self._shared)
+            await self._start_shared(*self._shared)
         else:
             await super().start()
         port = self._server.port
@@ -136,6 +148,11 @@ class CoordinatorServer(GroupServer):
             )
             return
         if path is None:
+            if self._shared is not None:
+                logger.warning(
+                    "no file of credentials: clients on other machines cannot follow from one coordinator to another; "
+                    "allowed: --credentials FILE, the same for all coordinators of the log"
+                )
             try:
                 path = self._use_temporary(port)
             except BaseException:
@@ -146,13 +163,31 @@ class CoordinatorServer(GroupServer):
                 "clients need the file of credentials %s: it cannot be announced to those on this machine", path
             )
 
-    async def _start_shared(self, log: SharedLog) -> None:
+    @property
+    def access_to_others(self) -> Access | None:
+        """How this process connects to the other coordinators of its log; null if it shares none.
+
+        Raises:
+            ConfigError: a file cannot be used.
+        """
+        config = self.config
+        if self._shared is None:
+            return None
+        credentials = None if config.credentials is None else read_credentials("credentials", config.credentials)
+        if config.tls_cert is None or config.tls_key is None:
+            return Access(credentials=credentials)
+        tls = ssl.create_default_context()
+        load_authorities(tls, config.tls_ca or config.tls_cert)
+        load_certificate(tls, "tls_cert", config.tls_cert, config.tls_key)
+        return Access(credentials=credentials, tls=tls)
+
+    async def _start_shared(self, log: SharedLog, coordinator: ElectedCoordinator) -> None:
         """Open the port, then take part in the election: the other coordinators are told the port."""
         await self._server.start()
         log.address = self.config.advertised or self.address
-        self._server.find_coordinator = lambda: _node(log.owner)
+        self._server.find_coordinator = coordinator.find
         try:
-            await self.coordinator.start()
+            await coordinator.start()
         except BaseException:
             await self.close()
             raise
@@ -190,13 +225,3 @@ class CoordinatorServer(GroupServer):
                 withdraw(self._server.port)
             if self._temporary is not None:
                 self._temporary.unlink(missing_ok=True)
-
-
-def _node(address: str) -> tuple[str, int, int] | None:
-    """Host, port and node id of a coordinator; null: none is known.
-
-    Clients of Kafka's protocol keep connections by node id: two coordinators must not have the same.
-    """
-    if not address:
-        return None
-    return *parse_address("advertised", address), zlib.crc32(address.encode()) & 0x7FFFFFFF

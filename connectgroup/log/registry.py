@@ -36,12 +36,17 @@ LOG_FORMS: Final = "sqlite:///PATH, the path of the file, or the data directory 
 ALLOWED: Final = ", ".join(form for _, form in BACK_ENDS.values())
 
 
-def log_from_url(url: str, *, field: str = "log") -> Log:
+SHARED: Final = ("postgresql",)
+"""The schemes of logs that several coordinators share."""
+
+
+def log_from_url(url: str, *, field: str = "log", restored: bool = False) -> Log:
     """Create the log of a URL; it is not opened.
 
     Args:
         url: one of the forms in ``BACK_ENDS``. Characters that a URL reserves are percent-encoded.
         field: the name of the setting, for the error.
+        restored: treat a shared log as one that lacks acknowledged records.
 
     Raises:
         ConfigError: the scheme is unknown, or the back end rejects the rest of the URL.
@@ -54,7 +59,8 @@ def log_from_url(url: str, *, field: str = "log") -> Log:
     if not module:
         raise ConfigError(field, url, ALLOWED)
     try:
-        log: Log = import_module(module).from_url(parts)
+        make = import_module(module).from_url
+        log: Log = make(parts, restored=True) if restored else make(parts)
     except ValueError as error:
         raise ConfigError(field, url, form) from error
     return log

@@ -12,6 +12,7 @@ import pytest
 from connectgroup.client.admin import Admin
 from connectgroup.config.access import AccessConfig
 from connectgroup.config.base import checked
+from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.coordinator.server import CoordinatorServer
 from connectgroup.errors import FencedInstanceId, UnreleasedInstanceId
 from connectgroup.protocol.messages.assignment import InstallRequest
@@ -108,10 +109,12 @@ async def test_member_whose_process_has_ended_is_removed_when_the_connection_of_
     """PD-13; the connection of another user ends no member (``coordinator/test_principal.py``)."""
     file = users(tmp_path / "users", alice="one")
     async with serving(tmp_path, credentials=file, session_timeout_ms=600_000) as server:
-        server.coordinator.lost_connections.has_ended = lambda process: True
+        coordinator = server.coordinator
+        assert isinstance(coordinator, Coordinator)
+        coordinator.lost_connections.has_ended = lambda process: True
         async with clients(server, of("alice", "one")) as (alice,):
             assert await code_of(alice, beat(sequence=1, os_process="ended")) == 0
-        await eventually(lambda: not server.coordinator.shard.groups.loaded[GROUP].state.members)
+        await eventually(lambda: not coordinator.shard.groups.loaded[GROUP].state.members)
 
 
 async def test_member_belongs_to_the_name_in_its_certificate(tmp_path: Path) -> None:

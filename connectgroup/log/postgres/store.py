@@ -259,6 +259,7 @@ class PostgresStore(Store):
         self.name = printable(f"postgresql://{host}:{port}/{database}{where}")
         self._lease, self._data = _Line(self), _Line(self)
         self._registered_s = -REGISTER_S
+        self._has_warned = False
 
     # ------------------------------------------------------------------------------------------ the tables
 
@@ -275,7 +276,8 @@ class PostgresStore(Store):
                 f"{self.name}: synchronous_commit is off for user {printable(user)}, so that a crash of the server "
                 "loses acknowledged changes; allowed: ALTER ROLE ... SET synchronous_commit = on"
             )
-        if fsync == "off":
+        if fsync == "off" and not self._has_warned:
+            self._has_warned = True
             logger.warning("%s: fsync is off: a crash of its machine destroys the log", self.name)
         if not may_identify:
             raise LogError(
@@ -534,7 +536,7 @@ def _reason(error: Exception) -> str:
     return printable("; ".join(lines) or type(error).__name__, limit=300)
 
 
-def from_url(url: SplitResult) -> Log:
+def from_url(url: SplitResult, *, restored: bool = False) -> Log:
     """The log of ``postgresql://USER@HOST:PORT/DATABASE``; see ``registry``.
 
     Raises:
@@ -548,4 +550,4 @@ def from_url(url: SplitResult) -> Log:
     text = url._replace(query=query).geturl()
     if not url.netloc:  # ``geturl`` drops the slashes of a URL that leaves the host to libpq
         text = f"{url.scheme}://{url.path}" + (f"?{query}" if query else "")
-    return LeasedLog(PostgresStore(text, schema=schema))
+    return LeasedLog(PostgresStore(text, schema=schema), restored=restored)
