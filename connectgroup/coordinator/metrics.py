@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Final
 
 from ..errors import ComputeAssignment, FencedInstanceId, FencedMemberEpoch, UnknownMemberId
 from ..group.registry import GroupNumbers
+from ..log.base import Log
 from ..protocol.messages.describe import Rebalance
 from ..protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from ..protocol.records.base import Kind, Tombstone
@@ -100,10 +101,10 @@ class CoordinatorMetrics(Source):
 
     scope: ClassVar[Scope] = "coordinator"
 
-    def __init__(self, groups: Groups, parking: Parking, writability: Writability) -> None:
+    def __init__(self, log: Log, groups: Groups, parking: Parking, writability: Writability) -> None:
         """The arguments are the parts of the shard; read, never changed."""
         self.labels: Mapping[str, str] = {}
-        self._groups, self._parking, self._writability = groups, parking, writability
+        self._log, self._groups, self._parking, self._writability = log, groups, parking, writability
         self._clock: Callable[[], float] = time.monotonic
         self._appends = Window()
         self.turns = 0
@@ -158,6 +159,7 @@ class CoordinatorMetrics(Source):
         appends, now_s = self._appends, self._clock()
         return {
             "groups": len(self._groups.group_ids()),
+            "epoch": self._log.epoch,
             "parked-requests": len(self._parking.parked),
             "turns-total": self.turns,
             "append-total": appends.count,

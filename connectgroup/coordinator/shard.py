@@ -124,7 +124,7 @@ class Shard:
         self.effects = Effects(registry, self.intake.on_effect, self._spawn)
         self.writability = Writability(log, self.effects.perform, self._spawn)
         self.traces = RebalanceTraces()
-        self.metrics = CoordinatorMetrics(self.groups, self.parking, self.writability)
+        self.metrics = CoordinatorMetrics(log, self.groups, self.parking, self.writability)
         self._reports_full_from_s = 0.0  # on the event loop's clock
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False

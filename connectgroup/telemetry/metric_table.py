@@ -381,6 +381,7 @@ _COORDINATOR: Final = _table(
     "coordinator",
     "connectgroup-coordinator-metrics",
     ("groups", "{group}", "Groups that are served."),
+    ("epoch", "1", "Coordinator epoch of the process that serves the log; it grows when another one takes over."),
     ("parked-requests", "{request}", "Requests that wait for a change (long polls)."),
     ("turns-total", "{turn}", "Turns of the coordinator; each appends at most one batch to the log."),
     ("append-total", "{append}", "Batches appended to the log."),
