@@ -12,6 +12,8 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Final
 
+from .errors import ConfigError
+
 ROOT: Final = "root"
 
 LEVELS: Final = {
@@ -35,6 +37,10 @@ MAX_LINES: Final = 1_000
 WITH_CREDENTIALS: Final = ("py4j",)
 """Loggers that, below INFO, write each call to Spark with its arguments, passwords among them: they stay at INFO."""
 
+MAX_NAME: Final = 255
+MAX_CREATED: Final = 1_000
+"""Loggers that operators may create in one process."""
+
 logger = logging.getLogger(__name__)
 
 _NAMES: Final = {level: name for name, level in reversed(LEVELS.items())}
@@ -45,6 +51,7 @@ class Loggers:
 
     def __init__(self) -> None:
         self._modified_ms: dict[str, int] = {}
+        self._created = 0  # loggers are never freed; changed by set_level
 
     def listed(self) -> dict[str, dict[str, Any]]:
         """Return the root and the loggers that have a level of their own, sorted: level and time of the last change."""
@@ -55,15 +62,29 @@ class Loggers:
         """Return the level that is in effect for a logger, and the time of its last change; None if there is none."""
         return self._shown(name) if _affected(name) else None
 
-    def set_level(self, name: str, level: int) -> list[str]:
+    def set_level(self, name: str, level: int, *, create: bool = False) -> list[str]:
         """Set the level of a logger and of all loggers below it; those of ``WITH_CREDENTIALS`` stay at INFO or above.
+
+        Args:
+            create: create the logger if there is none of this name, as Kafka Connect does: its module may be imported
+                later.
 
         Returns:
             The names of these loggers, sorted; empty if there is none of this name.
+
+        Raises:
+            ConfigError: a name that no module can have, or too many were created.
         """
         names = _affected(name)
         if not names:
-            return []
+            if not create:
+                return []
+            if len(name) > MAX_NAME or not all(name.split(".")) or not name.isprintable():
+                raise ConfigError("logger", name, f"names of modules: parts, separated by dots, {MAX_NAME} characters")
+            if self._created >= MAX_CREATED:
+                raise ConfigError("logger", name, f"one that exists: {MAX_CREATED} were created")
+            self._created += 1
+            names = [name]
         now_ms = time.time_ns() // 1_000_000
         _set(name, level)
         self._modified_ms[name] = now_ms

@@ -49,10 +49,14 @@ PLACEMENT: Final = "Placement"
 
 PLUGIN_TYPES: Final[Mapping[Kind, str]] = {
     "connectors": "source",
+    "sources": "source",
+    "sinks": "sink",
     "transforms": "transformation",
     "predicates": "predicate",
 }
 """Kafka's ``PluginType`` of each kind that ``/connector-plugins`` lists."""
+
+_ENDS: Final[Mapping[str, Kind]] = {"source": "sources", "sink": "sinks"}
 
 MAX_COLLECTED: Final = 10
 """So many errors of a check that reports its first one only are collected; each costs another check."""
@@ -160,7 +164,8 @@ def list_plugins(*kinds: Kind) -> list[dict[str, str]]:
 
 
 def plugin_definitions(name: str) -> tuple[Definition, ...]:
-    """All settings of a connector class, a transform or a predicate, each without a prefix.
+    """All settings of a connector class, or of a transform or a predicate without a prefix, or of a source or sink of
+    ``pipeline`` with its prefix; of both if they have one name.
 
     Args:
         name: of its entry point; of a transform or predicate also Kafka Connect's class.
@@ -177,6 +182,9 @@ def plugin_definitions(name: str) -> tuple[Definition, ...]:
         model = load_transform_class(short, "plugin").Settings
     elif short in available("predicates"):
         model = load_predicate_class(short, "plugin").Settings
+    elif ends := [end for end in _ENDS if name in available(_ENDS[end])]:
+        found = definitions({"connector.class": "pipeline", **dict.fromkeys(ends, name)})
+        return tuple(each for each in found if each.name.split(".")[0] in ends and "." in each.name)
     else:
         return definitions({"connector.class": name})
     return tuple(_definition("", key, field, model) for key, field in _fields(model))

@@ -126,5 +126,8 @@ def _on_http_error(request: Request, error: HTTPException) -> Response:
     headers = error.headers
     if error.status_code == 405:  # each route has one method: Starlette names those of the first route only
         matching = (route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE)
-        headers = {"Allow": ", ".join(sorted({method for route in matching for method in route.methods}))}
+        methods = {method for route in matching for method in route.methods}
+        if request.method == "OPTIONS":
+            return Response(headers={"Allow": ", ".join(sorted({*methods, "OPTIONS"}))})
+        headers = {"Allow": ", ".join(sorted(methods))}
     return error_response(error.status_code, _PHRASES.get(error.status_code, error.detail), headers)

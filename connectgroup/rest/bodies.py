@@ -7,7 +7,9 @@ error of its own. Each of these is rejected with status 400.
 from __future__ import annotations
 
 import asyncio
+import codecs
 import json
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
 from typing import Any, Final
@@ -54,7 +56,29 @@ async def read_body(request: Request) -> bytes:
         raise RestError(408, f"body: not received within {BODY_TIMEOUT_S:g} s") from None
     except ClientDisconnect as error:
         raise RestError(400, "body: the connection was closed before its end") from error
-    return bytes(body)
+    return _decompressed(bytes(body), request.headers.get("content-encoding", "identity").strip().lower())
+
+
+def _decompressed(body: bytes, encoding: str) -> bytes:
+    """The body without its ``Content-Encoding``; its size is limited as that of one without.
+
+    Raises:
+        RestError: 415 for another encoding than gzip, 400 if it is damaged, 413 if it is too long.
+    """
+    if encoding in ("", "identity"):
+        return body
+    if encoding not in ("gzip", "x-gzip"):
+        raise RestError(415, f"Content-Encoding: got {printable(encoding)!r}; allowed: gzip, identity")
+    stream = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+    try:
+        plain = stream.decompress(body, MAX_BODY_BYTES + 1)
+    except zlib.error as error:
+        raise RestError(400, f"body: is not valid gzip: {error}") from error
+    if len(plain) > MAX_BODY_BYTES:
+        raise RestError(413, f"body: got more than {MAX_BODY_BYTES} bytes; allowed: at most {MAX_BODY_BYTES}")
+    if not stream.eof or stream.unused_data:
+        raise RestError(400, "body: got gzip that is not whole, or more than one stream; allowed: one whole stream")
+    return plain
 
 
 async def read_object(request: Request) -> dict[str, Any]:
@@ -83,6 +107,7 @@ def parse_json(body: bytes) -> Any:
     Raises:
         RestError: 400, with the position or the value that is not allowed.
     """
+    body = body.removeprefix(codecs.BOM_UTF8)
     if not body.strip():
         raise RestError(400, "body: got nothing; allowed: a JSON object")
     without_escapes = body.replace(rb"\\", b"").replace(rb"\"", b"")

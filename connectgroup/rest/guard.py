@@ -48,7 +48,7 @@ class Guard:
         allowed_hosts: names and addresses in ``Host``, in lower case; null: every name. ``name:port``: also the port of
             an ``Origin``.
         users: password by name; null: no authentication.
-        readers: the users that may only read (GET, HEAD). ``scope["may_change"]`` is false for them.
+        readers: the users that may only read (GET, HEAD, OPTIONS). ``scope["may_change"]`` is false for them.
         public_paths: GET and HEAD of these need no user.
         requests_per_second: the limit for each client address; null: none.
     """
@@ -157,7 +157,7 @@ class Guard:
                 "Authorization: got no valid user and password; allowed: basic authentication",
                 {"WWW-Authenticate": 'Basic realm="connectgroup", charset="UTF-8"'},
             )
-        if user in self._readers and method not in ("GET", "HEAD"):
+        if user in self._readers and method not in ("GET", "HEAD", "OPTIONS"):
             return error_response(403, f"user {printable(user)}: got {printable(method)}; allowed: GET (a reader)")
         return None
 

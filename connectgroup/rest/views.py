@@ -7,18 +7,20 @@ UNASSIGNED there; ``GET /groups/{group}`` shows the state as it is.
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Any
 
 from ..analysis.explain import rebalance_json
 from ..protocol.messages.cluster import DescribeCoordinatorsResponse
 from ..protocol.messages.common import config_of, each_unit
-from ..protocol.messages.describe import DescribedConnector, DescribedGroup, DescribedMember, DescribedUnit
+from ..protocol.messages.describe import (
+    LAST_ERROR,
+    DescribedConnector,
+    DescribedGroup,
+    DescribedMember,
+    DescribedUnit,
+)
 from ..protocol.messages.progress import UNKNOWN
 from ..protocol.units import CONNECTOR
-
-CONNECTOR_TYPE: Final = "source"
-"""Kafka Connect distinguishes source and sink connectors. A connector here reads from a source of its own, and its
-offsets are those of a source connector."""
 
 
 def connector_info(connector: DescribedConnector) -> dict[str, Any]:
@@ -28,8 +30,14 @@ def connector_info(connector: DescribedConnector) -> dict[str, Any]:
         "name": name,
         "config": connector_config(connector),
         "tasks": [{"connector": name, "task": unit.task} for unit in _tasks(connector)],
-        "type": CONNECTOR_TYPE,
+        "type": connector_type(connector),
     }
+
+
+def connector_type(connector: DescribedConnector) -> str:
+    """``sink``: it takes records from Kafka to somewhere else, as Kafka Connect's sink connectors; else ``source``."""
+    config = config_of(connector.config)
+    return "sink" if config.get("source") == "kafka" and config.get("sink", "kafka") != "kafka" else "source"
 
 
 def connector_config(connector: DescribedConnector) -> dict[str, str]:
@@ -44,7 +52,7 @@ def connector_status(connector: DescribedConnector) -> dict[str, Any]:
         "name": connector.connector,
         "connector": _unit_status(connector, itself, version),
         "tasks": [{"id": unit.task, **_unit_status(connector, unit, version)} for unit in _tasks(connector)],
-        "type": CONNECTOR_TYPE,
+        "type": connector_type(connector),
     }
 
 
@@ -83,7 +91,9 @@ def _version_of(name: str) -> str:
 def _unit_status(connector: DescribedConnector, unit: DescribedUnit, version: str) -> dict[str, Any]:
     status: dict[str, Any] = {"state": _state(connector, unit), "worker_id": unit.member_id, "version": version}
     if unit.message:
-        status["trace"] = unit.message
+        # The cause first: clients show the first line.
+        attempt, found, cause = unit.message.partition(LAST_ERROR)
+        status["trace"] = f"{cause}\n{attempt}" if found else unit.message
     return {**status, **progress_of(unit)}
 
 

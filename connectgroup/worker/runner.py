@@ -32,7 +32,7 @@ from ..connector import Config, Connector, Task
 from ..errors import ConfigError, ConnectGroupError, Fenced, PluginError, StaleMemberEpoch
 from ..fault_points import fault_point
 from ..member.actions import Grant
-from ..protocol.messages.describe import RETRYING
+from ..protocol.messages.describe import LAST_ERROR, RETRYING
 from ..protocol.messages.heartbeat import TaskStatus
 from ..protocol.messages.progress import TaskProgress
 from ..protocol.records.connect import UnitState
@@ -281,9 +281,9 @@ class TaskRunner:
                 is_final = retries.timeout_s is not None and now_s() - failing_since_s >= retries.timeout_s
                 wait_s = BackOff(first_s, max_s).wait_s(failures) if failures else min(first_s, max_s)
                 if not run.stopping:
-                    retry = f"{RETRYING}, attempt {max(failures, 1)}, next in {math.ceil(wait_s)} s, last error: "
+                    retry = f"{RETRYING}, attempt {max(failures, 1)}, next in {math.ceil(wait_s)} s{LAST_ERROR}"
                     if is_final:
-                        retry = f"not retried any more ({RETRY_TIMEOUT}), last error: "
+                        retry = f"not retried any more ({RETRY_TIMEOUT}){LAST_ERROR}"
                     state = UnitState.STALLED if isinstance(failed.__cause__, TaskStalled) else UnitState.FAILED
                     self._say(run, state, failed.__cause__, retry)
                 if is_final:

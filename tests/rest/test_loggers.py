@@ -74,7 +74,7 @@ async def test_root_sets_every_logger(api: Api) -> None:
     ("method", "path", "body", "status", "message"),
     [
         ("GET", "/admin/loggers/nosuch.logger", None, 404, "Logger nosuch.logger not found."),
-        ("PUT", "/admin/loggers/nosuch.logger", {"level": "INFO"}, 404, "Logger nosuch.logger not found."),
+        ("PUT", "/admin/loggers/nosuch..logger", {"level": "INFO"}, 400, "logger: got 'nosuch..logger'; allowed: "),
         ("PUT", "/admin/loggers/canary", {"level": "LOUD"}, 404, "invalid log level 'LOUD'."),
         ("PUT", "/admin/loggers/canary", {"level": 3}, 404, "invalid log level '3'."),
         ("PUT", "/admin/loggers/canary", {}, 400, "Desired 'level' parameter was not specified in request."),
@@ -104,3 +104,9 @@ async def test_scope_cluster_sets_the_level_on_every_worker_of_the_group(api: Ap
     response = await ask(api.coordinator, beat("w", joined.member_epoch))
     assert [(each.logger, each.level) for each in response.logger_levels] == [("canary", "DEBUG")]
     await api("PUT", "/admin/loggers/nosuch.logger?scope=cluster", 204, {"level": "ERROR"})
+
+
+async def test_logger_of_a_module_that_is_imported_later_is_created(api: Api) -> None:
+    assert await api("PUT", "/admin/loggers/canary_later.module", 200, {"level": "DEBUG"}) == ["canary_later.module"]
+    assert logging.getLogger("canary_later.module.part").getEffectiveLevel() == logging.DEBUG
+    assert (await api("GET", "/admin/loggers/canary_later.module", 200))["level"] == "DEBUG"

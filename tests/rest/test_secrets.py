@@ -76,7 +76,9 @@ async def test_an_error_with_a_secret_is_masked(
     config = {"connector.class": "idle", "url": "${env:CANARY_URL}", "fails": "yes"}
     await api("POST", "/connectors", 201, {"name": "c", "config": config})
     status = await api.until(lambda status: [t["state"] for t in status["tasks"]] == ["FAILED"], "/connectors/c/status")
-    assert status["tasks"][0]["trace"].endswith(", last error: cannot connect to [hidden] (ValueError)")
+    cause, attempt = status["tasks"][0]["trace"].split("\n")
+    assert cause == "cannot connect to [hidden] (ValueError)"
+    assert attempt.startswith("RETRYING, attempt ")
     assert CANARY not in caplog.text
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import re
 import socket
@@ -206,7 +207,14 @@ async def test_a_body_in_chunks_of_a_byte_is_read_whole(api: Api) -> None:
 
 async def test_connector_classes_are_listed_with_their_settings(api: Api) -> None:
     listed = await api("GET", "/connector-plugins", 200)
-    assert {plugin["class"] for plugin in listed} >= {"idle", "pipeline"}
+    types = {(plugin["class"], plugin["type"]) for plugin in listed}
+    assert types >= {
+        ("idle", "source"),
+        ("pipeline", "source"),
+        ("kafka", "source"),
+        ("kafka", "sink"),
+        ("csv", "sink"),
+    }
     assert all(plugin.keys() == {"class", "type", "version"} for plugin in listed)
     definitions = {each["name"]: each for each in await api("GET", "/connector-plugins/pipeline/config", 200)}
     assert definitions["connector.class"]["required"]
@@ -216,6 +224,84 @@ async def test_connector_classes_are_listed_with_their_settings(api: Api) -> Non
     assert definitions["assignment.labels"]["group"] == "Placement"
     assert "task" not in definitions, "internal"
     assert "nosuch" in await api("GET", "/connector-plugins/nosuch/config", 404)
+
+
+async def test_source_and_sink_have_the_settings_of_the_pipeline_with_them(api: Api) -> None:
+    names = [each["name"] for each in await api("GET", "/connector-plugins/files/config", 200)]
+    assert {"source.path", "source.format"} <= {*names}
+    assert all(name.startswith("source.") for name in names)
+    ends = {each["name"].split(".")[0] for each in await api("GET", "/connector-plugins/kafka/config", 200)}
+    assert ends == {"source", "sink"}
+    message = await api("PUT", "/connector-plugins/files/config/validate", 400, {"name": "c"})
+    assert "/connector-plugins/pipeline/config/validate with source=files" in message
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"source": "kafka", "sink": "sqlite"}, "sink"),
+        ({"source": "kafka", "sink": "kafka"}, "source"),
+        ({"source": "files", "sink": "kafka"}, "source"),
+        ({"source": "files", "sink": "sqlite"}, "source"),
+    ],
+)
+async def test_type_of_a_connector_is_what_it_is_in_kafka_connect(
+    api: Api, config: dict[str, str], expected: str
+) -> None:
+    """A sink connector takes records from Kafka to another system."""
+    ends = {
+        "source.bootstrap.servers": "127.0.0.1:1",
+        "source.topics": "t",
+        "source.path": "/in",
+        "source.format": "csv",
+        "sink.bootstrap.servers": "127.0.0.1:1",
+        "sink.topic": "t",
+        "sink.path": "/out/x.sqlite",
+        "sink.table": "t",
+    }
+    needed = {("source", "kafka"): ("source.bootstrap.servers", "source.topics")}
+    needed |= {("source", "files"): ("source.path", "source.format"), ("sink", "sqlite"): ("sink.path", "sink.table")}
+    needed |= {("sink", "kafka"): ("sink.bootstrap.servers", "sink.topic")}
+    own = {name: ends[name] for end in config.items() for name in needed[end]}
+    body = {"connector.class": "pipeline", **config, **own}
+    created = await api("POST", "/connectors", 201, {"name": "c", "config": body})
+    status = await api("GET", "/connectors/c/status", 200)
+    assert (created["type"], status["type"]) == (expected, expected)
+
+
+async def test_options_name_the_methods_of_a_path(api: Api) -> None:
+    for path, methods in (("/connectors", "GET, HEAD, OPTIONS, POST"), ("/connectors/c/pause", "OPTIONS, PUT")):
+        response = await api.http.options(path)
+        assert (response.status_code, response.headers["allow"], response.content) == (200, methods, b"")
+    assert (await api.http.options("/nosuch")).status_code == 404
+
+
+async def test_body_may_be_compressed_and_begin_with_a_byte_order_mark(api: Api) -> None:
+    text = json.dumps({"name": "c", "config": IDLE}).encode()
+    headers = {"Content-Type": "application/json"}
+    bodies = ((b"\xef\xbb\xbf" + text, headers), (gzip.compress(text), {**headers, "Content-Encoding": "gzip"}))
+    for body, sent in bodies:
+        assert (await api.http.post("/connectors", content=body, headers=sent)).status_code == 201
+        await api("DELETE", "/connectors/c", 204)
+
+
+@pytest.mark.parametrize(
+    ("body", "encoding", "status", "message"),
+    [
+        (gzip.compress(b" " * (2 << 20)), "gzip", 413, "got more than 1048576 bytes"),
+        (gzip.compress(b"{}")[:-5], "gzip", 400, "gzip that is not whole"),
+        (gzip.compress(b"{}") + b"more", "gzip", 400, "or more than one stream"),
+        (b"{}", "gzip", 400, "is not valid gzip"),
+        (b"{}", "br", 415, "Content-Encoding: got 'br'; allowed: gzip, identity"),
+    ],
+)
+async def test_damaged_or_long_compressed_body_is_an_error(
+    api: Api, body: bytes, encoding: str, status: int, message: str
+) -> None:
+    headers = {"Content-Type": "application/json", "Content-Encoding": encoding}
+    response = await api.http.post("/connectors", content=body, headers=headers)
+    assert response.status_code == status
+    assert message in response.json()["message"]
 
 
 async def test_transforms_and_predicates_are_listed_on_request_with_their_settings(api: Api) -> None:

@@ -106,6 +106,8 @@ class DescribedMember:
 
 
 RETRYING: Final = "RETRYING"
+LAST_ERROR: Final = ", last error: "
+"""In the message of a failed unit, between what happens next and why it failed."""
 """The message of a unit that is FAILED or STALLED begins with it while its worker tries again."""
 
 KEPT: Final = "the target assignment is kept: "

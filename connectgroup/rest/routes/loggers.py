@@ -7,6 +7,7 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from ...errors import ConfigError
 from ...loggers import LEVELS
 from ...protocol.units import printable
 from ..bodies import read_object
@@ -31,7 +32,7 @@ async def get_logger(request: Request) -> Response:
 
 
 async def put_logger(request: Request) -> Response:
-    """Set the level of a logger and of all loggers below it, here or (scope ``cluster``) on every worker too."""
+    """Set the level of a logger, also a new one, and of all below it, here or (scope ``cluster``) on every worker too."""
     name, body = request.path_params["logger"], await read_object(request)
     scope = request.query_params.get("scope", "worker").lower()
     if scope not in ("worker", "cluster"):
@@ -44,14 +45,13 @@ async def put_logger(request: Request) -> Response:
         # Kafka Connect's status.
         raise RestError(404, f"invalid log level '{printable(level)}'.")
     context = request.app.state.context
+    try:
+        names = context.loggers.set_level(name, LEVELS[level.upper()], create=True)
+    except ConfigError as error:
+        raise RestError(400, str(error)) from error
     if scope == "cluster":
         await context.admin.set_logger_level(context.group_id, name, level.upper())
-    names = context.loggers.set_level(name, LEVELS[level.upper()])
-    if scope == "cluster":
-        return Response(status_code=204)
-    if not names:
-        raise RestError(404, f"Logger {printable(name)} not found.")
-    return JSONResponse(names)
+    return Response(status_code=204) if scope == "cluster" else JSONResponse(names)
 
 
 OPERATIONS: Final = (

@@ -55,15 +55,22 @@ def _classes(request: Request) -> list[dict[str, str]]:
 
 
 async def list_plugins(request: Request) -> Response:
-    """The installed connector classes; transforms and predicates too, with ``connectorsOnly=false``."""
-    others = connector_validation.list_plugins("transforms", "predicates")
-    return JSONResponse(_classes(request) + ([] if flag(request, "connectorsOnly", default=True) else others))
+    """The installed connector classes, sources and sinks; with ``connectorsOnly=false``, transforms and predicates.
+
+    Sources and sinks are those of the class ``pipeline``, whose settings ``source`` and ``sink`` name them.
+    """
+    listed = _classes(request)
+    if not request.app.state.context.connector_classes:
+        listed += connector_validation.list_plugins("sources", "sinks")
+    if not flag(request, "connectorsOnly", default=True):
+        listed += connector_validation.list_plugins("transforms", "predicates")
+    return JSONResponse(listed)
 
 
 async def plugin_config(request: Request) -> Response:
-    """The definitions of all settings of a connector class, a transform or a predicate."""
+    """The definitions of all settings of a connector class, a source, a sink, a transform or a predicate."""
     name = request.path_params["plugin"]
-    if name not in available("transforms") + available("predicates"):
+    if name not in {each for kind in ("sources", "sinks", "transforms", "predicates") for each in available(kind)}:
         check_class(request, {"connector.class": name}, status=404)
     try:
         definitions = await off_loop(lambda: connector_validation.plugin_definitions(name))
@@ -82,6 +89,13 @@ async def validate_config(request: Request) -> Response:
     if connector_class_name(named) != connector_class_name(name):
         raise RestError(
             400, f"Included connector type {printable(named)} does not match request type {printable(name)}"
+        )
+    ends = [end for end in ("source", "sink") if name in available(f"{end}s")]  # type: ignore[arg-type]
+    if ends and name not in available("connectors"):
+        raise RestError(
+            400,
+            f"{printable(name)} is no connector class but a {' and a '.join(ends)}; allowed: "
+            f"/connector-plugins/pipeline/config/validate with {' or '.join(f'{end}={name}' for end in ends)}",
         )
     if connector_class_name(name) not in {plugin["class"] for plugin in _classes(request)}:
         raise RestError(404, f"Failed to find any class that implements Connector and which name matches {name}")
