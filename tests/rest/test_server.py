@@ -424,7 +424,6 @@ async def test_unknown_paths_and_methods_have_connects_error_body(api: Api) -> N
     assert await api("GET", "/nosuch", 404) == "HTTP 404 Not Found"
     assert await api("GET", "/connectors/c/nosuch", 404) == "HTTP 404 Not Found"
     assert await api("POST", "/connectors/c/status", 405) == "HTTP 405 Method Not Allowed"
-    assert await api("OPTIONS", "/connectors", 405) == "HTTP 405 Method Not Allowed"
     assert (await api.http.delete("/connectors")).headers["allow"] == "GET, HEAD, POST"
     assert (await api.http.post("/connectors/c/config")).headers["allow"] == "GET, HEAD, PATCH, PUT"
 
@@ -466,7 +465,6 @@ async def test_every_character_of_a_name_can_be_sent_encoded(api: Api, name: str
         (b'{"a": "\xff"}', "not valid Unicode"),
         (b"[" * 100_000, "levels of nesting; allowed: at most 64"),
         (b'{"a":' * 65 + b"1" + b"}" * 65, "got 65 levels of nesting"),
-        (b"\xef\xbb\xbf{}", "is not valid JSON"),
         (json.dumps({str(number): "" for number in range(1001)}).encode(), "got 1001 settings; allowed: at most 1000"),
     ],
     ids=lambda value: value[:20] if isinstance(value, bytes) else None,

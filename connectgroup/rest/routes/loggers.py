@@ -32,7 +32,7 @@ async def get_logger(request: Request) -> Response:
 
 
 async def put_logger(request: Request) -> Response:
-    """Set the level of a logger, also a new one, and of all below it, here or (scope ``cluster``) on every worker too."""
+    """Set the level of a logger, also a new one, and of all below it, here or (scope ``cluster``) on every worker."""
     name, body = request.path_params["logger"], await read_object(request)
     scope = request.query_params.get("scope", "worker").lower()
     if scope not in ("worker", "cluster"):
