@@ -12,8 +12,6 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Final
 
-from .errors import ConfigError
-
 ROOT: Final = "root"
 
 LEVELS: Final = {
@@ -73,16 +71,16 @@ class Loggers:
             The names of these loggers, sorted; empty if there is none of this name.
 
         Raises:
-            ConfigError: a name that no module can have, or too many were created.
+            ValueError: a name that no module can have, or too many were created.
         """
         names = _affected(name)
         if not names:
             if not create:
                 return []
             if len(name) > MAX_NAME or not all(name.split(".")) or not name.isprintable():
-                raise ConfigError("logger", name, f"names of modules: parts, separated by dots, {MAX_NAME} characters")
+                raise ValueError(f"allowed: the name of a module: parts separated by dots, up to {MAX_NAME} characters")
             if self._created >= MAX_CREATED:
-                raise ConfigError("logger", name, f"one that exists: {MAX_CREATED} were created")
+                raise ValueError(f"allowed: one that exists: {MAX_CREATED} were created")
             self._created += 1
             names = [name]
         now_ms = time.time_ns() // 1_000_000

@@ -7,7 +7,6 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from ...errors import ConfigError
 from ...loggers import LEVELS
 from ...protocol.units import printable
 from ..bodies import read_object
@@ -47,8 +46,8 @@ async def put_logger(request: Request) -> Response:
     context = request.app.state.context
     try:
         names = context.loggers.set_level(name, LEVELS[level.upper()], create=True)
-    except ConfigError as error:
-        raise RestError(400, str(error)) from error
+    except ValueError as error:
+        raise RestError(400, f"logger: got {printable(name)!r}; {error}") from error
     if scope == "cluster":
         await context.admin.set_logger_level(context.group_id, name, level.upper())
     return Response(status_code=204) if scope == "cluster" else JSONResponse(names)
