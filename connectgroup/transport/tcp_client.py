@@ -2,7 +2,8 @@
 
 The first request on a connection is ApiVersions: its response shows whether the peer is a connectgroup coordinator,
 and which versions both sides support. Calls share the connection. Each response must carry the correlation id of the
-oldest outstanding call; otherwise the client closes the connection.
+oldest outstanding call; otherwise the client closes the connection. ``Link``, the connection, also serves the clients
+of Kafka's brokers (``consumer.connection``), with other requests.
 
 Source: Kafka's ``NetworkClient`` and ``InFlightRequests``; KIP-35, KIP-511.
 """
@@ -10,16 +11,20 @@ Source: Kafka's ``NetworkClient`` and ``InFlightRequests``; KIP-35, KIP-511.
 from __future__ import annotations
 
 import asyncio
+import ssl
 import struct
 from collections import deque
-from typing import Final, cast
+from collections.abc import Callable, Container, Mapping
+from typing import Any, Final, NamedTuple, cast
 
 from ..checks import check_number, check_text, check_whole
 from ..errors import ConfigError, NotAuthenticated, NotSent, TransportError, WireError
 from ..protocol.messages.api import Request, Response
 from ..protocol.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
+from ..protocol.messages.heartbeat import HeartbeatRequest
+from ..protocol.messages.sasl import SaslHandshakeRequest
 from ..protocol.units import printable
-from ..wire.apis import API_VERSIONS, APIS, HEARTBEAT, MAX_SENT, SASL_HANDSHAKE, decode_response, encode_request
+from ..wire.apis import APIS, HEARTBEAT, MAX_SENT, Api, decode_response, encode_request
 from ..wire.forwarded import PRODUCE
 from ..wire.framing import FrameReader, frame
 from .access import Access
@@ -33,8 +38,8 @@ _CORRELATION_ID: Final = struct.Struct(">i")
 _FIRST_ID: Final = ord("\n")
 """Correlation id of the first request of a connection. Its last byte is a line feed, so that a server of a protocol of
 lines (HTTP) responds at once: otherwise it would wait for the end of the line, and the client for the response."""
-_TLS: Final = "TLS? access=Access(tls=...)"
-_KEY_OF: Final = {api.request_class: api.key for api in APIS.values()}
+_HINT: Final = "is a connectgroup coordinator listening there? TLS? access=Access(tls=...)"
+API_VERSIONS_REQUEST: Final = ApiVersionsRequest(client_software_name="connectgroup", client_software_version="0")
 
 
 class TcpClient(Client):
@@ -72,9 +77,10 @@ class TcpClient(Client):
         self._max_response_bytes = max_response_bytes
         self._access = access or Access()
         self._turn = asyncio.Lock()  # first come, first sent
-        self._link: _Link | None = None
+        self._link: Link | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._closed = False
+        self._agreed = False  # the link is usable
         self._was_authenticated = False
 
     @property
@@ -98,7 +104,7 @@ class TcpClient(Client):
         except TimeoutError:
             if response is None:
                 problem = f"{type(request).__name__} could not be sent within {timeout_s:g} s"
-                if self._link is not None and self._link.transport is not None and not self._link.agreed:
+                if self._link is not None and self._link.transport is not None and not self._agreed:
                     problem = _no_answer(timeout_s)
                 raise NotSent(f"{self.address}: {problem}") from None
             if link.is_oldest(response):
@@ -113,13 +119,16 @@ class TcpClient(Client):
         if self._link is not None:
             self._link.abandon("the client is closed")
 
-    async def _connected(self) -> _Link:
+    async def _connected(self) -> Link:
         """Return the current link; open a new one if necessary."""
         if self._closed:
             raise NotSent(f"{self.address}: the client is closed")
         link = self._link
         if link is None or link.lost:
-            link = self._link = _Link(self.address, self._client_id, self._max_response_bytes)
+            self._agreed = False
+            link = self._link = Link(
+                self.address, self._client_id, hint=_HINT, max_response_bytes=self._max_response_bytes
+            )
             # A separate asyncio task, so that ``close`` can cancel it.
             self._connecting = asyncio.create_task(self._connect(link), name=f"connecting to {self.address}")
             try:
@@ -134,26 +143,26 @@ class TcpClient(Client):
                 raise NotSent(str(error)) from error
             finally:
                 self._connecting = None
-                if not link.agreed:
+                if not self._agreed:
                     link.abandon("not connected")
         return link
 
-    async def _connect(self, link: _Link) -> None:
+    async def _connect(self, link: Link) -> None:
         try:
             async with asyncio.timeout(self._connect_timeout_s):
-                loop = asyncio.get_running_loop()
-                with name_lookup_errors(self._host):
-                    await loop.create_connection(lambda: link, self._host, self._port, ssl=self._access.tls)
-                link.negotiate(await link.send(ApiVersionsRequest(client_software_name="connectgroup")))
+                theirs = await link.connect(self._host, self._port, self._access.tls)
+                if HeartbeatRequest not in link.versions:
+                    raise TransportError(self._no_coordinator())
                 credentials = self._access.credentials or find_credentials(self._host, self._port)
-                if link.authenticates:
+                # A proxy forwards SASL to its broker, as Produce, which a coordinator does not serve.
+                if SaslHandshakeRequest in link.versions and PRODUCE not in theirs:
                     if credentials is None:
                         raise credentials_missing(self.address)
                     await log_in(self.address, credentials, link.send)
                     self._was_authenticated = True
                 elif credentials is not None or self._was_authenticated:
                     raise server_unauthenticated(self.address)
-                link.agreed = True
+                self._agreed = True
         except ConfigError as error:  # not the caller's error: the file may have changed since the client was created
             raise NotAuthenticated(f"{self.address}: {error}") from error
         except TimeoutError:
@@ -163,81 +172,123 @@ class TcpClient(Client):
         except (OSError, UnicodeError, OverflowError) as error:
             raise TransportError(f"{self.address}: cannot connect: {reason(error)}") from error
 
+    def _no_coordinator(self) -> str:
+        api = APIS[HEARTBEAT]
+        return (
+            f"{self.address}: speaks Kafka's protocol but is no coordinator of worker groups: "
+            f"it does not serve {api.name} (API {HEARTBEAT}) v{api.versions[0]} to v{api.versions[-1]}"
+        )
+
 
 def _no_answer(timeout_s: float) -> str:
     return f"no response within {timeout_s:g} s; is a connectgroup coordinator listening there?"
 
 
-class _Call:
+class Dialect(NamedTuple):
+    """The requests that one kind of client sends.
+
+    Attributes:
+        peer: the server, for errors.
+        apis: the supported APIs, by the class of the request.
+        encode: as ``wire.apis.encode_request``.
+        decode: the correlation id and the response in some bytes, to a request of the class ``to`` and of a version.
+    """
+
+    peer: str
+    apis: Mapping[type[Any], Api]
+    encode: Callable[..., bytes]
+    decode: Callable[..., tuple[int, Any]]
+
+
+def _decode(data: bytes, *, to: type[Any], version: int) -> tuple[int, Response]:
+    return decode_response(data, api_key=_APIS[to].key, version=version)
+
+
+_APIS: Final = {api.request_class: api for api in APIS.values()}
+COORDINATOR: Final = Dialect("a connectgroup coordinator", _APIS, encode_request, _decode)
+
+
+class _Call(NamedTuple):
     """One outstanding call."""
 
-    __slots__ = ("api_key", "correlation_id", "response", "version")
+    request_class: type[Any]
+    version: int
+    correlation_id: int
+    response: asyncio.Future[Any]
 
-    def __init__(self, api_key: int, version: int, correlation_id: int, response: asyncio.Future[Response]) -> None:
-        self.api_key, self.version, self.correlation_id, self.response = api_key, version, correlation_id, response
 
+class Link(asyncio.Protocol):
+    """One connection of a client, from its creation to its loss.
 
-class _Link(asyncio.Protocol):
-    """One connection of the client, from its creation to its loss."""
+    Attributes:
+        transport: null before the connection is made.
+        versions: the version of each API to send, by the class of the request; ``connect`` sets it.
+        lost: the reason of the loss; empty before.
+        writable: cleared while the peer does not read.
+    """
 
-    def __init__(self, address: str, client_id: str, max_response_bytes: int) -> None:
-        self._address, self._client_id = address, client_id
+    def __init__(
+        self,
+        address: str,
+        client_id: str,
+        dialect: Dialect = COORDINATOR,
+        *,
+        hint: str,
+        max_response_bytes: int = MAX_RESPONSE_BYTES,
+    ) -> None:
+        """``hint``: what may be wrong if the peer does not answer as ``dialect.peer``, for errors."""
+        self._address, self._client_id, self._dialect, self._hint = address, client_id, dialect, hint
         self._loop = asyncio.get_running_loop()
         self._reader = FrameReader(max_response_bytes)
         self._outstanding: deque[_Call] = deque()
         self._next_id = _FIRST_ID
-        self._versions = {API_VERSIONS: max(APIS[API_VERSIONS].versions)}
         self._heard = False
+        self.versions: dict[type[Any], int] = {ApiVersionsRequest: dialect.apis[ApiVersionsRequest].versions[-1]}
         self.transport: asyncio.Transport | None = None
-        self.agreed = self._is_proxy = False
-        self.lost = ""  # the reason
+        self.lost = ""
         self.writable = asyncio.Event()
         self.writable.set()
 
-    def send(self, request: Request) -> asyncio.Future[Response]:
-        """Send a request; the future completes with its response or with a ``TransportError``."""
-        api_key = _KEY_OF[type(request)]
-        version = self._versions.get(api_key)
+    async def connect(self, host: str, port: int, tls: ssl.SSLContext | None) -> Container[int]:
+        """Connect, and choose the highest version of each API that both sides support; return the API keys of the peer.
+
+        Raises:
+            OSError, UnicodeError, OverflowError: no connection.
+            TransportError: no response to ApiVersions.
+        """
+        with name_lookup_errors(host):
+            await self._loop.create_connection(lambda: self, host, port, ssl=tls)
+        response = await self.send(API_VERSIONS_REQUEST)
+        assert isinstance(response, ApiVersionsResponse)
+        theirs = {api.api_key: range(api.min_version, api.max_version + 1) for api in response.api_keys}
+        for request_class, api in self._dialect.apis.items():
+            both = [version for version in api.versions if version in theirs.get(api.key, ())]
+            if both:
+                self.versions[request_class] = min(max(both), MAX_SENT.get(api.key, max(both)))
+        return theirs
+
+    def send(self, request: Any) -> asyncio.Future[Any]:
+        """Send a request; the future completes with its response or with a ``TransportError``.
+
+        Raises:
+            TransportError: the connection is lost, or the peer does not serve the API.
+            WireError: a value in the request cannot be encoded.
+        """
+        version = self.versions.get(type(request))
         if version is None:
-            raise TransportError(f"{self._address}: does not serve {APIS[api_key].name} in a version known here")
+            api = self._dialect.apis[type(request)]
+            known = f"v{api.versions[0]} to v{api.versions[-1]}"
+            raise TransportError(f"{self._address}: does not serve {api.name} in a version known here ({known})")
         if self.lost or self.transport is None:
             raise TransportError(f"{self._address}: {self.lost}")
         correlation_id, self._next_id = self._next_id, (self._next_id + 1) & 0x7FFFFFFF
-        data = encode_request(request, version=version, correlation_id=correlation_id, client_id=self._client_id)
-        response: asyncio.Future[Response] = self._loop.create_future()
-        self._outstanding.append(_Call(api_key, version, correlation_id, response))
+        data = self._dialect.encode(request, version=version, correlation_id=correlation_id, client_id=self._client_id)
+        response: asyncio.Future[Any] = self._loop.create_future()
+        self._outstanding.append(_Call(type(request), version, correlation_id, response))
         self.transport.write(frame(data))
         return response
 
-    @property
-    def authenticates(self) -> bool:
-        """Whether the server authenticates its clients; known after ``negotiate``.
-
-        A proxy forwards SASL to its broker, as Produce, which a coordinator does not serve.
-        """
-        return SASL_HANDSHAKE in self._versions and not self._is_proxy
-
-    def negotiate(self, response: Response) -> None:
-        """Choose the highest version of each API that both sides support.
-
-        Raises:
-            TransportError: the peer is not a connectgroup coordinator.
-        """
-        assert isinstance(response, ApiVersionsResponse)
-        theirs = {api.api_key: range(api.min_version, api.max_version + 1) for api in response.api_keys}
-        self._is_proxy = PRODUCE in theirs
-        for key, api in APIS.items():
-            both = [version for version in api.versions if version in theirs.get(key, ())]
-            if both:
-                self._versions[key] = min(max(both), MAX_SENT.get(key, max(both)))
-        if HEARTBEAT not in self._versions:
-            api = APIS[HEARTBEAT]
-            raise TransportError(
-                f"{self._address}: speaks Kafka's protocol but is no coordinator of worker groups: "
-                f"it does not serve {api.name} (API {HEARTBEAT}) v{api.versions[0]} to v{api.versions[-1]}"
-            )
-
-    def is_oldest(self, response: asyncio.Future[Response]) -> bool:
+    def is_oldest(self, response: asyncio.Future[Any]) -> bool:
         """Whether no caller waits for the response to a call before this one."""
         for call in self._outstanding:
             if call.response is response:
@@ -276,7 +327,8 @@ class _Link(asyncio.Protocol):
             problem = f"does not speak our protocol: {printable(error, limit=200)}"
             if not self._heard:
                 start = printable(data[:40].decode("ascii", "replace"))
-                problem = f"answered, but not as a connectgroup coordinator: the response begins with {start!r}"
+                peer = self._dialect.peer
+                problem = f"answered, but not as {peer}: the response begins with {start!r}; {self._hint}"
             self.abandon(problem)
 
     def _take(self, message: bytes) -> None:
@@ -286,7 +338,7 @@ class _Link(asyncio.Protocol):
         if len(message) < 4 or _CORRELATION_ID.unpack_from(message)[0] != call.correlation_id:
             raise WireError(f"a response that is not to request {call.correlation_id}, the oldest one")
         if not call.response.done():  # otherwise its caller was cancelled: drop the response undecoded
-            _, response = decode_response(message, api_key=call.api_key, version=call.version)
+            _, response = self._dialect.decode(message, to=call.request_class, version=call.version)
             call.response.set_result(response)
         self._outstanding.popleft()
 
@@ -299,5 +351,5 @@ class _Link(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         cause = f": {reason(exc)}" if exc else " by the other side"
         details = f" ({reason(exc)})" if exc else ""
-        never = f"connection closed during ApiVersions; is a connectgroup coordinator listening there?{details} {_TLS}"
+        never = f"connection closed during ApiVersions{details}; {self._hint}"
         self.abandon(f"connection lost{cause}" if self._heard else never)

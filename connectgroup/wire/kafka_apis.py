@@ -8,7 +8,7 @@ Source: Kafka's protocol guide; ``definition`` for the form of ``kafka/*.json``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, Final
 
 from ..errors import WireError
@@ -65,29 +65,6 @@ _SENT_FROM: Final = {
 """The lowest version that the client sends of an API that the coordinator serves in lower versions, too."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerApi:
-    """One API that the client supports.
-
-    Attributes:
-        key: its API key on the wire.
-        name: its name without Request and Response.
-        request_class: the class of requests.
-        response_class: the class of decoded responses.
-        versions: the supported versions.
-        requests: the codec of each version's request.
-        responses: the codec of each version's response.
-    """
-
-    key: int
-    name: str
-    request_class: type[Any]
-    response_class: type[Any]
-    versions: range
-    requests: dict[int, Codec]
-    responses: dict[int, Codec]
-
-
 def encode_call(request: BrokerRequest, *, version: int, correlation_id: int, client_id: str) -> bytes:
     """Encode header and body, without the length prefix.
 
@@ -116,13 +93,13 @@ def decode_kafka_response(data: bytes, *, to: type[BrokerRequest], version: int)
     return correlation_id, codec.decode(data, pos)
 
 
-def _codec(api: BrokerApi, codecs: dict[int, Codec], version: int) -> Codec:
+def _codec(api: apis.Api, codecs: dict[int, Codec], version: int) -> Codec:
     if version not in codecs:
         raise WireError(f"{api.name}: got v{version}; allowed: v{api.versions[0]} to v{api.versions[-1]}")
     return codecs[version]
 
 
-def _api(entry: Entry) -> BrokerApi:
+def _api(entry: Entry) -> apis.Api:
     if Party.COORDINATOR in entry.servers:
         return _shared(entry.key)
     name, request_class, response_class = entry.name, entry.request_class, entry.response_class
@@ -133,31 +110,29 @@ def _api(entry: Entry) -> BrokerApi:
         raise AssertionError(f"{name}: not a request and a response of one API")
     if request.versions != response.versions or any(version not in request.flexible for version in request.versions):
         raise AssertionError(f"{name}: versions differ, or are not flexible")
-    return BrokerApi(
+    return apis.Api(
         key=key,
         name=name,
         request_class=request_class,
         response_class=response_class,
         versions=request.versions,
+        flexible=request.flexible,
         requests={version: compile_codec(request, version) for version in request.versions},
         responses={version: compile_codec(response, version) for version in response.versions},
     )
 
 
-def _shared(key: int) -> BrokerApi:
+def _shared(key: int) -> apis.Api:
     api = apis.APIS[key]
     stop = min(api.versions.stop, apis.MAX_SENT.get(key, api.versions[-1]) + 1)
     versions = range(max(api.versions.start, _SENT_FROM.get(api.name, 0)), stop)
-    return BrokerApi(
-        key=key,
-        name=api.name,
-        request_class=api.request_class,
-        response_class=api.response_class,
+    return replace(
+        api,
         versions=versions,
         requests={version: api.requests[version] for version in versions},
         responses={version: api.responses[version] for version in versions},
     )
 
 
-BROKER_APIS: Final[dict[type[Any], BrokerApi]] = {entry.request_class: _api(entry) for entry in sent_by(Party.CONSUMER)}
+BROKER_APIS: Final[dict[type[Any], apis.Api]] = {entry.request_class: _api(entry) for entry in sent_by(Party.CONSUMER)}
 """Every API that the client supports, by the class of its request."""

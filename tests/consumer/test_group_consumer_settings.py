@@ -183,10 +183,13 @@ async def server(response: bytes) -> AsyncIterator[int]:
 @pytest.mark.parametrize(
     ("response", "message"),
     [
-        (b"", "the broker closed the connection"),
-        (b"\x15\x03\x03\x00\x02\x02\x46", "a response of 352518912 bytes; allowed: 4 to 67108864"),  # a TLS alert
-        (b"\x00\x00\x00\x04\x00\x00\x00\x63", "ApiVersionsResponse v4: "),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "a response of 1213486160 bytes; allowed: 4 to 67108864"),
+        (b"", "connection closed during ApiVersions"),
+        (b"\x15\x03\x03\x00\x02\x02\x46", "answered, but not as a Kafka broker: the response begins with "),  # TLS
+        (b"\x00\x00\x00\x04\x00\x00\x00\x63", "answered, but not as a Kafka broker: "),
+        (
+            b"HTTP/1.1 400 Bad Request\r\n\r\n",
+            "answered, but not as a Kafka broker: the response begins with 'HTTP",
+        ),
     ],
     ids=["nothing", "TLS", "too short", "HTTP"],
 )
@@ -196,9 +199,9 @@ async def test_server_that_is_no_broker_is_named_with_a_hint(response: bytes, me
         with pytest.raises(TransportError) as caught:
             await connection.call(MetadataRequest(topics=()), timeout_s=10)
         text = str(caught.value)
-        assert text.startswith(f"127.0.0.1:{port}: MetadataRequest: {message}")
+        assert text.startswith(f"127.0.0.1:{port}: {message}")
         assert text.endswith(
-            "at ApiVersions; is it a Kafka broker's PLAINTEXT listener? allowed: another security.protocol in ``fetch``"
+            "; is it a Kafka broker's PLAINTEXT listener? allowed: another security.protocol in ``fetch``"
         )
         assert "\n" not in text
 

@@ -10,7 +10,8 @@ from typing import Any, Final
 import pytest
 
 from connectgroup.errors import WireError
-from connectgroup.wire.kafka_apis import BROKER_APIS, BrokerApi, decode_kafka_response
+from connectgroup.wire.apis import Api
+from connectgroup.wire.kafka_apis import BROKER_APIS, decode_kafka_response
 from tests.fuzzing import LENGTHS, SEED, attack, cut_after, enlarged, inputs_each, peak_memory
 from tests.volume import volume
 
@@ -37,7 +38,7 @@ def test_any_bytes_of_a_broker_decode_or_raise_wire_error(name: str) -> None:
     versions = [(api, case) for api, case in ANSWERS if api.name == name]
     for api, case in versions:
 
-        def decode(data: bytes, api: BrokerApi = api, case: Spoken = case) -> Any:
+        def decode(data: bytes, api: Api = api, case: Spoken = case) -> Any:
             return decode_kafka_response(data, to=api.request_class, version=case.version)
 
         def encode(decoded: Any, case: Spoken = case) -> bytes:
@@ -48,7 +49,7 @@ def test_any_bytes_of_a_broker_decode_or_raise_wire_error(name: str) -> None:
 
 
 @pytest.mark.parametrize(("api", "case"), ANSWERS, ids=[str(case) for _, case in ANSWERS])
-def test_length_in_a_broker_response_is_checked_before_any_allocation(api: BrokerApi, case: Spoken) -> None:
+def test_length_in_a_broker_response_is_checked_before_any_allocation(api: Api, case: Spoken) -> None:
     whole = valid(case)[0]
     inputs = [whole[:5] + length for length in LENGTHS] + enlarged(whole) + cut_after(whole)
     tracemalloc.start()
