@@ -190,7 +190,7 @@ def _find(kind: Kind, name: str, setting: str = "") -> EntryPoint:
         allowed = ", ".join(available(kind)) or f"none ({kind} are not installed)"
         if near:
             allowed = f"{allowed} (did you mean {near[0]}?)"
-        elif kind == "connectors" and "." in name:
+        elif kind == "connectors" and name.endswith(("Connector", "FileStreamSource", "FileStreamSink")):
             allowed = f"{allowed}. One of Kafka Connect may run as a pipeline: connectgroup connectors translate FILE"
         raise ConfigError(setting, name, allowed)
     if len(named) > 1:

@@ -18,7 +18,12 @@ from .requests import check_group, connected
 from .waiting import report_progress, started, wait_for, wait_until_ended
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ..client.admin import Admin
+    from ..config.connector_file import ConnectorFile
+    from ..config.paths import AllowedPaths
+    from ..config.secrets import Secrets
 
 MEASURED = ("ROWS", "ROWS/S", "LAG", "LAST RECORD", "LAST POLL")
 """The columns of ``connectors status`` with the numbers that workers report."""
@@ -63,23 +68,37 @@ def _count(connector: DescribedConnector, state: str) -> int:
     return sum(unit.state == state for unit in connector.units if unit.task != CONNECTOR)
 
 
-async def put_connectors(options: argparse.Namespace) -> int:
-    """Create a connector (``create``), replace its configuration (``update``), or either (``put``)."""
+def checked_connector(file: Path, allowed_paths: AllowedPaths = None, secrets: Secrets | None = None) -> ConnectorFile:
+    """Read a connector from its file and validate it, so that the operator sees the errors of a configuration, and not
+    only the log of the worker that would own it.
+
+    Args:
+        allowed_paths, secrets: see ``connector_check.check_connector``.
+
+    Raises:
+        ConfigError: the file cannot be read, or its one error.
+        ConnectGroupError: all errors of the configuration, a line each.
+    """
     from ..config.connector_file import read_unchecked
     from ..config.connector_validation import validate
 
-    connector = read_unchecked(options.file)
-    # Checked here, so that the operator sees the errors, and not only in the log of the worker that would own it.
-    found = validate({**connector.config, "name": connector.name})
+    connector = read_unchecked(file)
+    found = validate({**connector.config, "name": connector.name}, allowed_paths, secrets=secrets)
     if len(found.errors) > 1:
-        lines = "".join(f"\n{options.file}: {error}" for error in found.errors)
-        raise InvalidRequest(f"{options.file}: {len(found.errors)} errors{lines}")
+        lines = "".join(f"\n{file}: {error}" for error in found.errors)
+        raise InvalidRequest(f"{file}: {len(found.errors)} errors{lines}")
     if isinstance(error := found.error, ConfigError):
-        raise ConfigError(f"{options.file}: config.{error.field}", error.value, error.allowed) from error
+        raise ConfigError(f"{file}: config.{error.field}", error.value, error.allowed) from error
     if found.error is not None:
         raise found.error
     if found.errors:
-        raise InvalidRequest(f"{options.file}: {found.errors[0]}")
+        raise InvalidRequest(f"{file}: {found.errors[0]}")
+    return connector
+
+
+async def put_connectors(options: argparse.Namespace) -> int:
+    """Create a connector (``create``), replace its configuration (``update``), or either (``put``)."""
+    connector = checked_connector(options.file)
     async with connected(options) as admin:
         if options.action != "update":
             await check_group(admin, options)

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from ..errors import UNKNOWN_SETTING, ConfigError, ConnectGroupError
+from ..errors import UNKNOWN_SETTING, ConfigError
 from ..garbage import give_back_large_blocks, short_collections
 from ..loggers import relay
 from ..private import make_private
@@ -60,11 +60,10 @@ def _allow_open_files(connections: int) -> None:
 
 async def run_up(options: argparse.Namespace) -> int:
     from ..analysis.explain import rebalance_line
-    from ..config.connector_file import read_connector
     from ..plugins import load_assignor
     from ..supervisor import Supervisor, summary
+    from .connectors import checked_connector
 
-    connectors = [read_connector(path) for path in options.connector]
     assignors = [] if options.no_assignor or options.server_assignor else options.assignor or ["balanced"]
     if options.server_assignor not in (None, options.fallback_assignor):
         raise ConfigError(
@@ -76,7 +75,8 @@ async def run_up(options: argparse.Namespace) -> int:
     data, coordinator = Path(options.data), coordinator_config(options)
     _check_connections(options.workers, coordinator)
     options.allowed_path = paths = allowed_paths_of(options) or (Path.cwd(),)
-    _check_connector_paths(options, connectors)
+    # Before anything starts: otherwise the error is in the log of the worker that would own the connector.
+    connectors = [checked_connector(file, paths, secrets_of(options)) for file in options.connector]
     last_port = 65_535 - options.workers
     if options.metrics_port is not None and not 0 <= options.metrics_port <= last_port:
         allowed = f"0 to {last_port} for {options.workers} workers, each at a port of its own"
@@ -160,28 +160,6 @@ async def _shared_spark(data: Path, connectors: Sequence[ConnectorFile]) -> Asyn
     async with SparkServer(data / "spark", kafka=kafka, log=log) as server:
         print(f"Spark Connect server at {server.address}", flush=True)
         yield server.environment
-
-
-def _check_connector_paths(options: argparse.Namespace, connectors: Sequence[ConnectorFile]) -> None:
-    """Reject a connector that uses files outside the list before anything starts; workers report all other errors.
-
-    Raises:
-        ConfigError: names the file of the connector.
-    """
-    from ..config.paths import check_paths
-    from ..config.secrets import without_references
-    from ..plugins import load_connector_class
-
-    for file, connector in zip(options.connector, connectors, strict=True):
-        known = without_references(connector.config)
-        try:
-            cls = load_connector_class(known.get("connector.class", ""))
-        except ConnectGroupError:
-            continue
-        try:
-            check_paths(cls, known, options.allowed_path)
-        except ConfigError as error:
-            raise ConfigError(f"{file}: config.{error.field}", error.value, error.allowed, is_path=True) from error
 
 
 def coordinator_config(options: argparse.Namespace) -> CoordinatorConfig:

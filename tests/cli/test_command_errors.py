@@ -10,6 +10,7 @@ import socketserver
 import sqlite3
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -350,3 +351,15 @@ def test_error_with_json_is_one_json_object_on_standard_error(placeholders: dict
     for name, value in placeholders.items():
         line = line.replace(f"{{{name}}}", re.escape(value))
     assert re.fullmatch(line, f"connectgroup: {error['message']}")
+
+
+def test_up_checks_its_connectors_before_anything_starts(tmp_path: Path) -> None:
+    config = {"source": "files", "source.path": str(tmp_path), "source.format": "csv", "sink": "sqlite"}
+    file = connector_file(tmp_path / "a.json", **{"connector.class": "pipeline", "sink.tabel": "t", **config})
+    done = call_command("up", "--port", 0, "--data", tmp_path / "data", "--connector", file)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.splitlines()[0] == f"connectgroup: {file}: 3 errors"
+    assert any(
+        "sink.tabel: unknown; allowed: sink.table (did you mean that?)" in line for line in done.err.splitlines()
+    )
+    assert not (tmp_path / "data").exists()
