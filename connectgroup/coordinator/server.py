@@ -39,7 +39,6 @@ class GroupServer:
     def __init__(self, coordinator: Coordinator | ElectedCoordinator, server: TcpServer, host: str) -> None:
         """``host``: as configured, for ``address``."""
         self.coordinator, self._server, self._host = coordinator, server, host
-        server.on_connection_lost = coordinator.on_connection_lost
 
     @property
     def address(self) -> str:
@@ -123,6 +122,7 @@ class CoordinatorServer(GroupServer):
             ),
             group_access=GroupAccess(config.group_users),
             loopback_only=True,
+            on_connection_lost=coordinator.on_connection_lost,
         )
         super().__init__(coordinator, server, config.host)
 

@@ -47,6 +47,7 @@ class _Server(TcpServer):
             advertised_port=config.advertised_port,
             limits=limits,
             loopback_only=True,
+            on_connection_lost=coordinator.on_connection_lost,
         )
         self.broker = broker
         self._coordinator, self._config, self._topics = coordinator, config, topics

@@ -61,12 +61,12 @@ class TcpServer:
         security: what clients must prove, and TLS; null: nothing, and plain text.
         group_access: which users may use which groups; null: every user all groups.
         loopback_only: whether ``start`` rejects a host that other machines can reach, unless ``security`` allows it.
+        on_connection_lost: called with the last request for the handler that a lost connection has received, if any,
+            and with the principal of the connection.
 
     Attributes:
         find_coordinator: host, port and node id of the coordinator that serves the groups, in FindCoordinator
             responses; null: no coordinator is known. By default those that this server advertises.
-        on_connection_lost: called with the last request for the handler that a lost connection has received, if any,
-            and with the principal of the connection.
     """
 
     def __init__(
@@ -82,6 +82,7 @@ class TcpServer:
         security: Security | None = None,
         group_access: GroupAccess | None = None,
         loopback_only: bool = False,
+        on_connection_lost: Callable[[Request, str], None] = lambda request, principal: None,
     ) -> None:
         self.handler, self.host, self.port = handler, host, port
         self.limits = limits or Limits()
@@ -92,7 +93,7 @@ class TcpServer:
         self._certificate = security.certificate
         self._tls, self._loopback_only = security.tls, loopback_only and not security.is_reachable
         self.find_coordinator: Callable[[], tuple[str, int, int] | None] = self._itself
-        self.on_connection_lost: Callable[[Request, str], None] = lambda request, principal: None
+        self.on_connection_lost = on_connection_lost
         self._listener: Acceptor | None = None
         self._connections: set[Connection] = set()
         self._unauthenticated: dict[Connection | Handshake, None] = {}  # in the order of arrival

@@ -343,6 +343,9 @@ async def test_fenced_coordinator_serves_no_request() -> None:
             assert code(await asyncio.wait_for(parked, 1)) == NotCoordinator.code
             assert (await ask(old, beat("a", a.member_epoch))).error_code == NotCoordinator.code
             assert (await look(old)).error_code == NotCoordinator.code
+            everything = await send(old, DescribeRequest())
+            assert isinstance(everything, DescribeResponse)
+            assert [group.error_code for group in everything.groups] == [NotCoordinator.code], "not an empty list"
             kept = await ask(new, beat("a", a.member_epoch))
             assert kept.error_code == 0
             assert kept.coordinator_epoch > a.coordinator_epoch

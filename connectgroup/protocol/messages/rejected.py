@@ -44,6 +44,9 @@ from .offsets import (
 RESPONSE_OF: Final[dict[type[Any], type[Any]]] = dict(zip(get_args(Request), get_args(Response), strict=True))
 """The class of the response by the class of the request."""
 
+UNNAMED: Final = ("",)
+"""In place of what a request does not name: otherwise, its response could not carry the error."""
+
 _UNKNOWN_MEMBER_ID: Final = 25
 """``errors.UnknownMemberId``, which is above this package."""
 
@@ -57,31 +60,36 @@ def rejected(request: Request, code: int, message: str | None = None) -> Respons
     match request:
         case DescribeRequest():
             described = [
-                DescribedGroup(group_id=each, error_code=code, error_message=message) for each in request.group_ids
+                DescribedGroup(group_id=each, error_code=code, error_message=message)
+                for each in request.group_ids or UNNAMED
             ]
             return DescribeResponse(groups=tuple(described))
         case ConsumerDescribeRequest():
             return ConsumerDescribeResponse(
                 groups=tuple(
                     DescribedConsumerGroup(group_id=each, error_code=code, error_message=message, group_state="Dead")
-                    for each in request.group_ids
+                    for each in request.group_ids or UNNAMED
                 )
             )
         case DescribeGroupsRequest():
-            groups = [ClassicGroup(group_id=each, error_code=code, error_message=message) for each in request.groups]
+            groups = [
+                ClassicGroup(group_id=each, error_code=code, error_message=message)
+                for each in request.groups or UNNAMED
+            ]
             return DescribeGroupsResponse(groups=tuple(groups))
         case DeleteRequest():
             deleted = [
-                DeletedGroup(group_id=each, error_code=code, error_message=message) for each in request.group_ids
+                DeletedGroup(group_id=each, error_code=code, error_message=message)
+                for each in request.group_ids or UNNAMED
             ]
             return DeleteResponse(results=tuple(deleted))
         case DeleteGroupsRequest():
-            results = [DeletedResult(group_id=each, error_code=code) for each in request.groups_names]
+            results = [DeletedResult(group_id=each, error_code=code) for each in request.groups_names or UNNAMED]
             return DeleteGroupsResponse(results=tuple(results))
         case FindCoordinatorRequest():
             found = [
                 FoundCoordinator(key=each, node_id=-1, host="", port=-1, error_code=code, error_message=message)
-                for each in request.coordinator_keys
+                for each in request.coordinator_keys or UNNAMED
             ]
             return FindCoordinatorResponse(error_code=code, error_message=message, coordinators=tuple(found))
         case OffsetCommitRequest():
@@ -148,12 +156,12 @@ _NAMELESS: Final = (
 _UNNAMED: Final[dict[type[Any], Request]] = {
     type(request): request
     for request in (
-        DescribeRequest(group_ids=("",)),
-        ConsumerDescribeRequest(group_ids=("",)),
-        DescribeGroupsRequest(groups=("",)),
-        DeleteRequest(group_ids=("",)),
-        DeleteGroupsRequest(groups_names=("",)),
-        FindCoordinatorRequest(coordinator_keys=("",)),
+        DescribeRequest(),
+        ConsumerDescribeRequest(group_ids=()),
+        DescribeGroupsRequest(),
+        DeleteRequest(group_ids=()),
+        DeleteGroupsRequest(),
+        FindCoordinatorRequest(),
         OffsetCommitRequest(group_id="", member_id="", topics=_NAMELESS),
         TxnOffsetCommitRequest(transactional_id="", group_id="", producer_id=-1, producer_epoch=-1, topics=_NAMELESS),
         OffsetFetchRequest(
