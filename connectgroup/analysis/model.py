@@ -23,7 +23,7 @@ from ..group.connect.settings import GroupSettings
 from ..group.connect.state import ConnectGroupState
 from ..group.kernel.effects import Compute, Computed
 from ..group.kernel.timers import TimerKey, TimerKind
-from ..group.registry import Client
+from ..group.registry import ClientInfo
 from ..plugins import load_assignor
 from ..protocol.messages.assignment import InstallRequest, PrepareRequest, PrepareResponse
 from ..protocol.messages.common import AssignorInfo, grouped
@@ -156,7 +156,7 @@ class Model:
         Raises:
             NoPlan: the rules reject it.
         """
-        outcome = step(self.group, what, self._now_ms, self._settings, client=Client("copy", "copy"))
+        outcome = step(self.group, what, self._now_ms, self._settings, client=ClientInfo("copy", "copy"))
         self._observe(outcome.records)
         for effect in outcome.effects:
             if isinstance(effect, Compute):

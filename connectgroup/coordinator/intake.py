@@ -18,7 +18,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from ..errors import CoordinatorLoadInProgress, GroupError
 from ..group.kernel.effects import Computed, Matched, Repeat
-from ..group.registry import NO_CLIENT, Client, GroupType, Input, RequestTraits
+from ..group.registry import NO_CLIENT, ClientInfo, GroupType, Input, RequestTraits
 from ..protocol.messages.describe import DescribedGroup, DescribeRequest
 from ..protocol.messages.heartbeat import HeartbeatResponse
 from ..protocol.units import printable
@@ -302,7 +302,7 @@ class Command:
 
     what: Input
     traits: RequestTraits
-    client: Client = NO_CLIENT
+    client: ClientInfo = NO_CLIENT
     response: Receiver | None = None
     error_response: Callable[[GroupError], Any] | None = None
     arrived: bool = False

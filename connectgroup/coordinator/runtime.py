@@ -20,7 +20,7 @@ from ..errors import (
 from ..group.classic.state import ClassicSettings
 from ..group.connect.group_type import ConnectGroupType
 from ..group.connect.settings import GroupSettings
-from ..group.registry import Client, GroupType, Registry
+from ..group.registry import ClientInfo, GroupType, Registry
 from ..log.base import Log, SharedLog
 from ..protocol.messages.api import Request, Response
 from ..protocol.messages.classic import GroupHeartbeatRequest, GroupRequest, JoinGroupRequest
@@ -187,7 +187,7 @@ class Coordinator:
             raise ConfigError("coordinator", "a request before the start", "await coordinator.start() first")
         if (refused := self.shard.intake.not_serving) is not None:
             return self.refusal(request, refused)  # also of a list of groups, which would be empty
-        response = await self._handled(request, Client(client_host, client_id, principal))
+        response = await self._handled(request, ClientInfo(client_host, client_id, principal))
         return response if self._owns_log() else self._refused_late(request)
 
     def _owns_log(self) -> bool:
@@ -205,7 +205,7 @@ class Coordinator:
             return self._with_epoch(request, rejected(request, error.code, str(error)))
         return self._with_epoch(request, group_type.error_response(request, error))
 
-    async def _handled(self, request: Request, client: Client) -> Response:
+    async def _handled(self, request: Request, client: ClientInfo) -> Response:
         response: Any
         if isinstance(request, _HEARTBEATS):  # first, because nearly all requests are
             decided = self._unchanged(request, client)
@@ -279,7 +279,7 @@ class Coordinator:
         """Begin to process a heartbeat, without a task for it; see ``messages.DirectHandler``."""
         if not self._started or not isinstance(request, _HEARTBEATS):
             return False
-        client = Client(client_host, client_id, principal)
+        client = ClientInfo(client_host, client_id, principal)
         decided = self._unchanged(request, client)
         if decided is not None:
             respond(self._heartbeat_decided(request, decided))
@@ -287,7 +287,7 @@ class Coordinator:
         self.shard.begin(request, client, lambda response: respond(self._heartbeat_decided(request, response)))
         return True
 
-    def _unchanged(self, request: HeartbeatRequest | ConsumerHeartbeatRequest, client: Client) -> Any:
+    def _unchanged(self, request: HeartbeatRequest | ConsumerHeartbeatRequest, client: ClientInfo) -> Any:
         """The response to a heartbeat that need not wait for a turn, or ``None`` (``Shard.unchanged``)."""
         is_of_consumer = isinstance(request, ConsumerHeartbeatRequest)
         return self.shard.unchanged(self._consumer_type if is_of_consumer else self._connect_type, request, client)
@@ -371,7 +371,7 @@ class Coordinator:
 
     async def commit_in_transaction(self, commit: CommitInTransaction, *, client_host: str) -> TxnOffsetCommitResponse:
         """Store the offsets of a TxnOffsetCommit that the broker has accepted, until its transaction ends."""
-        response = await self.shard.submit(commit, Client(client_host))
+        response = await self.shard.submit(commit, ClientInfo(client_host))
         assert isinstance(response, TxnOffsetCommitResponse)
         if self.transactions is not None:
             self.transactions.on_commit(commit.group_id)
@@ -384,15 +384,17 @@ class Coordinator:
             for group_id in group_ids:
                 await self.transactions.settle(group_id)
 
-    async def _fetch_offsets(self, request: OffsetFetchRequest, client: Client) -> OffsetFetchResponse:
+    async def _fetch_offsets(self, request: OffsetFetchRequest, client: ClientInfo) -> OffsetFetchResponse:
         responses = [await self.shard.submit(replace(request, groups=(each,)), client) for each in request.groups]
         return OffsetFetchResponse(groups=tuple(group for response in responses for group in response.groups))
 
-    async def _describe_consumers(self, request: ConsumerDescribeRequest, client: Client) -> ConsumerDescribeResponse:
+    async def _describe_consumers(
+        self, request: ConsumerDescribeRequest, client: ClientInfo
+    ) -> ConsumerDescribeResponse:
         names = dict.fromkeys(request.group_ids)
         responses = [await self.shard.submit(replace(request, group_ids=(name,)), client) for name in names]
         return ConsumerDescribeResponse(groups=tuple(group for response in responses for group in response.groups))
 
-    async def _delete(self, request: DeleteRequest, client: Client) -> DeleteResponse:
+    async def _delete(self, request: DeleteRequest, client: ClientInfo) -> DeleteResponse:
         responses = [await self.shard.submit(DeleteRequest(group_ids=(name,)), client) for name in request.group_ids]
         return DeleteResponse(results=tuple(result for response in responses for result in response.results))

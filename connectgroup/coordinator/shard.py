@@ -50,7 +50,7 @@ from ..group.kernel.state import Process
 from ..group.kernel.timers import SetTimer, Timer, TimerKey, TimerKind
 from ..group.registry import (
     NO_CLIENT,
-    Client,
+    ClientInfo,
     Converting,
     GroupType,
     Registry,
@@ -198,7 +198,7 @@ class Shard:
         """The number of turns so far."""
         return self.metrics.turns
 
-    async def submit(self, request: Any, client: Client = NO_CLIENT) -> Any:
+    async def submit(self, request: Any, client: ClientInfo = NO_CLIENT) -> Any:
         """Queue one request of a registered type and return its response.
 
         Raises:
@@ -215,13 +215,13 @@ class Shard:
         traits = RequestTraits(group_id=group_id)
         return await self._response_to(Command(Describe(request, copies), traits, error_response=refused))
 
-    def begin(self, request: Any, client: Client, respond: Callable[[Any], None]) -> None:
+    def begin(self, request: Any, client: ClientInfo, respond: Callable[[Any], None]) -> None:
         """As ``submit``, without a task that waits: ``respond`` is called with the response."""
         command = self._command(request, client)
         command.response = Reply(respond, self.intake.pending)
         self._receive(command)
 
-    def _command(self, request: Any, client: Client) -> Command:
+    def _command(self, request: Any, client: ClientInfo) -> Command:
         group_type = self._registry.owner(request)
         if group_type is None:
             raise InvalidRequest(f"{type(request).__name__}: the server handles this request itself")
@@ -251,7 +251,7 @@ class Shard:
             self.timers.renew(sent.renews)
 
     def unchanged(
-        self, group_type: Steady, request: HeartbeatRequest | ConsumerHeartbeatRequest, client: Client
+        self, group_type: Steady, request: HeartbeatRequest | ConsumerHeartbeatRequest, client: ClientInfo
     ) -> Any:
         """The response to a heartbeat that reports nothing; ``None``: it has to wait for a turn, or is parked.
 

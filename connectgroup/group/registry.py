@@ -21,7 +21,7 @@ from .kernel.state import NO_PROCESS, Process
 from .kernel.timers import SetTimer
 
 
-class Client(NamedTuple):
+class ClientInfo(NamedTuple):
     """The client that sent a request.
 
     Attributes:
@@ -35,7 +35,7 @@ class Client(NamedTuple):
     principal: str | None = ""
 
 
-NO_CLIENT = Client()
+NO_CLIENT = ClientInfo()
 
 
 class RequestTraits(NamedTuple):
@@ -152,10 +152,10 @@ class GroupType(Protocol):
     def new(self, group_id: str) -> Any:
         """A group without records, a ``ServedGroup``; it does not exist."""
 
-    def traits(self, request: Any, client: Client = NO_CLIENT) -> RequestTraits:
+    def traits(self, request: Any, client: ClientInfo = NO_CLIENT) -> RequestTraits:
         """What the shard must know about a request of ``request_types``, and of the client that sent it."""
 
-    def step(self, group: Any, what: Input, now_ms: int, client: Client) -> Outcome[Response | None]:
+    def step(self, group: Any, what: Input, now_ms: int, client: ClientInfo) -> Outcome[Response | None]:
         """Decide one input and apply the records of the outcome to the group.
 
         A rejected request is a response, not an exception. An exception is a bug: the shard drops the group and loads
@@ -194,7 +194,7 @@ class GroupType(Protocol):
 class Steady(GroupType, Protocol):
     """A group type that keeps the outcomes of heartbeats that report nothing (``kernel.state.GroupState.keep``)."""
 
-    def unchanged(self, group: Any, request: Any, client: Client) -> Outcome[Any] | None:
+    def unchanged(self, group: Any, request: Any, client: ClientInfo) -> Outcome[Any] | None:
         """The outcome that ``step`` would return for a heartbeat, kept from the last equal one, or ``None``."""
 
 

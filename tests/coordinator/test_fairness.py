@@ -12,7 +12,7 @@ from connectgroup.coordinator import intake
 from connectgroup.coordinator.intake import MAX_IDLE, Command, FairQueue
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.errors import CoordinatorLoadInProgress, GroupIdNotFound
-from connectgroup.group.registry import Client, RequestTraits
+from connectgroup.group.registry import ClientInfo, RequestTraits
 from connectgroup.protocol.messages.api import Request
 from connectgroup.protocol.messages.classic import (
     GroupHeartbeatRequest,
@@ -31,7 +31,7 @@ from .builders import GROUP, add, ask, beat, change, serving, tick
 
 
 def command(what: str, principal: str | None = "a", group_id: str = "g") -> Command:
-    return Command(what, RequestTraits(group_id=group_id), Client(principal=principal))
+    return Command(what, RequestTraits(group_id=group_id), ClientInfo(principal=principal))
 
 
 def taken(queue: FairQueue, count: int, **cost_s: float) -> list[str]:

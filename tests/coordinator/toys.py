@@ -14,7 +14,7 @@ from connectgroup.group.kernel.effects import Compute
 from connectgroup.group.kernel.outcome import Outcome
 from connectgroup.group.kernel.state import ANY_PROCESS, Process
 from connectgroup.group.kernel.timers import CancelTimer, SetTimer, TimerKey, TimerKind
-from connectgroup.group.registry import NO_CLIENT, Client, GroupNumbers, RequestTraits
+from connectgroup.group.registry import NO_CLIENT, ClientInfo, GroupNumbers, RequestTraits
 from connectgroup.protocol.messages.describe import DescribedGroup, DescribeRequest
 from connectgroup.protocol.records.base import Key, Kind, Tombstone
 from connectgroup.protocol.records.connect import GroupRecord, MemberRecord, Record
@@ -90,7 +90,7 @@ class ToyType:
     def new(self, group_id: str) -> Toy:
         return Toy(group_id)
 
-    def traits(self, request: Any, client: Client = NO_CLIENT) -> RequestTraits:
+    def traits(self, request: Any, client: ClientInfo = NO_CLIENT) -> RequestTraits:
         return RequestTraits(
             group_id=request.group_id,
             sender=request.sender,
@@ -124,7 +124,7 @@ class ToyType:
     def run_assignor(self, effect: Compute) -> Any:
         raise NotImplementedError
 
-    def step(self, group: Toy, what: Any, now_ms: int, client: Client) -> Outcome[Any]:
+    def step(self, group: Toy, what: Any, now_ms: int, client: ClientInfo) -> Outcome[Any]:
         outcome = self.decide(group, what)
         for record in outcome.records:
             self.apply(group, record)

@@ -18,7 +18,7 @@ from connectgroup.group.connect.group_type import ConnectGroupType
 from connectgroup.group.connect.settings import GroupSettings
 from connectgroup.group.consumer.group_type import ConsumerGroupType
 from connectgroup.group.consumer.settings import ConsumerSettings
-from connectgroup.group.registry import Client
+from connectgroup.group.registry import ClientInfo
 from connectgroup.protocol.messages.classic import JoinGroupRequest, OfferedProtocol
 from connectgroup.protocol.messages.consumer import ConsumerHeartbeatRequest
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
@@ -94,7 +94,7 @@ def test_join_costs_about_the_same_in_a_group_of_any_size(kind: Callable[[], tup
 
     def join_until(size: int) -> None:
         while len(group.members) < size:
-            outcome = group_type.step(group, join(next(joined)), 1_000_000, Client("host", "client", ""))
+            outcome = group_type.step(group, join(next(joined)), 1_000_000, ClientInfo("host", "client", ""))
             assert not getattr(outcome.response, "error_code", 0), outcome.response
 
     def cost_at(size: int) -> float:

@@ -10,7 +10,7 @@ from connectgroup.errors import InvalidRequest
 from connectgroup.group.connect.describe import describe
 from connectgroup.group.connect.group_type import step
 from connectgroup.group.kernel.timers import TimerKind
-from connectgroup.group.registry import Client
+from connectgroup.group.registry import ClientInfo
 from connectgroup.protocol.messages.common import ConfigEntry, entries
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
@@ -106,7 +106,7 @@ def test_lost_worker_that_returns_with_other_labels_needs_a_new_target(
 def test_member_record_has_client_id_and_joined_epoch() -> None:
     """KIP-848, ConsumerGroupMemberMetadataValue: GroupEpoch, ClientId, ClientHost."""
     scene = Scene.stable(settings(), epoch=10, connectors={"foo": 1}, members={"m2": foo(-1, 0)})
-    step(scene.group, replace(JOIN, client_assignors=None), 0, scene.settings, client=Client("::1", "connect-1"))
+    step(scene.group, replace(JOIN, client_assignors=None), 0, scene.settings, client=ClientInfo("::1", "connect-1"))
     shown = {member.member_id: member for member in describe(scene.group).members}
     assert (shown["m1"].client_id, shown["m1"].client_host, shown["m1"].joined_epoch) == ("connect-1", "::1", 11)
     assert shown["m2"].joined_epoch == 0, "unknown: the record has no joined epoch"
@@ -114,16 +114,16 @@ def test_member_record_has_client_id_and_joined_epoch() -> None:
     shown = {member.member_id: member for member in describe(scene.group).members}
     assert shown["m3"].joined_epoch == 12
     # A member that rejoins under its member id is the same member; its client id is that of the new request.
-    step(scene.group, replace(JOIN, client_assignors=None), 0, scene.settings, client=Client(client_id="connect-2"))
+    step(scene.group, replace(JOIN, client_assignors=None), 0, scene.settings, client=ClientInfo(client_id="connect-2"))
     shown = {member.member_id: member for member in describe(scene.group).members}
     assert (shown["m1"].client_id, shown["m1"].joined_epoch) == ("connect-2", 11)
 
 
 def test_changed_client_id_does_not_bump_the_group_epoch() -> None:
     scene = Scene(settings=settings())
-    step(scene.group, replace(JOIN, client_assignors=None), 0, scene.settings, client=Client(client_id="a"))
+    step(scene.group, replace(JOIN, client_assignors=None), 0, scene.settings, client=ClientInfo(client_id="a"))
     epoch = scene.group.epoch
-    step(scene.group, replace(JOIN, client_assignors=None), 0, scene.settings, client=Client(client_id="b" * 300))
+    step(scene.group, replace(JOIN, client_assignors=None), 0, scene.settings, client=ClientInfo(client_id="b" * 300))
     assert scene.group.epoch == epoch
     [shown] = describe(scene.group).members
     assert shown.client_id == "b" * 246 + "...", "bounded: a header may carry 32 KiB"

@@ -19,7 +19,7 @@ from connectgroup.group.connect.state import ConnectGroupState
 from connectgroup.group.kernel.effects import Computed
 from connectgroup.group.kernel.outcome import Outcome
 from connectgroup.group.kernel.timers import TimerKey, TimerKind
-from connectgroup.group.registry import NO_CLIENT, Client
+from connectgroup.group.registry import NO_CLIENT, ClientInfo
 from connectgroup.protocol.messages.api import Response
 from connectgroup.protocol.messages.assignment import InstallRequest, PrepareRequest, PrepareResponse
 from connectgroup.protocol.messages.connectors import UpdateConnectorsRequest
@@ -103,7 +103,7 @@ class Replay:
         now_ms: int,
         settings: GroupSettings,
         *,
-        client: Client = NO_CLIENT,
+        client: ClientInfo = NO_CLIENT,
     ) -> Outcome[Response | None]:
         """Give one input to both."""
         self.inputs += 1

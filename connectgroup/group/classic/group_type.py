@@ -31,7 +31,6 @@ from ...protocol.messages.describe import (
     DeleteRequest,
     DeleteResponse,
     DescribedGroup,
-    DescribedMember,
     DescribeRequest,
 )
 from ...protocol.messages.offsets import (
@@ -47,21 +46,27 @@ from ...protocol.records.classic import ClassicState
 from ...protocol.records.connect import Record
 from ...protocol.units import printable
 from ..kernel.effects import Compute, ExpireOffsets, Repeat, TopicsChanged, TransactionsEnded
+from ..kernel.members import no_such_group
 from ..kernel.outcome import Outcome
 from ..kernel.state import NO_PROCESS, Process
 from ..kernel.timers import SetTimer, Timer, TimerKey, TimerKind
 from ..offsets import rules
 from ..offsets.rules import end_transactions, refused_commit
 from ..offsets.state import Topics
-from ..registry import NO_CLIENT, Client, GroupNumbers, Input, RequestTraits, Retired
+from ..registry import NO_CLIENT, ClientInfo, GroupNumbers, Input, RequestTraits, Retired
+from .assignment import (
+    continue_without_pending,
+    drop_pending,
+    expire_rebalance,
+    is_current,
+    remove_and_rebalance,
+    sync,
+)
+from .describe import REBALANCING, describe, measure
 from .embedded import EmbeddedFormat, NoFormat
-from .join import join, member_error
-from .rebalance import continue_without_pending, drop_pending, expire_rebalance, is_current, remove_and_rebalance
-from .state import JOIN_WAIT_MS, ClassicGroup, ClassicSettings
-from .step import GROUP_TYPE, Step, rebalance_key, session_key
-from .sync import heartbeat, leave, sync
-
-REBALANCING = (ClassicState.PREPARING_REBALANCE, ClassicState.COMPLETING_REBALANCE)
+from .members import heartbeat, join, leave
+from .state import JOIN_WAIT_MS, ClassicGroupState, ClassicSettings
+from .step import GROUP_TYPE, ClassicStep, rebalance_key, session_key
 
 
 class ClassicGroupType:
@@ -99,10 +104,10 @@ class ClassicGroupType:
         self._embedded = embedded or NoFormat()
         self.topics: Topics = None
 
-    def new(self, group_id: str) -> ClassicGroup:
-        return ClassicGroup(group_id)
+    def new(self, group_id: str) -> ClassicGroupState:
+        return ClassicGroupState(group_id)
 
-    def traits(self, request: Any, client: Client = NO_CLIENT) -> RequestTraits:
+    def traits(self, request: Any, client: ClientInfo = NO_CLIENT) -> RequestTraits:
         """JoinGroup and SyncGroup may be parked; only JoinGroup creates a group.
 
         Heartbeats have no sender here: a heartbeat of a member must not complete its JoinGroup, which is parked.
@@ -133,8 +138,8 @@ class ClassicGroupType:
             case _:
                 return RequestTraits(group_id=request.group_id)
 
-    def step(self, group: ClassicGroup, what: Input, now_ms: int, client: Client) -> Outcome[Response | None]:
-        step = Step(group, self.settings, now_ms, self.topics)
+    def step(self, group: ClassicGroupState, what: Input, now_ms: int, client: ClientInfo) -> Outcome[Response | None]:
+        step = ClassicStep(group, self.settings, now_ms, self.topics)
         match what:
             case JoinGroupRequest():
                 return join(step, what, client, self._new_id)
@@ -163,7 +168,7 @@ class ClassicGroupType:
                 expire_rebalance(step)
         return step.outcome(None)
 
-    def _offsets(self, step: Step, request: Any) -> Outcome[Response | None]:
+    def _offsets(self, step: ClassicStep, request: Any) -> Outcome[Response | None]:
         try:
             match request:
                 case OffsetCommitRequest():
@@ -177,7 +182,7 @@ class ClassicGroupType:
         except GroupError as error:
             return Outcome(response=self.error_response(request, error))
 
-    def _is_subscribed(self, group: ClassicGroup, topic: str) -> bool:
+    def _is_subscribed(self, group: ClassicGroupState, topic: str) -> bool:
         """Whether a member is subscribed to a topic; true if its subscription cannot be read, as in Kafka."""
         try:
             return any(
@@ -187,10 +192,10 @@ class ClassicGroupType:
         except WireError:
             return True
 
-    def apply(self, group: ClassicGroup, record: Record) -> None:
+    def apply(self, group: ClassicGroupState, record: Record) -> None:
         group.apply(record)
 
-    def on_load(self, group: ClassicGroup, now_ms: int) -> Outcome[None]:
+    def on_load(self, group: ClassicGroupState, now_ms: int) -> Outcome[None]:
         """Sessions restart. A rebalance continues: its members send their requests again.
 
         Topics may have been deleted since the group was last in memory.
@@ -206,55 +211,27 @@ class ClassicGroupType:
         changed = Repeat(group_id=group.group_id, what=TopicsChanged(group_id=group.group_id))
         return Outcome(response=None, timers=tuple(timers), effects=(changed,) if group.offsets else ())
 
-    def describe(self, group: ClassicGroup, request: DescribeRequest, now_ms: int) -> DescribedGroup:
+    def describe(self, group: ClassicGroupState, request: DescribeRequest, now_ms: int) -> DescribedGroup:
         """Describe a group.
 
         Raises:
             GroupIdNotFound: there is no such group.
         """
         if not group.exists:
-            raise GroupIdNotFound(f"GroupId: got {printable(group.group_id)!r}; there is no such group")
-        members = tuple(
-            DescribedMember(
-                member_id=member.member_id,
-                instance_id=member.instance_id,
-                client_host=member.client_host,
-                client_id=member.client_id,
-                member_epoch=group.generation,
-                state="STABLE" if group.state is ClassicState.STABLE else "REBALANCING",
-                classic_metadata=group.metadata(member) if request.include_classic else b"",
-                classic_assignment=member.assignment if request.include_classic else b"",
-            )
-            for member in group.members.values()
-        )
-        return DescribedGroup(
-            group_id=group.group_id,
-            state=group.state.shown,
-            group_epoch=group.generation,
-            assignor_name=group.record.protocol_name,
-            members=() if request.connectors_only else members,
-            incarnation=group.created_ms,
-            protocol_type=group.record.protocol_type,
-            classic_state=group.state.shown,
-        )
+            raise no_such_group(group.group_id)
+        return describe(group, request)
 
-    def retire(self, group: ClassicGroup) -> Retired | None:
+    def retire(self, group: ClassicGroupState) -> Retired | None:
         """A group without members may be replaced by a consumer group, which keeps its offsets."""
         if group.members or group.pending:
             return None
         return Retired(removed=(Tombstone(Key(Kind.CLASSIC_GROUP, group.group_id)),), kept=group.offsets.every_record())
 
-    def takes_long_to_describe(self, group: ClassicGroup, request: DescribeRequest) -> bool:
+    def takes_long_to_describe(self, group: ClassicGroupState, request: DescribeRequest) -> bool:
         return False
 
-    def measure(self, group: ClassicGroup) -> GroupNumbers:
-        return GroupNumbers(
-            members=len(group.members),
-            epoch=group.generation,
-            target_epoch=group.generation,
-            computed_by=group.record.leader,
-            is_rebalancing=group.state in REBALANCING,
-        )
+    def measure(self, group: ClassicGroupState) -> GroupNumbers:
+        return measure(group)
 
     def error_response(self, request: Any, error: GroupError) -> Response:
         """The response with the error, as Kafka's clients know it."""
@@ -280,7 +257,7 @@ def _code(request: Any, error: GroupError) -> int:
     return error.code
 
 
-def _expire_session(step: Step, member_id: str) -> None:
+def _expire_session(step: ClassicStep, member_id: str) -> None:
     """The session of a member, or of a member id that is pending, has expired."""
     group = step.group
     if member_id in group.pending:
@@ -293,7 +270,7 @@ def _expire_session(step: Step, member_id: str) -> None:
             remove_and_rebalance(step, member_id)
 
 
-def _delete(step: Step) -> DeleteResponse:
+def _delete(step: ClassicStep) -> DeleteResponse:
     group = step.group
     name = printable(group.group_id)
     error: GroupError | None = None
@@ -317,7 +294,7 @@ CONSUMERS: Final = "consumer"
 """The protocol type of members that read topics."""
 
 
-def commit(step: Step, request: OffsetCommitRequest) -> Outcome[Response | None]:
+def commit(step: ClassicStep, request: OffsetCommitRequest) -> Outcome[Response | None]:
     """Commit offsets. A sender without a generation may commit if the group has no members; it creates the group.
 
     Raises:
@@ -344,7 +321,7 @@ def commit(step: Step, request: OffsetCommitRequest) -> Outcome[Response | None]
     return step.outcome(response)
 
 
-def commit_in_transaction(step: Step, commit: CommitInTransaction) -> Outcome[Response | None]:
+def commit_in_transaction(step: ClassicStep, commit: CommitInTransaction) -> Outcome[Response | None]:
     """Commit offsets with a transaction. A sender that does not say which member it is may commit at any time.
 
     Raises:
@@ -370,7 +347,9 @@ def commit_in_transaction(step: Step, commit: CommitInTransaction) -> Outcome[Re
     return step.outcome(response)
 
 
-def delete(step: Step, request: OffsetDeleteRequest, is_subscribed: Callable[[str], bool]) -> Outcome[Response | None]:
+def delete(
+    step: ClassicStep, request: OffsetDeleteRequest, is_subscribed: Callable[[str], bool]
+) -> Outcome[Response | None]:
     """Delete offsets.
 
     Raises:
@@ -388,7 +367,7 @@ def delete(step: Step, request: OffsetDeleteRequest, is_subscribed: Callable[[st
     return step.outcome(response)
 
 
-def expire(step: Step, is_subscribed: Callable[[str], bool]) -> tuple[Record, ...]:
+def expire(step: ClassicStep, is_subscribed: Callable[[str], bool]) -> tuple[Record, ...]:
     """The records that remove offsets after the retention time: from when the last member left, or from the commit.
 
     The offsets of members that are rebalancing, or whose subscriptions are not known, do not expire.
@@ -403,19 +382,19 @@ def expire(step: Step, is_subscribed: Callable[[str], bool]) -> tuple[Record, ..
     return rules.expired(group.offsets, is_subscribed, lambda record: empty_ms or record.at_ms, before_ms)
 
 
-def _check_member(step: Step, request: OffsetCommitRequest | TxnOffsetCommitRequest) -> None:
+def _check_member(step: ClassicStep, request: OffsetCommitRequest | TxnOffsetCommitRequest) -> None:
     group, member_id = step.group, request.member_id
     if not group.exists:
         lacks = isinstance(request, OffsetCommitRequest) and request.lacks_member_epochs
         error = IllegalGeneration if lacks else GroupIdNotFound
         raise error(f"GroupId: got {printable(group.group_id)!r}; there is no such group")
-    code = member_error(group, member_id, request.group_instance_id)
+    code = group.member_error(member_id, request.group_instance_id)
     if code == FencedInstanceId.code:
         raise FencedInstanceId(f"GroupInstanceId: {printable(request.group_instance_id)!r} is in use")
     if code:
         raise UnknownMemberId(f"MemberId: got {printable(member_id)!r}; the group has no such member")
 
 
-def fetch(step: Step, request: OffsetFetchRequest) -> Outcome[Response | None]:
+def fetch(step: ClassicStep, request: OffsetFetchRequest) -> Outcome[Response | None]:
     """Fetch offsets: of any sender."""
     return step.outcome(rules.fetch(step.group.offsets, request, step.topics))

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ...protocol.messages.classic import OfferedProtocol
+from ...errors import FencedInstanceId, IllegalGeneration, InvalidGroupId, UnknownMemberId
+from ...protocol.messages.classic import GroupHeartbeatRequest, OfferedProtocol, SyncGroupRequest
 from ...protocol.records.base import Kind, Tombstone
 from ...protocol.records.classic import ClassicGroupRecord, ClassicMemberRecord, ClassicState
 from ...protocol.records.connect import GroupRecord, Record
@@ -16,49 +17,52 @@ from ..offsets.state import Offsets
 
 
 @dataclass(slots=True)
-class ClassicGroup:
-    """One classic group.
-
-    The attributes from ``joining`` on are not in the log: they describe parked requests and member ids that are not
-    members yet. A coordinator that loads the group starts without them, and the clients send their requests again.
-
-    Attributes:
-        exists: whether records created the group.
-        created_ms: wall clock of the group's first record.
-        generation: the generation; 0 before the first rebalance has been completed.
-        record: state, protocol, and leader.
-        members: by member id, in the order in which they joined.
-        joining: members that have sent JoinGroup for the next generation; their requests are parked.
-        new: those of them that wait for their first generation.
-        syncing: members whose SyncGroup is parked.
-        synced: members that have sent SyncGroup in the current generation.
-        pending: member ids that were sent with MEMBER_ID_REQUIRED and have not joined, in the order of the responses.
-        initial_left_ms: how much longer the first rebalance of an empty group may wait; -1: no such rebalance.
-        member_added: a member has joined since the initial delay was last extended.
-        members_to_wake, members_to_wake_later: always empty: a step responds to parked requests itself.
-        offsets: the committed offsets.
-    """
+class ClassicGroupState:
+    """One classic group. Any code may read it; only ``apply`` changes it, except where a field says so."""
 
     group_id: str
+    # Whether records created the group: set by a GroupRecord, cleared by its tombstone.
     exists: bool = False
+    # Wall clock of the group's first record.
     created_ms: int = 0
+    # The epoch of the GroupRecord; 0 before the first rebalance has been completed.
     generation: int = 0
+    # State, protocol and leader, as the last ClassicGroupRecord has them.
     record: ClassicGroupRecord = field(default_factory=lambda: ClassicGroupRecord(group_id=""))
+    # By member id, in the order in which they joined.
     members: dict[str, ClassicMemberRecord] = field(default_factory=dict)
-    joining: set[str] = field(default_factory=set)
-    new: set[str] = field(default_factory=set)
-    syncing: set[str] = field(default_factory=set)
-    synced: set[str] = field(default_factory=set)
-    pending: dict[str, None] = field(default_factory=dict)
-    initial_left_ms: int = -1
-    member_added: bool = False
-    members_to_wake: set[str] = field(default_factory=set)
-    members_to_wake_later: set[str] = field(default_factory=set)
+    # The committed offsets; they outlive the members.
     offsets: Offsets = field(default_factory=Offsets)
-    # Derived from the members, so that a request need not look at all of them.
+
+    # ---- derived from the members, so that a request need not look at all of them
+
+    # The member id of each group instance id.
     instances: dict[str, str] = field(default_factory=dict)
+    # How many members support each assignor, and have each rebalance timeout.
     offered: Counter[str] = field(default_factory=Counter)
     timeouts: Counter[int] = field(default_factory=Counter)
+
+    # ---- not in the log: parked requests, and member ids that are not members yet. ``members`` and ``assignment``
+    # change these. A coordinator that loads the group starts without them, and the clients send their requests again.
+
+    # Members that have sent JoinGroup for the next generation: their requests are parked. None of them is in
+    # ``syncing``. Emptied when the generation begins.
+    joining: set[str] = field(default_factory=set)
+    # Those of ``joining`` that wait for their first generation.
+    new: set[str] = field(default_factory=set)
+    # Members whose SyncGroup is parked, until the leader's arrives or the next rebalance begins.
+    syncing: set[str] = field(default_factory=set)
+    # Members that have sent SyncGroup in the current generation; a superset of ``syncing``.
+    synced: set[str] = field(default_factory=set)
+    # Member ids that were sent with MEMBER_ID_REQUIRED and have not joined, in the order of the responses: no members.
+    pending: dict[str, None] = field(default_factory=dict)
+    # How much longer the first rebalance of an empty group may wait; -1: no such rebalance is in progress.
+    initial_left_ms: int = -1
+    # Whether a member has joined since the initial delay was last extended.
+    member_added: bool = False
+    # Always empty: a step responds to parked requests itself.
+    members_to_wake: set[str] = field(default_factory=set)
+    members_to_wake_later: set[str] = field(default_factory=set)
 
     def process_of(self, sender: str) -> Process:
         """Unknown: clients of the classic protocol send no process id."""
@@ -121,10 +125,6 @@ class ClassicGroup:
         """The longest rebalance timeout of a member."""
         return max((timeout_ms for timeout_ms, count in self.timeouts.items() if count), default=0)
 
-    def static_member(self, instance_id: str) -> str | None:
-        """The member id of a group instance id."""
-        return self.instances.get(instance_id)
-
     def is_generation_of(self, member_id: str, generation: int) -> bool:
         """Whether a member may send this generation: that of the group, or its former epoch until the next begins."""
         if generation == self.generation:
@@ -133,6 +133,24 @@ class ClassicGroup:
         if member is None or self.state is not ClassicState.PREPARING_REBALANCE:
             return False
         return generation == member.former_epoch >= 0
+
+    def member_error(self, member_id: str, instance_id: str | None) -> int:
+        """The error code for a sender that is not the member it claims to be, or 0."""
+        if instance_id is None:
+            return 0 if member_id in self.members else UnknownMemberId.code
+        current = self.instances.get(instance_id)
+        if current is None:
+            return UnknownMemberId.code
+        return 0 if current == member_id else FencedInstanceId.code
+
+    def sender_error(self, request: SyncGroupRequest | GroupHeartbeatRequest) -> int:
+        """The error code for a sender that is not a member of this generation, or 0."""
+        if not request.group_id:
+            return InvalidGroupId.code
+        code = self.member_error(request.member_id, request.group_instance_id)
+        if code:
+            return code
+        return 0 if self.is_generation_of(request.member_id, request.generation_id) else IllegalGeneration.code
 
     def common_protocols(self) -> set[str]:
         """The assignors that all members support."""

@@ -13,13 +13,13 @@ from ...protocol.records.connect import GroupRecord, Record
 from ..kernel.outcome import Outcome
 from ..kernel.timers import CancelTimer, SetTimer, Timer, TimerKey, TimerKind
 from ..offsets.state import Topics
-from .state import ClassicGroup, ClassicSettings
+from .state import ClassicGroupState, ClassicSettings
 
 GROUP_TYPE = "classic"
 
 
 @dataclass(slots=True)
-class Step:
+class ClassicStep:
     """The step of one input.
 
     Attributes:
@@ -28,7 +28,7 @@ class Step:
         replies: responses to parked requests, by member id.
     """
 
-    group: ClassicGroup
+    group: ClassicGroupState
     settings: ClassicSettings
     now_ms: int
     topics: Topics = None
@@ -130,18 +130,18 @@ class Step:
         self.timers.append(CancelTimer(rebalance_key(self.group)))
 
 
-def session_key(group: ClassicGroup, member_id: str) -> TimerKey:
+def session_key(group: ClassicGroupState, member_id: str) -> TimerKey:
     """The session timer of a member, or of a member id that is pending."""
     return TimerKey(TimerKind.SESSION, group.group_id, member_id)
 
 
-def rebalance_key(group: ClassicGroup) -> TimerKey:
+def rebalance_key(group: ClassicGroupState) -> TimerKey:
     """The timer of the current phase: members join, or members sync."""
     phase = 2 * group.generation + (group.state is not ClassicState.PREPARING_REBALANCE)
     return TimerKey(TimerKind.REBALANCE, group.group_id, belongs_to=phase)
 
 
-def join_response(group: ClassicGroup, member_id: str, *, lists_members: bool) -> JoinGroupResponse:
+def join_response(group: ClassicGroupState, member_id: str, *, lists_members: bool) -> JoinGroupResponse:
     """The current generation, as sent to one member; the leader also receives the list of all members."""
     members = tuple(
         JoinedMember(
@@ -165,7 +165,7 @@ def join_response(group: ClassicGroup, member_id: str, *, lists_members: bool) -
     )
 
 
-def sync_response(group: ClassicGroup, member_id: str) -> SyncGroupResponse:
+def sync_response(group: ClassicGroupState, member_id: str) -> SyncGroupResponse:
     """The current assignment of a member."""
     return SyncGroupResponse(
         error_code=0,

@@ -57,14 +57,14 @@ from ..kernel.effects import Effect
 from ..kernel.members import check_sender
 from ..kernel.outcome import Outcome
 from ..kernel.timers import Timer, session
-from ..registry import Client
+from ..registry import ClientInfo
 from .draft import ConnectDraft
 from .heartbeat import heartbeat as connect_heartbeat
 from .members import check_process, sender_of
 from .settings import GroupSettings
 from .state import ConnectGroupState
 
-DecideHeartbeat = Callable[[HeartbeatRequest, Client], Outcome[Response | None]]
+DecideHeartbeat = Callable[[HeartbeatRequest, ClientInfo], Outcome[Response | None]]
 """Decides a heartbeat of the connect protocol, and applies its records."""
 
 
@@ -128,7 +128,7 @@ def heartbeat_of(worker_format: WorkerFormat, request: JoinGroupRequest | LeaveG
 
 
 def decide(
-    group: ConnectGroupState, request: GroupRequest, now_ms: int, client: Client, rules: WorkerRules
+    group: ConnectGroupState, request: GroupRequest, now_ms: int, client: ClientInfo, rules: WorkerRules
 ) -> Outcome[Response | None]:
     """Decide a request of the classic protocol, and apply its records.
 
@@ -147,7 +147,7 @@ def decide(
 
 
 def _join(
-    group: ConnectGroupState, beat: HeartbeatRequest, client: Client, step: DecideHeartbeat
+    group: ConnectGroupState, beat: HeartbeatRequest, client: ClientInfo, step: DecideHeartbeat
 ) -> Outcome[Response | None]:
     outcome = step(beat, client)
     answer = outcome.response
@@ -172,7 +172,7 @@ def _join(
 
 
 def _sync(
-    group: ConnectGroupState, request: SyncGroupRequest, client: Client, rules: WorkerRules
+    group: ConnectGroupState, request: SyncGroupRequest, client: ClientInfo, rules: WorkerRules
 ) -> Outcome[Response | None]:
     """Return the response to the heartbeat in the member's last JoinGroup.
 
@@ -196,7 +196,7 @@ def _sync(
 
 
 def _heartbeat(
-    group: ConnectGroupState, request: GroupHeartbeatRequest, now_ms: int, client: Client, rules: WorkerRules
+    group: ConnectGroupState, request: GroupHeartbeatRequest, now_ms: int, client: ClientInfo, rules: WorkerRules
 ) -> Outcome[Response | None]:
     """Keep the member in the group; request that it join again if the response to its JoinGroup would be new to it."""
     member = _sender(group, request, client)
@@ -220,7 +220,7 @@ def _heartbeat(
 
 
 def _leave(
-    group: ConnectGroupState, request: LeaveGroupRequest, client: Client, rules: WorkerRules
+    group: ConnectGroupState, request: LeaveGroupRequest, client: ClientInfo, rules: WorkerRules
 ) -> Outcome[Response | None]:
     """Remove members: the worker that sends the request, or those that an operator names, of whatever principal."""
     operator = client._replace(principal=None)
@@ -268,7 +268,7 @@ def _removal(group: ConnectGroupState, leaving: LeavingMember) -> HeartbeatReque
 
 
 def _sender(
-    group: ConnectGroupState, request: SyncGroupRequest | GroupHeartbeatRequest, client: Client
+    group: ConnectGroupState, request: SyncGroupRequest | GroupHeartbeatRequest, client: ClientInfo
 ) -> MemberRecord:
     """The member of the classic protocol that sends a request (MG-12).
 

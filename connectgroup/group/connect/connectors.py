@@ -41,7 +41,7 @@ from .. import sizes
 from ..kernel.members import check_deletable, check_exists
 from ..kernel.outcome import Outcome
 from ..kernel.timers import cancel_compute
-from ..registry import Client
+from ..registry import ClientInfo
 from . import validate
 from .delay import cancel_delay
 from .draft import ConnectDraft
@@ -60,7 +60,7 @@ class _Change:
 
 
 def update_connectors(
-    draft: ConnectDraft, request: UpdateConnectorsRequest, settings: GroupSettings, client: Client
+    draft: ConnectDraft, request: UpdateConnectorsRequest, settings: GroupSettings, client: ClientInfo
 ) -> Outcome[UpdateConnectorsResponse]:
     """Apply all changes or none.
 

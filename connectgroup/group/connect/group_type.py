@@ -36,7 +36,7 @@ from ..kernel.effects import Compute, Computed, Effect
 from ..kernel.outcome import Converted, Outcome
 from ..kernel.state import CacheKey
 from ..kernel.timers import Timer, TimerKey, TimerKind, session
-from ..registry import NO_CLIENT, Client, GroupNumbers, Input, RequestTraits
+from ..registry import NO_CLIENT, ClientInfo, GroupNumbers, Input, RequestTraits
 from . import validate
 from .assignment import (
     effects_of,
@@ -106,7 +106,7 @@ class ConnectGroupType:
     def new(self, group_id: str) -> ConnectGroupState:
         return ConnectGroupState(group_id)
 
-    def traits(self, request: Any, client: Client = NO_CLIENT) -> RequestTraits:
+    def traits(self, request: Any, client: ClientInfo = NO_CLIENT) -> RequestTraits:
         """A heartbeat re-arms the session timer of its sender when it arrives.
 
         A join does not: it proves that the previous incarnation of its sender is dead. Otherwise a join that is
@@ -154,11 +154,11 @@ class ConnectGroupType:
             "or choose another group id for these workers"
         )
 
-    def step(self, group: ConnectGroupState, what: Input, now_ms: int, client: Client) -> Outcome[Response | None]:
+    def step(self, group: ConnectGroupState, what: Input, now_ms: int, client: ClientInfo) -> Outcome[Response | None]:
         if isinstance(what, HeartbeatRequest) or not isinstance(what, GroupRequest):
             return step(group, what, now_ms, self.settings, client=client)
 
-        def decide_heartbeat(beat: HeartbeatRequest, client: Client) -> Outcome[Response | None]:
+        def decide_heartbeat(beat: HeartbeatRequest, client: ClientInfo) -> Outcome[Response | None]:
             return step(group, beat, now_ms, self.settings, client=client)
 
         try:
@@ -167,7 +167,7 @@ class ConnectGroupType:
         except GroupError as error:
             return Outcome(response=self.error_response(what, error))
 
-    def unchanged(self, group: ConnectGroupState, request: HeartbeatRequest, client: Client) -> Outcome[Any] | None:
+    def unchanged(self, group: ConnectGroupState, request: HeartbeatRequest, client: ClientInfo) -> Outcome[Any] | None:
         return unchanged(group, request, self.settings, client)
 
     def apply(self, group: ConnectGroupState, record: Record) -> None:
@@ -230,7 +230,7 @@ def handle(
     now_ms: int,
     settings: GroupSettings,
     *,
-    client: Client = NO_CLIENT,
+    client: ClientInfo = NO_CLIENT,
 ) -> Outcome[Response]:
     """Decide one request. The group is only read; a rejected request writes no record.
 
@@ -303,7 +303,7 @@ def step(
     now_ms: int,
     settings: GroupSettings,
     *,
-    client: Client = NO_CLIENT,
+    client: ClientInfo = NO_CLIENT,
 ) -> Outcome[Response | None]:
     """Decide, apply, and follow up. The group has changed when this returns."""
     key = _reports_nothing(group, what, settings, client) if isinstance(what, HeartbeatRequest) else None
@@ -351,7 +351,7 @@ def _finish(group: ConnectGroupState, now_ms: int) -> tuple[Record, ...]:
 
 
 def unchanged(
-    group: ConnectGroupState, request: HeartbeatRequest, settings: GroupSettings, client: Client
+    group: ConnectGroupState, request: HeartbeatRequest, settings: GroupSettings, client: ClientInfo
 ) -> Outcome[Response | None] | None:
     """The outcome of a heartbeat that reports nothing, kept from the last equal one; ``None``: it is to be decided."""
     key = _reports_nothing(group, request, settings, client)
@@ -359,7 +359,7 @@ def unchanged(
 
 
 def _reports_nothing(
-    group: ConnectGroupState, request: HeartbeatRequest, settings: GroupSettings, client: Client
+    group: ConnectGroupState, request: HeartbeatRequest, settings: GroupSettings, client: ClientInfo
 ) -> CacheKey | None:
     """The key of a heartbeat that reports nothing and does not join or leave; ``None`` for any other request."""
     if (

@@ -32,7 +32,7 @@ from ..kernel.members import check_sender, former_static_member
 from ..kernel.outcome import Outcome
 from ..kernel.reconcile import Current, ReconcileTarget, acknowledges, reconcile
 from ..kernel.timers import Timer
-from ..registry import Client
+from ..registry import ClientInfo
 from . import delay, validate
 from .assignment import ensure_computation
 from .draft import ConnectDraft
@@ -51,7 +51,7 @@ from .state import ConnectGroupState
 
 
 def heartbeat(
-    draft: ConnectDraft, request: HeartbeatRequest, settings: GroupSettings, client: Client
+    draft: ConnectDraft, request: HeartbeatRequest, settings: GroupSettings, client: ClientInfo
 ) -> Outcome[HeartbeatResponse]:
     """Process one heartbeat and advance the member one step towards its target assignment.
 
@@ -249,7 +249,9 @@ def _assignment(draft: ConnectDraft, member_id: str, current: Current[Unit], kno
 # Join
 
 
-def _join(draft: ConnectDraft, request: HeartbeatRequest, settings: GroupSettings, client: Client) -> tuple[Timer, ...]:
+def _join(
+    draft: ConnectDraft, request: HeartbeatRequest, settings: GroupSettings, client: ClientInfo
+) -> tuple[Timer, ...]:
     """ "Creates the member should the member epoch be zero." A member that rejoins reports that it runs no units."""
     group, member_id = draft.group, request.member_id
     check_join(group, member_id, sender_of(request, client), settings)
@@ -341,7 +343,7 @@ def _release_units(draft: ConnectDraft, member_id: str) -> None:
 # Stay
 
 
-def _admit(group: ConnectGroupState, request: HeartbeatRequest, client: Client) -> str | None:
+def _admit(group: ConnectGroupState, request: HeartbeatRequest, client: ClientInfo) -> str | None:
     """Check that the member exists and that its member epoch is the current one.
 
     Returns:

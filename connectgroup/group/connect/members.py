@@ -20,7 +20,7 @@ from ..kernel.outcome import Outcome
 from ..kernel.selection import check_assignors
 from ..kernel.state import NO_TARGET, Process
 from ..kernel.timers import Timer
-from ..registry import Client
+from ..registry import ClientInfo
 from . import delay, validate
 from .assignment import ensure_computation
 from .draft import ConnectDraft, issue_above
@@ -154,7 +154,7 @@ class FromProcess(Protocol):
     def process_id(self) -> int: ...
 
 
-def sender_of(request: FromProcess, client: Client) -> Process:
+def sender_of(request: FromProcess, client: ClientInfo) -> Process:
     """The process that sends a request, or the heartbeat in a JoinGroup or LeaveGroup."""
     return Process(request.process_id, client.principal)
 
@@ -207,7 +207,7 @@ def _address(member: MemberRecord) -> str:
 
 
 def leave(
-    draft: ConnectDraft, request: HeartbeatRequest, settings: GroupSettings, client: Client
+    draft: ConnectDraft, request: HeartbeatRequest, settings: GroupSettings, client: ClientInfo
 ) -> Outcome[HeartbeatResponse]:
     """Process a leave.
 

@@ -48,7 +48,7 @@ from ..classic.state import ClassicSettings
 from ..kernel import timers as timing
 from ..kernel.outcome import Outcome
 from ..kernel.timers import CancelTimer, SetTimer, Timer, TimerKey, TimerKind
-from ..registry import Client
+from ..registry import ClientInfo
 from .assignment import ensure_computation
 from .draft import ConsumerDraft
 from .heartbeat import reconciled, store, subscribed_target
@@ -87,7 +87,7 @@ def session_timer(group_id: str, member: ConsumerMemberRecord, settings: Consume
 
 
 def join(
-    rules: ClassicMemberRules, draft: ConsumerDraft, request: JoinGroupRequest, client: Client
+    rules: ClassicMemberRules, draft: ConsumerDraft, request: JoinGroupRequest, client: ClientInfo
 ) -> Outcome[JoinGroupResponse]:
     """Process a JoinGroup: the member joins, or reports what it owns, and advances by one step.
 
@@ -202,7 +202,7 @@ def _check_identity(
 
 
 def _member(
-    rules: ClassicMemberRules, draft: ConsumerDraft, request: JoinGroupRequest, client: Client, member_id: str
+    rules: ClassicMemberRules, draft: ConsumerDraft, request: JoinGroupRequest, client: ClientInfo, member_id: str
 ) -> tuple[ConsumerMemberRecord, Partitions]:
     """The member's record, and the partitions that it owns, by topic name."""
     subscription = subscription_of(rules.embedded, member_id, request.protocols)

@@ -30,7 +30,7 @@ from ...protocol.records.consumer import (
 )
 from ...protocol.units import Partitions, TopicPartition, printable
 from ..classic.embedded import PROTOCOL_TYPE, exists, subscription_of, with_ids, with_names
-from ..classic.state import ClassicGroup
+from ..classic.state import ClassicGroupState
 from ..classic.step import GROUP_TYPE as CLASSIC, rebalance_key, session_key
 from ..kernel.outcome import Converted
 from ..kernel.timers import CancelTimer, SetTimer, Timer, cancel_compute, cancel_rebalance
@@ -47,7 +47,7 @@ KAFKA_ASSIGNORS = ("range", "roundrobin", "sticky", "cooperative-sticky")
 # Classic to consumer
 
 
-def from_classic(rules: ClassicMemberRules, former: ClassicGroup, cluster: Topics) -> Converted:
+def from_classic(rules: ClassicMemberRules, former: ClassicGroupState, cluster: Topics) -> Converted:
     """The consumer group that replaces a classic group with members (MG-01).
 
     Args:
@@ -97,7 +97,7 @@ def from_classic(rules: ClassicMemberRules, former: ClassicGroup, cluster: Topic
     )
 
 
-def unknown_topics(rules: ClassicMemberRules, former: ClassicGroup, cluster: Topics) -> frozenset[str]:
+def unknown_topics(rules: ClassicMemberRules, former: ClassicGroupState, cluster: Topics) -> frozenset[str]:
     """The topics of partitions that members own and that are not among all topics: new ones, or deleted ones.
 
     The topic source reads at an interval, and the leader of a classic group may know a topic before the coordinator. A
@@ -114,7 +114,7 @@ def unknown_topics(rules: ClassicMemberRules, former: ClassicGroup, cluster: Top
     )
 
 
-def _check_convertible(rules: ClassicMemberRules, former: ClassicGroup) -> None:
+def _check_convertible(rules: ClassicMemberRules, former: ClassicGroupState) -> None:
     name = printable(former.group_id)
     if not rules.settings.migration_policy.upgrades:
         policy = rules.settings.migration_policy.value
@@ -131,7 +131,7 @@ def _check_convertible(rules: ClassicMemberRules, former: ClassicGroup) -> None:
 
 
 def _consumer_member(
-    rules: ClassicMemberRules, former: ClassicGroup, member: ClassicMemberRecord
+    rules: ClassicMemberRules, former: ClassicGroupState, member: ClassicMemberRecord
 ) -> ConsumerMemberRecord:
     subscription = subscription_of(rules.embedded, member.member_id, member.protocols)
     return ConsumerMemberRecord(
@@ -149,7 +149,7 @@ def _consumer_member(
     )
 
 
-def _named(rules: ClassicMemberRules, former: ClassicGroup, member_id: str) -> Partitions:
+def _named(rules: ClassicMemberRules, former: ClassicGroupState, member_id: str) -> Partitions:
     """The partitions that a member's last SyncGroup response assigned to it, by topic name (MG-04, MG-05)."""
     data = former.members[member_id].assignment
     if not data:
@@ -164,7 +164,7 @@ def _named(rules: ClassicMemberRules, former: ClassicGroup, member_id: str) -> P
     return assignment.partitions
 
 
-def _check_single_owner(former: ClassicGroup, assigned: dict[str, Partitions]) -> None:
+def _check_single_owner(former: ClassicGroupState, assigned: dict[str, Partitions]) -> None:
     owners: dict[TopicPartition, str] = {}
     for member_id, partitions in assigned.items():
         for partition in partitions:
@@ -177,7 +177,7 @@ def _check_single_owner(former: ClassicGroup, assigned: dict[str, Partitions]) -
 
 
 def _currents(
-    rules: ClassicMemberRules, former: ClassicGroup, assigned: dict[str, Partitions], cluster: Topics
+    rules: ClassicMemberRules, former: ClassicGroupState, assigned: dict[str, Partitions], cluster: Topics
 ) -> Iterator[ConsumerCurrentRecord]:
     """The current assignments.
 
@@ -228,7 +228,7 @@ def to_classic(rules: ClassicMemberRules, former: ConsumerGroupState, now_ms: in
     ]
     ids = sorted(former.members, key=lambda member_id: (former.members[member_id].joined_epoch, member_id))
     members = [_classic_member(rules, former, names, member_id, number) for number, member_id in enumerate(ids)]
-    group = ClassicGroup(group_id)
+    group = ClassicGroupState(group_id)
     for record in (*former.offsets.every_record(), *records, *members):
         group.apply(record)
     head = ClassicGroupRecord(

@@ -65,7 +65,7 @@ from ..kernel.outcome import Converted, Outcome
 from ..kernel.state import CacheKey
 from ..kernel.timers import Timer, TimerKey, TimerKind
 from ..offsets.rules import end_transactions, expired, refused_commit
-from ..registry import NO_CLIENT, Client, GroupNumbers, Input, RequestTraits, Retired
+from ..registry import NO_CLIENT, ClientInfo, GroupNumbers, Input, RequestTraits, Retired
 from . import classic_members, offsets, validate
 from .assignment import compute_timed_out, effects_of, ensure_computation, install, install_computed, prepare
 from .classic_members import ClassicMemberRules, session_timer
@@ -150,7 +150,7 @@ class ConsumerGroupType:
     def new(self, group_id: str) -> ConsumerGroupState:
         return ConsumerGroupState(group_id)
 
-    def traits(self, request: Any, client: Client = NO_CLIENT) -> RequestTraits:
+    def traits(self, request: Any, client: ClientInfo = NO_CLIENT) -> RequestTraits:
         """A heartbeat re-arms the session timer of its sender when it arrives; a join does not.
 
         Each may be parked: clients of other implementations do not ask for it, and a commit of theirs on the same
@@ -176,7 +176,7 @@ class ConsumerGroupType:
             case _:
                 return RequestTraits(group_id=request.group_id)
 
-    def step(self, group: ConsumerGroupState, what: Input, now_ms: int, client: Client) -> Outcome[Response | None]:
+    def step(self, group: ConsumerGroupState, what: Input, now_ms: int, client: ClientInfo) -> Outcome[Response | None]:
         """Decide, apply, follow up."""
         key = self._reports_nothing(group, what) if isinstance(what, ConsumerHeartbeatRequest) else None
         if key is not None and (known := group.kept(key)):
@@ -217,7 +217,7 @@ class ConsumerGroupType:
         return replace(outcome, records=records, timers=timers, effects=tuple(dict.fromkeys(effects)))
 
     def unchanged(
-        self, group: ConsumerGroupState, request: ConsumerHeartbeatRequest, client: Client
+        self, group: ConsumerGroupState, request: ConsumerHeartbeatRequest, client: ClientInfo
     ) -> Outcome[Any] | None:
         key = self._reports_nothing(group, request)
         return None if key is None else group.kept(key)
@@ -288,7 +288,7 @@ class ConsumerGroupType:
         """All topics of the cluster or, while they are not known, those that the group has stored."""
         return self.topics if self.topics is not None else group.topics
 
-    def _decide(self, draft: ConsumerDraft, what: Input, client: Client) -> Outcome[Any]:
+    def _decide(self, draft: ConsumerDraft, what: Input, client: ClientInfo) -> Outcome[Any]:
         settings = self.settings
         match what:
             case ConsumerHeartbeatRequest():
@@ -334,7 +334,7 @@ class ConsumerGroupType:
         timers = ensure_computation(draft, settings) if draft.records else ()
         return draft.outcome(None, timers)
 
-    def _heartbeat(self, draft: ConsumerDraft, request: ConsumerHeartbeatRequest, client: Client) -> Outcome[Any]:
+    def _heartbeat(self, draft: ConsumerDraft, request: ConsumerHeartbeatRequest, client: ClientInfo) -> Outcome[Any]:
         known = self._known_topics()
         validate.heartbeat(request, self.settings)
         if request.subscribed_topic_names and not all(name in known for name in request.subscribed_topic_names):

@@ -33,7 +33,7 @@ from ..kernel.reconcile import Current, ReconcileTarget, acknowledges, reconcile
 from ..kernel.selection import check_assignors
 from ..kernel.state import NO_TARGET
 from ..kernel.timers import Timer
-from ..registry import Client
+from ..registry import ClientInfo
 from .assignment import ensure_computation
 from .draft import ConsumerDraft
 from .members import check_sender, replace_static_member
@@ -42,7 +42,7 @@ from .subscription import change_of, num_partitions, refresh
 
 
 def heartbeat(
-    draft: ConsumerDraft, request: ConsumerHeartbeatRequest, settings: ConsumerSettings, client: Client
+    draft: ConsumerDraft, request: ConsumerHeartbeatRequest, settings: ConsumerSettings, client: ClientInfo
 ) -> Outcome[ConsumerHeartbeatResponse]:
     """Process one valid heartbeat and advance the member one step towards its target assignment.
 
@@ -92,7 +92,7 @@ def _owned(request: ConsumerHeartbeatRequest) -> Partitions | None:
 
 
 def _join(
-    draft: ConsumerDraft, request: ConsumerHeartbeatRequest, settings: ConsumerSettings, client: Client
+    draft: ConsumerDraft, request: ConsumerHeartbeatRequest, settings: ConsumerSettings, client: ClientInfo
 ) -> tuple[Timer, ...]:
     """Create or update the member. A member that joins again owns no partitions (KAFKA-19233)."""
     group, member_id = draft.group, request.member_id

@@ -10,7 +10,7 @@ from connectgroup.group.classic.group_type import ClassicGroupType
 from connectgroup.group.classic.state import ClassicSettings
 from connectgroup.group.kernel.outcome import Outcome
 from connectgroup.group.kernel.timers import SetTimer, TimerKey, TimerKind
-from connectgroup.group.registry import Client
+from connectgroup.group.registry import ClientInfo
 from connectgroup.protocol.messages.classic import (
     GroupHeartbeatRequest,
     JoinGroupRequest,
@@ -55,7 +55,7 @@ class Driver:
     def send(self, request: Any, client: str = "c") -> Any:
         """Decide a request; the response, or None if it is parked."""
         traits = self.type.traits(request)
-        outcome = self.type.step(self.group, request, 1_000, Client("h", client))
+        outcome = self.type.step(self.group, request, 1_000, ClientInfo("h", client))
         self._take(outcome)
         if outcome.parks:
             assert outcome.response is None
@@ -95,7 +95,7 @@ class Driver:
     def expire(self, kind: TimerKind, member_id: str = "") -> None:
         """Let an armed timer expire."""
         timer = self.timers.pop(TimerKey(kind, GROUP, member_id))
-        self._take(self.type.step(self.group, timer.key, 3_000, Client()))
+        self._take(self.type.step(self.group, timer.key, 3_000, ClientInfo()))
 
     def join(
         self,

@@ -14,7 +14,7 @@ from connectgroup.errors import (
     StaleMemberEpoch,
 )
 from connectgroup.group.kernel.timers import TimerKey, TimerKind
-from connectgroup.group.registry import Client
+from connectgroup.group.registry import ClientInfo
 from connectgroup.protocol.messages.classic import (
     GroupHeartbeatRequest,
     JoinGroupRequest,
@@ -106,7 +106,7 @@ def test_timer_of_a_former_phase_does_nothing() -> None:
     former = group.timers[TimerKey(TimerKind.REBALANCE, GROUP)].key
     group.join()
     assert group.state == "PreparingRebalance"
-    group.type.step(group.group, former, 0, Client())
+    group.type.step(group.group, former, 0, ClientInfo())
     assert group.state == "PreparingRebalance"
 
 
@@ -115,7 +115,7 @@ def test_session_of_a_former_member_does_nothing() -> None:
     (first,) = group.stable("a")
     group.leave(first)
     before = group.group.generation
-    group.type.step(group.group, TimerKey(TimerKind.SESSION, GROUP, first), 0, Client())
+    group.type.step(group.group, TimerKey(TimerKind.SESSION, GROUP, first), 0, ClientInfo())
     assert group.group.generation == before
 
 

@@ -11,7 +11,7 @@ from connectgroup.group.consumer.state import ConsumerGroupState
 from connectgroup.group.kernel.effects import Compute, Computed, Match, Matched, Repeat, TopicsChanged
 from connectgroup.group.kernel.outcome import Outcome
 from connectgroup.group.kernel.timers import CancelTimer, SetTimer, TimerKey, TimerKind
-from connectgroup.group.registry import Client
+from connectgroup.group.registry import ClientInfo
 from connectgroup.protocol.messages.consumer import (
     ConsumerHeartbeatRequest,
     ConsumerHeartbeatResponse,
@@ -140,7 +140,7 @@ class Driver:
         """Process one input and the effects that follow."""
         if not keep:
             self.records = []
-        self.outcome = outcome = self.group_type.step(self.group, what, self.now_ms, Client("host", "client"))
+        self.outcome = outcome = self.group_type.step(self.group, what, self.now_ms, ClientInfo("host", "client"))
         self._take(outcome)
         pending = list(outcome.effects)
         while pending:
@@ -158,7 +158,7 @@ class Driver:
                     result = effect.what
                 case _:
                     continue
-            follow_up = self.group_type.step(self.group, result, self.now_ms, Client())
+            follow_up = self.group_type.step(self.group, result, self.now_ms, ClientInfo())
             self._take(follow_up)
             pending += follow_up.effects
 

@@ -11,7 +11,7 @@ from connectgroup.group.consumer.settings import no_regex
 from connectgroup.group.consumer.state import ConsumerGroupState
 from connectgroup.group.kernel.effects import Compute, Match, Repeat
 from connectgroup.group.kernel.timers import SetTimer, TimerKind
-from connectgroup.group.registry import Client
+from connectgroup.group.registry import ClientInfo
 from connectgroup.protocol.messages.common import AssignorInfo
 from connectgroup.protocol.messages.consumer import (
     ConsumerDescribeRequest,
@@ -83,7 +83,7 @@ def test_loaded_group_requests_what_it_waits_for_again() -> None:
     assert timers == {TimerKind.SESSION, TimerKind.COMPUTE}
 
     group = Driver(foo=1)
-    group.group_type.step(group.group, join("a", subscribed_topic_regex="fo.*"), 0, Client())
+    group.group_type.step(group.group, join("a", subscribed_topic_regex="fo.*"), 0, ClientInfo())
     effects = group.group_type.on_load(group.group, 0).effects
     assert [type(effect) for effect in effects] == [Match, Repeat]
 

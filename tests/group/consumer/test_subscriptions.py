@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from connectgroup.group.kernel.effects import Matched
-from connectgroup.group.registry import Client
+from connectgroup.group.registry import ClientInfo
 from connectgroup.protocol.messages.common import AssignorInfo
 from connectgroup.protocol.messages.consumer import ConsumerPrepareRequest
 from connectgroup.topics import regex
@@ -95,7 +95,7 @@ def test_regular_expression_that_is_resolved_after_the_input_of_an_assignor_adva
     group = Driver(foo=2)
     group.input(join("a", client_assignors=listed))
     late = by_regex("b", "fo.*", client_assignors=listed)
-    group.log += group.group_type.step(group.group, late, group.now_ms, Client()).records  # no effect is performed
+    group.log += group.group_type.step(group.group, late, group.now_ms, ClientInfo()).records  # no effect is performed
     epoch = group.group.epoch
     prepared = group.send(ConsumerPrepareRequest(group_id=GROUP, member_id="a", member_epoch=0))
     assert prepared.group_epoch == epoch

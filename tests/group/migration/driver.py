@@ -16,7 +16,7 @@ from connectgroup.group.consumer.settings import ConsumerSettings
 from connectgroup.group.kernel.effects import Compute, Computed
 from connectgroup.group.kernel.outcome import Outcome
 from connectgroup.group.kernel.timers import SetTimer, TimerKey, TimerKind
-from connectgroup.group.registry import Client
+from connectgroup.group.registry import ClientInfo
 from connectgroup.protocol.messages.classic import (
     GroupHeartbeatRequest,
     JoinGroupRequest,
@@ -137,7 +137,7 @@ class Driver:
         self._store(retired.removed if self.log else ())
 
     def _step(self, what: Any, client: str = "c") -> Outcome[Any]:
-        outcome: Outcome[Any] = self.type.step(self.group, what, 1_000, Client("h", client))
+        outcome: Outcome[Any] = self.type.step(self.group, what, 1_000, ClientInfo("h", client))
         self._take(outcome)
         effects = list(outcome.effects)
         for effect in effects:

@@ -344,7 +344,7 @@ def test_static_member_returns_with_the_classic_protocol() -> None:
     joined = driver.join("", group_instance_id="i")
     assert joined.error_code == 0
     assert driver.type is driver.classic
-    assert driver.group.static_member("i") == joined.member_id
+    assert driver.group.instances["i"] == joined.member_id
     assert driver.sync(joined.member_id, joined.generation_id, group_instance_id="i").error_code == REBALANCES
 
 

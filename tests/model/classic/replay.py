@@ -11,10 +11,10 @@ from dataclasses import replace
 from typing import Any
 
 from connectgroup.group.classic.group_type import ClassicGroupType
-from connectgroup.group.classic.state import ClassicGroup, ClassicSettings
+from connectgroup.group.classic.state import ClassicGroupState, ClassicSettings
 from connectgroup.group.kernel.outcome import Outcome
 from connectgroup.group.kernel.timers import CancelTimer, SetTimer, TimerKey, TimerKind
-from connectgroup.group.registry import Client
+from connectgroup.group.registry import ClientInfo
 from connectgroup.protocol.messages.classic import (
     GroupHeartbeatRequest,
     JoinGroupRequest,
@@ -49,7 +49,7 @@ class ClassicReplay:
         model: its model.
     """
 
-    def __init__(self, group_type: ClassicGroupType, group: ClassicGroup) -> None:
+    def __init__(self, group_type: ClassicGroupType, group: ClassicGroupState) -> None:
         self._type = group_type
         self.group, self.model = group, model_of(group, group_type.settings)
 
@@ -61,7 +61,7 @@ class ClassicReplay:
         model.begin()
         model.armed = set(armed)
         try:
-            outcome = self._type.step(self.group, what, now_ms, Client())
+            outcome = self._type.step(self.group, what, now_ms, ClientInfo())
         except Exception as error:  # of the product: one more way to differ
             return Outcome(response=None), [("decides", error, "without an error")], before
         response = outcome.response
@@ -80,7 +80,7 @@ class ClassicReplay:
             self.model = model_of(self.group, self._type.settings)
         return outcome, found, before
 
-    def load(self, group: ClassicGroup, now_ms: int) -> tuple[Outcome[None], list[Difference]]:
+    def load(self, group: ClassicGroupState, now_ms: int) -> tuple[Outcome[None], list[Difference]]:
         """A new coordinator reads the group from the log."""
         self.group = group
         self.model.load()
@@ -164,7 +164,7 @@ def cancelled(outcome: Outcome[Any]) -> set[Timer]:
     return {name for name, timer in last.items() if isinstance(timer, CancelTimer)}
 
 
-def model_of(group: ClassicGroup, settings: ClassicSettings) -> ClassicModel:
+def model_of(group: ClassicGroupState, settings: ClassicSettings) -> ClassicModel:
     """A model with the state of a product's group."""
     limits = ClassicLimits(
         min_session_ms=settings.min_session_timeout_ms,

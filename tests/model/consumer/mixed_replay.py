@@ -12,7 +12,7 @@ from typing import Any
 
 from connectgroup.errors import GroupError, GroupIdNotFound, RebalanceInProgress, UnknownMemberId, WireError
 from connectgroup.group.classic.group_type import ClassicGroupType
-from connectgroup.group.classic.state import ClassicGroup
+from connectgroup.group.classic.state import ClassicGroupState
 from connectgroup.group.consumer.group_type import ConsumerGroupType
 from connectgroup.group.kernel.effects import Effect
 from connectgroup.group.kernel.outcome import Outcome
@@ -57,7 +57,7 @@ class MixedReplay(Replay):
     def __init__(self, group_type: ConsumerGroupType, classic_type: ClassicGroupType, group_id: str) -> None:
         super().__init__(group_type, group_id)
         self.classic_type, self.group_id = classic_type, group_id
-        self.classic: ClassicGroup | None = classic_type.new(group_id)
+        self.classic: ClassicGroupState | None = classic_type.new(group_id)
         self._followed = ClassicReplay(classic_type, self.classic)
         self.conversions = 0
 
@@ -113,7 +113,7 @@ class MixedReplay(Replay):
 
     # ---- classic to consumer
 
-    def _convert(self, former: ClassicGroup, what: ConsumerHeartbeatRequest, now_ms: int) -> Outcome[Any]:
+    def _convert(self, former: ClassicGroupState, what: ConsumerHeartbeatRequest, now_ms: int) -> Outcome[Any]:
         """A member of the consumer protocol joins. If its join is rejected, the group stays as it was."""
         retired, armed = self.classic_type.retire(former), dict(self._timers)
         removed: tuple[Record, ...]
@@ -244,7 +244,7 @@ def offer_of(request: JoinGroupRequest | ClassicMemberRecord) -> Subscription | 
         return None
 
 
-def form_of(group: ClassicGroup) -> ClassicForm:
+def form_of(group: ClassicGroupState) -> ClassicForm:
     """A classic group with what its members exchange."""
     return ClassicForm(
         created_ms=group.created_ms if group.exists else 0,

@@ -16,7 +16,7 @@ from connectgroup.group.kernel.computation import computation_id
 from connectgroup.group.kernel.effects import Computed, Effect, Matched, TopicsChanged
 from connectgroup.group.kernel.outcome import Outcome
 from connectgroup.group.kernel.timers import TimerKey, TimerKind, revocation
-from connectgroup.group.registry import Client
+from connectgroup.group.registry import ClientInfo
 from connectgroup.protocol.messages.assignment import PrepareRequest
 from connectgroup.protocol.messages.consumer import (
     ConsumerDescribeRequest,
@@ -82,7 +82,7 @@ class Replay:
         group, model, before = self.group, self.model, self._shown
         model.begin()
         group.members_to_wake.clear()
-        outcome = self.group_type.step(group, what, now_ms, Client())
+        outcome = self.group_type.step(group, what, now_ms, ClientInfo())
         if isinstance(what, ConsumerHeartbeatRequest) and not what.member_id:
             what = dataclasses.replace(what, member_id=getattr(outcome.response, "member_id", "") or "")
         response, computation = outcome.response, group.computation

@@ -110,7 +110,7 @@ CONSUMER_GROUPS: tuple[Fault, ...] = (
     *at(f"{GROUP}.heartbeat:_join", MIGRATION,
         C("a member that returns with the consumer protocol has no time limit for its revocations",
           "if A is not None and A.B: ...", model=True)),
-    *at("connectgroup.group.classic.state:ClassicGroup.is_generation_of", MIGRATION,
+    *at("connectgroup.group.classic.state:ClassicGroupState.is_generation_of", MIGRATION,
         C("a member behind the group epoch is fenced when its group becomes classic",
           "A == B >= 0", "False", model=True)),
     *at(f"{GROUP}.subscription:refresh", "group/consumer/test_rebalance.py",

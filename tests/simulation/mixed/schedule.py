@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from random import Random
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from connectgroup.group.classic.state import ClassicGroup
+from connectgroup.group.classic.state import ClassicGroupState
 from connectgroup.group.consumer.state import ConsumerGroupState
 from connectgroup.protocol.records.classic import ClassicState
 from connectgroup.protocol.units import Partitions, TopicPartition
@@ -82,7 +82,7 @@ def draw_migration(protocol: str) -> Any:
     return draw
 
 
-def _assigned(group: ClassicGroup | ConsumerGroupState, member_id: str, topics: Iterable[str]) -> Partitions:
+def _assigned(group: ClassicGroupState | ConsumerGroupState, member_id: str, topics: Iterable[str]) -> Partitions:
     """The assignment of a member of a stable group, by its records."""
     if isinstance(group, ConsumerGroupState):
         names = {topic_id(name): name for name in topics}

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from connectgroup.group.classic.group_type import ClassicGroupType
-from connectgroup.group.classic.state import ClassicGroup
+from connectgroup.group.classic.state import ClassicGroupState
 from connectgroup.group.consumer.group_type import ConsumerGroupType
 from connectgroup.group.consumer.state import ConsumerGroupState
 from connectgroup.group.kernel.timers import TimerKey, TimerKind
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from .client import ConsumerNode
     from .cluster import MixedCluster
 
-GroupState = ClassicGroup | ConsumerGroupState
+GroupState = ClassicGroupState | ConsumerGroupState
 KEEPS_ALIVE = (ConsumerHeartbeatRequest, GroupHeartbeatRequest, JoinGroupRequest, SyncGroupRequest)
 REPLAY_EVERY = 25
 MAX_REQUESTS_PER_SECOND = 50
@@ -118,7 +118,7 @@ class MixedWatch:
         if isinstance(after, ConsumerGroupState):
             self._check_owners(after)
         lost = members - self.members
-        if new is not None and isinstance(after, ClassicGroup) and self.epoch > epoch:
+        if new is not None and isinstance(after, ClassicGroupState) and self.epoch > epoch:
             # A static member that does not join within the rebalance timeout stays a member, without its partitions.
             # It does not know yet: its JoinGroup may be lost. The coordinator rejects its commits until it has joined.
             lost |= self._left_out
@@ -137,7 +137,7 @@ class MixedWatch:
 
     def _replay(self) -> GroupState:
         head = next(record for record in self._records.values() if isinstance(record, GroupRecord))
-        kind = ConsumerGroupState if head.group_type == "consumer" else ClassicGroup
+        kind = ConsumerGroupState if head.group_type == "consumer" else ClassicGroupState
         group: GroupState = kind(self.cluster.group_id)
         for record in self._records.values():
             group.apply(record)
@@ -215,7 +215,7 @@ class MixedWatch:
         cluster = self.cluster
         if not outcome.records or node is None or node.log.epoch != cluster.disk.storage.epoch:
             return
-        if isinstance(group, ClassicGroup) and any(isinstance(record, GroupRecord) for record in outcome.records):
+        if isinstance(group, ClassicGroupState) and any(isinstance(record, GroupRecord) for record in outcome.records):
             self._left_out = absent & group.members.keys()
         if isinstance(what, TimerKey) and what.kind is TimerKind.SESSION and what.member_id in self._heard_s:
             silent_s = cluster.loop.now - self._heard_s[what.member_id]
@@ -244,7 +244,7 @@ class MixedWatch:
         leaves = isinstance(request, ConsumerHeartbeatRequest) and request.member_epoch < JOIN_EPOCH
         # As in Kafka, a SyncGroup that comes during the next rebalance of a classic group does not extend the session.
         too_late = code == REBALANCE_IN_PROGRESS and isinstance(request, SyncGroupRequest)
-        counts = not leaves and not (too_late and isinstance(self.group, ClassicGroup))
+        counts = not leaves and not (too_late and isinstance(self.group, ClassicGroupState))
         if isinstance(request, KEEPS_ALIVE) and code in (0, REBALANCE_IN_PROGRESS) and counts:
             member_id = getattr(response, "member_id", "") or request.member_id
             self._heard_s[member_id] = max(at_s, self._heard_s.get(member_id, at_s))
@@ -259,7 +259,7 @@ class MixedWatch:
         # A commit has a connection of its own, which may still lead to a coordinator that has been replaced.
         peers = [client.peer for client in node.clients if client.peer is not None]
         # A static member that has missed a generation of a classic group stays a member, and joins again.
-        missed = code == ILLEGAL_GENERATION and node.instance_id and isinstance(self.group, ClassicGroup)
+        missed = code == ILLEGAL_GENERATION and node.instance_id and isinstance(self.group, ClassicGroupState)
         if (
             not missed
             and node.is_in_group()
@@ -289,7 +289,7 @@ class MixedWatch:
 
     def on_assigned(self, node: ConsumerNode, partitions: Partitions, generation: int) -> None:
         """A consumer owns more partitions."""
-        if isinstance(self.group, ClassicGroup):
+        if isinstance(self.group, ClassicGroupState):
             # The response of SyncGroup may be late: the member was removed, or the next generation began without it.
             node.removed = generation < self.epoch or node.member_id not in self.members
         self.cluster.say(node.name, "owns", *sorted(map(str, partitions)), generation)
@@ -347,7 +347,7 @@ def _exists(group: GroupState) -> bool:
 
 def _absent(group: GroupState, what: Any) -> frozenset[str]:
     """The members of a classic group that have not joined its next generation, as the coordinator knows, by now."""
-    if not isinstance(group, ClassicGroup):
+    if not isinstance(group, ClassicGroupState):
         return frozenset()
     joins = {what.member_id} if isinstance(what, JoinGroupRequest) else set()
     return frozenset(group.members.keys() - group.joining - joins)
@@ -355,7 +355,7 @@ def _absent(group: GroupState, what: Any) -> frozenset[str]:
 
 def _facts(group: GroupState) -> tuple[Any, ...]:
     """What the records of a group make."""
-    if isinstance(group, ClassicGroup):
+    if isinstance(group, ClassicGroupState):
         return "classic", group.generation, group.record, group.members, group.offsets
     return (
         "consumer",

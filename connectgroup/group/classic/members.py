@@ -1,7 +1,7 @@
-"""JoinGroup: new, returning and static members.
+"""The members of a classic group: JoinGroup, Heartbeat and LeaveGroup.
 
-Source: Kafka's ``GroupMetadataManager`` (classicGroupJoin and the methods it calls); KIP-345 for static members,
-KIP-394 for MEMBER_ID_REQUIRED, KIP-814 for ``skip_assignment``.
+Source: Kafka's ``GroupMetadataManager`` (classicGroupJoin, classicGroupHeartbeat, classicGroupLeave and the methods
+they call); KIP-345 for static members, KIP-394 for MEMBER_ID_REQUIRED, KIP-814 for ``skip_assignment``.
 """
 
 from __future__ import annotations
@@ -16,25 +16,31 @@ from ...errors import (
     InvalidGroupId,
     InvalidSessionTimeout,
     MemberIdRequired,
+    RebalanceInProgress,
     UnknownMemberId,
 )
 from ...protocol.messages.api import Response
 from ...protocol.messages.classic import (
+    GroupHeartbeatRequest,
+    GroupHeartbeatResponse,
     JoinGroupRequest,
     JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    LeavingMember,
+    LeftMember,
     SyncGroupResponse,
 )
 from ...protocol.records.classic import ClassicMemberRecord, ClassicState
 from ..kernel.outcome import Outcome
-from ..registry import Client
-from .rebalance import drop_pending, rebalance
-from .state import ClassicGroup
-from .step import Step, join_response
+from ..registry import ClientInfo
+from .assignment import continue_without_pending, drop_pending, rebalance, remove_member
+from .step import ClassicStep, join_response
 
-Joined = Outcome[Response | None]
+Decided = Outcome[Response | None]
 
 
-def join(step: Step, request: JoinGroupRequest, client: Client, new_id: Callable[[], str]) -> Joined:
+def join(step: ClassicStep, request: JoinGroupRequest, client: ClientInfo, new_id: Callable[[], str]) -> Decided:
     """Decide a JoinGroup request.
 
     Args:
@@ -48,7 +54,7 @@ def join(step: Step, request: JoinGroupRequest, client: Client, new_id: Callable
         return _join_existing(step, request, client)
     member_id = f"{request.group_instance_id or client.client_id}-{new_id()}"
     if request.group_instance_id is not None:
-        former = group.static_member(request.group_instance_id)
+        former = group.instances.get(request.group_instance_id)
         if former is not None:
             return _replace_static(step, request, client, former, member_id)
     elif request.requires_member_id:
@@ -66,7 +72,7 @@ def _error(code: int, member_id: str) -> JoinGroupResponse:
     return JoinGroupResponse(error_code=code, member_id=member_id)
 
 
-def _refused(step: Step, request: JoinGroupRequest) -> int:
+def _refused(step: ClassicStep, request: JoinGroupRequest) -> int:
     """The error code of a request that is invalid for any member, or 0."""
     group, settings = step.group, step.settings
     if not request.group_id:
@@ -82,7 +88,7 @@ def _refused(step: Step, request: JoinGroupRequest) -> int:
     return 0
 
 
-def _is_full(step: Step, member_id: str) -> bool:
+def _is_full(step: ClassicStep, member_id: str) -> bool:
     """Whether the group has no room for the member. While members join, those that have joined count."""
     group, limit = step.group, step.settings.max_members
     if group.state is ClassicState.EMPTY:
@@ -92,11 +98,11 @@ def _is_full(step: Step, member_id: str) -> bool:
     return member_id not in group.members and len(group.members) >= limit
 
 
-def _join_existing(step: Step, request: JoinGroupRequest, client: Client) -> Joined:
+def _join_existing(step: ClassicStep, request: JoinGroupRequest, client: ClientInfo) -> Decided:
     group, member_id = step.group, request.member_id
     if member_id in group.pending and request.group_instance_id is None:  # only dynamic members get a pending id
         return _add(step, request, client, member_id)
-    code = member_error(group, member_id, request.group_instance_id)
+    code = group.member_error(member_id, request.group_instance_id)
     if code:
         return step.outcome(_error(code, member_id))
     member = group.members[member_id]
@@ -112,7 +118,7 @@ def _join_existing(step: Step, request: JoinGroupRequest, client: Client) -> Joi
     return _wait(step, _updated(member, request), is_new=False)
 
 
-def _add(step: Step, request: JoinGroupRequest, client: Client, member_id: str) -> Joined:
+def _add(step: ClassicStep, request: JoinGroupRequest, client: ClientInfo, member_id: str) -> Decided:
     """Add a member, and begin a rebalance."""
     group = step.group
     group.pending.pop(member_id, None)
@@ -141,7 +147,7 @@ def _updated(member: ClassicMemberRecord, request: JoinGroupRequest) -> ClassicM
     )
 
 
-def _wait(step: Step, member: ClassicMemberRecord, *, is_new: bool) -> Joined:
+def _wait(step: ClassicStep, member: ClassicMemberRecord, *, is_new: bool) -> Decided:
     """Let the member wait for the next generation; it may begin in this step."""
     group, member_id = step.group, member.member_id
     step.write_member(member)
@@ -156,7 +162,9 @@ def _wait(step: Step, member: ClassicMemberRecord, *, is_new: bool) -> Joined:
     return step.parked(member_id)
 
 
-def _replace_static(step: Step, request: JoinGroupRequest, client: Client, former: str, member_id: str) -> Joined:
+def _replace_static(
+    step: ClassicStep, request: JoinGroupRequest, client: ClientInfo, former: str, member_id: str
+) -> Decided:
     """A process joins with the instance id of a member: it takes the place of that member under a new member id."""
     group = step.group
     leader_before, member = group.record.leader, group.members[former]
@@ -185,11 +193,56 @@ def _fenced(was_joining: bool, member_id: str) -> Response:
     return SyncGroupResponse(error_code=FencedInstanceId.code)
 
 
-def member_error(group: ClassicGroup, member_id: str, instance_id: str | None) -> int:
-    """The error code for a sender that is not the member it claims to be, or 0."""
-    if instance_id is not None:
-        current = group.static_member(instance_id)
-        if current is None:
-            return UnknownMemberId.code
-        return 0 if current == member_id else FencedInstanceId.code
-    return 0 if member_id in group.members else UnknownMemberId.code
+# --------------------------------------------------------------------------------------------------
+# Heartbeat and LeaveGroup.
+
+
+def heartbeat(step: ClassicStep, request: GroupHeartbeatRequest) -> Decided:
+    """Decide a Heartbeat request: it keeps the member in the group, and tells it to join again during a rebalance."""
+    code = step.group.sender_error(request)
+    if not code:
+        step.arm_session(request.member_id)
+        if step.group.state is ClassicState.PREPARING_REBALANCE:
+            code = RebalanceInProgress.code
+    return step.outcome(GroupHeartbeatResponse(error_code=code))
+
+
+def leave(step: ClassicStep, request: LeaveGroupRequest) -> Decided:
+    """Decide a LeaveGroup request: each member is removed, or has an error code of its own.
+
+    All of them leave before the rebalance is looked at: it must not be completed with a member that leaves, too.
+    """
+    group = step.group
+    members, pending = len(group.members), len(group.pending)
+    if not request.group_id:
+        return step.outcome(LeaveGroupResponse(error_code=InvalidGroupId.code))
+    if request.member_id:
+        response = LeaveGroupResponse(error_code=_leave_one(step, LeavingMember(member_id=request.member_id)))
+    else:
+        left = tuple(
+            LeftMember(
+                member_id=each.member_id, group_instance_id=each.group_instance_id, error_code=_leave_one(step, each)
+            )
+            for each in request.members
+        )
+        response = LeaveGroupResponse(error_code=0, members=left)
+    if len(group.members) < members:
+        rebalance(step)
+    elif len(group.pending) < pending:
+        continue_without_pending(step)
+    return step.outcome(response)
+
+
+def _leave_one(step: ClassicStep, leaving: LeavingMember) -> int:
+    """Remove a member; a static one may be named by its instance id alone. Return the error code."""
+    group, member_id = step.group, leaving.member_id
+    if member_id in group.pending:
+        drop_pending(step, member_id)
+        return 0
+    if leaving.group_instance_id is not None and not member_id:
+        member_id = group.instances.get(leaving.group_instance_id) or ""
+    code = group.member_error(member_id, leaving.group_instance_id)
+    if code:
+        return code
+    remove_member(step, member_id)
+    return 0
