@@ -18,7 +18,6 @@ import pytest
 
 from connectgroup.assign.placement import check_settings, placement_settings
 from connectgroup.checks import parse_address
-from connectgroup.config.connector_file import parse_properties
 from connectgroup.config.connector_validation import validate
 from connectgroup.config.secrets import Secrets, check_references
 from connectgroup.connectors.transforms import parse_chain
@@ -26,6 +25,7 @@ from connectgroup.dataplane.columns import from_ddl
 from connectgroup.dataplane.settings import unknown_setting
 from connectgroup.errors import ConnectGroupError, WireError
 from connectgroup.masking import masked_text, masked_value, without_secrets
+from connectgroup.properties import parse_properties
 from connectgroup.protocol.units import name_violation, printable
 from connectgroup.rest.bodies import parse_json
 from connectgroup.rest.errors import RestError

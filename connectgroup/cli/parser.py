@@ -273,7 +273,7 @@ def build_parser() -> argparse.ArgumentParser:
         "recover",
         help="after an older copy of a coordinator's log was put back: let workers and sinks continue from it",
     )
-    recover.add_argument("log", help=f"{LOG_FORMS}; or postgresql://USER@HOST:PORT/DATABASE")
+    recover.add_argument("log", help=f"{LOG_FORMS}; postgresql://USER@HOST:PORT/DATABASE or kafka://HOST:PORT/TOPIC")
     recover.set_defaults(run=subcommand("groups.recover_log"))
 
     prepare = commands.add_parser("prepare", help="archive the classes that Spark loads: workers start sooner; once")

@@ -176,8 +176,8 @@ def _checked_with_file(model: type[C], values: Mapping[str, Any], file: Path | N
         ConfigError: as ``checked``; a setting of the file is named as it is there.
     """
     from ..config.base import checked
-    from ..config.connector_file import read_properties
     from ..config.coordinator import KAFKA_NAMES
+    from ..properties import read_properties
 
     given = {name: value for name, value in values.items() if value is not None}
     if file is None:

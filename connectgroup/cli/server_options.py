@@ -25,8 +25,8 @@ def add_server(parser: argparse.ArgumentParser, *, rebalance_delay_ms: int = 10_
     parser.add_argument(
         "--log",
         metavar="URL",
-        help="memory:, sqlite:///path or postgresql://USER@HOST/DATABASE instead of a file in the --data directory; "
-        "coordinators with the same log in PostgreSQL replace each other",
+        help="memory:, sqlite:///path, postgresql://USER@HOST/DATABASE or kafka://HOST:PORT/TOPIC instead of a file "
+        "in the --data directory; coordinators with the same log in PostgreSQL or Kafka replace each other",
     )
     parser.add_argument(
         "--uvloop",

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Final
 
 from ..errors import ConfigError
+from ..properties import parse_properties
 from ..protocol.units import printable
-from .connector_file import parse_properties
 
 MAX_FILE_BYTES: Final = 1 << 20
 MAX_REFERENCES: Final = 100

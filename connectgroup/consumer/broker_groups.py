@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from ..client.conditions import shown
-from ..config.connector_file import read_properties
 from ..errors import ConfigError, GroupIdNotFound, TransportError
+from ..properties import read_properties
 from ..protocol.messages.common import grouped
 from ..protocol.messages.describe import DescribedGroup, DescribedMember
 from ..protocol.messages.offsets import FetchedPartition, FetchedTopic

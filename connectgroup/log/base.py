@@ -213,8 +213,14 @@ class EncodedRecord(NamedTuple):
     value: bytes | None
 
 
-def encode_batch(records: Sequence[Record], *, max_bytes: int) -> list[EncodedRecord]:
+def encode_batch(
+    records: Sequence[Record], *, max_bytes: int, max_record_bytes: int | None = None
+) -> list[EncodedRecord]:
     """Return a batch in its stored form. Only this function raises ``AppendRefused``.
+
+    Args:
+        max_bytes: maximum size of all keys and values.
+        max_record_bytes: maximum size of the key and the value of one record; null: no such limit.
 
     The limit applies to the uncompressed bytes of keys and values: an estimate of the compression ratio made the other
     writers of a shared batch fail (KAFKA-19760).
@@ -225,9 +231,12 @@ def encode_batch(records: Sequence[Record], *, max_bytes: int) -> list[EncodedRe
         key = record.key
         try:
             value = encode_record(record)
-            size += len(key.group_id.encode()) + len(key.name.encode()) + len(value or b"")
+            record_size = len(key.group_id.encode()) + len(key.name.encode()) + len(value or b"")
         except (WireError, UnicodeEncodeError) as error:
             raise AppendRefused(f"{where(key)}: cannot be stored: {printable(error)}") from error
+        if max_record_bytes is not None and record_size > max_record_bytes:
+            raise AppendRefused(f"{where(key)}: takes {record_size} bytes; allowed: up to {max_record_bytes}")
+        size += record_size
         encoded.append(EncodedRecord(key, value))
     if size > max_bytes:
         raise AppendRefused(

@@ -96,9 +96,17 @@ class Store(Protocol):
     """A database. Each call is one atomic statement, which may be cancelled: the outcome is unknown then.
 
     Each raises ``LogNotWritable`` if nothing was changed, and any other ``LogError`` if the outcome is unknown.
+
+    Attributes:
+        name: the database, for messages.
+        max_record_bytes: maximum size of the key and the value of one record; null: no such limit.
     """
 
     name: str
+
+    @property
+    def max_record_bytes(self) -> int | None:
+        return None
 
     async def connect(self) -> None:
         """Check version and rights; create the tables if they are missing."""
@@ -297,7 +305,7 @@ class LeasedLog(SharedLog):
     async def append(self, records: Sequence[Record]) -> None:
         term = self._opened()
         term.check()
-        batch = encode_batch(records, max_bytes=self._max_batch_bytes)
+        batch = encode_batch(records, max_bytes=self._max_batch_bytes, max_record_bytes=self.store.max_record_bytes)
         await term.append(batch)
 
     async def load(self, group_id: str | None = None) -> dict[str, Loaded]:

@@ -1,4 +1,4 @@
-"""Logs by URL: ``sqlite:///path``, ``postgresql://host/database`` and ``memory:``.
+"""Logs by URL: ``sqlite:///path``, ``postgresql://host/database``, ``kafka://host:port/topic`` and ``memory:``.
 
 A back end is one module or package of ``connectgroup.log`` with a function ``from_url``, and one entry in
 ``BACK_ENDS``. It is imported only when it is used.
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 BACK_ENDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
     {
+        "kafka": ("connectgroup.log.kafka.store", "kafka://HOST:PORT/TOPIC"),
         "memory": ("connectgroup.log.memory", "memory:"),
         "postgresql": ("connectgroup.log.postgres.store", "postgresql://USER@HOST:PORT/DATABASE"),
         "sqlite": ("connectgroup.log.sqlite.log", "sqlite:///path"),
@@ -36,7 +37,7 @@ LOG_FORMS: Final = "sqlite:///PATH, the path of the file, or the data directory 
 ALLOWED: Final = ", ".join(form for _, form in BACK_ENDS.values())
 
 
-SHARED: Final = ("postgresql",)
+SHARED: Final = ("kafka", "postgresql")
 """The schemes of logs that several coordinators share."""
 
 

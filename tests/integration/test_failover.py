@@ -1,4 +1,4 @@
-"""Several coordinators on one log in PostgreSQL: each fail-over leaves all tasks where they run (D4, D5, F12, F13).
+"""Several coordinators on a log in PostgreSQL or Kafka: fail-overs leave all tasks where they run (D4, D5, F12, F13).
 
 Every process is one that a user would start. The tasks are idle and log each start and stop, so that any interruption
 is detected. Sessions are longer than the tests: a task that stops was stopped by a fail-over, not by its duration.
@@ -8,18 +8,24 @@ from __future__ import annotations
 
 import json
 import signal
+import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.spark.postgres_server import RestartableServer, Unavailable
+from tests.volume import ci_only
 
 from .commands import CommandGroup
 from .processes import COMMAND, Program, call_command, free_ports, marked, wait
 from .test_coordinator_restart import LOST, SESSION_TIMEOUT_MS
+
+if TYPE_CHECKING:
+    from tests.consumer.broker import Broker
 
 pytest.importorskip("psycopg")
 pytestmark = pytest.mark.processes
@@ -75,8 +81,17 @@ class Coordinators:
 
 def test_tasks_run_on_through_every_kind_of_failover(tmp_path: Path, database: str) -> None:
     """SIGKILL, SIGSTOP and back, a clean stop; changes are possible after each."""
+    run_through_every_kind_of_failover(tmp_path, database)
+
+
+@ci_only("40 s of processor time; in a user's run, tests/log/test_kafka.py, and the same test on PostgreSQL")
+def test_tasks_run_on_through_every_kind_of_failover_on_kafka(tmp_path: Path, broker: Broker) -> None:
+    run_through_every_kind_of_failover(tmp_path, f"kafka://{broker.bootstrap}/log-{uuid.uuid4().hex}")
+
+
+def run_through_every_kind_of_failover(tmp_path: Path, log: str) -> None:
     with ExitStack() as stack:
-        coordinators = Coordinators(database, 3, stack)
+        coordinators = Coordinators(log, 3, stack)
         group = CommandGroup(tmp_path, tasks=TASKS)
         group.address = coordinators.addresses
         coordinators.wait_for_all()

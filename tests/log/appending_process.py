@@ -1,6 +1,7 @@
 """A separate process for the tests of the SQLite log: it is killed, runs out of disk space, or lacks permissions.
 
 append FILE FIRST   append batches FIRST, FIRST+1, ... of three records each, forever; print each acknowledged number
+share URL FIRST     the same with a log that coordinators share, once its former owner is gone
 fill FILE           fill the disk, then get space
 forbidden FILE      open as a user without permission
 """
@@ -15,6 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from connectgroup.errors import LogError
+from connectgroup.log.base import SharedLog
+from connectgroup.log.registry import log_from_url
 from connectgroup.log.sqlite.log import SqliteLog
 from connectgroup.protocol.records.connect import MemberRecord
 from tests.log.life import batch
@@ -22,6 +25,18 @@ from tests.log.life import batch
 
 async def append(path: Path, number: int) -> None:
     log = SqliteLog(path, compact_after=40)
+    await log.open()
+    while True:
+        await log.append(batch(number))
+        os.write(1, f"{number}\n".encode())
+        number += 1
+
+
+async def share(url: str, number: int) -> None:
+    log = log_from_url(url)
+    assert isinstance(log, SharedLog)
+    await log.connect()
+    await log.stand_by()
     await log.open()
     while True:
         await log.append(batch(number))
@@ -82,6 +97,8 @@ if __name__ == "__main__":
     match what:
         case "append":
             asyncio.run(append(Path(file), int(rest[0])))
+        case "share":
+            asyncio.run(share(file, int(rest[0])))
         case "fill":
             asyncio.run(fill(Path(file)))
         case "forbidden":

@@ -31,7 +31,8 @@ def test_sqlite_url_opens_the_file_of_the_path(tmp_path: Path) -> None:
 
 
 POSTGRESQL = "postgresql://USER@HOST:PORT/DATABASE"
-ALL = f"memory:, {POSTGRESQL}, sqlite:///path"
+KAFKA = "kafka://HOST:PORT/TOPIC"
+ALL = f"{KAFKA}, memory:, {POSTGRESQL}, sqlite:///path"
 
 
 @pytest.mark.parametrize(
@@ -39,7 +40,18 @@ ALL = f"memory:, {POSTGRESQL}, sqlite:///path"
     [
         ("", ALL),
         ("groups.sqlite", ALL),
-        ("kafka://broker:9092/topic", ALL),
+        ("redis://broker:9092/topic", ALL),
+        ("kafka:", KAFKA),
+        ("kafka://broker:9092", KAFKA),
+        ("kafka:///topic", KAFKA),
+        ("kafka://broker/topic", KAFKA),
+        ("kafka://broker:9092,other/topic", KAFKA),
+        ("kafka://broker:x/topic", KAFKA),
+        ("kafka://broker:9092/topic/1", KAFKA),
+        ("kafka://broker:9092/topic#1", KAFKA),
+        ("kafka://broker:9092/topic?partition=1", KAFKA),
+        ("kafka://broker:9092/topic?replication=0", KAFKA),
+        ("kafka://broker:9092/topic?replication=x", KAFKA),
         ("sqlite://[", ALL),
         ("postgresql://host/db?no_such_option=1", POSTGRESQL),
         ("postgresql://host:port/db", POSTGRESQL),
@@ -60,7 +72,12 @@ def test_invalid_url_names_the_allowed_ones(url: str, allowed: str) -> None:
 
 
 def test_password_in_a_url_is_not_shown() -> None:
-    for url in "postgresql://me:hunter2@host/db?nonsense=1", "postgresql://host/db?password=hunter2&nonsense=1":
+    for url in (
+        "postgresql://me:hunter2@host/db?nonsense=1",
+        "postgresql://host/db?password=hunter2&nonsense=1",
+        "kafka://me:hunter2@host:9092/topic",
+        "kafka://host:9092/topic?sasl.password=hunter2",
+    ):
         with pytest.raises(ConfigError) as error:
             log_from_url(url)
         assert "hunter2" not in str(error.value)

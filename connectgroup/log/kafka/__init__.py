@@ -1,0 +1,1 @@
+"""A log in a compacted topic of a Kafka cluster, for coordinators on several machines."""

@@ -1,0 +1,549 @@
+"""The ownership and the rows of a log in a Kafka topic.
+
+Each change is one transaction of a producer whose ``transactional.id`` belongs to the log. Kafka lets only the producer
+that initialized its transactions last write under an id; an open transaction of a former one is aborted then. So the
+order of ``take`` is: fence the former owner (``init_transactions``), read what is committed to the end, write the
+ownership with the next epoch; then the caller serves.
+
+A producer is used until an outcome is unknown: then it is dropped, and ``renew`` or ``retake`` makes a new one, which
+settles the outcome (D6), unless the topic names another owner now. Nothing depends on the clocks of the brokers.
+
+confluent-kafka's calls block: all run in one thread of the log, in the order of the calls of ``KafkaStore``.
+
+Source: KIP-98, KIP-447; Kafka's ``KafkaBasedLog`` and ``KafkaConfigBackingStore`` (fencing of a former leader).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from urllib.parse import SplitResult, parse_qsl, unquote
+
+from ...errors import ConfigError, LogError
+from ...properties import read_properties
+from ...protocol.units import printable
+from ..base import Candidate, Log, LogNotWritable, Ownership
+from ..leased import LeasedLog, OwnerRow, Store
+from ..rows import Sums, Values
+from .records import Encoded, OwnerState, Standby, encode_owner, encode_row, encode_standby
+from .topic import CALL_S, OVERHEAD_BYTES, Tail, Topic, client_logger
+
+REGISTER_S: Final = 2.0
+"""A coordinator that stands by is registered again after this time; after five times that it is no longer listed."""
+
+TRANSACTION_TIMEOUT_MS: Final = 10_000
+"""When the cluster aborts the transaction of a silent owner. A successor aborts it at once; other readers wait."""
+
+_FIXED: Final = frozenset(
+    {
+        "acks", "auto.offset.reset", "bootstrap.servers", "client.id", "delivery.timeout.ms", "enable.auto.commit",
+        "enable.gapless.guarantee", "enable.idempotence", "enable.partition.eof", "group.id", "group.instance.id",
+        "group.protocol", "isolation.level", "log_level", "message.max.bytes", "message.timeout.ms",
+        "queue.buffering.max.kbytes", "queue.buffering.max.messages", "request.required.acks", "transaction.timeout.ms",
+        "transactional.id",
+    }
+)  # fmt: skip
+"""Settings of librdkafka on which the promises of the log depend."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class KafkaStore(Store):
+    """A log in a topic of one partition.
+
+    Attributes:
+        name: cluster and topic, for messages.
+        max_record_bytes: maximum size of key and value of one record: the topic's ``max.message.bytes``.
+    """
+
+    def __init__(
+        self, servers: str, topic: str, *, client: Mapping[str, str] | None = None, replication: int | None = None
+    ) -> None:
+        """Create the client; nothing is sent.
+
+        Args:
+            servers: ``HOST:PORT`` of brokers, separated by commas.
+            topic: the topic's name.
+            client: settings of librdkafka: TLS and logins.
+            replication: the replication factor of a new topic; null: 3, or the number of brokers if there are fewer.
+
+        Raises:
+            ConfigError: confluent-kafka is not installed, or a setting is one of those that the log needs itself.
+            ValueError: a setting is invalid.
+        """
+        client = dict(client or {})
+        for name in sorted(client.keys() & _FIXED):
+            raise ConfigError("log", name, "settings of connections, TLS and logins; the log sets this one itself")
+        try:
+            self._topic = Topic(servers, topic, client, replication=replication)
+        except ImportError as error:
+            allowed = "after pip install 'connectgroup[kafka]'"
+            raise ConfigError("log", "kafka://, whose client is not installed", allowed) from error
+        self.name = self._topic.name
+        self._thread: ThreadPoolExecutor | None = None
+        # Only the thread uses the following.
+        self._tail: Tail | None = None
+        self._owner: _Owner | None = None
+        self._announcer: Any = None
+        self._standby = Standby()
+        self._address = ""
+
+    @property
+    def max_record_bytes(self) -> int | None:
+        return self._topic.max_record_bytes
+
+    async def connect(self) -> None:
+        await self._run(KafkaStore._connect)
+
+    async def look(self, process: str, address: str) -> OwnerRow:
+        return await self._run(KafkaStore._look, process, address)
+
+    async def take(
+        self, seen: OwnerRow, *, holder: str, address: str, lease_ms: int, epochs: int
+    ) -> tuple[int, int] | None:
+        taken = OwnerState(holder=holder, address=address, lease_ms=lease_ms)
+        return await self._run(KafkaStore._take, seen, taken, epochs)
+
+    async def retake(self, holder: str) -> tuple[int, int] | None:
+        return await self._run(KafkaStore._retake, holder)
+
+    async def renew(self, holder: str, last: int) -> bool:
+        return await self._run(KafkaStore._renew, holder, last)
+
+    async def mark_serving(self, holder: str) -> bool:
+        return await self._run(KafkaStore._mark_serving, holder)
+
+    async def release(self, holder: str) -> None:
+        await self._run(KafkaStore._release, holder)
+
+    async def leave(self, process: str) -> None:
+        await self._run(KafkaStore._leave)
+
+    async def append(self, epoch: int, last: int, rows: Sequence[Values], sums: Sums) -> bool:
+        return await self._run(KafkaStore._append, epoch, last, rows)
+
+    async def compact(self, epoch: int, offsets: Sequence[int], group: bytes, kept: tuple[int, int]) -> bool:
+        """The brokers compact the topic when they see fit: only the rows in memory are removed now."""
+        return True
+
+    async def read(self, groups: Sequence[bytes] | None) -> tuple[list[Values], list[tuple[bytes, int, int]]]:
+        return await self._run(KafkaStore._read, None if groups is None else set(groups))
+
+    async def ownership(self) -> Ownership:
+        return await self._run(KafkaStore._ownership)
+
+    async def close(self) -> None:
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            closed = asyncio.get_running_loop().run_in_executor(thread, self._close)
+            thread.shutdown(wait=False)
+            await closed
+
+    async def _run(self, work: Callable[Concatenate[KafkaStore, P], T], *args: P.args, **named: P.kwargs) -> T:
+        """Call a method in the thread. A cancelled call goes on there, and the next one waits for it."""
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"log {self._topic.topic}")
+        call = partial(work, self, *args, **named)
+        try:
+            running = asyncio.get_running_loop().run_in_executor(self._thread, call)
+        except RuntimeError as error:  # no thread is available
+            raise LogNotWritable(f"{self.name}: {error}") from error
+        return await running
+
+    # ------------------------------------------------------------------------------------------ standing by
+
+    def _connect(self) -> None:
+        self._topic.check()
+
+    def _look(self, process: str, address: str) -> OwnerRow:
+        if self._owner is not None:  # its lease was lost
+            self._drop_owner()
+        now = time.time()
+        due = self._standby.process != process or now * 1000 >= self._standby.seen_ms + REGISTER_S * 1000
+        if due or self._tail is None:
+            self._topic.check()
+        if due:
+            since = self._standby.since_ms if self._standby.process == process else _ms(now)
+            self._announce(address, Standby(process=process, since_ms=since, seen_ms=_ms(now)))
+        return self._row(self._caught_up(self._topic.end()).owner)
+
+    def _row(self, owner: OwnerState) -> OwnerRow:
+        tail = self._tail
+        return OwnerRow(
+            epoch=owner.epoch,
+            renewals=owner.renewals,
+            last=owner.last if tail is None else max(tail.last, owner.last),
+            holder=owner.holder,
+            address=owner.address,
+            lease_ms=owner.lease_ms,
+            server=owner.server,
+            current=self._topic.server,
+        )
+
+    def _caught_up(self, end: int, *, fresh: bool = False) -> Tail:
+        """A reader with all rows up to an offset of the topic; ``fresh``: one that begins at its beginning."""
+        tail = self._tail
+        if tail is None or fresh or tail.rows is None:
+            self._drop_tail()
+            tail = self._tail = Tail(self._topic)
+        try:
+            tail.catch_up(end)
+        finally:
+            if not tail.is_usable:
+                self._drop_tail()
+        return tail
+
+    def _announce(self, address: str, standby: Standby) -> None:
+        """Write that this coordinator stands by, or has left. Nothing depends on it, and nothing waits for it."""
+        from confluent_kafka import KafkaException, Producer
+
+        self._standby, self._address = standby, address
+        try:
+            if self._announcer is None:
+                self._announcer = Producer(
+                    self._topic.client(acks="all", message_timeout_ms=int(CALL_S * 1000)), logger=client_logger
+                )
+            key, value, _ = encode_standby(address, standby)
+            self._announcer.produce(self._topic.topic, value, key, partition=0)
+            self._announcer.poll(0)
+        except (KafkaException, BufferError):
+            return
+
+    def _leave(self) -> None:
+        if self._standby.process:
+            self._announce(self._address, Standby())
+            self._announcer.flush(1.0)
+            self._standby = Standby()
+
+    def _ownership(self) -> Ownership:
+        owner, tail = self._owner, self._tail
+        if owner is None or tail is None:
+            self._topic.check()
+            tail = self._caught_up(self._topic.end())
+        else:  # a reader that keeps no rows
+            tail.resume()
+            tail.catch_up(self._topic.end())
+        state = tail.owner if owner is None else owner.state
+        now_ms = _ms(time.time())
+        is_held = bool(state.holder) and now_ms - state.renewed_ms <= 2 * state.lease_ms
+        holder = state.holder.partition(":")[0] if is_held else ""
+        standbys = [
+            Candidate(address=address, epoch=-1, since_ms=each.since_ms)
+            for address, each in sorted(tail.standbys.items())
+            if each.process not in ("", holder) and now_ms - each.seen_ms <= 5_000 * REGISTER_S
+        ]
+        held = [Candidate(address=state.address, epoch=state.epoch, since_ms=state.since_ms)] if is_held else []
+        is_failover = state.failover_ms >= 0
+        return Ownership(
+            coordinators=(*held, *standbys),
+            failover_ms=state.failover_ms,
+            failover_took_ms=max(0, state.failover_ms - state.failover_from_ms) if is_failover else -1,
+            failover_cause=state.failover_cause if is_failover else "",
+        )
+
+    # ------------------------------------------------------------------------------------------ owning
+
+    def _take(self, seen: OwnerRow, taken: OwnerState, epochs: int) -> tuple[int, int] | None:
+        def may_take(now: OwnerState) -> bool:
+            return (now.epoch, now.renewals, now.holder) == (seen.epoch, seen.renewals, seen.holder)
+
+        if not may_take(self._caught_up(self._topic.end()).owner):
+            return None
+        tail = self._fenced(may_take, fresh=False)
+        if tail is None:
+            return None
+        before, now_ms = tail.owner, _ms(time.time())
+        cause = "lease expired" if before.holder else "handed over"
+        state = replace(
+            taken,
+            epoch=before.epoch + epochs,
+            renewals=before.renewals + 1,
+            last=max(tail.last, before.last),
+            server=before.server,
+            since_ms=now_ms,
+            renewed_ms=now_ms,
+            failover_from_ms=before.renewed_ms if before.epoch else -1,
+            failover_cause=cause if before.epoch else "",
+        )
+        owned = self._owned(state, tail)
+        if owned is not None and self._standby.process:
+            self._announce(self._address, Standby())
+        return owned
+
+    def _retake(self, holder: str) -> tuple[int, int] | None:
+        owner = self._owner
+        if owner is None:
+            return None
+        tail = self._fenced(lambda now: now.holder == holder, fresh=True)
+        if tail is None:
+            return None
+        state = replace(tail.owner, epoch=tail.owner.epoch + 1, last=max(tail.last, tail.owner.last))
+        return self._owned(state, tail)
+
+    def _fenced(self, may_own: Callable[[OwnerState], bool], *, fresh: bool) -> Tail | None:
+        """Fence all earlier producers, then read to the end.
+
+        The topic is read before, too: a producer that does not own the log any longer must not fence the owner.
+
+        Returns:
+            The reader, and ``self._owner`` with the producer; null: the ownership as stored is another one.
+        """
+        from confluent_kafka import Producer
+
+        topic, former = self._topic, self._owner
+        topic.check()
+        if not may_own(self._caught_up(topic.end(), fresh=fresh).owner):
+            return None
+        if former is not None:
+            former.drop()
+        with topic.errors():
+            producer = Producer(
+                topic.client(
+                    transactional_id=topic.transactional_id,
+                    transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
+                    message_timeout_ms=int(CALL_S * 1000),
+                    message_max_bytes=topic.max_record_bytes + OVERHEAD_BYTES,
+                    queue_buffering_max_messages=0,
+                    queue_buffering_max_kbytes=2_097_151,
+                    linger_ms=0,
+                ),
+                logger=client_logger,
+            )
+            producer.init_transactions(CALL_S)
+        tail = self._caught_up(topic.end_without_open_transactions())
+        if not may_own(tail.owner):
+            return None
+        self._owner = _Owner(topic, producer, OwnerState() if former is None else former.state, tail.position)
+        return tail
+
+    def _owned(self, state: OwnerState, tail: Tail) -> tuple[int, int] | None:
+        """Write the ownership; the epoch and the last offset, or null: another coordinator has fenced this one."""
+        owner = self._owner
+        assert owner is not None
+        if not owner.write(state):
+            return None
+        return state.epoch, state.last
+
+    def _renew(self, holder: str, last: int) -> bool:
+        owner = self._owner
+        if owner is None or owner.state.holder != holder or owner.state.last < last:
+            return False
+        if owner.producer is None and not self._reclaim(owner.state):
+            return False
+        owner = self._owned_by(holder)
+        state = owner.state
+        return owner.write(replace(state, renewals=state.renewals + 1, renewed_ms=_ms(time.time())))
+
+    def _reclaim(self, state: OwnerState) -> bool:
+        """Make a new producer after an unknown outcome; false: the log has another owner, or lacks records."""
+        tail = self._fenced(lambda now: now.holder == state.holder, fresh=True)
+        if tail is None or self._owner is None:
+            return False
+        self._owner.state = replace(tail.owner, last=max(tail.last, tail.owner.last))
+        return self._owner.state.last >= state.last
+
+    def _mark_serving(self, holder: str) -> bool:
+        owner = self._owned_by(holder)
+        state = owner.state
+        failover_ms = _ms(time.time()) if state.failover_from_ms >= 0 else -1
+        return owner.write(replace(state, server=self._topic.server, failover_ms=failover_ms))
+
+    def _release(self, holder: str) -> None:
+        if self._owner is not None and self._owner.state.holder == holder and self._owner.producer is not None:
+            self._owner.write(replace(self._owner.state, holder="", renewed_ms=_ms(time.time())))
+        self._drop_owner()
+
+    def _owned_by(self, holder: str) -> _Owner:
+        if self._owner is None or self._owner.state.holder != holder:
+            raise LogNotWritable(f"{self.name}: is not owned by this coordinator")
+        return self._owner
+
+    # ------------------------------------------------------------------------------------------ rows
+
+    def _append(self, epoch: int, last: int, rows: Sequence[Values]) -> bool:
+        owner = self._owner
+        if owner is not None and owner.producer is None and self._reclaim(owner.state):
+            owner = self._owner
+        if owner is None or (owner.state.epoch, owner.state.last) != (epoch, last):
+            return False
+        return owner.write(replace(owner.state, last=last + len(rows)), [encode_row(row) for row in rows])
+
+    def _read(self, groups: set[bytes] | None) -> tuple[list[Values], list[tuple[bytes, int, int]]]:
+        tail = self._tail
+        if tail is None or tail.rows is None:
+            tail = self._caught_up(self._topic.end_without_open_transactions())
+        rows = tail.take_rows(groups)
+        sums: dict[bytes, tuple[int, int]] = {}
+        for row in rows:
+            count, total = sums.get(row[4], (0, 0))
+            sums[row[4]] = count + 1, total + row[7] & 0xFFFFFFFF
+        return rows, [(group, count, total) for group, (count, total) in sums.items()]
+
+    # ------------------------------------------------------------------------------------------ clients
+
+    def _drop_owner(self) -> None:
+        owner, self._owner = self._owner, None
+        if owner is not None:
+            owner.drop()
+
+    def _drop_tail(self) -> None:
+        tail, self._tail = self._tail, None
+        if tail is not None:
+            tail.close()
+
+    def _close(self) -> None:
+        self._drop_owner()
+        self._drop_tail()
+        if self._announcer is not None:
+            self._announcer.flush(1.0)
+            self._announcer = None
+        self._standby = Standby()
+
+
+class _Owner:
+    """The producer of the owner.
+
+    Attributes:
+        producer: null after a transaction that failed; only ``write`` and ``drop`` change it.
+        state: the ownership, as written last, with the offset of the last row that was written.
+    """
+
+    def __init__(self, topic: Topic, producer: Any, state: OwnerState, position: int) -> None:
+        self._topic, self.producer, self.state = topic, producer, state
+        self._position = position  # the next record is at this offset of the topic, or behind it
+
+    def write(self, state: OwnerState, rows: Sequence[Encoded] = ()) -> bool:
+        """Write rows, or without rows the ownership, in one transaction. It becomes ``state`` then.
+
+        Returns:
+            Whether it was written; false: another producer has fenced this one.
+
+        Raises:
+            LogNotWritable: nothing was written.
+            LogError: the outcome is unknown.
+        """
+        from confluent_kafka import KafkaException
+
+        topic, producer = self._topic, self.producer
+        if producer is None:
+            raise LogNotWritable(f"{topic.name}: is not connected")
+        reports: list[tuple[Any, int]] = []  # error and offset of the last record
+        is_committing = False
+        try:
+            producer.begin_transaction()
+            self._send(rows or [encode_owner(state)], reports)
+            left = producer.flush(CALL_S)
+            if left or not reports:
+                raise _NotDelivered(f"{left} records were not acknowledged in {CALL_S:g} s")
+            ((problem, offset),) = reports
+            if problem is not None:
+                raise KafkaException(problem)
+            if offset < self._position:
+                raise _NotDelivered(
+                    f"a record was written at offset {offset}, where {self._position} or more was expected: the topic "
+                    "was deleted and created again, or truncated"
+                )
+            is_committing = True
+            producer.commit_transaction(CALL_S)
+        except (KafkaException, _NotDelivered, BufferError, SystemError) as error:
+            aborted = not is_committing or (
+                isinstance(error, KafkaException) and bool(error.args[0].txn_requires_abort())
+            )
+            problems = [error, *(self._abort() if aborted else ())]
+            self.drop()
+            if any(map(_is_fenced, problems)):
+                return False
+            reason = topic.reason(error)
+            if not is_committing or (aborted and len(problems) == 1):
+                raise LogNotWritable(f"{topic.name}: {reason}") from error
+            raise LogError(f"{topic.name}: the outcome of a change is unknown: {reason}") from error
+        self._position = offset + 1
+        self.state = state
+        return True
+
+    def _send(self, records: Sequence[Encoded], reports: list[tuple[Any, int]]) -> None:
+        """Queue records; ``reports`` gets the error of the last one, or null, and its offset in the topic."""
+
+        def on_delivery(error: Any, message: Any) -> None:
+            reports.append((error, message.offset() if error is None else -1))
+
+        for number, (key, value, headers) in enumerate(records, 1):
+            report = {"on_delivery": on_delivery} if number == len(records) else {}
+            self.producer.produce(self._topic.topic, value, key, partition=0, headers=headers, **report)
+
+    def _abort(self) -> list[Exception]:
+        """Abort the transaction; the error, if there is one."""
+        from confluent_kafka import KafkaException
+
+        try:
+            self.producer.abort_transaction(CALL_S)
+        except KafkaException as error:
+            return [error]
+        return []
+
+    def drop(self) -> None:
+        """Close the producer: what it has not sent is never sent."""
+        producer, self.producer = self.producer, None
+        if producer is not None:
+            with suppress(Exception):  # such as the fatal error because of which it is dropped
+                producer.purge()
+                producer.flush(0)
+
+
+class _NotDelivered(Exception):
+    """The records of a transaction were not written as expected; it was not committed."""
+
+
+def _is_fenced(error: BaseException) -> bool:
+    from confluent_kafka import KafkaError
+
+    if isinstance(error, SystemError) and error.__cause__ is not None:
+        # confluent-kafka raises a fatal error of a producer while it reports a delivery.
+        error = error.__cause__
+    code = error.args[0].code() if error.args and hasattr(error.args[0], "code") else None
+    return code in (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)
+
+
+def _ms(time_s: float) -> int:
+    return int(time_s * 1000)
+
+
+def from_url(url: SplitResult, *, restored: bool = False) -> Log:
+    """The log of ``kafka://HOST:PORT,HOST:PORT/TOPIC``; see ``registry``.
+
+    The query may have ``config``, a properties file with settings of librdkafka, and ``replication``, the replication
+    factor of a new topic.
+
+    Args:
+        restored: treat the log as one that lacks acknowledged records.
+
+    Raises:
+        ValueError: it has no broker or no topic, or something that such a URL does not have.
+        ConfigError: a setting of the file, or the file, is not valid.
+    """
+    servers, topic = unquote(url.netloc), unquote(url.path.removeprefix("/"))
+    options = dict(parse_qsl(url.query, keep_blank_values=True, strict_parsing=bool(url.query)))
+    if not servers or not topic or url.fragment or options.keys() - {"config", "replication"}:
+        raise ValueError("a broker and a topic are required")
+    if "@" in servers or "/" in topic or topic != printable(topic):
+        raise ValueError("a login belongs into the file of config=FILE")
+    for server in servers.split(","):
+        host, _, port = server.rpartition(":")
+        if not host or not port.isdigit() or not 0 < int(port) < 65_536:
+            raise ValueError("HOST:PORT")
+    replication = int(options["replication"]) if "replication" in options else None
+    if replication is not None and not 0 < replication < 32_768:
+        raise ValueError("replication")
+    client = read_properties(Path(options["config"])) if "config" in options else {}
+    try:
+        return LeasedLog(KafkaStore(servers, topic, client=client, replication=replication), restored=restored)
+    except ValueError as error:
+        raise ConfigError("config", options.get("config", ""), f"settings of librdkafka ({error})") from error

@@ -1,0 +1,374 @@
+"""The topic of the log: it is created with safe settings, checked, and read to its end.
+
+All functions block; ``store`` calls them in its thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from ...errors import LogError
+from ...masking import without_secrets
+from ...protocol.units import printable
+from ..base import MAX_BATCH_BYTES
+from ..rows import Values
+from .records import OwnerState, Standby, UnknownRecordError, decode
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+CALL_S: Final = 4.0
+"""How long one call of the client may take."""
+
+OPEN_TRANSACTION_S: Final = 2.0
+"""How long a successor waits for an open transaction: one of the former owner is aborted at once."""
+
+CREATE_S: Final = 15.0
+"""How long a new topic may be without a leader."""
+
+OVERHEAD_BYTES: Final = 512
+"""What a record and its batch take in the topic besides key and value: headers, lengths, checksum."""
+
+MAX_MESSAGE_BYTES: Final = MAX_BATCH_BYTES + OVERHEAD_BYTES
+"""``max.message.bytes`` of a topic that is created here: the largest batch may be one record."""
+
+_LARGEST_MESSAGE: Final = 1_000_000_000
+"""What librdkafka takes at most."""
+
+SETTINGS: Final[Mapping[str, str]] = {
+    "cleanup.policy": "compact",
+    "unclean.leader.election.enable": "false",
+    "max.message.bytes": str(MAX_MESSAGE_BYTES),
+    # The last segment is not compacted: renewals of the lease are in it until it ends.
+    "segment.bytes": str(32 * 1024 * 1024),
+    "segment.ms": str(24 * 3_600_000),
+    "min.cleanable.dirty.ratio": "0.3",
+}
+
+_RIGHTS: Final = (
+    "allowed: a user with Read, Write, Describe and DescribeConfigs on the topic (Create for a new one), and Write and "
+    "Describe on the transactional id connectgroup-log-TOPIC"
+)
+
+logger = logging.getLogger(__name__)
+
+client_logger = logging.getLogger(f"{__name__}.client")
+"""What librdkafka would write to standard error. Each error that concerns the log is raised, too."""
+
+
+class Topic:
+    """The topic and an admin client.
+
+    Attributes:
+        name: cluster and topic, for messages.
+        server: the identity of cluster and topic; ``check`` sets it. A topic that is created anew has another one.
+        max_record_bytes: maximum size of key and value of one record; ``check`` sets it.
+    """
+
+    def __init__(self, servers: str, topic: str, client: Mapping[str, str], *, replication: int | None = None) -> None:
+        """Create the client; nothing is sent.
+
+        Args:
+            servers: ``HOST:PORT`` of brokers, separated by commas.
+            client: settings of librdkafka.
+            replication: the replication factor of a new topic; null: 3, or the number of brokers if there are fewer.
+
+        Raises:
+            ValueError: a setting is invalid.
+        """
+        from confluent_kafka import KafkaException, TopicPartition
+        from confluent_kafka.admin import AdminClient
+
+        self.topic, self.name = topic, printable(f"kafka://{servers}/{topic}")
+        self.partition = TopicPartition(topic, 0)
+        self.transactional_id = f"connectgroup-log-{topic}"
+        self._replication = replication
+        self._client: dict[str, Any] = {
+            "client.id": "connectgroup",
+            **client,
+            "bootstrap.servers": servers,
+            "log_level": 0,
+        }
+        self.server = ""
+        self.max_record_bytes = MAX_MESSAGE_BYTES
+        try:
+            self.admin: Any = AdminClient(self._client, logger=client_logger)
+        except KafkaException as error:
+            raise ValueError(self.reason(error)) from error
+
+    def client(self, **more: object) -> dict[str, Any]:
+        """Settings of a client; ``_`` in a name stands for ``.``."""
+        return {**self._client, **{name.replace("_", "."): value for name, value in more.items()}}
+
+    def reason(self, error: Exception) -> str:
+        """The text of an error of the Kafka client on one line, without credentials."""
+        first: Any = error.args[0] if error.args else error
+        text = " ".join((first.str() if hasattr(first, "str") else str(first)).split())
+        return printable(without_secrets(text, self._client), limit=300)
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """Convert errors of the Kafka client."""
+        from confluent_kafka import KafkaError, KafkaException
+
+        refused = {
+            KafkaError.TOPIC_AUTHORIZATION_FAILED,
+            KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+            KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        }
+        away = {KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE}
+        try:
+            yield
+        except KafkaException as error:
+            code = error.args[0].code() if error.args and hasattr(error.args[0], "code") else None
+            hint = f"; {_RIGHTS}" if code in refused else ""
+            hint = "; allowed: the address of a running Kafka broker" if code in away else hint
+            raise LogError(f"{self.name}: {self.reason(error)}{hint}") from error
+
+    # ------------------------------------------------------------------------------------------ checks
+
+    def check(self) -> None:
+        """Check the topic; the first time, create it if it is missing.
+
+        Raises:
+            LogError: a one-line description of the problem.
+        """
+        from confluent_kafka import TopicCollection
+
+        with self.errors():
+            cluster = self.admin.list_topics(timeout=CALL_S)
+            if self.topic not in cluster.topics:
+                if self.server:
+                    raise LogError(
+                        f"{self.name}: the topic was deleted, and the state of all groups with it; allowed: the topic "
+                        "as it was. To begin with an empty log, restart the coordinators"
+                    )
+                self._create(len(cluster.brokers))
+            (described,) = self.admin.describe_topics(TopicCollection([self.topic]), request_timeout=CALL_S).values()
+            found = described.result(CALL_S)
+            server = f"{cluster.cluster_id}/{found.topic_id}"
+            if self.server and server != self.server:
+                raise LogError(
+                    f"{self.name}: the topic was deleted and created again: its id is {found.topic_id}, it was "
+                    f"{self.server.rpartition('/')[2]}; allowed: the topic as it was. To begin with the topic as it "
+                    "is, restart the coordinators"
+                )
+            if len(found.partitions) != 1:
+                raise LogError(f"{self.name}: the topic has {len(found.partitions)} partitions; allowed: 1")
+            self._check_settings(len(cluster.brokers), len(found.partitions[0].replicas))
+            begins = self._offset("earliest")
+            if begins > 0:
+                raise LogError(
+                    f"{self.name}: begins at offset {begins}: the records before were deleted; allowed: a topic of "
+                    "which only compaction removes records, such as a new one"
+                )
+        self.server = server
+
+    def _create(self, brokers: int) -> None:
+        from confluent_kafka import KafkaError, KafkaException
+        from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
+
+        replication = self._replication or min(3, brokers)
+        config = {**SETTINGS, "min.insync.replicas": str(min(2, replication))}
+        try:
+            wanted = NewTopic(self.topic, 1, replication, config=config)
+            self.admin.create_topics([wanted], request_timeout=CALL_S)[self.topic].result(CALL_S)
+            logger.warning("%s: created with replication factor %d", self.name, replication)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+        give_up = time.monotonic() + CREATE_S
+        while True:  # until all parts of the client know its leader
+            try:
+                self._offset("latest")
+                return
+            except KafkaException:
+                if time.monotonic() > give_up:
+                    raise
+            time.sleep(0.1)
+            self.admin.list_topics(self.topic, timeout=CALL_S)
+
+    def _check_settings(self, brokers: int, replicas: int) -> None:
+        from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]
+
+        resource = ConfigResource(ResourceType.TOPIC, self.topic)
+        found = self.admin.describe_configs([resource], request_timeout=CALL_S)[resource].result(CALL_S)
+        settings = {name: entry.value for name, entry in found.items()}
+        policy = ",".join(sorted(each.strip() for each in str(settings["cleanup.policy"]).split(",")))
+        if policy != "compact":
+            raise LogError(
+                f"{self.name}: the topic has cleanup.policy={policy}, which deletes groups that are in use; "
+                "allowed: compact"
+            )
+        self.max_record_bytes = min(int(settings["max.message.bytes"]), _LARGEST_MESSAGE) - OVERHEAD_BYTES
+        alone = brokers < 2
+        problems = []
+        if replicas < 2:
+            problems.append((f"has replication factor {replicas}", "2 or more, 3 recommended"))
+        if int(settings["min.insync.replicas"]) < 2:
+            problems.append((f"has min.insync.replicas={settings['min.insync.replicas']}", "2 or more"))
+        if settings["unclean.leader.election.enable"] != "false":
+            problems.append(("has unclean.leader.election.enable=true", "false"))
+        for problem, allowed in problems:
+            text = f"{self.name}: the topic {problem}: acknowledged changes may be lost with a broker"
+            if not alone:
+                raise LogError(f"{text}; allowed: {allowed}")
+            if not self.server:
+                logger.warning("%s. This cluster has one broker", text)
+
+    def _offset(self, which: str, *, committed: bool = False) -> int:
+        from confluent_kafka import IsolationLevel
+        from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
+
+        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        asked = {self.partition: getattr(OffsetSpec, which)()}
+        (answer,) = self.admin.list_offsets(asked, isolation_level=level, request_timeout=CALL_S).values()
+        return int(answer.result(CALL_S).offset)
+
+    def end(self) -> int:
+        """The end of what is committed."""
+        with self.errors():
+            return self._offset("latest", committed=True)
+
+    def end_without_open_transactions(self) -> int:
+        """The end of the topic, once it has no open transaction. The caller has fenced the owner.
+
+        Raises:
+            LogError: the transaction of another program is open.
+        """
+        give_up = time.monotonic() + OPEN_TRANSACTION_S
+        with self.errors():
+            while (end := self._offset("latest")) > (committed := self._offset("latest", committed=True)):
+                if time.monotonic() > give_up:
+                    raise LogError(
+                        f"{self.name}: a transaction of another program is open since offset {committed}; allowed: no "
+                        "producer but the coordinators. It is aborted after the transaction.timeout.ms of its producer"
+                    )
+                time.sleep(0.05)
+        return end
+
+
+class Tail:
+    """A reader of the topic, from its beginning.
+
+    Attributes:
+        owner: the ownership as read last. ``catch_up`` changes this and all others.
+        standbys: the coordinators that stand by, by address.
+        rows: the last row of each key, by key, in the order of the topic; null after ``take_rows``: rows are not kept.
+        last: the highest offset of a row.
+        position: the offset in the topic up to which it has been read.
+        is_usable: false after an error that a second attempt would not see.
+    """
+
+    def __init__(self, topic: Topic) -> None:
+        from confluent_kafka import Consumer, TopicPartition
+
+        self._topic = topic
+        self.owner = OwnerState(server=topic.server)
+        self.standbys: dict[str, Standby] = {}
+        self.rows: dict[tuple[int, bytes, bytes], Values] | None = {}
+        self.last = self.position = self._epoch = 0
+        self.is_usable = True
+        with topic.errors():
+            self._consumer: Any = Consumer(
+                topic.client(
+                    group_id=f"connectgroup-{topic.topic}",
+                    enable_auto_commit=False,
+                    isolation_level="read_committed",
+                    enable_partition_eof=True,
+                    auto_offset_reset="error",
+                    # The end is reported when the broker answers a fetch without records.
+                    fetch_wait_max_ms=100,
+                    queued_max_messages_kbytes=16 * 1024,
+                ),
+                logger=client_logger,
+            )
+            # Not OFFSET_BEGINNING: librdkafka would ask for the offset, and wait 500 ms if it has no connection yet.
+            self._consumer.assign([TopicPartition(topic.topic, 0, 0)])
+
+    def catch_up(self, end: int, *, limit_s: float = CALL_S) -> None:
+        """Read up to an offset of the topic.
+
+        Raises:
+            LogError: it was not reached in time, and the next call continues; or the topic lacks records.
+        """
+        from confluent_kafka import KafkaError
+
+        topic = self._topic
+        if end < self.position:
+            raise LogError(f"{topic.name}: ends at offset {end}, but was read up to {self.position}: it was truncated")
+        give_up = time.monotonic() + limit_s
+        while self.position < end:
+            self.is_usable = False
+            with topic.errors():
+                messages = self._consumer.consume(1_000, timeout=0.2)
+            for message in messages:
+                error = message.error()
+                if error is None:
+                    self._apply(message)
+                    self.position = message.offset() + 1
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    self.position = max(self.position, message.offset())
+                elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+                    raise LogError(f"{topic.name}: records at offset {self.position} are gone: it was truncated")
+                elif not error.retriable() and error.code() != KafkaError._TRANSPORT:
+                    raise LogError(f"{topic.name}: cannot be read: {printable(error.str(), limit=300)}")
+            self.is_usable = True
+            if self.position < end and time.monotonic() > give_up:
+                raise LogError(
+                    f"{topic.name}: {end - self.position} of {end} offsets are still to be read after {limit_s:g} s"
+                )
+
+    def _apply(self, message: Message) -> None:
+        try:
+            found = decode(message.key(), message.value(), message.headers() or ())  # type: ignore[arg-type]
+        except UnknownRecordError as error:
+            raise LogError(
+                f"{self._topic.name}: the record at offset {message.offset()} {error}: newer software or another "
+                "program wrote it; allowed: a topic that only coordinators write"
+            ) from error
+        if isinstance(found, OwnerState):
+            self.owner = found
+            self.last = max(self.last, found.last)
+        elif isinstance(found[1], Standby):
+            self.standbys[str(found[0])] = found[1]
+        else:
+            self._apply_row(found, message.offset() or 0)
+
+    def _apply_row(self, values: Values, at: int) -> None:
+        offset, _, epoch, kind, group, name, value, crc = values
+        is_damaged = crc < 0
+        if not is_damaged and epoch < max(self._epoch, self.owner.epoch):
+            # D4: impossible as long as the cluster fences producers.
+            logger.error("%s: the record at offset %d is of a former owner, it is ignored", self._topic.name, at)
+            return
+        self._epoch = max(self._epoch, epoch)
+        self.last = max(self.last, offset)
+        if self.rows is None:
+            return
+        key = kind, group, name
+        self.rows.pop(key, None)
+        if value is not None or is_damaged:
+            self.rows[key] = values
+
+    def take_rows(self, groups: set[bytes] | None) -> list[Values]:
+        """The rows of some or all groups in the order of the log; they are not kept any longer."""
+        rows, self.rows = self.rows, None
+        assert rows is not None, "each reader gives its rows away once"
+        with suppress(Exception):
+            self._consumer.pause([self._topic.partition])
+        return [values for (_, group, _), values in rows.items() if groups is None or group in groups]
+
+    def resume(self) -> None:
+        """Continue to read after ``take_rows``."""
+        with self._topic.errors():
+            self._consumer.resume([self._topic.partition])
+
+    def close(self) -> None:
+        """Close the connections."""
+        with suppress(Exception):
+            self._consumer.close()

@@ -1,0 +1,659 @@
+"""The log in a Kafka topic, which several coordinators share: the contract of every log, on a real broker; fences,
+outcomes that are unknown, orders that compaction leaves behind, and topics that are no log."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import signal
+import subprocess
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from connectgroup.errors import ConfigError, LogError
+from connectgroup.log.base import MAX_BATCH_BYTES, AppendRefused, Log, LogFenced, LogHeld, LogNotWritable
+from connectgroup.log.leased import LeasedLog
+from connectgroup.log.registry import log_from_url
+from connectgroup.log.rows import Sums, Values
+from connectgroup.protocol.records.base import Kind, Tombstone
+from connectgroup.protocol.records.connect import Record
+from connectgroup.testing.contracts.log import LogContract, contents, member, newest, opened
+from tests.volume import volume
+
+from .life import Acknowledged, batch, holds
+from .sqlite_helpers import CHILD, ENVIRONMENT
+
+if TYPE_CHECKING:
+    from tests.consumer.broker import Broker
+
+pytest.importorskip("confluent_kafka")
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+
+from connectgroup.log.kafka.records import OWNER_KEY, OwnerState, Standby, encode_owner, encode_row, encode_standby
+from connectgroup.log.kafka.store import KafkaStore
+
+LEASE_S = 3.0
+
+
+class TestKafkaLog(LogContract):
+    """Each test has a topic of its own."""
+
+    @pytest.fixture(autouse=True)
+    def _broker(self, broker: Broker) -> None:
+        self.servers = broker.bootstrap
+        self.topic = new_topic()
+
+    def make_log(self, place: Path, *, max_batch_bytes: int = MAX_BATCH_BYTES) -> Log:
+        return LeasedLog(KafkaStore(self.servers, self.topic), max_batch_bytes=max_batch_bytes)
+
+    @pytest.mark.parametrize("seed", range(volume(2, 4, 20)))
+    async def test_no_order_of_appends_compactions_and_restarts_changes_the_state(self, place: Path, seed: int) -> None:
+        await super().test_no_order_of_appends_compactions_and_restarts_changes_the_state(place, seed)
+
+
+class Faulty(KafkaStore):
+    """A store of which the answers are lost.
+
+    Attributes:
+        cut: renewals do not reach the broker.
+        loses_answer: the answer of the next append is lost.
+    """
+
+    cut = False
+    loses_answer = False
+
+    async def renew(self, holder: str, last: int) -> bool:
+        if self.cut:
+            raise LogError("no answer")
+        return await super().renew(holder, last)
+
+    async def append(self, epoch: int, last: int, rows: Sequence[Values], sums: Sums) -> bool:
+        written = await super().append(epoch, last, rows, sums)
+        if self.loses_answer:
+            self.loses_answer = False
+            raise LogError("no answer")
+        return written
+
+
+def new_topic() -> str:
+    return f"log-{uuid.uuid4().hex}"
+
+
+def log_at(broker: Broker, topic: str, *, lease_s: float = LEASE_S) -> tuple[LeasedLog, Faulty]:
+    store = Faulty(broker.bootstrap, topic)
+    return LeasedLog(store, address=f"{uuid.uuid4().hex}:1", lease_s=lease_s), store
+
+
+def admin(broker: Broker) -> AdminClient:
+    return AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+
+
+def create(broker: Broker, topic: str, *, partitions: int = 1, **settings: str) -> None:
+    config = {"cleanup.policy": "compact", **{name.replace("_", "."): value for name, value in settings.items()}}
+    asked = admin(broker)
+    asked.create_topics([NewTopic(topic, partitions, 1, config=config)])[topic].result(30)
+
+
+def configure(broker: Broker, topic: str, **settings: str) -> None:
+    named = {name.replace("_", "."): value for name, value in settings.items()}
+    entries = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in named.items()]
+    resource, asked = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries), admin(broker)
+    asked.incremental_alter_configs([resource])[resource].result(30)
+
+
+def delete(broker: Broker, topic: str) -> None:
+    asked = admin(broker)
+    asked.delete_topics([topic])[topic].result(30)
+    while topic in asked.list_topics(timeout=10).topics:
+        time.sleep(0.05)
+
+
+def produce(broker: Broker, topic: str, records: Sequence[tuple[bytes | None, bytes | None, Any]]) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "log_level": 0, "message.max.bytes": 20_000_000})
+    for key, value, headers in records:
+        producer.produce(topic, value, key, partition=0, headers=headers)
+    assert producer.flush(30) == 0
+
+
+def committed(broker: Broker, topic: str) -> list[tuple[bytes | None, bytes | None, Any]]:
+    """Key, value and headers of all committed records."""
+    settings: dict[str, Any] = {"bootstrap.servers": broker.bootstrap, "group.id": topic, "enable.partition.eof": True}
+    consumer = Consumer({**settings, "isolation.level": "read_committed", "auto.offset.reset": "earliest"})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found = []
+    while (message := consumer.poll(10)) is not None and message.error() is None:
+        found.append((message.key(), message.value(), message.headers()))
+    consumer.close()
+    return found
+
+
+def transactional(broker: Broker, name: str) -> Producer:
+    settings: dict[str, Any] = {"bootstrap.servers": broker.bootstrap, "log_level": 0, "transactional.id": name}
+    producer = Producer({**settings, "transaction.timeout.ms": 300_000})
+    producer.init_transactions(30)
+    return producer
+
+
+# ------------------------------------------------------------------------------------------- what is stored
+
+
+def test_keys_have_these_bytes_for_ever() -> None:
+    """Compaction compares keys: a tombstone with other bytes than its record would not delete it."""
+    key, value, headers = encode_row((7, 5, 3, int(Kind.MEMBER), "gü".encode(), b"m\0", b"v", 2**32 - 1))
+    assert key == b"\x01\x00\x02\x00\x00\x00\x03g\xc3\xbcm\x00"
+    assert value == b"v"
+    assert headers == [("row", bytes.fromhex("0000000000000007 0000000000000005 0000000000000003 00000000ffffffff"))]
+    assert encode_row((8, 8, 3, int(Kind.PENDING_OFFSET), b"", b"", None, 0))[:2] == (
+        b"\x01\x00*\x00\x00\x00\x00",
+        None,
+    )
+    assert encode_owner(OwnerState())[0] == OWNER_KEY == b"\x00"
+    assert encode_standby("a:1", Standby())[0] == b"\x02a:1"
+
+
+async def test_topic_is_created_compacted_and_for_the_largest_batch(broker: Broker) -> None:
+    topic = new_topic()
+    log, _ = log_at(broker, topic)
+    async with opened(log):
+        large = member("large", host="x" * (MAX_BATCH_BYTES - 200))
+        await log.append([large])
+        assert await contents(log) == [large]
+    async with opened(log):
+        assert await contents(log) == [large]
+    resource, asked = ConfigResource(ResourceType.TOPIC, topic), admin(broker)
+    found = asked.describe_configs([resource])[resource].result(30)
+    assert found["cleanup.policy"].value == "compact"
+    assert found["unclean.leader.election.enable"].value == "false"
+
+
+async def test_record_above_the_limit_of_the_topic_is_refused_before_it_is_sent(broker: Broker) -> None:
+    """D9, KAFKA-19760: nothing else fails."""
+    topic = new_topic()
+    create(broker, topic, max_message_bytes="10000")
+    log, _ = log_at(broker, topic)
+    async with opened(log):
+        outcomes = await asyncio.gather(
+            log.append([member("a")]),
+            log.append([member("b"), member("large", host="x" * 9_600)]),
+            log.append([member("fits", host="x" * 9_300)]),
+            return_exceptions=True,
+        )
+        assert [type(outcome) for outcome in outcomes] == [type(None), AppendRefused, type(None)], outcomes
+        assert re.search(r"group g: member 'large': takes 9\d{3} bytes; allowed: up to 9488", str(outcomes[1]))
+        assert len(await contents(log)) == 2
+        # Together they are larger than a message may be.
+        await log.append([member(str(number), host="x" * 5_000) for number in range(10)])
+        assert len(await contents(log)) == 12
+
+
+@pytest.mark.parametrize("seed", range(volume(3, 6, 20)))
+async def test_state_is_the_same_in_every_order_that_compaction_leaves_behind(broker: Broker, seed: int) -> None:
+    """D2: the cleaner has removed any of the records that a later one of the same key replaces, and old tombstones."""
+    dice, topic, copy = random.Random(seed), new_topic(), new_topic()
+    model: list[Record] = []
+    log, _ = log_at(broker, topic)
+    async with opened(log):
+        for _ in range(30):
+            records = [member(dice.choice("abcdef"), group=dice.choice("gh"), host=str(dice.random())) for _ in "123"]
+            changes: list[Record] = [Tombstone(each.key) if dice.random() < 0.3 else each for each in records]
+            await log.append(changes)
+            model += changes
+    stored = committed(broker, topic)
+    cleaned_to = dice.randrange(len(stored))
+    last = {key: at for at, (key, _, _) in enumerate(stored[:cleaned_to])}
+    gone = {key for key, at in last.items() if stored[at][1] is None and dice.random() < 0.5}
+    left = [
+        each
+        for at, each in enumerate(stored)
+        if at >= cleaned_to
+        or (each[0] not in gone and (last[each[0]] == at or dice.random() < 0.2))  # not all are removed at once
+    ]
+    create(broker, copy)
+    produce(broker, copy, left)
+    async with opened(log_at(broker, copy)[0]) as compacted:
+        for group in "gh":
+            expected = newest(record for record in model if record.group_id == group)
+            found = newest(await contents(compacted, group))
+            assert found == expected
+            assert list(found) == list(expected), "order"
+        assert compacted.epoch > log.epoch, "the epoch is that of the ownership, which compaction keeps"
+
+
+async def test_copy_of_a_topic_is_recognized(broker: Broker) -> None:
+    """It may lack the last records: it is served as a restored log, with new incarnations of its groups."""
+    topic, copy = new_topic(), new_topic()
+    log, _ = log_at(broker, topic)
+    async with opened(log):
+        await log.append([member("a")])
+        await log.mark_serving()
+    create(broker, copy)
+    produce(broker, copy, committed(broker, topic))
+    other, _ = log_at(broker, copy)
+    async with opened(other):
+        assert "it is on another server than before" in other.lost_records
+        assert other.epoch > log.epoch + 100
+        await other.mark_serving()
+        assert not other.lost_records
+
+
+async def test_group_with_a_damaged_record_is_not_loaded(broker: Broker) -> None:
+    """D7: other groups are."""
+    topic = new_topic()
+    log, _ = log_at(broker, topic)
+    async with opened(log):
+        for group in "abc":
+            await log.append([member("m", group=group)])
+    (key, value, headers), *_ = (each for each in committed(broker, topic) if each[0] and each[0].endswith(b"am"))
+    produce(broker, topic, [(key, (value or b"") + b"x", headers)])
+    (key, *_), *_ = (each for each in committed(broker, topic) if each[0] and each[0].endswith(b"bm"))
+    produce(broker, topic, [(key, None, [])])
+    async with opened(log):
+        loaded = await log.load()
+        assert {group for group, found in loaded.items() if isinstance(found, LogError)} == {"a", "b"}
+        assert "offset 1, group a: its checksum is" in str(loaded["a"])
+        assert loaded["c"] == (member("m", group="c"),)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "problem"),
+    [
+        (None, b"x", "has no key"),
+        (b"hello", b"x", "has an unknown key, which begins with 68 65 6c 6c 6f"),
+        (b"\x01\x00\x02\x00\x00\x00\x09g", b"x", "has a key that was cut off"),
+        (OWNER_KEY, b"x", "is no JSON object"),
+        (OWNER_KEY, b'{"epoch": "x"}', "has an invalid epoch"),
+    ],
+)
+async def test_record_of_another_program_is_named(
+    broker: Broker, key: bytes | None, value: bytes, problem: str
+) -> None:
+    """D7: never skipped. A compacted topic rejects records without a key itself."""
+    topic = new_topic()
+    create(broker, topic, cleanup_policy="compact" if key else "delete")
+    produce(broker, topic, [(key, value, [])])
+    configure(broker, topic, cleanup_policy="compact")
+    log, _ = log_at(broker, topic)
+    for _ in range(2):
+        with pytest.raises(LogError, match=f"{topic}: the record at offset 0 {problem}: newer software or another"):
+            await log.open()
+    await log.close()
+
+
+# ------------------------------------------------------------------------------------------- one owner
+
+
+async def test_log_with_a_lease_is_held_and_released_by_a_close(broker: Broker) -> None:
+    topic = new_topic()
+    (first, _), (second, _) = log_at(broker, topic), log_at(broker, topic)
+    async with opened(first):
+        await first.append([member("a")])
+        with pytest.raises(LogHeld, match=f"owned by the coordinator at {first.address}, whose lease ends in"):
+            await second.open()
+        assert second.owner == first.address
+    async with opened(second):
+        assert second.epoch == first.epoch + 1
+        assert await contents(second) == [member("a")]
+
+
+async def test_owner_that_cannot_renew_its_lease_stops_before_another_opens_the_log(broker: Broker) -> None:
+    """D4, D5: the lease of the owner ends, on its own clock, before the log can be opened by another coordinator."""
+    topic, clock = new_topic(), asyncio.get_running_loop().time
+    (first, store), (second, _) = log_at(broker, topic), log_at(broker, topic)
+    async with opened(first):
+        await first.append([member("a")])
+        await second.connect()
+        store.cut = True
+        lease_ends_s = first.lease_ends_s
+        await second.stand_by()
+        assert clock() > lease_ends_s
+        assert "the lease has expired, it could not be renewed: no answer" in await first.wait_lost()
+        async with opened(second):
+            assert await contents(second) == [member("a")]
+            with pytest.raises(LogFenced, match="the lease has expired"):
+                await first.append([member("b")])
+
+
+async def test_fence_decides_who_may_write_and_not_the_lease(broker: Broker) -> None:
+    """D4, F12: the first owner takes its lease for valid; Kafka rejects its next batch."""
+    topic = new_topic()
+    (first, _), other = log_at(broker, topic, lease_s=60), KafkaStore(broker.bootstrap, topic)
+    async with opened(first):
+        await first.append([member("a")])
+        await other.connect()
+        taken = None
+        while taken is None:  # the first one may have renewed its lease in between
+            seen = await other.look("p", "b:1")
+            taken = await other.take(seen, holder="p:1", address="b:1", lease_ms=1_000, epochs=1)
+        assert taken == (first.epoch + 1, 1)
+        with pytest.raises(LogFenced, match="another coordinator has opened it"):
+            await first.append([member("b")])
+        rows, _ = await other.read(None)
+        assert [row[5] for row in rows] == [b"a"]
+    await other.close()
+
+
+async def test_of_coordinators_that_start_together_one_opens_the_log(broker: Broker) -> None:
+    """The topic is missing, too. Those that lose against each other's fence take the log again."""
+    topic = new_topic()
+    logs = [log_at(broker, topic)[0] for _ in range(3)]
+
+    async def serve(log: LeasedLog) -> LeasedLog:
+        await log.connect()
+        while True:
+            await log.stand_by()
+            try:
+                await log.open()
+                await log.append([member(log.address)])
+                await log.mark_serving()
+                return log
+            except LogError:
+                await log.close()
+
+    campaigns = [asyncio.ensure_future(serve(log)) for log in logs]
+    done, waiting = await asyncio.wait(campaigns, return_when=asyncio.FIRST_COMPLETED)
+    assert len(done) == 1
+    owner = done.pop().result()
+    await owner.append([member("b")])
+    assert [each.member_id for each in await contents(owner)][-2:] == [owner.address, "b"]  # type: ignore[union-attr]
+    found = await owner.ownership()
+    assert [(each.address, each.epoch) for each in found.coordinators][:1] == [(owner.address, owner.epoch)]
+    for campaign in waiting:
+        campaign.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    await asyncio.gather(*(log.close() for log in logs))
+
+
+async def test_ownership_lists_the_owner_those_that_stand_by_and_the_last_failover(broker: Broker) -> None:
+    topic = new_topic()
+    (first, _), (second, _) = log_at(broker, topic), log_at(broker, topic)
+    async with opened(first):
+        await first.mark_serving()
+        standing_by = asyncio.ensure_future(second.stand_by())
+        found = await first.ownership()
+        for _ in range(1_000):
+            if len(found.coordinators) > 1:
+                break
+            await asyncio.sleep(0.05)
+            found = await first.ownership()
+        assert [(each.address, each.epoch) for each in found.coordinators] == [(first.address, 1), (second.address, -1)]
+        assert (found.failover_ms, found.failover_took_ms, found.failover_cause) == (-1, -1, "")
+        assert (await second.ownership()).coordinators == found.coordinators
+    await standing_by
+    async with opened(second):
+        await second.mark_serving()
+        found = await second.ownership()
+        assert [(each.address, each.epoch) for each in found.coordinators] == [(second.address, 2)]
+        assert found.failover_cause == "handed over"
+        assert found.coordinators[0].since_ms <= found.failover_ms
+
+
+# ------------------------------------------------------------------------------------------- unknown outcomes
+
+
+async def test_batch_whose_answer_is_lost_is_there_once(broker: Broker) -> None:
+    """D6: the owner takes the log again at the next epoch and reads the group again."""
+    log, store = log_at(broker, new_topic(), lease_s=10)
+    async with opened(log):
+        await log.append([member("a")])
+        store.loses_answer = True
+        with pytest.raises(LogError, match="no answer") as error:
+            await log.append([member("b")])
+        assert type(error.value) is LogError, "its outcome is unknown"
+        assert await contents(log) == [member("a"), member("b")]
+        assert log.epoch == 2
+        await log.append([member("c")])
+        assert await contents(log) == [member("a"), member("b"), member("c")]
+
+
+async def test_transaction_that_a_killed_owner_left_open_is_aborted_by_its_successor(broker: Broker) -> None:
+    """F8: at once, and not after the timeout of the transaction, which is 300 s here."""
+    topic = new_topic()
+    log, _ = log_at(broker, topic)
+    async with opened(log):
+        await log.append([member("a")])
+    killed = transactional(broker, f"connectgroup-log-{topic}")
+    killed.begin_transaction()
+    killed.produce(topic, b"v", encode_row((9, 9, 9, int(Kind.MEMBER), b"g", b"open", b"v", 0))[0], partition=0)
+    assert killed.flush(30) == 0
+    async with opened(log):
+        assert await contents(log) == [member("a")]
+        await log.append([member("b")])
+        with pytest.raises(KafkaException):
+            killed.commit_transaction(30)
+        assert await contents(log) == [member("a"), member("b")]
+
+
+async def test_log_waits_for_no_transaction_of_another_program(broker: Broker) -> None:
+    topic = new_topic()
+    log, _ = log_at(broker, topic)
+    async with opened(log):
+        await log.append([member("a")])
+    other = transactional(broker, new_topic())
+    other.begin_transaction()
+    other.produce(topic, b"v", b"k", partition=0)
+    assert other.flush(30) == 0
+    with pytest.raises(LogError, match=f"{topic}: a transaction of another program is open since offset"):
+        await log.open()
+    other.abort_transaction(30)
+    async with opened(log):
+        assert await contents(log) == [member("a")]
+
+
+async def test_owner_of_which_the_broker_is_silent_acknowledges_nothing(broker: Broker) -> None:
+    """F29: the batch is there whole or not at all, and the lease is over."""
+    topic = new_topic()
+    log, _ = log_at(broker, topic)
+    async with opened(log):
+        await log.append([member("a")])
+        with broker.paused():
+            with pytest.raises(LogError) as error:
+                await log.append([member("b-0"), member("b-1")])
+            assert not isinstance(error.value, AppendRefused)
+            assert "the lease has expired" in await log.wait_lost()
+    successor, _ = log_at(broker, topic)
+    await successor.stand_by()
+    async with opened(successor):
+        names = [each.member_id for each in await contents(successor)]  # type: ignore[union-attr]
+        assert names in (["a"], ["a", "b-0", "b-1"])
+        await successor.append([member("c")])
+        assert (await contents(successor))[-1] == member("c")
+
+
+async def test_log_goes_on_after_a_restart_of_the_broker(broker: Broker) -> None:
+    topic = new_topic()
+    log, _ = log_at(broker, topic)
+    await log.open()
+    await log.append([member("a")])
+    await asyncio.to_thread(broker.kill)
+    with pytest.raises(LogError) as error:
+        await log.append([member("b")])
+    assert not isinstance(error.value, AppendRefused)
+    await log.wait_lost()
+    await log.close()
+    with pytest.raises(LogError, match="allowed: the address of a running Kafka broker"):
+        await log.connect()
+    await asyncio.to_thread(broker.start)
+    await log.stand_by()
+    async with opened(log):
+        assert (await contents(log))[:1] == [member("a")]
+        await log.append([member("c")])
+
+
+async def test_batches_of_a_killed_process_are_whole_and_all_that_it_acknowledged(broker: Broker) -> None:
+    """D3, F7, F8: SIGKILL during appends."""
+    topic, acknowledged = new_topic(), Acknowledged()
+    url = f"kafka://{broker.bootstrap}/{topic}"
+    for turn in range(2):
+        first = turn * 1_000_000
+        process = await asyncio.create_subprocess_exec(
+            *CHILD, "share", url, str(first), stdout=subprocess.PIPE, env=ENVIRONMENT
+        )
+        assert process.stdout is not None
+        lines = [await process.stdout.readline() for _ in range(20)]
+        process.send_signal(signal.SIGKILL)
+        lines += (await process.stdout.read()).splitlines()
+        await process.wait()
+        numbers = [int(line) for line in lines if line.strip()]
+        assert numbers
+        acknowledged.begun |= {*numbers, max(numbers) + 1}
+        acknowledged.kept |= {*numbers}
+    log, _ = log_at(broker, topic)
+    await log.stand_by()
+    async with opened(log):
+        await holds(log, acknowledged)
+        await log.append(batch(9_000_000))
+
+
+# ------------------------------------------------------------------------------------------- topics that are no log
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        (
+            {"cleanup_policy": "delete"},
+            "has cleanup.policy=delete, which deletes groups that are in use; allowed: compact",
+        ),
+        ({"cleanup_policy": "delete,compact"}, "has cleanup.policy=compact,delete, which deletes groups"),
+        ({"partitions": 2}, "has 2 partitions; allowed: 1"),
+    ],
+)
+async def test_topic_that_may_lose_records_is_refused(broker: Broker, settings: dict[str, Any], problem: str) -> None:
+    topic = new_topic()
+    create(broker, topic, **settings)
+    log, _ = log_at(broker, topic)
+    with pytest.raises(LogError, match=f"{topic}: the topic {problem}"):
+        await log.connect()
+    await log.close()
+
+
+async def test_one_broker_is_warned_about(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    topic = new_topic()
+    log, _ = log_at(broker, topic)
+    async with opened(log):
+        assert (
+            "replication factor 1: acknowledged changes may be lost with a broker. This cluster has one" in caplog.text
+        )
+
+
+async def test_topic_that_was_truncated_is_refused(broker: Broker) -> None:
+    topic = new_topic()
+    log, _ = log_at(broker, topic)
+    async with opened(log):
+        await log.append([member("a")])
+    configure(broker, topic, cleanup_policy="delete")
+    at, asked = TopicPartition(topic, 0, 2), admin(broker)
+    asked.delete_records([at])[at].result(30)
+    configure(broker, topic, cleanup_policy="compact")
+    for again in log, log_at(broker, topic)[0]:
+        with pytest.raises(LogError, match=f"{topic}: begins at offset 2: the records before were deleted"):
+            await again.open()
+        await again.close()
+
+
+async def test_topic_that_was_created_again_is_refused_by_owner_and_standby(broker: Broker) -> None:
+    topic = new_topic()
+    (owner, _), (standby, _) = log_at(broker, topic), log_at(broker, topic)
+    async with opened(owner):
+        await owner.append([member("a")])
+        with pytest.raises(LogHeld):
+            await standby.open()
+        delete(broker, topic)
+        create(broker, topic)
+        with pytest.raises(LogError):
+            await owner.append([member("b")])
+        assert "was deleted and created again" in await owner.wait_lost()
+    for log in owner, standby:
+        with pytest.raises(LogError, match=f"{topic}: the topic was deleted and created again: its id is"):
+            await log.open()
+        await log.close()
+
+
+async def test_topic_that_was_deleted_is_not_created_again(broker: Broker) -> None:
+    topic = new_topic()
+    log, _ = log_at(broker, topic)
+    async with opened(log):
+        await log.append([member("a")])
+    delete(broker, topic)
+    with pytest.raises(LogError, match=f"{topic}: the topic was deleted, and the state of all groups with it"):
+        await log.open()
+    await log.close()
+
+
+# ------------------------------------------------------------------------------------------- connections
+
+
+async def test_broker_that_does_not_answer_is_named() -> None:
+    log = log_from_url("kafka://127.0.0.1:9/topic")
+    with pytest.raises(LogError, match=r"kafka://127\.0\.0\.1:9/topic: .*; allowed: the address of a running Kafka"):
+        await log.open()
+    await log.close()
+
+
+async def test_connections_with_tls_and_a_login(broker: Broker, tmp_path: Path) -> None:
+    from tests.consumer.broker import PASSWORD
+
+    config = tmp_path / "client.properties"
+    topic, certificates = new_topic(), broker.certificates
+    login = "security.protocol=SASL_SSL\nsasl.mechanism=SCRAM-SHA-256\nsasl.username=alice\n"
+    authority = f"ssl.ca.location={certificates}/server.pem\n"
+    by_certificate = f"ssl.certificate.location={certificates}/client.pem\nssl.key.location={certificates}/client.key\n"
+    for address, settings in (
+        (broker.sasl, f"{login}{authority}sasl.password={PASSWORD}\n"),
+        (broker.tls, f"security.protocol=SSL\n{authority}{by_certificate}"),
+    ):
+        config.write_text(settings)
+        async with opened(log_from_url(f"kafka://{address}/{topic}?config={config}")) as log:
+            await log.append([member("a")])
+    config.write_text(f"{login}{authority}sasl.password=wrong-password-x\n")
+    log = log_from_url(f"kafka://{broker.sasl}/{topic}?config={config}")
+    with pytest.raises(LogError) as error:
+        await log.open()
+    assert "wrong-password-x" not in str(error.value)
+    assert "\n" not in str(error.value)
+    await log.close()
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("acks=1", "log: got 'acks'; allowed: settings of connections, TLS and logins; the log sets this one itself"),
+        ("transactional.id=x", "log: got 'transactional.id'; allowed: settings of connections"),
+        ("no.such.setting=1", r"config: got '.*'; allowed: settings of librdkafka \(.*no.such.setting"),
+        ("security.protocol=NONE", "config: got"),
+        (None, "a readable file"),
+    ],
+)
+async def test_file_of_settings_that_cannot_be_used(tmp_path: Path, content: str | None, problem: str) -> None:
+    config = tmp_path / "client.properties"
+    if content is not None:
+        config.write_text(content)
+    with pytest.raises(ConfigError, match=problem):
+        log_from_url(f"kafka://127.0.0.1:9092/topic?config={config}")
+
+
+async def test_log_that_takes_no_writes_says_that_nothing_was_written(broker: Broker) -> None:
+    """The topic takes smaller messages than it did when the log was opened."""
+    topic = new_topic()
+    log, _ = log_at(broker, topic, lease_s=10)
+    async with opened(log):
+        await log.append([member("a")])
+        configure(broker, topic, max_message_bytes="2000")
+        with pytest.raises(LogNotWritable, match="too large"):
+            await log.append([member("b", host="x" * 5_000)])
+        await log.append([member("c")])
+        assert await contents(log) == [member("a"), member("c")]
