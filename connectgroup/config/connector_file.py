@@ -78,8 +78,7 @@ def read_unchecked(path: Path) -> ConnectorFile:
     if "config" not in content and "connector.class" in content:
         content = {"name": content.get("name", ""), "config": content}
     if isinstance(content.get("config"), dict):
-        # As in Kafka Connect, null is no setting.
-        settings = {key: _text(value) for key, value in content["config"].items() if value is not None}
+        settings = {key: _text(value) for key, value in content["config"].items()}
         content = {**content, "config": settings}
     connector = checked(ConnectorFile, content, where=f"{path}: ")
     for key, value in connector.config.items():

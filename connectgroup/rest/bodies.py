@@ -29,6 +29,9 @@ MAX_SETTINGS: Final = 1_000
 """Settings of one connector; the same limit as on the wire."""
 BODY_TIMEOUT_S: Final = 30.0
 
+NULL_VALUE: Final = "Null value can not be supplied as the configuration value."
+"""Kafka Connect's message."""
+
 _PARSER: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="parse a body")
 
 _NOT_BRACKETS: Final = bytes({*range(256)} - {*b'[{]}"'})
@@ -153,15 +156,19 @@ def _finite(text: str) -> float:
 
 
 def config_from(value: Any, where: str) -> dict[str, str]:
-    """A connector configuration: numbers and booleans become strings, as in Kafka Connect; null settings are dropped.
+    """A connector configuration: numbers and booleans become strings, and null is no value, as in Kafka Connect.
 
     Args:
         where: the field in the body, for errors: ``config``.
 
     Raises:
-        RestError: 400: not an object, a nested value, or a masked value.
+        RestError: 400: not an object, null or a nested value, or a masked value.
     """
-    return {name: text for name, text in patch_from(value, where).items() if text is not None}
+    settings = patch_from(value, where)
+    for name, text in settings.items():
+        if text is None:
+            raise RestError(400, f"{where}.{printable(name)}: got null; allowed: a string. {NULL_VALUE}")
+    return {name: text for name, text in settings.items() if text is not None}
 
 
 def patch_from(value: Any, where: str) -> dict[str, str | None]:

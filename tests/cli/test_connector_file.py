@@ -133,11 +133,16 @@ def test_json_may_be_the_configuration_alone_with_numbers_and_booleans(tmp_path:
         read_connector(file)
 
 
-def test_json_may_have_a_byte_order_mark_and_null_settings(tmp_path: Path) -> None:
-    """Null is no setting, as in a body for REST."""
+def test_json_may_have_a_byte_order_mark(tmp_path: Path) -> None:
     file = tmp_path / "c.json"
-    file.write_text('\ufeff{"name": "c", "config": {"connector.class": "idle", "log": null}}')
+    file.write_text('\ufeff{"name": "c", "config": {"connector.class": "idle"}}')
     assert read_connector(file).config == {"connector.class": "idle"}
-    file.write_text('{"name": "c", "config": {"connector.class": "idle", "log": ["a"]}}')
-    with pytest.raises(ConfigError, match=r"config\.log: got 'an array'; allowed: text$"):
+
+
+@pytest.mark.parametrize(("value", "shown"), [("null", "null"), ('["a"]', "an array")])
+def test_value_that_is_no_text_is_an_error(tmp_path: Path, value: str, shown: str) -> None:
+    """Null as well, as in a body for REST and in Kafka Connect."""
+    file = tmp_path / "c.json"
+    file.write_text(f'{{"name": "c", "config": {{"connector.class": "idle", "log": {value}}}}}')
+    with pytest.raises(ConfigError, match=rf"config\.log: got '{shown}'; allowed: text$"):
         read_connector(file)

@@ -269,6 +269,16 @@ async def test_type_of_a_connector_is_what_it_is_in_kafka_connect(
     assert (created["type"], status["type"]) == (expected, expected)
 
 
+async def test_null_is_an_error_of_its_setting(api: Api) -> None:
+    result = await api("PUT", "/connector-plugins/idle/config/validate", 200, {**IDLE, "name": "c", "log": None})
+    errors = {each["value"]["name"]: each["value"]["errors"] for each in result["configs"]}
+    assert (result["error_count"], errors["log"]) == (1, ["Null value can not be supplied as the configuration value."])
+    assert "config.log: got null" in (
+        await api("POST", "/connectors", 400, {"name": "c", "config": {**IDLE, "log": None}})
+    )
+    assert "body.log: got null" in (await api("PUT", "/connectors/c/config", 400, {**IDLE, "log": None}))
+
+
 async def test_options_name_the_methods_of_a_path(api: Api) -> None:
     for path, methods in (("/connectors", "GET, HEAD, OPTIONS, POST"), ("/connectors/c/pause", "OPTIONS, PUT")):
         response = await api.http.options(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Final, TypeVar
 
@@ -15,7 +16,7 @@ from ...config.connector_offsets import Permissions
 from ...errors import ConfigError
 from ...plugins import available, connector_class_name
 from ...protocol.units import printable
-from ..bodies import config_from, flag, read_object
+from ..bodies import NULL_VALUE, flag, patch_from, read_object
 from ..errors import RestError
 from ..operations import ANY, FLAG, Operation, listing, mapping
 
@@ -84,7 +85,8 @@ async def validate_config(request: Request) -> Response:
     with the allowed paths only.
     """
     name = request.path_params["plugin"]
-    config = config_from(await read_object(request), "body")
+    given = patch_from(await read_object(request), "body")
+    config = {setting: text for setting, text in given.items() if text is not None}
     named = config.setdefault("connector.class", name)
     if connector_class_name(named) != connector_class_name(name):
         raise RestError(
@@ -102,7 +104,8 @@ async def validate_config(request: Request) -> Response:
     paths, secrets = request.app.state.context.allowed_paths, request.app.state.context.secrets
     access = Permissions(paths=paths or ())
     found = await off_loop(lambda: connector_validation.validate(config, paths, secrets=secrets, access=access))
-    return JSONResponse(found.as_json())
+    nulls = {setting: (NULL_VALUE,) for setting, text in given.items() if text is None}
+    return JSONResponse(dataclasses.replace(found, errors_of={**found.errors_of, **nulls}).as_json())
 
 
 OPERATIONS: Final = (
