@@ -10,6 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from connectgroup.coordinator.runtime import Coordinator
+from connectgroup.group.connect.settings import GroupSettings
+from connectgroup.log.registry import log_from_url
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
+from connectgroup.transport.tcp_client import TcpClient
+from connectgroup.transport.tcp_server import TcpServer
+
 from . import guides
 from .guides import ROOT, Block, blocks, mistakes
 
@@ -65,6 +72,35 @@ def test_files_that_the_architecture_names_exist() -> None:
     missing = [span for span in named if span not in files and not any((place / span).exists() for place in places)]
     assert missing == []
     assert len(named) > 80
+
+
+async def test_heartbeat_passes_the_files_that_the_architecture_names(tmp_path: Path) -> None:
+    """From the socket to the log: a reader of these few files knows how a heartbeat is processed."""
+    text = ARCHITECTURE.read_text(encoding="utf-8").partition("## The path of a heartbeat")[2]
+    rows = [line.split("|")[-2] for line in text.splitlines() if line.startswith("| ")]
+    named: list[Path] = []
+    for span in guides.code("".join(rows[2:8])):  # below the head and the worker's row
+        named.append(ARCHITECTURE.parent / span if "/" in span else named[-1].parent / span)
+    assert len(named) <= 15
+
+    passed: set[Path] = set()
+    coordinator = Coordinator(log_from_url(f"sqlite:///{tmp_path}/log"), GroupSettings())
+    server = TcpServer(coordinator)
+    await coordinator.start()
+    await server.start()
+    client = TcpClient("127.0.0.1", server.port)
+    try:
+        sys.setprofile(lambda frame, event, argument: passed.add(Path(frame.f_code.co_filename)))
+        await client.call(
+            HeartbeatRequest(group_id="g", member_id="m", member_epoch=0, rebalance_timeout_ms=60_000, owned=()),
+            timeout_s=60,
+        )
+    finally:
+        sys.setprofile(None)
+        await client.close()
+        await server.close()
+        await coordinator.close()
+    assert [path for path in named if path not in passed] == []
 
 
 @pytest.mark.parametrize(("page", "most"), [("README", 130), ("CHANGELOG", 40), ("connectgroup/ARCHITECTURE", 200)])

@@ -5,15 +5,10 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import dataclass
 
-from ..protocol.messages.api import Request, Response
 from ..protocol.messages.describe import (
-    DeleteResponse,
     DescribedGroup,
     DescribedMember,
-    DescribeRequest,
-    DescribeResponse,
 )
-from ..protocol.messages.offsets import OffsetFetchResponse
 from ..protocol.units import Unit, printable
 
 MAX_NAMES = 20
@@ -98,19 +93,3 @@ class PutResult:
 
     version: int
     created: bool
-
-
-def error_of(request: Request, response: Response) -> tuple[int, str | None]:
-    """The error code of a response, 0 for success, and its message.
-
-    Describe, Delete and OffsetFetch have no error at the top level: a rejected request has one group with the error.
-    """
-    if isinstance(response, DescribeResponse) and response.groups:
-        group = response.groups[0]
-        if not group.group_id or (isinstance(request, DescribeRequest) and request.group_ids):
-            return group.error_code, group.error_message
-    if isinstance(response, DeleteResponse):
-        return response.results[0].error_code, response.results[0].error_message
-    if isinstance(response, OffsetFetchResponse):
-        return response.first.error_code, None
-    return getattr(response, "error_code", 0), getattr(response, "error_message", None)

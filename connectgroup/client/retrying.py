@@ -23,8 +23,8 @@ from ..errors import (
     from_code,
 )
 from ..protocol.messages.api import Request, Response
+from ..protocol.messages.rejected import error_of
 from ..transport.base import Client
-from .conditions import error_of
 
 _NOT_PROCESSED: Final = (NotSent, CoordinatorLoadInProgress, NotCoordinator)
 _UNKNOWN_OUTCOME: Final = (TransportError, CoordinatorNotAvailable)

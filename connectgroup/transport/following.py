@@ -14,17 +14,18 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
+from ..backoff import Attempts, BackOff
 from ..checks import parse_address
 from ..errors import NotAuthenticated, NotCoordinator, NotSent, TransportError
 from ..protocol.messages.api import Request, Response
 from ..protocol.messages.cluster import FindCoordinatorRequest, FindCoordinatorResponse
-from ..protocol.messages.describe import DeleteResponse, DescribeResponse
+from ..protocol.messages.rejected import error_of
 from .access import Access
 from .base import Client
 from .tcp_client import TcpClient
 
-PAUSE_S: Final = 0.2
-"""Pause before all addresses are tried again. A fail-over takes about four seconds; a worker's lease is eight."""
+PAUSES: Final = BackOff(first_s=0.2, max_s=0.4)
+"""Before all addresses are tried again. A fail-over takes about four seconds; a worker's lease is eight."""
 
 CONNECT_TIMEOUT_S: Final = 2.0
 """Timeout of connecting, where there is another address to try."""
@@ -81,7 +82,7 @@ class FollowingClient(Client):
 
     async def call(self, request: Request, *, timeout_s: float) -> Response:
         loop = asyncio.get_running_loop()
-        ends_s = loop.time() + timeout_s
+        ends_s, attempts = loop.time() + timeout_s, Attempts(PAUSES, for_s=timeout_s)
         tried: set[Client] = set()
         while True:
             client = self._current
@@ -96,19 +97,18 @@ class FollowingClient(Client):
                 if client is self._current:
                     self._current = self._after(client)
                 raise
-            if response is not None and _code(response) != NotCoordinator.code:
+            if response is not None and error_of(request, response)[0] != NotCoordinator.code:
                 return response
             tried.add(client)
             following = await self._follow(client, response is not None, ends_s - loop.time())
             if following in tried:
                 tried.clear()
-                is_over = loop.time() + PAUSE_S >= ends_s or self._closed
-                if is_over or (response is None and not self._has_choice):
+                is_over = self._closed or (response is None and not self._has_choice)
+                if is_over or not await attempts.pause():
                     if response is not None:
                         return response
                     assert problem is not None
                     raise problem
-                await asyncio.sleep(PAUSE_S)
             if client is self._current:
                 self._current = following
 
@@ -153,12 +153,3 @@ class FollowingClient(Client):
         if not self._has_choice:
             return TcpClient(host, port, self._client_id, access=self._access)
         return TcpClient(host, port, self._client_id, access=self._access, connect_timeout_s=CONNECT_TIMEOUT_S)
-
-
-def _code(response: Response) -> int:
-    """The error code of a refused request; see ``wire.apis.refusal``."""
-    if isinstance(response, DescribeResponse):
-        return response.groups[0].error_code if response.groups else 0
-    if isinstance(response, DeleteResponse):
-        return response.results[0].error_code if response.results else 0
-    return getattr(response, "error_code", 0)

@@ -1,4 +1,4 @@
-"""The responses that carry an error: those to every request that is rejected are made here.
+"""The responses that carry an error: those to every request that is rejected are made here, and read.
 
 Most responses have an error code, and those of connectgroup's own requests a message. The others report the error for
 each group, partition, member or key that the request names.
@@ -119,6 +119,22 @@ def rejected_unread(request_class: type[Request], code: int, message: str) -> Re
     """The response to a request that cannot be decoded: as ``rejected``, for one group or partition without a name."""
     unnamed = _UNNAMED.get(request_class)
     return _plain(request_class, code, message) if unnamed is None else rejected(unnamed, code, message)
+
+
+def error_of(request: Request, response: Response) -> tuple[int, str | None]:
+    """The error code of a response, 0 for success, and its message.
+
+    Describe, Delete and OffsetFetch have none at the top level.
+    """
+    if isinstance(response, DescribeResponse) and response.groups:
+        group = response.groups[0]
+        if not group.group_id or (isinstance(request, DescribeRequest) and request.group_ids):
+            return group.error_code, group.error_message
+    if isinstance(response, DeleteResponse) and response.results:
+        return response.results[0].error_code, response.results[0].error_message
+    if isinstance(response, OffsetFetchResponse):
+        return response.first.error_code, None
+    return getattr(response, "error_code", 0), getattr(response, "error_message", None)
 
 
 def _plain(request_class: type[Request], code: int, message: str | None) -> Response:
