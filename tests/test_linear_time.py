@@ -35,12 +35,12 @@ from connectgroup.spark.errors import root_cause
 from connectgroup.spark.kafka_client import client_settings
 from connectgroup.spark.sources.catalog import is_slice_of
 from connectgroup.spark.sources.csv_header import check_header, columns_of, header_end, names_in
-from connectgroup.spark.sources.dialect import Dialect, last_record_end, records_of
+from connectgroup.spark.sources.dialect import LineDialect, last_record_end, records_of
 from connectgroup.spark.sources.files import FileSource
 from connectgroup.spark.sources.identity import Identity
 from connectgroup.spark.sources.json_schema import columns_of_objects, columns_to_add
 from connectgroup.spark.sources.kafka import KafkaSourceSettings
-from connectgroup.spark.sources.lines import LineParser, Place
+from connectgroup.spark.sources.lines import LineParser, LinePlace
 from connectgroup.spark.transforms.fields import parse_pairs
 from connectgroup.spark.transforms.routing import check_pattern
 from connectgroup.wire.apis import HEARTBEAT, decode_request
@@ -61,7 +61,7 @@ SLOW: Final = {"lines of CSV": 1e-3, "lines of JSON": 1e-3, "settings of a conne
 _REFUSED: Final = (ConnectGroupError, RestError, SaslError, WireError, ValueError, RecursionError)
 _COLUMNS: Final = from_ddl("a INT, b STRING")
 _FILE: Final = Path("/data/a.csv")
-_CSV: Final = Dialect("csv", multiline=True)
+_CSV: Final = LineDialect("csv", multiline=True)
 
 REPEATED: Final = (
     *(
@@ -165,8 +165,8 @@ def _one_byte_at_a_time(text: str) -> None:
 
 
 def _bad_lines(form: Any, text: str) -> None:
-    parser = LineParser(columns=_COLUMNS, dialect=Dialect(form))
-    for _ in parser.rows_and_errors(_bytes(text) + b"\n", Place(path=_FILE)):
+    parser = LineParser(columns=_COLUMNS, dialect=LineDialect(form))
+    for _ in parser.rows_and_errors(_bytes(text) + b"\n", LinePlace(path=_FILE)):
         pass
 
 
@@ -212,13 +212,13 @@ READERS: Final[dict[str, Callable[[str], object]]] = {
     "end of a CSV header": lambda text: header_end(b'"' + _bytes(text), _CSV),
     "CSV header": lambda text: columns_of(_FILE, _bytes(text), _CSV),
     "CSV header with columns": lambda text: check_header(
-        _FILE, names_in(_FILE, _bytes(text), _CSV), _COLUMNS, Dialect("csv", drift="ignore")
+        _FILE, names_in(_FILE, _bytes(text), _CSV), _COLUMNS, LineDialect("csv", drift="ignore")
     ),
     "long CSV header": lambda text: check_header(
         _FILE,
         _words(text).split(","),
         from_ddl(_words(text).replace(",", " INT, ") + " INT"),
-        Dialect("csv", drift="ignore"),
+        LineDialect("csv", drift="ignore"),
     ),
     "fields of JSON": lambda text: columns_of_objects(_FILE, _bytes(text)),
     "new fields of JSON": lambda text: columns_to_add(_bytes(text)),

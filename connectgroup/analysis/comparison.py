@@ -69,7 +69,7 @@ class Counted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class ComparisonStep:
     """One target assignment of the history, and what the other assignor would have computed.
 
     Attributes:
@@ -101,7 +101,7 @@ class Comparison:
         """``max_moves``: limit on moves per round of the other assignor; 0: none."""
         self.assignor = assignor.name
         self._max_moves, self._deferred, self._deferred_starts = max_moves, 0, 0
-        self.steps: list[Step] = []
+        self.steps: list[ComparisonStep] = []
         configure_assignor(assignor, NO_TRAITS)
         self._assignor = assignor
         self._group_id = group_id
@@ -227,7 +227,7 @@ class Comparison:
         except PluginError as failure:
             error = str(failure)
         self._other.apply(replace(target, assignor=self.assignor))
-        step = Step(
+        step = ComparisonStep(
             epoch=target.epoch,
             used=target.assignor,
             actual=_count(actual, self._last_actual, prepared, target.deferred),

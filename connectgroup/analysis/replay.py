@@ -39,7 +39,7 @@ from ..protocol.records.connect import (
     epochs_of,
 )
 from ..protocol.units import Unit, counted, printable, show
-from .comparison import Comparison, Counted, Step
+from .comparison import Comparison, ComparisonStep, Counted
 from .explain import rebalance_json, rebalance_line, rebalance_lines, time_of
 
 
@@ -82,7 +82,7 @@ class GroupHistory:
     events: tuple[Event, ...]
     final: DescribedGroup
     compared_with: str = ""
-    steps: tuple[Step, ...] = ()
+    steps: tuple[ComparisonStep, ...] = ()
 
     def lines(self) -> Iterator[str]:
         """The history as text, oldest first; then the state at the end, and the comparison."""
@@ -270,7 +270,7 @@ def _current_texts(group: ConnectGroupState, record: CurrentRecord) -> Iterator[
 # ---------------------------------------------------------------------------------------------- comparison
 
 
-def _comparison_lines(assignor: str, steps: tuple[Step, ...]) -> Iterator[str]:
+def _comparison_lines(assignor: str, steps: tuple[ComparisonStep, ...]) -> Iterator[str]:
     """Two columns: the assignor that was used, and the other one."""
     if not steps:
         yield f"compared with {assignor}: the log has no target assignment after its last compaction"
@@ -296,4 +296,4 @@ def _total(counted: list[Counted]) -> str:
     return f"{moves} moved, imbalance {counted[-1].imbalance} at the end, {worst} at most"
 
 
-__all__ = ["Comparison", "Event", "GroupHistory", "LogError", "Step", "history_of", "replay"]
+__all__ = ["Comparison", "ComparisonStep", "Event", "GroupHistory", "LogError", "history_of", "replay"]

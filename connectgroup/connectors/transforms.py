@@ -76,7 +76,7 @@ def parse_chain(config: Config, metadata: frozenset[str]) -> Chain:
         ConfigError: a setting is missing, unknown or not allowed; carries the first one.
         PluginError: a transform or a predicate cannot be loaded.
     """
-    from ..spark.transforms.chain import Step
+    from ..spark.transforms.chain import ChainStep
 
     names, predicates = _names(config, "transforms"), _names(config, "predicates")
     _check_prefixes(config, TRANSFORMS, names)
@@ -92,7 +92,9 @@ def parse_chain(config: Config, metadata: frozenset[str]) -> Chain:
             raise ConfigError(f"{prefix}negate", negate, "true, false")
         place = Place(prefix, metadata)
         transform = _create(settings, place, _transform_class, ("predicate", "negate"))
-        steps.append(Step(transform, _predicate(config, predicate, metadata) if predicate else None, negate == "true"))
+        steps.append(
+            ChainStep(transform, _predicate(config, predicate, metadata) if predicate else None, negate == "true")
+        )
         metadata |= frozenset(transform.adds_metadata)
     if not names:
         for name in predicates:

@@ -32,7 +32,7 @@ from ..protocol.messages.classic import (
     SyncGroupResponse,
 )
 from ..protocol.messages.common import AssignorInfo
-from ..protocol.messages.embedded import Assignment
+from ..protocol.messages.embedded import EmbeddedAssignment
 from ..topics.regex import matching
 from ..wire.embedded import decode_assignment
 from .choice import assignor_named
@@ -40,7 +40,7 @@ from .client import REQUEST_TIMEOUT_S, GroupClient
 from .errors import Code
 from .leading import lead
 from .membership import LEAVE_TIMEOUT_S, Membership
-from .settings import ConsumerSettings
+from .settings import GroupConsumerSettings
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class Round:
     generation: int
     assignor: PartitionAssignor
     leader: bool
-    share: Assignment
+    share: EmbeddedAssignment
     version: int
     error: int
     failure: PluginError | None
@@ -81,7 +81,9 @@ class ClassicMembership(Membership):
         subscribed: the topics that the member subscribes to.
     """
 
-    def __init__(self, client: GroupClient, settings: ConsumerSettings, assignors: Sequence[PartitionAssignor]) -> None:
+    def __init__(
+        self, client: GroupClient, settings: GroupConsumerSettings, assignors: Sequence[PartitionAssignor]
+    ) -> None:
         super().__init__(client, settings)
         self._assignors = assignors
         self.round: asyncio.Task[Round | None] | None = None

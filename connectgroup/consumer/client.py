@@ -22,10 +22,10 @@ from ..errors import ConfigError, NotAuthenticated, TransportError
 from ..protocol.messages.cluster import FindCoordinatorRequest, FindCoordinatorResponse
 from ..protocol.units import printable
 from ..wire.kafka_apis import BrokerRequest
-from ..wire.kafka_messages import MetadataRequest, MetadataResponse, TopicMetadata, TopicName
+from ..wire.kafka_messages import MetadataRequest, MetadataResponse, MetadataTopic, TopicName
 from .connection import BrokerConnection
 from .errors import ASK_AGAIN, COORDINATOR_MOVED, BrokerError, Code, Problems, error_name
-from .security import PLAINTEXT, BrokerSecurity, Coordinator
+from .security import PLAINTEXT, BrokerSecurity, CoordinatorAddress
 
 Line = Literal["group", "offsets", "assignor"]
 
@@ -87,7 +87,7 @@ class GroupClient:
         group_id: str,
         client_id: str,
         *,
-        coordinator: Coordinator | None = None,
+        coordinator: CoordinatorAddress | None = None,
         security: BrokerSecurity = PLAINTEXT,
     ) -> None:
         self._bootstrap = addresses(bootstrap)
@@ -157,7 +157,7 @@ class GroupClient:
 
     async def _metadata(
         self, topics: tuple[TopicName, ...] | None
-    ) -> tuple[tuple[TopicMetadata, ...], dict[int, str | None]]:
+    ) -> tuple[tuple[MetadataTopic, ...], dict[int, str | None]]:
         """Query topics, and the rack of each broker."""
         requested = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
         response: MetadataResponse = await self._send_to_any_broker(requested)
@@ -302,7 +302,7 @@ def addresses(bootstrap: str) -> tuple[tuple[str, int], ...]:
     return tuple(parse_address("bootstrap", each) for each in named)
 
 
-def _spec(topic: TopicMetadata, racks: dict[int, str | None]) -> TopicSpec:
+def _spec(topic: MetadataTopic, racks: dict[int, str | None]) -> TopicSpec:
     """A topic with the racks of its replicas; without racks if no broker reports one."""
     ordered = sorted(topic.partitions, key=lambda partition: partition.partition_index)
     places = tuple(

@@ -12,9 +12,9 @@ from ..errors import ConnectGroupError
 from ..protocol.units import Partitions, TopicPartition
 from .client import GroupClient
 from .membership import Membership
-from .offsets import Position, commit
+from .offsets import ReadPosition, commit
 from .reading import Reading
-from .settings import ConsumerSettings
+from .settings import GroupConsumerSettings
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ class Commits:
     """The commits of one consumer; one at a time."""
 
     def __init__(
-        self, client: GroupClient, settings: ConsumerSettings, membership: Membership, reading: Reading
+        self, client: GroupClient, settings: GroupConsumerSettings, membership: Membership, reading: Reading
     ) -> None:
         self._client, self._settings = client, settings
         self._membership, self._reading = membership, reading
@@ -41,7 +41,7 @@ class Commits:
         """The automatic commit in progress, if any."""
         return [self._running] if self._running is not None else []
 
-    async def commit(self, positions: Mapping[TopicPartition, Position], owned: Partitions) -> None:
+    async def commit(self, positions: Mapping[TopicPartition, ReadPosition], owned: Partitions) -> None:
         """Commit these positions. Raises as ``GroupConsumer.commit`` does."""
         async with self._lock:  # otherwise an older offset could overwrite a newer one
             taken = await commit(self._client, self._membership, positions)

@@ -41,7 +41,7 @@ from .choice import assignor_named
 from .client import BROKERS, GroupClient
 from .errors import BrokerError, Code, error_name
 from .membership import LEAVE_TIMEOUT_S, Membership
-from .settings import ConsumerSettings
+from .settings import GroupConsumerSettings
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +85,9 @@ class EpochMembership(Membership):
         computed_epoch: the group epoch for which this member computed an assignment last, -1 if it has not.
     """
 
-    def __init__(self, client: GroupClient, settings: ConsumerSettings, assignors: Sequence[PartitionAssignor]) -> None:
+    def __init__(
+        self, client: GroupClient, settings: GroupConsumerSettings, assignors: Sequence[PartitionAssignor]
+    ) -> None:
         super().__init__(client, settings)
         self._assignors = tuple(assignors)
         self.member_id = uuid.uuid4().hex

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, TypeVar
 from ..errors import ConfigError, ConnectGroupError
 from ..protocol.units import Partitions, TopicPartition, printable
 from .errors import Problems, with_extra
-from .records import Run, runs_of
-from .settings import ConsumerSettings
+from .records import RecordRun, runs_of
+from .settings import GroupConsumerSettings
 
 with with_extra():
     from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition as Theirs
@@ -54,7 +54,7 @@ class Fetched(NamedTuple):
         error: the brokers reject reads of a partition; null if they do not.
     """
 
-    runs: list[Run]
+    runs: list[RecordRun]
     error: FetchError | None = None
 
 
@@ -69,7 +69,7 @@ class Fetcher:
         ConfigError: confluent-kafka is not installed, or rejects one of ``settings.fetch``.
     """
 
-    def __init__(self, settings: ConsumerSettings, problems: Problems) -> None:
+    def __init__(self, settings: GroupConsumerSettings, problems: Problems) -> None:
         self._problems = problems
         self._reset = settings.auto_offset_reset
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"fetching for {settings.group}")
@@ -242,7 +242,7 @@ class _DebugLogger(logging.LoggerAdapter[logging.Logger]):
         super().log(logging.DEBUG, msg, *args, **kwargs)
 
 
-def make_consumer(settings: ConsumerSettings) -> Consumer:
+def make_consumer(settings: GroupConsumerSettings) -> Consumer:
     """Create librdkafka's consumer, with all group features disabled."""
     ours: dict[str, Any] = {
         "bootstrap.servers": settings.bootstrap,

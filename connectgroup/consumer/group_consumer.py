@@ -31,12 +31,12 @@ from ..protocol.units import Partitions, TopicPartition
 from .callbacks import ConsumerRebalanceListener
 from .commits import ID_AGE_S, Commits
 from .errors import CommitRefused
-from .offsets import Position, committed
-from .ownership import Ownership
+from .offsets import ReadPosition, committed
+from .ownership import PartitionOwnership
 from .protocols import client_of, protocol_of
 from .reading import MAX_RECORDS, Reading
 from .records import Record
-from .settings import ConsumerSettings
+from .settings import GroupConsumerSettings
 
 logger = logging.getLogger(__name__)
 RETRY_S = 0.1
@@ -118,7 +118,7 @@ class GroupConsumer:
         fetch: Mapping[str, str | int | float | bool] | None = None,
     ) -> None:
         self._settings = checked(
-            ConsumerSettings,
+            GroupConsumerSettings,
             {
                 "bootstrap": bootstrap,
                 "group": group,
@@ -143,7 +143,7 @@ class GroupConsumer:
         self._reading = Reading(self._settings, self._client)
         self._membership, work = protocol_of(self._settings, self._client, assignors)
         self._commits = Commits(self._client, self._settings, self._membership, self._reading)
-        self._ownership = Ownership(self._membership, self._reading, self._commits, listener)
+        self._ownership = PartitionOwnership(self._membership, self._reading, self._commits, listener)
         self._work = work(self._ownership)
 
         self._background: list[asyncio.Task[None]] = []
@@ -248,7 +248,7 @@ class GroupConsumer:
                 )
             if not isinstance(offset, int) or offset < 0:
                 raise ConfigError(f"offset of {partition}", offset, "an integer of 0 or more")
-        positions = {TopicPartition(*partition): Position(offset) for partition, offset in offsets.items()}
+        positions = {TopicPartition(*partition): ReadPosition(offset) for partition, offset in offsets.items()}
         await self._commits.commit(positions, self._ownership.owned)
 
     # ------------------------------------------------------------------------------------------ positions

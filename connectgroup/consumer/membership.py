@@ -26,7 +26,7 @@ from ..protocol.units import printable
 from .client import GroupClient
 from .errors import MEMBERSHIP_LOST, BrokerError, Code, error_name
 from .metrics import ConsumerMetrics
-from .settings import ConsumerSettings
+from .settings import GroupConsumerSettings
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class Membership(ABC):
         metrics: measures heartbeats and rebalances; the consumer adds its callbacks.
     """
 
-    def __init__(self, client: GroupClient, settings: ConsumerSettings) -> None:
+    def __init__(self, client: GroupClient, settings: GroupConsumerSettings) -> None:
         self._client, self.settings = client, settings
         self.member_id = ""
         self.generation = NO_GENERATION

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import ClassVar, Final
 
 from ..telemetry.metric_table import Scope
-from ..telemetry.metrics import Source, Value, register, unregister
+from ..telemetry.metrics import MetricSource, Value, register, unregister
 from ..telemetry.rebalances import Rebalances
 from ..telemetry.window import Window
 
 CALLBACKS: Final = ("on_assigned", "on_revoked", "on_lost")
 
 
-class ConsumerMetrics(Source):
+class ConsumerMetrics(MetricSource):
     """The metrics of one consumer, from its first ``poll`` to its close."""
 
     scope: ClassVar[Scope] = "consumer"
@@ -69,12 +69,12 @@ class ConsumerMetrics(Source):
 
     # ---- values
 
-    def parts(self) -> Iterable[Source]:
+    def parts(self) -> Iterable[MetricSource]:
         """The consumer, once it has a member id."""
         return (self,) if self._member_id() else ()
 
     def values(self) -> Mapping[str, Value]:
-        """See ``Source.values``."""
+        """See ``MetricSource.values``."""
         now_s = time.monotonic()
         return {
             **self._rebalances.values(now_s),

@@ -26,7 +26,7 @@ from .errors import GENERATION_PASSED, MEMBERSHIP_LOST, BrokerError, Code, Commi
 from .membership import Membership
 
 
-class Position(NamedTuple):
+class ReadPosition(NamedTuple):
     """A read position: the offset of the next record, and the leader epoch of the one before it (-1 unknown)."""
 
     offset: int
@@ -35,7 +35,7 @@ class Position(NamedTuple):
 
 async def committed(
     client: GroupClient, group_id: str, partitions: Collection[TopicPartition]
-) -> dict[TopicPartition, Position]:
+) -> dict[TopicPartition, ReadPosition]:
     """Return the group's committed positions; partitions without one are omitted.
 
     Raises:
@@ -50,7 +50,7 @@ async def committed(
         group_id=group_id, topics=topics, groups=(GroupToFetch(group_id=group_id, topics=topics),), require_stable=True
     )
     response: OffsetFetchResponse = await client.send_to_coordinator(request, line="offsets", codes=_fetch_codes)
-    found: dict[TopicPartition, Position] = {}
+    found: dict[TopicPartition, ReadPosition] = {}
     if response.first.error_code:
         raise BrokerError(f"offsets of group {group_id!r}", response.first.error_code)
     for topic in response.first.topics:
@@ -60,13 +60,13 @@ async def committed(
             if each.error_code:
                 raise BrokerError(f"offset of {topic.name}-{each.partition_index}", each.error_code)
             if each.committed_offset >= 0:
-                position = Position(each.committed_offset, each.committed_leader_epoch)
+                position = ReadPosition(each.committed_offset, each.committed_leader_epoch)
                 found[TopicPartition(topic.name, each.partition_index)] = position
     return found
 
 
 async def commit(
-    client: GroupClient, membership: Membership, positions: Mapping[TopicPartition, Position]
+    client: GroupClient, membership: Membership, positions: Mapping[TopicPartition, ReadPosition]
 ) -> set[TopicPartition]:
     """Commit as the member of ``membership``; return the partitions whose offsets were accepted, that is, all of them.
 
@@ -109,7 +109,7 @@ async def commit(
 
 async def send_commit(
     client: GroupClient,
-    positions: Mapping[TopicPartition, Position],
+    positions: Mapping[TopicPartition, ReadPosition],
     *,
     group_id: str,
     member_id: str,
@@ -148,7 +148,7 @@ def by_topic(partitions: Iterable[TopicPartition]) -> list[tuple[str, list[Topic
     return [(topic, list(of_topic)) for topic, of_topic in grouped]
 
 
-def _commit(partition: TopicPartition, position: Position) -> PartitionCommit:
+def _commit(partition: TopicPartition, position: ReadPosition) -> PartitionCommit:
     return PartitionCommit(
         partition_index=partition.partition,
         committed_offset=position.offset,

@@ -15,7 +15,7 @@ from .reading import Reading
 NOTHING: Partitions = frozenset()
 
 
-class Ownership:
+class PartitionOwnership:
     """What one consumer owns.
 
     Attributes:

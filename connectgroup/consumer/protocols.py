@@ -11,15 +11,15 @@ from .classic import ClassicMembership
 from .client import GroupClient
 from .epochs import EpochMembership
 from .membership import Membership
-from .ownership import Ownership
+from .ownership import PartitionOwnership
 from .security import broker_security, coordinator_of
-from .settings import ConsumerSettings
+from .settings import GroupConsumerSettings
 from .work import ClassicWork, EpochWork, GroupWork
 
 CLASSIC_ASSIGNORS = ("range", "cooperative-sticky")
 
 
-def client_of(settings: ConsumerSettings) -> GroupClient:
+def client_of(settings: GroupConsumerSettings) -> GroupClient:
     """Return a consumer's access to its cluster.
 
     Raises:
@@ -36,8 +36,8 @@ def client_of(settings: ConsumerSettings) -> GroupClient:
 
 
 def protocol_of(
-    settings: ConsumerSettings, client: GroupClient, assignors: Sequence[PartitionAssignor | str] | None
-) -> tuple[Membership, Callable[[Ownership], GroupWork]]:
+    settings: GroupConsumerSettings, client: GroupClient, assignors: Sequence[PartitionAssignor | str] | None
+) -> tuple[Membership, Callable[[PartitionOwnership], GroupWork]]:
     """Return the membership of a consumer, and a function that creates its group work.
 
     Args:

@@ -18,9 +18,9 @@ from ..protocol.units import Partitions, TopicPartition
 from .client import GroupClient, TopicSeen
 from .errors import with_extra
 from .fetching import Fetched, Fetcher
-from .offsets import Position, committed
-from .records import Record, Run, record_of, records_of
-from .settings import ConsumerSettings
+from .offsets import ReadPosition, committed
+from .records import Record, RecordRun, record_of, records_of
+from .settings import GroupConsumerSettings
 
 with with_extra():
     from confluent_kafka import Message
@@ -49,16 +49,16 @@ class Reading:
             ``read_again`` empties it.
     """
 
-    def __init__(self, settings: ConsumerSettings, client: GroupClient) -> None:
+    def __init__(self, settings: GroupConsumerSettings, client: GroupClient) -> None:
         self._settings, self._client = settings, client
         self._fetcher = Fetcher(settings, client.problems)
-        self._positions: dict[TopicPartition, Position] = {}
-        self.committed: dict[TopicPartition, Position] = {}
+        self._positions: dict[TopicPartition, ReadPosition] = {}
+        self.committed: dict[TopicPartition, ReadPosition] = {}
         self.callback_error: ConnectGroupError | None = None
         self._fetch: asyncio.Future[Fetched] | None = None
-        self._buffer: deque[Run] = deque()
+        self._buffer: deque[RecordRun] = deque()
         self._taken = 0  # records of the first run in the buffer that were returned already
-        self._last: Sequence[Run] = ()
+        self._last: Sequence[RecordRun] = ()
         self.paused: set[TopicPartition] = set()
         self._fetched: set[TopicPartition] = set()  # partitions that librdkafka reads
         self.recreated: set[str] = set()
@@ -69,7 +69,7 @@ class Reading:
         self._is_counted = True  # whether the position of ``_single`` is in ``_positions``
 
     @property
-    def positions(self) -> dict[TopicPartition, Position]:
+    def positions(self) -> dict[TopicPartition, ReadPosition]:
         """The position of each partition that is read."""
         if not self._is_counted and self._single is not None:
             self._positions[_place(self._single)] = _after(self._single)
@@ -114,7 +114,7 @@ class Reading:
             is_new = partition.topic in again or self._is_new(partition, seen.get(partition.topic))
             offset = await self._fetcher.start_position(partition, is_new=is_new)
             if offset is not None:
-                found[partition] = Position(offset)
+                found[partition] = ReadPosition(offset)
                 begun_at_end |= self._settings.auto_offset_reset == "latest"
         self._ids.update(
             {partition.topic: seen[partition.topic].topic_id for partition in found if partition.topic in seen}
@@ -173,7 +173,7 @@ class Reading:
         if self._buffer and self._taken:
             # A record in the first run that was returned already is returned no more.
             first = self._buffer[0]
-            self._buffer[0] = Run(first.partition, first.messages[self._taken :])
+            self._buffer[0] = RecordRun(first.partition, first.messages[self._taken :])
             self._taken = 0
         self._buffer = deque(run for run in self._buffer if run.partition not in partitions)
 
@@ -181,7 +181,7 @@ class Reading:
         """Continue with the record at this offset; the records returned before count as processed."""
         self.settle()
         await self.stop(frozenset({partition}))
-        self.positions[partition] = Position(offset)
+        self.positions[partition] = ReadPosition(offset)
         await self._resume({partition})
 
     async def pause(self, partitions: Partitions) -> None:
@@ -244,7 +244,7 @@ class Reading:
 
     def hand_out(self, limit: int) -> list[Record]:
         """Return up to ``limit`` fetched records; they count as read."""
-        positions, last, records = self.positions, list[Run](), list[Record]()
+        positions, last, records = self.positions, list[RecordRun](), list[Record]()
         while self._buffer and limit > 0:
             partition, messages = self._buffer[0]
             end = min(self._taken + limit, len(messages))
@@ -256,7 +256,7 @@ class Reading:
                 self._taken = 0
             records += records_of(part)
             positions[partition] = _after(part[-1])
-            last.append(Run(partition, part))
+            last.append(RecordRun(partition, part))
         self._last, self._single = last, None
         return records
 
@@ -297,7 +297,7 @@ class Reading:
             unprocessed.append((_place(single), single))
         for partition, message in unprocessed:
             if partition in positions:
-                first, known = Position(_offset(message)), self.committed.get(partition)
+                first, known = ReadPosition(_offset(message)), self.committed.get(partition)
                 positions[partition] = known if known is not None and known.offset >= first.offset else first
                 self._fetcher.ends.pop(partition, None)
         self._last, self._single = (), None
@@ -312,9 +312,9 @@ class Reading:
         for partition in self._fetcher.ends.keys() - arrived:
             end, at = self._fetcher.ends.pop(partition), self.positions.get(partition)
             if at is not None and at.offset < end:
-                self.positions[partition] = Position(end, at.leader_epoch)
+                self.positions[partition] = ReadPosition(end, at.leader_epoch)
 
-    def uncommitted(self) -> dict[TopicPartition, Position]:
+    def uncommitted(self) -> dict[TopicPartition, ReadPosition]:
         """The positions that differ from the committed ones."""
         self._pass_ends()
         return {each: at for each, at in self.positions.items() if self.committed.get(each) != at}
@@ -355,7 +355,7 @@ def _offset(message: Message) -> int:
     return message.offset() or 0
 
 
-def _after(message: Message) -> Position:
+def _after(message: Message) -> ReadPosition:
     """The position after a record."""
     epoch = message.leader_epoch()
-    return Position(_offset(message) + 1, -1 if epoch is None else epoch)
+    return ReadPosition(_offset(message) + 1, -1 if epoch is None else epoch)

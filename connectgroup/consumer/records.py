@@ -111,7 +111,7 @@ def _record(fields: dict[str, Any]) -> Record:
     return Record(**fields)
 
 
-class Run(NamedTuple):
+class RecordRun(NamedTuple):
     """Consecutive messages of one partition, at least one, in order.
 
     They become records when they are returned, not before: the garbage collector counts the records that exist.
@@ -121,14 +121,14 @@ class Run(NamedTuple):
     messages: list[Message]
 
 
-def runs_of(messages: Sequence[Message]) -> list[Run]:
+def runs_of(messages: Sequence[Message]) -> list[RecordRun]:
     """Messages without errors, in runs of one partition. Its loops are built-in functions: they run for each record."""
     runs = []
     # Partition numbers alone nearly always tell runs apart; then one look at the topics confirms it.
     for partition, of_it in groupby(messages, Message.partition):
         run = list(of_it)
         parts = [run] if len(set(map(Message.topic, run))) == 1 else _by_topic(run)
-        runs += [Run(TopicPartition(part[0].topic() or "", partition or 0), part) for part in parts]
+        runs += [RecordRun(TopicPartition(part[0].topic() or "", partition or 0), part) for part in parts]
     return runs
 
 

@@ -27,7 +27,7 @@ from ..assign.cooperative import assigned_too_early, withhold
 from ..assign.members import PartitionMember, PartitionMemberAssignment, TopicSpec
 from ..errors import PluginError
 from ..protocol.messages.classic import MemberShare
-from ..protocol.messages.embedded import Assignment, Subscription
+from ..protocol.messages.embedded import EmbeddedAssignment, Subscription
 from ..protocol.units import Partitions, printable
 from ..wire.embedded import encode_assignment
 from .choice import protocols_of
@@ -195,7 +195,7 @@ def assignments_to_send(group: PartitionGroup, result: PartitionAssignment) -> t
     sent = []
     for member_id in sorted(member.member_id for member in group.members):
         share = given.get(member_id, PartitionMemberAssignment(member_id=member_id))
-        assignment = Assignment(partitions=share.partitions, user_data=share.metadata or None)
+        assignment = EmbeddedAssignment(partitions=share.partitions, user_data=share.metadata or None)
         sent.append(
             MemberShare(
                 member_id=member_id,

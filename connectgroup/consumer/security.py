@@ -61,7 +61,7 @@ class BrokerSecurity:
 PLAINTEXT: Final = BrokerSecurity()
 
 
-class Coordinator(NamedTuple):
+class CoordinatorAddress(NamedTuple):
     """A coordinator of connectgroup that is not one of the brokers, and how connections to it are protected."""
 
     host: str
@@ -69,7 +69,7 @@ class Coordinator(NamedTuple):
     security: BrokerSecurity = PLAINTEXT
 
 
-def coordinator_of(address: str, settings: Mapping[str, Any]) -> Coordinator:
+def coordinator_of(address: str, settings: Mapping[str, Any]) -> CoordinatorAddress:
     """The coordinator at an address, ``host:port`` with or without ``ssl://`` or ``plaintext://``.
 
     Args:
@@ -80,7 +80,7 @@ def coordinator_of(address: str, settings: Mapping[str, Any]) -> Coordinator:
     """
     protocol, host, port = _parse_coordinator(address, settings)
     tls = _tls(settings) if protocol == "ssl" else None
-    return Coordinator(host, port, BrokerSecurity(protocol=protocol, tls=tls))
+    return CoordinatorAddress(host, port, BrokerSecurity(protocol=protocol, tls=tls))
 
 
 def _parse_coordinator(address: str, settings: Mapping[str, Any]) -> tuple[str, str, int]:

@@ -24,7 +24,7 @@ OURS = (
 """librdkafka's settings that this consumer sets itself."""
 
 
-class ConsumerSettings(Settings):
+class GroupConsumerSettings(Settings):
     """The settings of one member; documented in ``GroupConsumer``."""
 
     bootstrap: Annotated[str, Field(min_length=1)]
@@ -59,7 +59,7 @@ class ConsumerSettings(Settings):
         return "classic" if value == "generic" else value
 
     @model_validator(mode="after")
-    def _fits_together(self) -> ConsumerSettings:
+    def _fits_together(self) -> GroupConsumerSettings:
         addresses(self.bootstrap)
         if not self.group.strip():
             # librdkafka strips a name, and without one an assertion of its Python binding ends the process.

@@ -15,9 +15,9 @@ from .callbacks import notify_plugin_assignor
 from .choice import choose_protocol, join_offers
 from .classic import ClassicMembership, Round
 from .epochs import Assigned, EpochMembership
-from .ownership import Ownership
+from .ownership import PartitionOwnership
 from .rounds import after_sync, before_joining
-from .settings import ConsumerSettings
+from .settings import GroupConsumerSettings
 
 logger = logging.getLogger(__name__)
 
@@ -61,10 +61,10 @@ class ClassicWork(GroupWork):
 
     def __init__(
         self,
-        settings: ConsumerSettings,
+        settings: GroupConsumerSettings,
         assignors: Sequence[PartitionAssignor],
         membership: ClassicMembership,
-        ownership: Ownership,
+        ownership: PartitionOwnership,
     ) -> None:
         self._settings, self._assignors = settings, assignors
         self._membership, self._ownership = membership, ownership
@@ -181,7 +181,9 @@ RETRY_S = 0.2
 class EpochWork(GroupWork):
     """Applies assignments, and reports to the coordinator what the member owns."""
 
-    def __init__(self, settings: ConsumerSettings, membership: EpochMembership, ownership: Ownership) -> None:
+    def __init__(
+        self, settings: GroupConsumerSettings, membership: EpochMembership, ownership: PartitionOwnership
+    ) -> None:
         self._settings, self._membership, self._ownership = settings, membership, ownership
         self._names: dict[str, str] = {}  # of topics, by topic id
         self._assignor: str | None = None

@@ -23,10 +23,10 @@ from ..plugins import available, load_partition_assignor
 from ..protocol.messages.consumer import ConsumerPrepareResponse
 from ..protocol.messages.describe import DeleteResponse, DescribedGroup, DescribeRequest
 from ..protocol.messages.listing import (
-    ClassicGroup,
     ClassicMember,
     DeletedResult,
     DeleteGroupsResponse,
+    DescribedClassicGroup,
     DescribeGroupsRequest,
     ListedGroup,
     ListGroupsRequest,
@@ -69,17 +69,17 @@ def listed(groups: Iterable[DescribedGroup], request: ListGroupsRequest) -> List
     )
 
 
-def in_classic_form(group: DescribedGroup, request: DescribeGroupsRequest) -> ClassicGroup:
+def in_classic_form(group: DescribedGroup, request: DescribeGroupsRequest) -> DescribedClassicGroup:
     """A group in the form of a classic group; as one that does not exist if it has no such form."""
     code, message = group.error_code, group.error_message
     if not code and not group.classic_state:
         code = GroupIdNotFound.code
         message = f"group {printable(group.group_id)} is of type {group.group_type!r}, not a classic group"
     if code == GroupIdNotFound.code and not request.expects_not_found:
-        return ClassicGroup(group_id=group.group_id, group_state=DEAD)
+        return DescribedClassicGroup(group_id=group.group_id, group_state=DEAD)
     if code:
-        return ClassicGroup(group_id=group.group_id, group_state=DEAD, error_code=code, error_message=message)
-    return ClassicGroup(
+        return DescribedClassicGroup(group_id=group.group_id, group_state=DEAD, error_code=code, error_message=message)
+    return DescribedClassicGroup(
         group_id=group.group_id,
         group_state=group.classic_state,
         protocol_type=group.protocol_type,

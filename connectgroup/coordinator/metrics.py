@@ -18,7 +18,7 @@ from ..protocol.records.base import Kind, Tombstone
 from ..protocol.records.connect import RebalanceRecord
 from ..protocol.units import JOIN_EPOCH
 from ..telemetry.metric_table import Scope
-from ..telemetry.metrics import Source, Value, register, unregister
+from ..telemetry.metrics import MetricSource, Value, register, unregister
 from ..telemetry.spans import COMPUTED_BY, DOWNTIME, MOVED, STARTED, RebalanceSpans, RebalanceState, is_tracing
 from ..telemetry.window import Window
 from ..threads import clock_of
@@ -48,7 +48,7 @@ class FinishedRebalances:
                 self.downtimes.record(move.downtime_ms, now_s)
 
 
-class _Group(Source):
+class _Group(MetricSource):
     scope: ClassVar[Scope] = "group"
 
     def __init__(self, group_id: str, numbers: GroupNumbers, rebalances: FinishedRebalances, now_s: float) -> None:
@@ -79,7 +79,7 @@ class _Group(Source):
         }
 
 
-class _Connector(Source):
+class _Connector(MetricSource):
     scope: ClassVar[Scope] = "group connector"
 
     def __init__(self, group_id: str, connector: str, *, paused: int, unassigned: int) -> None:
@@ -90,7 +90,7 @@ class _Connector(Source):
         return {"connector-paused-task-count": self._paused, "connector-unassigned-task-count": self._unassigned}
 
 
-class CoordinatorMetrics(Source):
+class CoordinatorMetrics(MetricSource):
     """The metrics of one coordinator and its groups, from ``begin`` to ``end``.
 
     Totals of a group start at 0 when the coordinator starts.
@@ -155,7 +155,7 @@ class CoordinatorMetrics(Source):
     # ---- values
 
     def values(self) -> Mapping[str, Value]:
-        """See ``Source.values``."""
+        """See ``MetricSource.values``."""
         appends, now_s = self._appends, self._clock()
         return {
             "groups": len(self._groups.group_ids()),
@@ -173,9 +173,9 @@ class CoordinatorMetrics(Source):
             "fenced-requests-total": self._fenced,
         }
 
-    def parts(self) -> Iterable[Source]:
+    def parts(self) -> Iterable[MetricSource]:
         """The coordinator, its groups and their connectors."""
-        parts: list[Source] = [self]
+        parts: list[MetricSource] = [self]
         for group_id, group in sorted(self._groups.loaded.copy().items()):
             if not group.state.exists:
                 continue

@@ -14,7 +14,7 @@ class DataPlaneError(ConnectGroupError):
     """Base of the errors of the data plane."""
 
 
-class Fenced(errors.Fenced, DataPlaneError):
+class TaskFenced(errors.Fenced, DataPlaneError):
     """Another task owns this work now: the sink has seen a higher owner epoch.
 
     The task must stop. No data that it still holds can be written.

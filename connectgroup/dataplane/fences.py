@@ -5,7 +5,7 @@ that has been written to the sink, in the unit of the source (bytes, an offset).
 transaction of one database, together with the check that the writer is still the owner, so neither is ever committed
 without the other:
 
-    claim   raise the fences to the owner's epoch, then read the positions; a higher epoch in a fence: ``Fenced``
+    claim   raise the fences to the owner's epoch, then read the positions; a higher epoch in a fence: ``TaskFenced``
     commit  check the fences; every range must start exactly at the position of its slice; write; advance
 
 Each commit checks three kinds of fence:
@@ -26,7 +26,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from .errors import Fenced, OffsetConflict, SinkError
+from .errors import OffsetConflict, SinkError, TaskFenced
 from .ownership import EPOCH_BITS, Owner, Position, Range, metadata_of
 
 
@@ -222,9 +222,9 @@ def _is_already_committed(transaction: Transaction, owner: Owner, ranges: Sequen
     )
 
 
-def _fenced(owner: Owner, place: str, theirs: int) -> Fenced:
+def _fenced(owner: Owner, place: str, theirs: int) -> TaskFenced:
     of_a_later_group = " of a group made later" if theirs > owner.fencing_token | EPOCH_BITS else ""
-    return Fenced(
+    return TaskFenced(
         f"{owner.connector}-{owner.task}: {place} belongs to owner epoch {theirs & EPOCH_BITS}{of_a_later_group},"
         f" ours is {owner.owner_epoch}; allowed: only the latest owner writes",
         token=theirs,

@@ -64,7 +64,7 @@ class PostgresTransaction(Transaction):
             cursor.executemany(_translated(statement), rows)
 
 
-class PostgresStore:
+class PostgresOffsetStore:
     """The offsets and fences of all connectors that write to one schema. One thread uses it at a time."""
 
     def __init__(self, url: str, *, schema: str = "", password: str | None = None) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..protocol.messages.common import config_of, unit_list
-from ..protocol.messages.heartbeat import MemberAssignment
+from ..protocol.messages.heartbeat import HeartbeatAssignment
 from ..protocol.units import Unit, Units
 from .actions import Grant
 
@@ -31,7 +31,7 @@ class ConvertedAssignment:
     owner_epochs: dict[Unit, int]
 
 
-def convert(assignment: MemberAssignment) -> ConvertedAssignment:
+def convert(assignment: HeartbeatAssignment) -> ConvertedAssignment:
     """Convert the assignment of a response. May be called in any thread."""
     ordered = unit_list(assignment.units)
     configs = {config.connector: config_of(config.config) for config in assignment.configs}

@@ -49,7 +49,7 @@ from ..errors import (
 )
 from ..fault_points import fault_point
 from ..protocol.messages.common import AssignorInfo, ConfigEntry, grouped
-from ..protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse, MemberAssignment, TaskStatus
+from ..protocol.messages.heartbeat import HeartbeatAssignment, HeartbeatRequest, HeartbeatResponse, TaskStatus
 from ..protocol.units import JOIN_EPOCH, LEAVE_EPOCH, NO_UNITS, STATIC_LEAVE_EPOCH, Unit, Units
 from .actions import Action, Assign, Compute, Drain, Fail, Grant, Lapse, Lose, Restart, Revoke, TellAssignor
 from .assignment import ConvertedAssignment, convert
@@ -386,7 +386,7 @@ class Member:
                 self.phase = Phase.LOSING
                 return [Fail(error=error)]
 
-    def _deliver_target(self, assignment: MemberAssignment, units: Units) -> list[Action]:
+    def _deliver_target(self, assignment: HeartbeatAssignment, units: Units) -> list[Action]:
         """Deliver a new target assignment to the assignor the group used, if this worker offers it (PD-12)."""
         if not assignment.assignor or self.epoch <= self._delivered_epoch or self.retiring:
             return []

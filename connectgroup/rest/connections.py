@@ -65,7 +65,7 @@ class RestLimits:
     max_refused: int = MAX_REFUSED
 
 
-class Connections:
+class HttpConnections:
     """All connections of one server.
 
     Args:
@@ -78,7 +78,7 @@ class Connections:
         self,
         limits: RestLimits,
         certificate: Certificate | None,
-        new_protocol: Callable[[Connections], HttpConnection],
+        new_protocol: Callable[[HttpConnections], HttpConnection],
     ) -> None:
         self.limits, self._certificate, self._new_protocol = limits, certificate, new_protocol
         # Changed by admit and release, and by the begin and the end of a handshake.
@@ -221,7 +221,7 @@ class HttpConnection(H11Protocol):
         waits_since: since when the server waits for the client, on the loop's clock.
     """
 
-    def __init__(self, connections: Connections, **uvicorn: Any) -> None:
+    def __init__(self, connections: HttpConnections, **uvicorn: Any) -> None:
         """Store the arguments; ``uvicorn``: those of its own protocol."""
         super().__init__(**uvicorn)
         self._connections = connections

@@ -17,7 +17,7 @@ from ..transport.access import Certificate
 from ..transport.base import reason
 from ..transport.limits import is_loopback, resolve
 from .app import RestContext, create_app
-from .connections import Connections, HttpConnection, RestLimits
+from .connections import HttpConnection, HttpConnections, RestLimits
 from .events import Feeds, Rates
 from .guard import LOOPBACK_NAMES, MAX_HEADER_BYTES
 
@@ -40,7 +40,7 @@ class RestServer:
         self._sockets: list[socket.socket] = []
         self._serving: asyncio.Task[None] | None = None
         self._feeds: Feeds | None = None
-        self._connections: Connections | None = None
+        self._connections: HttpConnections | None = None
 
     @property
     def url(self) -> str:
@@ -112,12 +112,12 @@ class RestServer:
         server.config.load()
         server.lifespan = server.config.lifespan_class(server.config)
 
-        def new_protocol(connections: Connections) -> HttpConnection:
+        def new_protocol(connections: HttpConnections) -> HttpConnection:
             return HttpConnection(
                 connections, config=server.config, server_state=server.server_state, app_state=server.lifespan.state
             )
 
-        self._connections = Connections(_limits(config), certificate, new_protocol)
+        self._connections = HttpConnections(_limits(config), certificate, new_protocol)
         acceptor = Acceptor(sockets, self._connections.accept)
         acceptor.start()
         server.servers = [cast(asyncio.Server, acceptor)]  # only closed

@@ -96,7 +96,7 @@ def _type_of(found: object) -> str | None:
 
 
 @dataclass(slots=True)
-class Codec:
+class AvroCodec:
     """Reads and writes the values of one schema. It is sent to Spark's Python processes without the parsed schema.
 
     Attributes:
@@ -110,10 +110,10 @@ class Codec:
     _header: bytes = b""
     _narrow: tuple[str, ...] = ()
 
-    def __reduce__(self) -> tuple[type[Codec], tuple[str, Encoding]]:
-        return Codec, (self.schema, self.encoding)
+    def __reduce__(self) -> tuple[type[AvroCodec], tuple[str, Encoding]]:
+        return AvroCodec, (self.schema, self.encoding)
 
-    def prepare(self, setting: str) -> Codec:
+    def prepare(self, setting: str) -> AvroCodec:
         """Parse the schema; return this object.
 
         Raises:
@@ -210,7 +210,7 @@ def _utc(value: Any) -> Any:
 class Fields:
     """Decodes a value into fields and, last, the reason why it cannot be decoded; for Spark's ``udf``."""
 
-    codec: Codec
+    codec: AvroCodec
     names: tuple[str, ...]
 
     def __call__(self, value: bytes | None) -> tuple[Any, ...] | None:

@@ -22,7 +22,7 @@ from ..dataplane.errors import SinkError
 from ..dataplane.json_text import finite, json_encoder
 from ..dataplane.settings import PluginSettings
 from ..errors import ConfigError
-from .avro import Codec, Encoding, columns_of
+from .avro import AvroCodec, Encoding, columns_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -111,13 +111,13 @@ class ConverterSettings(PluginSettings):
         elif self.value_converter_avro_schema:
             raise ConfigError(setting, "a schema", "nothing without AvroConverter")
 
-    def avro(self, prefix: str) -> Codec:
+    def avro(self, prefix: str) -> AvroCodec:
         """Return what reads and writes the values.
 
         Raises:
             ConfigError: fastavro is not installed, or rejects the schema.
         """
-        codec = Codec(self.value_converter_avro_schema, self.value_converter_avro_encoding)
+        codec = AvroCodec(self.value_converter_avro_schema, self.value_converter_avro_encoding)
         return codec.prepare(f"{prefix}value.converter.avro.schema")
 
     @property

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from ..dataplane.errors import BadLine, DataPlaneError, Fenced, OffsetConflict, SinkError, SourceError
+from ..dataplane.errors import BadLine, DataPlaneError, OffsetConflict, SinkError, SourceError, TaskFenced
 from ..errors import ConnectGroupError
 from ..protocol.units import printable
 
@@ -55,7 +55,7 @@ class SparkError(DataPlaneError):
 
 
 _BY_NAME: dict[str, type[DataPlaneError]] = {
-    cls.__name__: cls for cls in (Fenced, OffsetConflict, SourceError, BadLine, SinkError, SparkError)
+    cls.__name__: cls for cls in (TaskFenced, OffsetConflict, SourceError, BadLine, SinkError, SparkError)
 }
 
 

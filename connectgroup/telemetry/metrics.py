@@ -1,7 +1,7 @@
 """Metrics of workers and coordinators: what is measured, and the OpenTelemetry instruments that export it.
 
-A ``Source`` counts in plain attributes, whether or not they are exported: that costs nanoseconds. Exporters read. The
-instruments are observable ones, created once per meter provider: unless the embedding program configures an
+A ``MetricSource`` counts in plain attributes, whether or not they are exported: that costs nanoseconds. Exporters read.
+The instruments are observable ones, created once per meter provider: unless the embedding program configures an
 OpenTelemetry SDK, nothing ever calls them. ``metric_table.METRICS`` lists all metrics.
 
 Exporters read in threads of their own while the event loop changes what they read. So a thread reads single attributes,
@@ -32,7 +32,7 @@ Value = float | str | None
 """A number; of a metric with a label the text of that label. ``None`` and the empty text: no value now."""
 
 
-class Source:
+class MetricSource:
     """Something that is measured: a worker, a task, a group.
 
     Attributes:
@@ -47,7 +47,7 @@ class Source:
         """The value of each metric of ``scope`` by its name; see ``Value``. May be called from any thread."""
         raise NotImplementedError
 
-    def parts(self) -> Iterable[Source]:
+    def parts(self) -> Iterable[MetricSource]:
         """This source and those that it consists of."""
         return (self,)
 
@@ -63,13 +63,13 @@ _METRICS_OF: Final = {scope: [metric for metric in METRICS if metric.scope == sc
 
 Snapshot = Mapping[Metric, list[Sample]]
 
-_sources: WeakKeyDictionary[Source, int] = WeakKeyDictionary()
+_sources: WeakKeyDictionary[MetricSource, int] = WeakKeyDictionary()
 _numbers = itertools.count()
 _lock = threading.Lock()
 _measured: WeakSet[MeterProvider] = WeakSet()
 
 
-def register(source: Source) -> None:
+def register(source: MetricSource) -> None:
     """Export a source from now on, until ``unregister`` or the end of its life."""
     with _lock:
         _sources[source] = number = next(_numbers)
@@ -78,7 +78,7 @@ def register(source: Source) -> None:
         _create_instruments(metrics.get_meter("connectgroup"))
 
 
-def unregister(source: Source) -> None:
+def unregister(source: MetricSource) -> None:
     """Export this source no longer."""
     with _lock:
         _sources.pop(source, None)
@@ -122,7 +122,7 @@ def values_of(scope: Scope) -> list[tuple[Mapping[str, str], Mapping[str, Value]
     return [(part.labels, part.values()) for part in _parts() if part.scope == scope]
 
 
-def _parts() -> Iterable[Source]:
+def _parts() -> Iterable[MetricSource]:
     """All parts of the registered sources; of two with the same labels the later one."""
     with _lock:
         sources = sorted(_sources.items(), key=lambda entry: entry[1])

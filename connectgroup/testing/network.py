@@ -35,12 +35,12 @@ class Network:
         self.coordinator: tuple[Coordinator, Node] | None = None
         self.partitioned: set[str] = set()
         self._cuts: dict[str, int] = {}
-        self._links: list[Link] = []
+        self._links: list[NetworkLink] = []
         self._lost: list[asyncio.Future[None]] = []
 
-    def link(self, worker: str) -> Link:
+    def link(self, worker: str) -> NetworkLink:
         """A new connection of a worker."""
-        link = Link(self, worker)
+        link = NetworkLink(self, worker)
         self._links.append(link)
         return link
 
@@ -92,7 +92,7 @@ class Network:
         return worker in self.partitioned or self._cuts.get(worker, 0) != cuts
 
 
-class Link(Client):
+class NetworkLink(Client):
     """One connection of one worker."""
 
     def __init__(self, network: Network, worker: str) -> None:

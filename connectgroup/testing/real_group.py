@@ -38,7 +38,7 @@ LOOK_S = 0.05
 
 
 @dataclass(eq=False)
-class _Worker:
+class _WorkerProcess:
     process: subprocess.Popen[bytes]
     proxy: TcpProxy
     alive_s: float
@@ -63,7 +63,7 @@ class RealGroup(WorkerGroup):
         for name in plan.names:  # an error precedes the start
             self._plugins(name)
         self._classes: dict[str, Any] = {}
-        self._workers: dict[str, _Worker] = {}
+        self._workers: dict[str, _WorkerProcess] = {}
         self._coordinator: subprocess.Popen[bytes] | None = None
         self._port = 0
         self._client: TcpClient | None = None
@@ -202,7 +202,7 @@ class RealGroup(WorkerGroup):
                 # The worker connects to the port of its TCP proxy, for which there is no note with the credentials.
                 env=_environment() | {VARIABLE: str(self._root / "coordinator" / FILE_NAME)},
             )
-        self._workers[name] = _Worker(process, proxy, self.now)
+        self._workers[name] = _WorkerProcess(process, proxy, self.now)
         self._alive[name] = True
         self.history.note(f"{name} starts")
 

@@ -31,7 +31,7 @@ from ..worker.runner import TaskRunner
 from ..worker.settings import Connections, RunnerSettings, WorkerSettings
 from .faults import Fault, Faults
 from .history import noted_errors
-from .network import Link, Network
+from .network import Network, NetworkLink
 from .plugins import (
     GuardedTask,
     RecordingRunner,
@@ -71,7 +71,7 @@ class _Member:
 
     node: Node
     worker: Worker
-    links: list[Link]
+    links: list[NetworkLink]
     task: asyncio.Task[None]
 
 

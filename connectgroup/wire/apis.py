@@ -36,7 +36,7 @@ from ..protocol.messages.rejected import rejected_unread
 from ..protocol.units import printable
 from .codec import Codec, compile_codec
 from .definition import load
-from .primitives import Fault, skip_tags
+from .primitives import WireFault, skip_tags
 from .table import Entry, Party, key_of, served_by
 
 FIND_COORDINATOR: Final = key_of("FindCoordinator")
@@ -182,9 +182,9 @@ def decode_request(data: bytes | memoryview) -> DecodedRequest:
         if length != -1:
             pos = 10 + length
             if not 10 <= pos <= size:
-                raise Fault(f"client_id of length {length}", f"-1 to the {size - 10} bytes that remain")
+                raise WireFault(f"client_id of length {length}", f"-1 to the {size - 10} bytes that remain")
             if length > MAX_CLIENT_ID:
-                raise Fault(f"client_id of length {length}", f"at most {MAX_CLIENT_ID} bytes")
+                raise WireFault(f"client_id of length {length}", f"at most {MAX_CLIENT_ID} bytes")
             client_id = data[10:pos].decode()
         if flexible:
             # Tagged fields of the header: none are defined; those of a newer client are skipped.
@@ -192,7 +192,7 @@ def decode_request(data: bytes | memoryview) -> DecodedRequest:
         return DecodedRequest(api_key, version, correlation_id, client_id, codec.decode(data, pos))
     except WireError as error:
         header, reason, cause = RequestHeader(api_key, version, correlation_id), str(error), error.__cause__
-    except (Fault, struct.error, IndexError, UnicodeDecodeError) as error:
+    except (WireFault, struct.error, IndexError, UnicodeDecodeError) as error:
         header, cause = RequestHeader(api_key, version, correlation_id), error
         reason = f"request header: {_reason(error)}"
     raise DecodeFailure(reason, header=header, code=InvalidRequest.code) from cause
@@ -243,7 +243,7 @@ def decode_response_header(data: bytes, name: str, *, flexible: bool) -> tuple[i
     try:
         (correlation_id,) = _CORRELATION_ID.unpack_from(data)
         return correlation_id, skip_tags(data, 4, len(data)) if flexible else 4
-    except (Fault, struct.error, IndexError) as error:
+    except (WireFault, struct.error, IndexError) as error:
         raise WireError(f"{name} header: {_reason(error)}") from error
 
 
@@ -338,7 +338,7 @@ def _refuse_to_send(request: object, version: int) -> Any:
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, Fault):
+    if isinstance(error, WireFault):
         return str(error)
     if isinstance(error, UnicodeDecodeError):
         return "got bytes that are not UTF-8; allowed: UTF-8"

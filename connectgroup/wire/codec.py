@@ -24,14 +24,14 @@ from ..errors import WireError
 from . import primitives
 from .definition import INTEGERS, Field, Message, Struct, smallest
 from .faults import Lines, explain_decoding, explain_encoding
-from .primitives import Fault
+from .primitives import WireFault
 
 PRESENT: Final = b"\x01"
 NULL_STRUCT: Final = b"\xff"
 """Markers before a nullable struct: present, and null (KIP-893)."""
 
-_DECODING: Final = (Fault, IndexError, struct.error, UnicodeDecodeError)
-_ENCODING: Final = (Fault, AttributeError, TypeError, ValueError, KeyError, OverflowError, struct.error)
+_DECODING: Final = (WireFault, IndexError, struct.error, UnicodeDecodeError)
+_ENCODING: Final = (WireFault, AttributeError, TypeError, ValueError, KeyError, OverflowError, struct.error)
 
 
 class Codec:
@@ -182,7 +182,7 @@ class _Writer:
             if not field.ignorable:
                 self.put(1, f"if m.{field.attribute} != {self.default(of, field)}:")
                 allowed = f"its default in version {self.version}, which lacks it"
-                self.put(2, f"raise Fault(m.{field.attribute}, {allowed!r})", field)
+                self.put(2, f"raise WireFault(m.{field.attribute}, {allowed!r})", field)
         parts: list[str] = []
         for number, run in enumerate(_runs(plain)):
             if _fixed(run[0]):

@@ -32,9 +32,9 @@ from operator import attrgetter
 from typing import Final, TypeVar
 
 from ..errors import WireError
-from ..protocol.messages.embedded import UNKNOWN_GENERATION, Assignment, Subscription
+from ..protocol.messages.embedded import UNKNOWN_GENERATION, EmbeddedAssignment, Subscription
 from ..protocol.units import Partitions, TopicPartition
-from .primitives import Fault, bad_count, bad_length, classic_string, read_classic_string
+from .primitives import WireFault, bad_count, bad_length, classic_string, read_classic_string
 
 T = TypeVar("T")
 
@@ -70,7 +70,7 @@ def encode_subscription(subscription: Subscription, version: int = HIGHEST_VERSI
         WireError: a version that is not 0 to 3, or a value that its field cannot hold.
     """
 
-    def write(out: _Writer) -> None:
+    def write(out: _EmbeddedWriter) -> None:
         out.strings("topics", subscription.topics)
         out.data("user_data", subscription.user_data)
         if version >= 1:
@@ -90,7 +90,7 @@ def decode_subscription(data: bytes) -> Subscription:
         WireError: not a subscription; names the field and the byte.
     """
 
-    def read(source: _Reader, version: int) -> Subscription:
+    def read(source: _EmbeddedReader, version: int) -> Subscription:
         return Subscription(
             topics=source.strings("topics"),
             user_data=source.data("user_data"),
@@ -102,25 +102,25 @@ def decode_subscription(data: bytes) -> Subscription:
     return _read("Subscription", data, read)
 
 
-def encode_assignment(assignment: Assignment, version: int = HIGHEST_VERSION) -> bytes:
+def encode_assignment(assignment: EmbeddedAssignment, version: int = HIGHEST_VERSION) -> bytes:
     """Encode an assignment. Raises as ``encode_subscription`` does."""
 
-    def write(out: _Writer) -> None:
+    def write(out: _EmbeddedWriter) -> None:
         out.partitions("partitions", assignment.partitions)
         out.data("user_data", assignment.user_data)
 
     return _written("Assignment", version, write)
 
 
-def decode_assignment(data: bytes) -> Assignment:
+def decode_assignment(data: bytes) -> EmbeddedAssignment:
     """Decode the assignment in ``data``, of any version. Raises as ``decode_subscription`` does.
 
     Empty bytes are rejected like any other truncated input: a member receives them if the leader omitted it, and must
     not interpret them as a revocation of everything (Kafka, ``ConsumerCoordinator.onJoinComplete``).
     """
 
-    def read(source: _Reader, version: int) -> Assignment:
-        return Assignment(partitions=source.partitions("partitions"), user_data=source.data("user_data"))
+    def read(source: _EmbeddedReader, version: int) -> EmbeddedAssignment:
+        return EmbeddedAssignment(partitions=source.partitions("partitions"), user_data=source.data("user_data"))
 
     return _read("Assignment", data, read)
 
@@ -129,10 +129,10 @@ def decode_assignment(data: bytes) -> Assignment:
 # Field by field. ``field`` is set before anything can fail, so that the error message can name it.
 
 
-def _written(name: str, version: int, write: Callable[[_Writer], None]) -> bytes:
+def _written(name: str, version: int, write: Callable[[_EmbeddedWriter], None]) -> bytes:
     if version not in range(HIGHEST_VERSION + 1):
         raise WireError(f"{name}: version: got {version}; allowed: 0 to {HIGHEST_VERSION}")
-    out = _Writer()
+    out = _EmbeddedWriter()
     try:
         write(out)
     except (UnicodeEncodeError, struct.error, AttributeError, TypeError) as error:
@@ -141,7 +141,7 @@ def _written(name: str, version: int, write: Callable[[_Writer], None]) -> bytes
     return _INT16.pack(version) + b"".join(out.parts)
 
 
-class _Writer:
+class _EmbeddedWriter:
     """Appends fields one after the other."""
 
     def __init__(self) -> None:
@@ -174,16 +174,16 @@ class _Writer:
             self.parts += [classic_string(topic), _INT32.pack(len(its)), numbers]
 
 
-def _read(name: str, data: bytes, read: Callable[[_Reader, int], T]) -> T:
-    source = _Reader(data)
+def _read(name: str, data: bytes, read: Callable[[_EmbeddedReader, int], T]) -> T:
+    source = _EmbeddedReader(data)
     try:
         return read(source, min(source.version(), HIGHEST_VERSION))
-    except (Fault, UnicodeDecodeError, struct.error) as error:
-        said = str(error) if isinstance(error, Fault) else _UNREADABLE[type(error)]
+    except (WireFault, UnicodeDecodeError, struct.error) as error:
+        said = str(error) if isinstance(error, WireFault) else _UNREADABLE[type(error)]
         raise WireError(f"{name}: {source.field} at byte {source.pos}: {said}") from error
 
 
-class _Reader:
+class _EmbeddedReader:
     """Reads fields one after the other; bytes after the last requested field are ignored."""
 
     def __init__(self, data: bytes) -> None:
@@ -194,7 +194,7 @@ class _Reader:
     def version(self) -> int:
         version = self._number(_INT16)
         if version < 0:
-            raise Fault(version, "0 or more")
+            raise WireFault(version, "0 or more")
         return version
 
     def strings(self, field: str) -> frozenset[str]:

@@ -13,7 +13,7 @@ from types import FrameType, TracebackType
 from typing import Any, Final
 
 from .definition import INTEGERS, Field
-from .primitives import Fault
+from .primitives import WireFault
 
 MAX_CLASSIC_STRING: Final = 32767
 """Maximum bytes in a string whose length is an int16."""
@@ -37,7 +37,7 @@ def explain_decoding(error: BaseException, lines: Lines) -> str:
     names = [field.attribute for field in blamed]
     place = ".".join([*path, "/".join(names)] if names else path) or "tagged fields"
     at = f" at byte {frame.f_locals['pos']}" if frame is not None and "pos" in frame.f_locals else ""
-    if isinstance(error, Fault):
+    if isinstance(error, WireFault):
         return f"{place}{at}: {error}"
     if isinstance(error, UnicodeDecodeError):
         return f"{place}{at}: got bytes that are not UTF-8; allowed: UTF-8"
@@ -50,7 +50,7 @@ def explain_encoding(error: BaseException, lines: Lines) -> str:
     message = frame.f_locals.get("m") if frame is not None else None
     for field in blamed:
         place = ".".join([*path, field.attribute])
-        if isinstance(error, Fault):
+        if isinstance(error, WireFault):
             return f"{place}: {error}"
         if not hasattr(message, field.attribute):
             found = type(message).__name__

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple, TypeVar
 
 from ..errors import WireError
-from .primitives import Fault, read_uvarint, skip_tags, uvarint
+from .primitives import WireFault, read_uvarint, skip_tags, uvarint
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ MAX_VERSIONS: Final = {PRODUCE: 13, FETCH: 18, METADATA: 13, DESCRIBE_CLUSTER: 2
 
 _HEADER: Final = struct.Struct(">hhi")
 _FLEXIBLE_FROM: Final = {PRODUCE: 9, FETCH: 12, METADATA: 9, DESCRIBE_CLUSTER: 0}
-_MALFORMED: Final = (Fault, IndexError, struct.error, UnicodeDecodeError)
+_MALFORMED: Final = (WireFault, IndexError, struct.error, UnicodeDecodeError)
 
 
 class Header(NamedTuple):

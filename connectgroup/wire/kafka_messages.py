@@ -40,7 +40,7 @@ class MetadataRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Broker:
+class MetadataBroker:
     """A live broker."""
 
     node_id: int
@@ -63,7 +63,7 @@ class PartitionMetadata:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicMetadata:
+class MetadataTopic:
     """One topic. With an error it has no partitions. Its id is known from version 10 on."""
 
     error_code: int
@@ -79,10 +79,10 @@ class MetadataResponse:
     """The brokers and the topics, in any order."""
 
     throttle_time_ms: int = 0
-    brokers: tuple[Broker, ...] = ()
+    brokers: tuple[MetadataBroker, ...] = ()
     cluster_id: str | None = None
     controller_id: int = -1
-    topics: tuple[TopicMetadata, ...] = ()
+    topics: tuple[MetadataTopic, ...] = ()
     cluster_authorized_operations: int = NO_OPERATIONS
 
 

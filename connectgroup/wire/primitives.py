@@ -16,7 +16,7 @@ from typing import Final
 from ..protocol.units import printable
 
 FOR_GENERATED_CODE: Final = (
-    *("BOOL", "SHORT", "Fault", "uvarint", "compact_string", "classic_string"),
+    *("BOOL", "SHORT", "WireFault", "uvarint", "compact_string", "classic_string"),
     *("read_uvarint", "read_compact_string", "read_classic_string", "read_tag", "skip_tags", "read_uuid", "uuid_bytes"),
     *("bad_choice", "bad_count", "bad_length", "bad_presence", "bad_tag", "bad_total", "tag_not_used_up"),
     "too_many_tags",
@@ -41,7 +41,7 @@ BOOL: Final = {False: 0, True: 1}
 """A look-up, not a conversion: None is not a bool."""
 
 
-class Fault(Exception):
+class WireFault(Exception):
     """An invalid value at one position: value and allowed values. Becomes a ``WireError`` with the field's name."""
 
     def __init__(self, got: object, allowed: str) -> None:
@@ -51,7 +51,7 @@ class Fault(Exception):
 def uvarint(value: int) -> bytes:
     """Encode ``value`` in seven bits per byte, lowest first."""
     if not 0 <= value <= MAX_LENGTH:
-        raise Fault(f"length {value}", f"0 to {MAX_LENGTH}")
+        raise WireFault(f"length {value}", f"0 to {MAX_LENGTH}")
     out = bytearray()
     while value > 127:
         out.append(value & 127 | 128)
@@ -74,14 +74,14 @@ def uuid_bytes(text: str) -> bytes:
     """The 16 bytes of a UUID, which is text of 32 hexadecimal digits everywhere else."""
     encoded = bytes.fromhex(text)
     if len(encoded) != UUID_BYTES:
-        raise Fault(f"uuid {text!r}", "32 hexadecimal digits")
+        raise WireFault(f"uuid {text!r}", "32 hexadecimal digits")
     return encoded
 
 
 def read_uuid(data: bytes, pos: int, size: int) -> tuple[str, int]:
     stop = pos + UUID_BYTES
     if stop > size:
-        raise Fault(f"uuid of {size - pos} bytes", f"{UUID_BYTES} bytes")
+        raise WireFault(f"uuid of {size - pos} bytes", f"{UUID_BYTES} bytes")
     return data[pos:stop].hex(), stop
 
 
@@ -92,8 +92,8 @@ def read_uvarint(data: bytes, pos: int) -> tuple[int, int]:
         The value and the position after it.
 
     Raises:
-        Fault: more than 5 bytes, more than 32 bits, or longer than needed: each value has one encoding, so that equal
-            messages are equal bytes.
+        WireFault: more than 5 bytes, more than 32 bits, or longer than needed: each value has one encoding, so that
+            equal messages are equal bytes.
     """
     value, shift = data[pos - 1] & 127, 7
     while shift < 35:
@@ -102,12 +102,12 @@ def read_uvarint(data: bytes, pos: int) -> tuple[int, int]:
         value |= (byte & 127) << shift
         if byte < 128:
             if byte == 0:
-                raise Fault("a varint with a zero byte at its end", "the shortest form")
+                raise WireFault("a varint with a zero byte at its end", "the shortest form")
             if value > MAX_LENGTH:
-                raise Fault(f"varint {value}", f"at most {MAX_LENGTH}")
+                raise WireFault(f"varint {value}", f"at most {MAX_LENGTH}")
             return value, pos
         shift += 7
-    raise Fault("a varint of more than 5 bytes", "1 to 5 bytes")
+    raise WireFault("a varint of more than 5 bytes", "1 to 5 bytes")
 
 
 def read_compact_string(data: bytes, pos: int, size: int, limit: int = MAX_LENGTH) -> tuple[str, int]:
@@ -161,46 +161,46 @@ def read_tag(data: bytes, pos: int) -> tuple[int, int, int]:
     return tag, length, pos
 
 
-def bad_tag(last: int, tag: int, length: int, left: int) -> Fault:
+def bad_tag(last: int, tag: int, length: int, left: int) -> WireFault:
     """The fault for a duplicate or misordered tag, or one whose value extends beyond the end."""
     if tag <= last:
-        return Fault(f"tag {tag} after tag {last}", "each tag once, ascending")
-    return Fault(f"tag {tag} of {length} bytes", f"at most the {left} that remain")
+        return WireFault(f"tag {tag} after tag {last}", "each tag once, ascending")
+    return WireFault(f"tag {tag} of {length} bytes", f"at most the {left} that remain")
 
 
-def too_many_tags(count: int) -> Fault:
-    return Fault(f"{count} tagged fields", f"at most {MAX_TAGS}")
+def too_many_tags(count: int) -> WireFault:
+    return WireFault(f"{count} tagged fields", f"at most {MAX_TAGS}")
 
 
-def tag_not_used_up(tag: int, used: int, length: int) -> Fault:
-    return Fault(f"tag {tag} of {length} bytes whose value takes {used}", "equal sizes")
+def tag_not_used_up(tag: int, used: int, length: int) -> WireFault:
+    return WireFault(f"tag {tag} of {length} bytes whose value takes {used}", "equal sizes")
 
 
-def bad_length(length: int, left: int, limit: int = MAX_LENGTH) -> Fault:
+def bad_length(length: int, left: int, limit: int = MAX_LENGTH) -> WireFault:
     """The fault for an invalid length of a string or bytes, -1 being null."""
     if limit < length <= left:
-        return Fault(f"length {length}", f"at most {limit} bytes")
-    return Fault("null" if length == -1 else f"length {length}", f"0 to the {left} bytes that remain")
+        return WireFault(f"length {length}", f"at most {limit} bytes")
+    return WireFault("null" if length == -1 else f"length {length}", f"0 to the {left} bytes that remain")
 
 
-def bad_count(count: int, left: int, smallest: int, limit: int = MAX_LENGTH) -> Fault:
+def bad_count(count: int, left: int, smallest: int, limit: int = MAX_LENGTH) -> WireFault:
     """The fault for an invalid count of an array, -1 being null."""
     if limit < count <= left // smallest:
-        return Fault(f"{count} elements", f"at most {limit}")
-    return Fault(
+        return WireFault(f"{count} elements", f"at most {limit}")
+    return WireFault(
         "null" if count == -1 else f"{count} elements",
         f"0 to {left // smallest}: {left} bytes remain, {smallest} or more each",
     )
 
 
-def bad_total(total: int, limit: int) -> Fault:
+def bad_total(total: int, limit: int) -> WireFault:
     """The fault for too many elements in all arrays of one field in one message."""
-    return Fault(f"{total} elements in the whole message", f"at most {limit}")
+    return WireFault(f"{total} elements in the whole message", f"at most {limit}")
 
 
-def bad_presence(mark: int) -> Fault:
-    return Fault(f"struct mark {mark}", "1 present, 255 null")
+def bad_presence(mark: int) -> WireFault:
+    return WireFault(f"struct mark {mark}", "1 present, 255 null")
 
 
-def bad_choice(value: int, choices: Iterable[int]) -> Fault:
-    return Fault(value, ", ".join(map(str, choices)))
+def bad_choice(value: int, choices: Iterable[int]) -> WireFault:
+    return WireFault(value, ", ".join(map(str, choices)))

@@ -13,7 +13,7 @@ from ..member.state_machine import Member, Phase
 from ..protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from ..protocol.units import JOIN_EPOCH
 from ..telemetry.metric_table import Scope
-from ..telemetry.metrics import Source, forget, register
+from ..telemetry.metrics import MetricSource, forget, register
 from ..telemetry.rebalances import Rebalances
 from ..telemetry.window import Window
 from ..threads import clock_of
@@ -22,7 +22,7 @@ _NO_REBALANCE: Final = (Compute, Restart, Drain)
 """Actions that do not change what the worker runs."""
 
 
-class WorkerMetrics(Source):
+class WorkerMetrics(MetricSource):
     """The metrics of one worker, from ``begin`` to ``end``.
 
     A rebalance of a worker begins with its join, or with a response that changes its epoch or its units. It is complete
@@ -125,7 +125,7 @@ class WorkerMetrics(Source):
             self._rebalancing_since = None
 
     def values(self) -> Mapping[str, float | None]:
-        """See ``Source.values``."""
+        """See ``MetricSource.values``."""
         now_s, completed_s = self._clock(), self._rebalances.completed_s
         runs, units = self._computations, self._member.owned.copy()
         return {

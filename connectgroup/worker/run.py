@@ -21,7 +21,7 @@ from .unit_metrics import UnitMetrics
 
 
 @dataclass(slots=True, eq=False)
-class Run:
+class UnitRun:
     """The run of one grant."""
 
     grant: Grant
@@ -71,7 +71,7 @@ class TaskEvents:
             called.
     """
 
-    def __init__(self, run: Run, inbox: Inbox, on_rows: Callable[[int], None]) -> None:
+    def __init__(self, run: UnitRun, inbox: Inbox, on_rows: Callable[[int], None]) -> None:
         """Create the events of one attempt to run a task; call this on the event loop.
 
         Args:
@@ -176,7 +176,7 @@ def stalls_again(last_stall_s: float | None, now_s: float, timeout_s: float) -> 
 
 
 async def stop_stalled(
-    run: Run, task: Task, stop: asyncio.Task[None], give_up: Callable[[Unit], None], *, fenced: bool
+    run: UnitRun, task: Task, stop: asyncio.Task[None], give_up: Callable[[Unit], None], *, fenced: bool
 ) -> None:
     """Wait for the stop of a stalled task.
 

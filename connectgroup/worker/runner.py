@@ -41,7 +41,7 @@ from ..threads import clock_of, deliver, off_loop
 from .compute import check_task_configs
 from .hanging import named, place_of_thread
 from .offload import SLICE, Call, CallPool, Inbox, Withdrawn, slices
-from .run import BatchSpans, Run, TaskEvents, TaskStalled, stalls_again, stalls_at_s, stop_stalled
+from .run import BatchSpans, TaskEvents, TaskStalled, UnitRun, stalls_again, stalls_at_s, stop_stalled
 from .scratch import new_directory, remove_directory
 from .settings import RunnerSettings
 from .unit_metrics import RunnerMetrics, UnitMetrics
@@ -159,8 +159,8 @@ class TaskRunner:
         self._load_class = load_class if callable(load_class) else partial(_class_of, load_class)
         self._publish = publish
         self._report = report
-        self._runs: dict[Unit, Run] = {}
-        self._ending: dict[Unit, list[Run]] = {}
+        self._runs: dict[Unit, UnitRun] = {}
+        self._ending: dict[Unit, list[UnitRun]] = {}
         self._classes: dict[str, type[Connector]] = {}
         self._loading: dict[str, tuple[deque[asyncio.Future[type[Connector]]], asyncio.Task[None]]] = {}
         self._starts: list[set[Unit]] = []
@@ -212,7 +212,7 @@ class TaskRunner:
 
     def _begin(self, grant: Grant) -> None:
         cls, starts = grant.connector_config.get("connector.class", ""), self.metrics.starts_of(grant.unit)
-        run = Run(grant, UnitMetrics(grant.unit, cls, starts, clock_of(asyncio.get_running_loop())))
+        run = UnitRun(grant, UnitMetrics(grant.unit, cls, starts, clock_of(asyncio.get_running_loop())))
         # A hanging stop of an earlier grant is stale; the stop of this grant must not wait for it.
         self._ending.pop(grant.unit, None)
         self._runs[grant.unit] = run
@@ -225,7 +225,7 @@ class TaskRunner:
         # Sorted, because the iteration order of a set of names differs between processes, and a run should be
         # repeatable. A bulk stop uses the order of the starts instead: a long sort would block the event loop.
         known = sorted(units) if len(units) <= SLICE else [u for u in {**self._runs, **self._ending} if u in units]
-        ending: deque[Run] = deque()
+        ending: deque[UnitRun] = deque()
         for some in slices(known):
             for unit in some:
                 run = self._runs.pop(unit, None)
@@ -252,7 +252,7 @@ class TaskRunner:
             error = next(iter(failed.values()))
             raise UnitsNotStopped(frozenset(failed), describe(error)) from error
 
-    def _ended(self, run: Run, supervisor: asyncio.Task[None]) -> None:
+    def _ended(self, run: UnitRun, supervisor: asyncio.Task[None]) -> None:
         unit = run.grant.unit
         left = [other for other in self._ending.get(unit, ()) if other is not run]
         if left:
@@ -265,7 +265,7 @@ class TaskRunner:
 
     # ----------------------------------------------------------------------------------------------
 
-    async def _supervise(self, run: Run) -> None:
+    async def _supervise(self, run: UnitRun) -> None:
         """Run one grant until it must stop; retry failures. The back-off grows while the task writes no rows."""
         first_s, failures, now_s = self._settings.retry_initial_s, 0, asyncio.get_running_loop().time
         retries, failing_since_s = retries_of(run.grant.connector_config), 0.0
@@ -290,7 +290,7 @@ class TaskRunner:
                     await run.stopped()
                 await run.pause(wait_s)
 
-    async def _attempt(self, run: Run) -> None:
+    async def _attempt(self, run: UnitRun) -> None:
         work = self._run_connector if run.grant.unit.is_connector else self._run_task
         run.metrics.on_attempt()
         try:
@@ -333,7 +333,7 @@ class TaskRunner:
                 deliver(found, cls, error)
             await asyncio.sleep(0)
 
-    async def _run_connector(self, run: Run, cls: type[Connector]) -> None:
+    async def _run_connector(self, run: UnitRun, cls: type[Connector]) -> None:
         """Run a connector: publish its task list to the group whenever its task configurations change."""
         grant = run.grant
         with _named(run, "the constructor of its connector", f"make {grant.unit}"):
@@ -351,11 +351,11 @@ class TaskRunner:
                 self._say(run, UnitState.RUNNING, None)
             await run.pause(self._settings.refresh_s)
 
-    def _create(self, run: Run, cls: type[Connector]) -> Connector:
+    def _create(self, run: UnitRun, cls: type[Connector]) -> Connector:
         """Create the connector with its secrets. Blocks."""
         return cls(run.grant.unit.connector, own_settings(self._usable(run, cls, run.grant.connector_config)))
 
-    def _usable(self, run: Run, cls: type[Connector], config: Config) -> dict[str, str]:
+    def _usable(self, run: UnitRun, cls: type[Connector], config: Config) -> dict[str, str]:
         """Return a configuration with its secrets and, for a task, with real paths. Blocks.
 
         Raises:
@@ -366,7 +366,7 @@ class TaskRunner:
         # What a connector opens, it opens for its tasks; the configurations that it publishes have the paths as given.
         return resolved if run.grant.unit.is_connector else real
 
-    async def _run_task(self, run: Run, cls: type[Connector]) -> None:
+    async def _run_task(self, run: UnitRun, cls: type[Connector]) -> None:
         """Run a task: start it, wait until it fails or must stop, stop it."""
         loop = asyncio.get_running_loop()
         grant, unit, epoch = run.grant, run.grant.unit, run.grant.owner_epoch
@@ -443,7 +443,7 @@ class TaskRunner:
     # ----------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _late_start(self, run: Run) -> Iterator[None]:
+    def _late_start(self, run: UnitRun) -> Iterator[None]:
         """Report a task as FAILED whose start takes longer than ``start_timeout_s``; it is RUNNING if it returns."""
         limit_s = self._settings.start_timeout_s
 
@@ -457,7 +457,7 @@ class TaskRunner:
         finally:
             timer.cancel()
 
-    def _stalled(self, run: Run, timeout_s: float) -> TaskStalled:
+    def _stalled(self, run: UnitRun, timeout_s: float) -> TaskStalled:
         """Report a task as STALLED; give up if it has stalled again."""
         now_s, error = asyncio.get_running_loop().time(), TaskStalled(timeout_s)
         self._say(run, UnitState.STALLED, error)
@@ -473,7 +473,7 @@ class TaskRunner:
         self._measured[unit] = None
 
     def _say(
-        self, run: Run, state: UnitState, error: BaseException | None, retry: str = "", level: int = logging.ERROR
+        self, run: UnitRun, state: UnitState, error: BaseException | None, retry: str = "", level: int = logging.ERROR
     ) -> None:
         """Report the state of a unit, and log its error as one line."""
         run.metrics.on_state(state)
@@ -484,7 +484,7 @@ class TaskRunner:
             logger.log(level, "%s %s: %s", run.grant.unit, what, _with_location(message, error, cls))
         self._tell(run, state, retry + message, error)
 
-    def _tell(self, run: Run, state: UnitState, message: str = "", error: BaseException | None = None) -> None:
+    def _tell(self, run: UnitRun, state: UnitState, message: str = "", error: BaseException | None = None) -> None:
         """Send the status of a unit to the group."""
         self._report(
             TaskStatus(
@@ -500,7 +500,7 @@ class TaskRunner:
         )
 
 
-def _named(run: Run, phase: str, thread: str) -> AbstractContextManager[None]:
+def _named(run: UnitRun, phase: str, thread: str) -> AbstractContextManager[None]:
     return named(lambda: f"{run.grant.unit}: {phase}", partial(place_of_thread, thread))
 
 

@@ -12,7 +12,7 @@ from ..protocol.messages.progress import MAX_TOPICS, UNKNOWN, Progress, TaskProg
 from ..protocol.records.connect import UnitState
 from ..protocol.units import Unit
 from ..telemetry.metric_table import Scope
-from ..telemetry.metrics import Source, Value, register
+from ..telemetry.metrics import MetricSource, Value, register
 from ..telemetry.window import Window
 
 STATUSES: Final = {
@@ -280,7 +280,7 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class _Task(Source):
+class _Task(MetricSource):
     scope: ClassVar[Scope] = "task"
 
     def __init__(self, labels: Mapping[str, str], metrics: UnitMetrics) -> None:
@@ -291,7 +291,7 @@ class _Task(Source):
         return self._metrics.values()
 
 
-class _Connector(Source):
+class _ConnectorNumbers(MetricSource):
     """A connector of which this worker runs the connector itself, or at least one task."""
 
     scope: ClassVar[Scope] = "connector"
@@ -312,7 +312,7 @@ class _Connector(Source):
         }
 
 
-class RunnerMetrics(Source):
+class RunnerMetrics(MetricSource):
     """The metrics of a runner, of its connectors and of its tasks.
 
     Attributes:
@@ -343,7 +343,7 @@ class RunnerMetrics(Source):
         return rates
 
     def values(self) -> Mapping[str, Value]:
-        """See ``Source.values``."""
+        """See ``MetricSource.values``."""
         units = [metrics.unit for metrics in self._units()]
         return {
             "connector-count": sum(unit.is_connector for unit in units),
@@ -353,13 +353,13 @@ class RunnerMetrics(Source):
             "fenced-writes-total": self.fenced_writes,
         }
 
-    def parts(self) -> Iterable[Source]:
+    def parts(self) -> Iterable[MetricSource]:
         """The runner, its connectors and its tasks."""
-        connectors: dict[str, _Connector] = {}
-        tasks: list[Source] = []
+        connectors: dict[str, _ConnectorNumbers] = {}
+        tasks: list[MetricSource] = []
         for metrics in self._units():
             name = metrics.unit.connector
-            connector = connectors.setdefault(name, _Connector(self.labels, name))
+            connector = connectors.setdefault(name, _ConnectorNumbers(self.labels, name))
             if metrics.unit.is_connector:
                 connector.connector = metrics
             else:

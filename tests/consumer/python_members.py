@@ -23,7 +23,7 @@ from connectgroup.assign.members import PartitionMemberAssignment
 from connectgroup.assignors.cooperative_sticky import CooperativeStickyAssignor
 from connectgroup.consumer import ConsumerRebalanceListener, GroupConsumer
 from connectgroup.consumer.client import GroupClient
-from connectgroup.consumer.offsets import Position, send_commit
+from connectgroup.consumer.offsets import ReadPosition, send_commit
 from connectgroup.errors import ConnectGroupError
 from connectgroup.protocol.units import Partitions, TopicPartition
 
@@ -98,7 +98,7 @@ class ReportingListener(ConsumerRebalanceListener):
         client = GroupClient(self._bootstrap, self._group, "late")
         codes = await send_commit(
             client,
-            dict.fromkeys(partitions, Position(0)),
+            dict.fromkeys(partitions, ReadPosition(0)),
             group_id=self._group,
             member_id=self.member_id,
             instance_id=None,

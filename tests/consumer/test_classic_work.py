@@ -13,10 +13,10 @@ from connectgroup.consumer.classic import ClassicMembership
 from connectgroup.consumer.client import GroupClient
 from connectgroup.consumer.commits import Commits
 from connectgroup.consumer.errors import Code, Problems
-from connectgroup.consumer.offsets import Position
-from connectgroup.consumer.ownership import Ownership
+from connectgroup.consumer.offsets import ReadPosition
+from connectgroup.consumer.ownership import PartitionOwnership
 from connectgroup.consumer.reading import Reading
-from connectgroup.consumer.settings import ConsumerSettings
+from connectgroup.consumer.settings import GroupConsumerSettings
 from connectgroup.consumer.work import ClassicWork
 from connectgroup.plugins import load_partition_assignor
 from connectgroup.protocol.messages.classic import (
@@ -27,7 +27,7 @@ from connectgroup.protocol.messages.classic import (
     OfferedProtocol,
     SyncGroupResponse,
 )
-from connectgroup.protocol.messages.embedded import Assignment
+from connectgroup.protocol.messages.embedded import EmbeddedAssignment
 from connectgroup.protocol.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -63,30 +63,30 @@ class NextGeneration:
             self.commits.append(request)
             committed = tuple(PartitionCommitted(partition_index=at, error_code=0) for at in (0, 1))
             return OffsetCommitResponse(topics=(TopicCommitted(name="t", partitions=committed),))
-        share = encode_assignment(Assignment(partitions=frozenset({KEPT})))
+        share = encode_assignment(EmbeddedAssignment(partitions=frozenset({KEPT})))
         return SyncGroupResponse(error_code=0, assignment=share)
 
 
 def member(
-    settings: ConsumerSettings, coordinator: NextGeneration, listener: RecordingListener
-) -> tuple[ClassicMembership, Ownership, Reading, ClassicWork]:
+    settings: GroupConsumerSettings, coordinator: NextGeneration, listener: RecordingListener
+) -> tuple[ClassicMembership, PartitionOwnership, Reading, ClassicWork]:
     """The parts of the member ``m`` of generation 1, which owns both partitions."""
     client = cast("GroupClient", coordinator)
     assignors = [load_partition_assignor("cooperative-sticky")]
     membership = ClassicMembership(client, settings, assignors)
     reading = Reading(settings, GroupClient("127.0.0.1:9", "g", "c"))
-    ownership = Ownership(membership, reading, Commits(client, settings, membership, reading), listener)
+    ownership = PartitionOwnership(membership, reading, Commits(client, settings, membership, reading), listener)
     work = ClassicWork(settings, assignors, membership, ownership)
     membership.in_group, membership.generation, membership.member_id = True, 1, "m"
     ownership.owned = frozenset({KEPT, TAKEN})
-    reading.positions.update({KEPT: Position(5), TAKEN: Position(5)})
+    reading.positions.update({KEPT: ReadPosition(5), TAKEN: ReadPosition(5)})
     return membership, ownership, reading, work
 
 
 @pytest.mark.parametrize(("generation", "called"), [(2, ["revoked"]), (3, ["lost", "assigned"])])
 async def test_partitions_are_lost_if_a_generation_began_without_the_member(generation: int, called: list[str]) -> None:
     """A static member whose JoinGroup was late: others have committed meanwhile, also for what it gets again."""
-    settings = ConsumerSettings(bootstrap="127.0.0.1:9", group="g", topics=("t",), instance="i")
+    settings = GroupConsumerSettings(bootstrap="127.0.0.1:9", group="g", topics=("t",), instance="i")
     coordinator, listener = NextGeneration(generation), RecordingListener()
     membership, ownership, reading, work = member(settings, coordinator, listener)
 
@@ -120,12 +120,14 @@ class LateHeartbeat:
             return JoinGroupResponse(
                 error_code=0, generation_id=2, protocol_name="cooperative-sticky", leader="other", member_id="m"
             )
-        return SyncGroupResponse(error_code=0, assignment=encode_assignment(Assignment(partitions=frozenset({KEPT}))))
+        return SyncGroupResponse(
+            error_code=0, assignment=encode_assignment(EmbeddedAssignment(partitions=frozenset({KEPT})))
+        )
 
 
 async def test_heartbeat_of_the_former_generation_does_not_end_a_membership_that_is_joining() -> None:
     """Its first response was lost, and it is repeated while JoinGroup is unanswered."""
-    settings = ConsumerSettings(
+    settings = GroupConsumerSettings(
         bootstrap="127.0.0.1:9", group="g", topics=("t",), heartbeat_interval_ms=10, session_timeout_ms=60_000
     )
     coordinator = LateHeartbeat()
@@ -172,7 +174,7 @@ class Removed(NextGeneration):
 
 async def test_member_that_is_removed_while_it_joins_releases_its_partitions_before_it_joins_again() -> None:
     """They belong to others: a commit of the new member would set their offsets back."""
-    settings = ConsumerSettings(
+    settings = GroupConsumerSettings(
         bootstrap="127.0.0.1:9", group="g", topics=("t",), heartbeat_interval_ms=10, session_timeout_ms=60_000
     )
     coordinator, listener = Removed(), RecordingListener()

@@ -13,9 +13,9 @@ from connectgroup.consumer.commits import Commits
 from connectgroup.consumer.epochs import EpochMembership
 from connectgroup.consumer.errors import Code, CommitRefused
 from connectgroup.consumer.membership import Membership
-from connectgroup.consumer.offsets import Position, commit
+from connectgroup.consumer.offsets import ReadPosition, commit
 from connectgroup.consumer.reading import Reading
-from connectgroup.consumer.settings import ConsumerSettings
+from connectgroup.consumer.settings import GroupConsumerSettings
 from connectgroup.protocol.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -34,13 +34,15 @@ class Rebalancing:
 class OneReturned:
     """A reading of which one record was returned, and is not committed."""
 
-    def uncommitted(self) -> dict[TopicPartition, Position]:
-        return {TopicPartition("t", 0): Position(1)}
+    def uncommitted(self) -> dict[TopicPartition, ReadPosition]:
+        return {TopicPartition("t", 0): ReadPosition(1)}
 
 
 @pytest.mark.parametrize(("interval_ms", "due"), [(0, True), (1, False), (None, False)])
 def test_only_an_interval_of_zero_commits_during_a_rebalance(interval_ms: int | None, due: bool) -> None:
-    settings = ConsumerSettings(bootstrap="127.0.0.1:9", group="g", topics=("t",), auto_commit_interval_ms=interval_ms)
+    settings = GroupConsumerSettings(
+        bootstrap="127.0.0.1:9", group="g", topics=("t",), auto_commit_interval_ms=interval_ms
+    )
     client = GroupClient("127.0.0.1:9", "g", "c")
     commits = Commits(client, settings, cast("Membership", Rebalancing()), cast("Reading", OneReturned()))
     assert commits.is_due() is due
@@ -70,12 +72,12 @@ class JoinsAgain(EpochMembership):
 
 async def test_commit_of_partitions_lost_since_is_refused_although_the_member_has_joined_again() -> None:
     """Their new owner has committed meanwhile; the coordinator accepts what a member at its current epoch sends."""
-    settings = ConsumerSettings(bootstrap="127.0.0.1:9", group="g", topics=("t",), group_protocol="consumer")
+    settings = GroupConsumerSettings(bootstrap="127.0.0.1:9", group="g", topics=("t",), group_protocol="consumer")
     coordinator = AdvancedCoordinator()
     membership = JoinsAgain(cast("GroupClient", coordinator), settings, ())
     membership.in_group, membership.generation = True, 1
     with pytest.raises(CommitRefused, match="has joined again"):
-        await commit(cast("GroupClient", coordinator), membership, {TopicPartition("t", 0): Position(1)})
+        await commit(cast("GroupClient", coordinator), membership, {TopicPartition("t", 0): ReadPosition(1)})
     assert [request.generation_id_or_member_epoch for request in coordinator.sent] == [1]
 
 
@@ -93,11 +95,11 @@ class RemovedMeanwhile:
 
 async def test_rejected_commit_of_a_former_membership_does_not_end_the_present_one() -> None:
     """Both have the same member id, and the same epoch while no assignment has been computed in between."""
-    settings = ConsumerSettings(bootstrap="127.0.0.1:9", group="g", topics=("t",), group_protocol="consumer")
+    settings = GroupConsumerSettings(bootstrap="127.0.0.1:9", group="g", topics=("t",), group_protocol="consumer")
     coordinator = RemovedMeanwhile()
     membership = EpochMembership(cast("GroupClient", coordinator), settings, ())
     coordinator.membership = membership
     membership.in_group, membership.generation = True, 1
     with pytest.raises(CommitRefused, match="UNKNOWN_MEMBER_ID"):
-        await commit(cast("GroupClient", coordinator), membership, {TopicPartition("t", 0): Position(1)})
+        await commit(cast("GroupClient", coordinator), membership, {TopicPartition("t", 0): ReadPosition(1)})
     assert membership.in_group

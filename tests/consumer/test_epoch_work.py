@@ -11,9 +11,9 @@ pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installe
 from connectgroup.consumer.client import GroupClient
 from connectgroup.consumer.commits import Commits
 from connectgroup.consumer.epochs import Assigned, EpochMembership
-from connectgroup.consumer.ownership import Ownership
+from connectgroup.consumer.ownership import PartitionOwnership
 from connectgroup.consumer.reading import Reading
-from connectgroup.consumer.settings import ConsumerSettings
+from connectgroup.consumer.settings import GroupConsumerSettings
 from connectgroup.consumer.work import EpochWork
 from connectgroup.protocol.units import TopicPartition
 
@@ -26,10 +26,10 @@ class UnknownTopics(EpochMembership):
 
 
 async def test_assignment_of_an_unknown_topic_is_retried() -> None:
-    settings = ConsumerSettings(bootstrap="127.0.0.1:9", group="g", topics=("t",), group_protocol="consumer")
+    settings = GroupConsumerSettings(bootstrap="127.0.0.1:9", group="g", topics=("t",), group_protocol="consumer")
     client = GroupClient("127.0.0.1:9", "g", "c")
     membership, reading = UnknownTopics(client, settings, ()), Reading(settings, client)
-    ownership = Ownership(membership, reading, Commits(client, settings, membership, reading), None)
+    ownership = PartitionOwnership(membership, reading, Commits(client, settings, membership, reading), None)
     work = EpochWork(settings, membership, ownership)
     assert not work.has_retry()
     membership.in_group, membership.rejoin = True, ""

@@ -16,7 +16,7 @@ from connectgroup.assign.api import PartitionAssignor
 from connectgroup.consumer.client import GroupClient
 from connectgroup.consumer.epochs import RETRY_S, EpochMembership
 from connectgroup.consumer.errors import BrokerError, Code, Problems
-from connectgroup.consumer.settings import ConsumerSettings
+from connectgroup.consumer.settings import GroupConsumerSettings
 from connectgroup.errors import TransportError
 from connectgroup.plugins import load_partition_assignor
 from connectgroup.protocol.messages.consumer import (
@@ -77,7 +77,7 @@ def accepted(partitions: Partitions | None = None) -> ConsumerHeartbeatResponse:
 @asynccontextmanager
 async def joining(*assignors: PartitionAssignor) -> AsyncIterator[tuple[EpochMembership, ScriptedCoordinator]]:
     coordinator = ScriptedCoordinator()
-    settings = ConsumerSettings(bootstrap="127.0.0.1:9", group="g", topics=("t",), group_protocol="consumer")
+    settings = GroupConsumerSettings(bootstrap="127.0.0.1:9", group="g", topics=("t",), group_protocol="consumer")
     membership = EpochMembership(cast("GroupClient", coordinator), settings, assignors)
     membership.begin_to_join()
     beating = asyncio.create_task(membership.beat())

@@ -13,14 +13,14 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from connectgroup.consumer import fetching
 from connectgroup.consumer.client import GroupClient
 from connectgroup.consumer.fetching import FetchError
-from connectgroup.consumer.offsets import Position
+from connectgroup.consumer.offsets import ReadPosition
 from connectgroup.consumer.reading import Reading
 from connectgroup.consumer.records import Record
-from connectgroup.consumer.settings import ConsumerSettings
+from connectgroup.consumer.settings import GroupConsumerSettings
 from connectgroup.protocol.units import TopicPartition
 
 REFUSED = Message(topic="t", partition=9, error=KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
-SETTINGS = ConsumerSettings(bootstrap="127.0.0.1:9", group="g", topics=("t",))
+SETTINGS = GroupConsumerSettings(bootstrap="127.0.0.1:9", group="g", topics=("t",))
 
 
 class ScriptedConsumer:
@@ -63,7 +63,7 @@ async def reading_of(monkeypatch: pytest.MonkeyPatch, *arrived: Message | KafkaE
     """A reading of two partitions whose consumer has these messages."""
     monkeypatch.setattr(fetching, "make_consumer", lambda settings: ScriptedConsumer(*arrived))
     reading = Reading(SETTINGS, GroupClient("127.0.0.1:9", "g", "c"))
-    both = {TopicPartition("t", 0): Position(0), TopicPartition("t", 1): Position(0)}
+    both = {TopicPartition("t", 0): ReadPosition(0), TopicPartition("t", 1): ReadPosition(0)}
     reading.positions.update(both)
     reading.paused.update(both)
     await reading.resume(frozenset(both))

@@ -16,7 +16,7 @@ from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, Part
 from connectgroup.consumer import BrokerError, CommitRefused, GroupConsumer
 from connectgroup.consumer.client import GroupClient
 from connectgroup.consumer.errors import Code
-from connectgroup.consumer.offsets import Position, send_commit
+from connectgroup.consumer.offsets import ReadPosition, send_commit
 from connectgroup.errors import ConfigError, FencedInstanceId, PluginError
 from connectgroup.plugins import load_partition_assignor
 from connectgroup.protocol.messages.classic import LeaveGroupRequest, LeavingMember
@@ -83,7 +83,7 @@ async def test_commit_of_a_passed_generation_is_rejected(new_group: NewGroup) ->
             for generation, expected in ((0, Code.ILLEGAL_GENERATION), (1, Code.NONE), (2, Code.ILLEGAL_GENERATION)):
                 codes = await send_commit(
                     client,
-                    {partition: Position(0)},
+                    {partition: ReadPosition(0)},
                     group_id=group.name,
                     member_id=consumer.member_id,
                     instance_id=None,

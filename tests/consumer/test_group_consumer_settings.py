@@ -23,7 +23,7 @@ from connectgroup.consumer import GroupConsumer
 from connectgroup.consumer.connection import BrokerConnection
 from connectgroup.consumer.errors import BrokerError, Code, error_name
 from connectgroup.consumer.fetching import make_consumer
-from connectgroup.consumer.settings import ConsumerSettings
+from connectgroup.consumer.settings import GroupConsumerSettings
 from connectgroup.wire.kafka_messages import MetadataRequest
 
 NOWHERE = "127.0.0.1:9"
@@ -241,7 +241,7 @@ def test_generic_is_another_name_of_the_classic_protocol() -> None:
 
 def test_connection_errors_of_librdkafka_are_logged_at_debug(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, logger="connectgroup.consumer"):
-        consumer = make_consumer(ConsumerSettings(bootstrap=NOWHERE, group="g", topics=("t",)))
+        consumer = make_consumer(GroupConsumerSettings(bootstrap=NOWHERE, group="g", topics=("t",)))
         while not caplog.records:
             consumer.poll(0.1)
         consumer.close()

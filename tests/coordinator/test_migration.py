@@ -37,7 +37,7 @@ from connectgroup.protocol.messages.consumer import (
     ConsumerDescribeResponse,
     each_partition,
 )
-from connectgroup.protocol.messages.embedded import Assignment, Subscription
+from connectgroup.protocol.messages.embedded import EmbeddedAssignment, Subscription
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
 from connectgroup.protocol.messages.offsets import (
     OffsetCommitRequest,
@@ -77,7 +77,7 @@ async def classic_join(coordinator: Any, member_id: str = "") -> JoinGroupRespon
 
 async def sync(coordinator: Any, member_id: str, generation: int, *assigned: int) -> set[int]:
     data = embedded.encode_assignment(
-        Assignment(partitions=frozenset(TopicPartition("foo", each) for each in assigned))
+        EmbeddedAssignment(partitions=frozenset(TopicPartition("foo", each) for each in assigned))
     )
     share = MemberShare(member_id=member_id, assignment=data)
     response = await send(

@@ -11,7 +11,7 @@ import pytest
 from connectgroup.connector import fencing_token
 from connectgroup.coordinator.loading import recover
 from connectgroup.coordinator.runtime import Coordinator
-from connectgroup.dataplane.errors import Fenced
+from connectgroup.dataplane.errors import TaskFenced
 from connectgroup.dataplane.offset_store import OffsetStore
 from connectgroup.dataplane.ownership import Owner
 from connectgroup.log.memory import MemoryLog, MemoryStorage
@@ -47,7 +47,7 @@ async def test_tasks_write_again_after_an_older_copy_of_the_log_was_recovered(tm
     claim(sink, await token_of_a(storage, joins=5))
 
     older = await token_of_a(deepcopy(copy), joins=1)
-    with pytest.raises(Fenced):
+    with pytest.raises(TaskFenced):
         claim(sink, older)
     assert await recover(MemoryLog(copy), now_ms=10_000_000) == [GROUP]
     async with serving(MemoryLog(copy)) as coordinator:
@@ -89,7 +89,7 @@ async def test_tasks_write_again_on_an_older_copy_of_the_log_without_a_command(t
     async with serving(MemoryLog(copy)) as coordinator:
         await ask(coordinator, beat("a", process_id=-1))
         older = await token_of_task(coordinator)
-        with pytest.raises(Fenced) as fenced:
+        with pytest.raises(TaskFenced) as fenced:
             claim(sink, older)
         assert fenced.value.token == seen
         group = served(coordinator)

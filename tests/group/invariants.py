@@ -8,7 +8,7 @@ from typing import Any
 from connectgroup.group.connect.state import ConnectGroupState, runnable_units
 from connectgroup.group.kernel.reconcile import Current
 from connectgroup.protocol.messages.common import units_of
-from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, MemberAssignment
+from connectgroup.protocol.messages.heartbeat import HeartbeatAssignment, HeartbeatRequest
 from connectgroup.protocol.records.base import Key, Tombstone
 from connectgroup.protocol.records.connect import HISTORY, MemberState, Record
 from connectgroup.protocol.units import Unit, show
@@ -137,7 +137,9 @@ def no_unit_runs_twice(may_run: Mapping[str, Set[Unit]]) -> None:
             owner[unit] = member_id
 
 
-def revokes_or_assigns(request: HeartbeatRequest, assignment: MemberAssignment, before: Current[Unit] | None) -> None:
+def revokes_or_assigns(
+    request: HeartbeatRequest, assignment: HeartbeatAssignment, before: Current[Unit] | None
+) -> None:
     """CN-13: "either revoked connectors/tasks or newly assigned connectors/tasks. The protocol never does both"."""
     knows = set(units_of(request.owned)) if request.owned is not None else set(before.held if before else ())
     units = units_of(assignment.units)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from connectgroup.connector import TaskContext
-from connectgroup.dataplane.errors import Fenced, OffsetConflict, SinkError
+from connectgroup.dataplane.errors import OffsetConflict, SinkError, TaskFenced
 from connectgroup.dataplane.fences import Transaction
 from connectgroup.dataplane.offset_store import OffsetStore, SqliteTransaction
 from connectgroup.dataplane.ownership import Owner, Range
@@ -121,7 +121,7 @@ def test_commit_of_unknown_outcome_is_looked_up_before_a_retry(
         assert stands == (5 if lost == "before the commit" else 9)
         assert put(successor, owner(2), span(stands, 12))
         for late in (span(5, 9), span(0, 1, "new")):
-            with pytest.raises(Fenced):
+            with pytest.raises(TaskFenced):
                 put(store, owner(1), late)
     positions(store)
 
@@ -151,9 +151,9 @@ def test_delayed_commit_does_not_affect_the_successor(
     commit.join()
     assert outcome == [True]
     assert successor.claim(owner(2), every) == {"f": 1}
-    with pytest.raises(Fenced):
+    with pytest.raises(TaskFenced):
         put(late, owner(1), span(1, 2))
-    with pytest.raises(Fenced):
+    with pytest.raises(TaskFenced):
         put(late, owner(1), span(0, 3, "new"))
     assert put(successor, owner(2), span(1, 4))
     assert positions(successor) == {"f": 4}
@@ -320,7 +320,7 @@ def test_fences_and_positions_are_read_in_one_transaction(open_store: Callable[.
     assert len(refused) == 2
     assert successor.claim(owner(2), every) == {"f": 5}
     store.between = None
-    with pytest.raises(Fenced):
+    with pytest.raises(TaskFenced):
         put(store, owner(1), span(5, 6))
     assert positions(store) == {"f": 5}
 
@@ -357,8 +357,8 @@ async def test_new_owner_fences_the_former_owner_whatever_their_names(
         at += 3
         for zombie in owners[:number]:
             for late in (span(at, at + 1), span(0, 1, "new")):
-                with pytest.raises(Fenced):
+                with pytest.raises(TaskFenced):
                     put(store, zombie, late)
-            with pytest.raises(Fenced):
+            with pytest.raises(TaskFenced):
                 store.claim(zombie, every)
     assert positions(store) == {"f": 9}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from connectgroup.dataplane.errors import Fenced, OffsetConflict, SinkError
+from connectgroup.dataplane.errors import OffsetConflict, SinkError, TaskFenced
 from connectgroup.spark import query
 from connectgroup.spark.batches import Batches
 from connectgroup.spark.errors import SparkError
@@ -122,8 +122,8 @@ def test_at_most_one_of_two_queries_with_one_checkpoint_continues(
     second = table.start(2)
     table.write("one.csv", range(10, 20), mode="a")
     error = first.failure()
-    assert isinstance(error, Fenced | SparkError), error
-    assert how == "one directory" or isinstance(error, Fenced), error
+    assert isinstance(error, TaskFenced | SparkError), error
+    assert how == "one directory" or isinstance(error, TaskFenced), error
     second.wait(lambda: len(table.seen()) >= 20)
     table.write("two.csv", range(20, 30))
     second.wait(lambda: len(table.seen()) >= 30)

@@ -10,9 +10,9 @@ from connectgroup.member.settings import MemberSettings
 from connectgroup.member.state_machine import Member, Phase
 from connectgroup.protocol.messages.common import AssignorInfo, grouped
 from connectgroup.protocol.messages.heartbeat import (
+    HeartbeatAssignment,
     HeartbeatRequest,
     HeartbeatResponse,
-    MemberAssignment,
     TaskStatus,
     UnitGrant,
 )
@@ -35,7 +35,7 @@ def accepted(
     assignment = None
     if assigned is not None:
         ordered = sorted(assigned)
-        assignment = MemberAssignment(
+        assignment = HeartbeatAssignment(
             units=grouped(ordered),
             grants=tuple(
                 UnitGrant(connector=u.connector, task=u.task, owner_epoch=owner_epoch or epoch) for u in ordered
@@ -81,7 +81,7 @@ def idle_member(*, owned: frozenset[Unit] = frozenset()) -> Member:
     member = Member(MemberSettings(group_id="g", member_id="m"))
     request = member.next_request(0)
     assert request is not None
-    assignment = MemberAssignment(units=grouped(owned))
+    assignment = HeartbeatAssignment(units=grouped(owned))
     member.on_response(request, HeartbeatResponse(member_epoch=3, assignment=assignment, coordinator_epoch=1))
     assert member.phase is Phase.MEMBER
     assert not member.has_unsent_changes

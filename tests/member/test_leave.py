@@ -15,8 +15,8 @@ from connectgroup.member.settings import MemberSettings
 from connectgroup.member.state_machine import Member, Phase
 from connectgroup.protocol.messages.common import AssignorInfo, grouped, units_of
 from connectgroup.protocol.messages.heartbeat import (
+    HeartbeatAssignment,
     HeartbeatResponse,
-    MemberAssignment,
 )
 from connectgroup.protocol.units import Unit
 
@@ -152,7 +152,7 @@ def test_epoch_minus_two_is_sent_only_after_every_unit_has_stopped(how: str, epo
     units = frozenset({Unit("c"), Unit("c", 0)})
     member.on_response(
         request,
-        HeartbeatResponse(member_epoch=3, assignment=MemberAssignment(units=grouped(units)), coordinator_epoch=1),
+        HeartbeatResponse(member_epoch=3, assignment=HeartbeatAssignment(units=grouped(units)), coordinator_epoch=1),
     )
     assert member.owned.keys() == units
     if how == "all units lost":

@@ -23,9 +23,9 @@ from connectgroup.member.state_machine import Member, Phase
 from connectgroup.protocol.messages.common import AssignorInfo, ConfigEntry, grouped, units_of
 from connectgroup.protocol.messages.heartbeat import (
     ConnectorConfig,
+    HeartbeatAssignment,
     HeartbeatRequest,
     HeartbeatResponse,
-    MemberAssignment,
     UnitGrant,
 )
 from connectgroup.protocol.units import Unit
@@ -269,7 +269,7 @@ def test_server_assignor_is_sent_beside_client_assignors() -> None:
 def test_a_grant_carries_its_owner_epoch_and_configurations() -> None:
     machine = member()
     entry = ConfigEntry(name="k", value="v")
-    assigned = MemberAssignment(
+    assigned = HeartbeatAssignment(
         units=grouped([Unit("c"), Unit("c", 0)]),
         grants=(
             UnitGrant(connector="c", task=0, owner_epoch=4, config=(entry,)),

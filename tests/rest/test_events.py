@@ -34,7 +34,7 @@ from connectgroup.rest.page_table import Table, page_table
 from connectgroup.rest.routes import groups
 from connectgroup.rest.routes.page import FILES
 from connectgroup.telemetry.metric_table import METRICS
-from connectgroup.telemetry.metrics import Source, Value, register, unregister
+from connectgroup.telemetry.metrics import MetricSource, Value, register, unregister
 from tests.coordinator.builders import GROUP, beat, serving
 
 from .conftest import PATIENCE_S, Api, rest_server
@@ -340,7 +340,7 @@ def test_messages_and_moves_are_bounded() -> None:
 
 
 def test_rows_per_second_are_those_of_tasks_that_have_written_rows() -> None:
-    class Running(Source):
+    class Running(MetricSource):
         scope = "task"
 
         def __init__(self, group: str, connector: str, task: int, rows: int, rate: float) -> None:

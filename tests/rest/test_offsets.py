@@ -11,7 +11,7 @@ import pytest
 
 from connectgroup import Worker
 from connectgroup.connector import Config, Connector, Task, TaskContext, fencing_token
-from connectgroup.dataplane.errors import Fenced
+from connectgroup.dataplane.errors import TaskFenced
 from connectgroup.dataplane.offset_store import OffsetStore
 from connectgroup.dataplane.ownership import Owner, Range
 from tests.coordinator.builders import GROUP, serving
@@ -237,9 +237,9 @@ async def test_tasks_start_from_altered_offsets_after_a_resume_and_earlier_tasks
     # At once: the fence, not the state of the worker, protects the change.
     await api("PATCH", "/connectors/c/offsets", 200, body(s0=100, s1=None))
     with closing(OffsetStore(tmp_path / "out.db")) as store:
-        with pytest.raises(Fenced):
+        with pytest.raises(TaskFenced):
             store.commit(zombie, [Range(slice=f"s{zombie.task}", start=10, end=20)])
-        with pytest.raises(Fenced):
+        with pytest.raises(TaskFenced):
             store.claim(zombie, lambda _: True)
     assert await api("GET", "/connectors/c/offsets", 200) == body(s0=100)
     del claims[:]
@@ -258,7 +258,7 @@ async def test_a_change_that_arrives_after_a_resume_is_rejected(
     before = fencing_token(group.incarnation, group.connectors[0].version)
     await api("PUT", "/connectors/c/resume", 202)
     await api.until(lambda status: [t["state"] for t in status["tasks"]] == ["RUNNING"], "/connectors/c/status")
-    with closing(OffsetStore(tmp_path / "out.db")) as store, pytest.raises(Fenced):
+    with closing(OffsetStore(tmp_path / "out.db")) as store, pytest.raises(TaskFenced):
         store.alter("c", before, {"s0": 0})
     assert before < claims[0][0].fencing_token
     assert await api("GET", "/connectors/c/offsets", 200) == body(s0=10)

@@ -121,16 +121,16 @@ async def open_idle(api: Api) -> socket.socket:
 
 async def test_connection_does_not_give_way_when_its_request_has_arrived(monkeypatch: pytest.MonkeyPatch) -> None:
     """The event loop has not read it yet. If the server closed now, the client would see that it is reset."""
-    admit = connections.Connections.admit
+    admit = connections.HttpConnections.admit
 
-    def admit_late(self: connections.Connections, connection: connections.HttpConnection) -> str:
+    def admit_late(self: connections.HttpConnections, connection: connections.HttpConnection) -> str:
         client.sendall(REQUEST)
         return admit(self, connection)
 
     async with serving() as coordinator, rest_server(coordinator, max_connections_per_address=1) as api:
         with await open_idle(api) as client:
             await asyncio.sleep(3 * connections.RECLAIM_IDLE_S)
-            monkeypatch.setattr(connections.Connections, "admit", admit_late)
+            monkeypatch.setattr(connections.HttpConnections, "admit", admit_late)
             refused = await api.http.get("/connectors")
             assert refused.status_code == 503
             assert await status_of(client) == 200

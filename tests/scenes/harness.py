@@ -21,7 +21,7 @@ from connectgroup.member.state_machine import Member, Phase
 from connectgroup.protocol.messages.api import Response
 from connectgroup.protocol.messages.assignment import InstalledMember, InstallRequest, PrepareResponse
 from connectgroup.protocol.messages.common import AssignorInfo, grouped, units_of
-from connectgroup.protocol.messages.heartbeat import HeartbeatResponse, MemberAssignment, UnitGrant
+from connectgroup.protocol.messages.heartbeat import HeartbeatAssignment, HeartbeatResponse, UnitGrant
 from connectgroup.protocol.records.connect import TargetRecord
 from connectgroup.protocol.units import Unit, Units, counted
 from tests.group import invariants
@@ -143,7 +143,7 @@ class SceneHarness:
         )
         answer = HeartbeatResponse(
             member_epoch=scene.current(worker.who).epoch,
-            assignment=MemberAssignment(units=grouped(units), grants=grants),
+            assignment=HeartbeatAssignment(units=grouped(units), grants=grants),
             session_timeout_ms=scene.settings.session_timeout_ms,
             heartbeat_interval_ms=scene.settings.heartbeat_interval_ms,
         )

@@ -14,7 +14,7 @@ from connectgroup.connectors.pipeline import PipelineConnector
 from connectgroup.dataplane.columns import Column
 from connectgroup.dataplane.errors import SinkError
 from connectgroup.errors import ConfigError
-from connectgroup.spark.avro import Codec, Encoding, Fields, columns_of
+from connectgroup.spark.avro import AvroCodec, Encoding, Fields, columns_of
 
 from .conftest import Bench
 from .kafka_topics import make_topic
@@ -40,7 +40,7 @@ NULLS = b"\x10\x00\x00"
 
 
 def test_values_are_avro_of_the_specification() -> None:
-    codec = Codec(SCHEMA, "binary").prepare("schema")
+    codec = AvroCodec(SCHEMA, "binary").prepare("schema")
     at = datetime.datetime(1970, 1, 1, 0, 0, 0, 500_000)
     assert codec.encode({"a": 7, "s": "xy", "at": at}) == ROW
     assert codec.encode({"a": 8}) == NULLS
@@ -53,7 +53,7 @@ def test_values_are_avro_of_the_specification() -> None:
 @pytest.mark.parametrize("value", [1e-50, 1e300, 0.1])
 def test_number_that_avro_has_only_as_another_is_an_error(value: float) -> None:
     schema = {"type": "record", "name": "R", "fields": [{"name": "f", "type": ["null", "float"]}]}
-    codec = Codec(json.dumps(schema), "binary").prepare("schema")
+    codec = AvroCodec(json.dumps(schema), "binary").prepare("schema")
     for kept in (0.5, 0.0, math.inf, 1.401298464324817e-45, None):
         assert codec.decode(codec.encode({"f": kept})) == {"f": kept}
     with pytest.raises(SinkError, match=r"f is .*; allowed: values of Avro's float, or a field of type double"):
@@ -96,14 +96,14 @@ def test_single_object_encoding_begins_with_the_fingerprint_of_the_schema() -> N
 
     assert fingerprint(b'"null"') == 0x63DD_24E7_CC25_8F8A
     plain = '{"name":"r","type":"record","fields":[{"name":"a","type":"int"}]}'
-    codec = Codec(plain, "single-object").prepare("schema")
+    codec = AvroCodec(plain, "single-object").prepare("schema")
     assert codec.encode({"a": 7}) == b"\xc3\x01" + fingerprint(plain.encode()).to_bytes(8, "little") + b"\x0e"
     assert codec.decode(codec.encode({"a": 7})) == {"a": 7}
 
 
 @pytest.mark.parametrize("encoding", ["binary", "single-object"])
 def test_bytes_that_are_no_record_of_the_schema_have_a_reason(encoding: Encoding) -> None:
-    codec = Codec(SCHEMA, encoding).prepare("schema")
+    codec = AvroCodec(SCHEMA, encoding).prepare("schema")
     good = codec.encode({"a": 7, "s": "xy"})
     decode = Fields(codec, ("s", "a"))
     assert decode(good) == ("xy", 7, None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from connectgroup.dataplane.errors import Fenced
+from connectgroup.dataplane.errors import TaskFenced
 
 from .conftest import Bench, Run
 
@@ -20,7 +20,7 @@ def test_batches_of_a_task_and_the_rejected_batch_of_a_zombie(table: Bench) -> N
     assert counts(zombie) == [(10, 10, 0, True)]
     successor = table.start(2)
     table.write("one.csv", range(10, 14), mode="a")
-    assert isinstance(zombie.failure(), Fenced)
+    assert isinstance(zombie.failure(), TaskFenced)
     assert counts(zombie) == [(10, 10, 0, True), (4, 4, 0, False)]
     successor.wait(lambda: sum(successor.rows) == 4)
     assert counts(successor) == [(4, 4, 0, True)]

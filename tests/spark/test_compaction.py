@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from connectgroup.dataplane.errors import Fenced
+from connectgroup.dataplane.errors import TaskFenced
 from connectgroup.errors import ConfigError
 from connectgroup.spark.sinks.manifest import MANIFEST, FileSinkSettings, ManifestSink, read_committed
 from connectgroup.spark.sinks.parquet import ParquetSink
@@ -169,7 +169,7 @@ def test_task_that_is_fenced_while_it_compacts_changes_nothing(tmp_path: Path) -
     zombie.claim(owner(1), every)
     write(zombie, 1, range(4))
     assert read(tmp_path / "out") == [*range(10)]
-    with pytest.raises(Fenced):
+    with pytest.raises(TaskFenced):
         zombie.commit(owner(1), span(4, 5), batch(4))
     write(successor, 2, range(5, 9))
     assert read(tmp_path / "out") == [*range(18)]

@@ -20,7 +20,7 @@ import pytest
 
 from connectgroup import plugins
 from connectgroup.connectors.pipeline import PipelineConnector
-from connectgroup.dataplane.errors import Fenced
+from connectgroup.dataplane.errors import TaskFenced
 from connectgroup.errors import ConfigError
 from connectgroup.spark.errors import SparkError
 from connectgroup.spark.java import ensure_java, kafka_jars
@@ -195,8 +195,8 @@ def test_task_with_an_older_owner_epoch_is_fenced_and_its_session_released(bench
     bench.write("a.csv", range(10, 20), mode="a")
     heir.wait(lambda: bench.seen() == [*range(20)])
     error = zombie.failure()
-    assert isinstance(error, Fenced | SparkError), error
-    with pytest.raises(Fenced):
+    assert isinstance(error, TaskFenced | SparkError), error
+    with pytest.raises(TaskFenced):
         bench.start(1)
     assert bench.seen() == [*range(20)]
 

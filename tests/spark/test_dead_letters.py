@@ -16,12 +16,12 @@ import pytest
 from connectgroup.connectors.pipeline import PipelineConnector
 from connectgroup.dataplane.columns import from_ddl, to_arrow
 from connectgroup.dataplane.dead_letters import FIELDS, DeadLetterSink, log_dead_letters
-from connectgroup.dataplane.errors import BadLine, Fenced
+from connectgroup.dataplane.errors import BadLine, TaskFenced
 from connectgroup.dataplane.ownership import Range, ranges_between
 from connectgroup.errors import ConfigError
 from connectgroup.spark.sinks.postgres import PostgresSettings, PostgresSink
 from connectgroup.spark.sinks.sqlite import SqliteSettings, SqliteSink
-from connectgroup.spark.sources.dialect import Dialect
+from connectgroup.spark.sources.dialect import LineDialect
 from connectgroup.spark.sources.parquet import ParquetSource, ParquetSourceSettings
 from connectgroup.spark.sources.parts import read_part, read_range
 from connectgroup.spark.sources.sliced import decode, encode
@@ -49,7 +49,9 @@ def test_bad_lines_are_rows_with_their_error(
     (tmp_path / "f").write_text(text)
     whole = Range(slice="f", start=0, end=len(text))
     rows = [
-        row for batch in read_part(tmp_path, whole, COLUMNS, Dialect(form), tolerant=True) for row in batch.to_pylist()
+        row
+        for batch in read_part(tmp_path, whole, COLUMNS, LineDialect(form), tolerant=True)
+        for row in batch.to_pylist()
     ]
     errors = [json.loads(row["connectgroup_error"]) for row in rows if row["connectgroup_error"] is not None]
     assert [error["record"] for error in errors] == [record for _, record in bad]
@@ -60,13 +62,13 @@ def test_bad_lines_are_rows_with_their_error(
     assert len(rows) == len(lines)
     if bad:
         with pytest.raises(BadLine):
-            read_range(tmp_path, whole, COLUMNS, Dialect(form))
+            read_range(tmp_path, whole, COLUMNS, LineDialect(form))
 
 
 def test_line_numbers_count_from_the_start_of_the_file(tmp_path: Path) -> None:
     (tmp_path / "f").write_text("a,b\n1,x\n2,y\nbad\n")
     wanted = Range(slice="f", start=12, end=16)
-    (batch,) = read_part(tmp_path, wanted, COLUMNS, Dialect("csv"), tolerant=True)
+    (batch,) = read_part(tmp_path, wanted, COLUMNS, LineDialect("csv"), tolerant=True)
     assert ", line 4 (byte 12)" in batch.to_pylist()[0]["connectgroup_error"]
 
 
@@ -102,7 +104,7 @@ def test_dead_letters_are_committed_with_the_batch_or_not_at_all(
     assert zombie.commit_all(owner(1), span(0, 4), nothing, [LETTER]) is True
     assert zombie.commit_all(owner(1), span(0, 4), nothing, [LETTER]) is False
     successor.claim(owner(2), every)
-    with pytest.raises(Fenced):
+    with pytest.raises(TaskFenced):
         zombie.commit_all(owner(1), span(4, 8), nothing, [LETTER])
     assert letters() == [("c", "0", "source", "f, line 2", "r", "x\\0")]
     zombie.close()
@@ -142,17 +144,17 @@ def test_pipeline_puts_bad_lines_and_failed_transforms_aside(table: Bench, caplo
 @pytest.mark.parametrize(
     ("data", "dialect"),
     [
-        (b"a,b\n1,x\n2,y\n", Dialect("csv")),
-        (b"a,b\r\n1,x\r\n\r\n2,y\r\n\n", Dialect("csv")),
-        (b'a,b\n1,"x\n\ny"\nbad,1\n\n2,z\n', Dialect("csv", multiline=True)),
-        ("a,b\n1,ä\n2,ö\n".encode("latin-1"), Dialect("csv", encoding="iso-8859-1")),
-        ("a,b\n1,ä\n\nbad,ö\n3,x\n".encode("utf-16"), Dialect("csv", encoding="utf-16")),
-        (b'\xef\xbb\xbf{"a":1}\n\n{"a":2}\nbad\n{"a":3}\n', Dialect("jsonl")),
-        (b"1\n\n2\n", Dialect("text")),
+        (b"a,b\n1,x\n2,y\n", LineDialect("csv")),
+        (b"a,b\r\n1,x\r\n\r\n2,y\r\n\n", LineDialect("csv")),
+        (b'a,b\n1,"x\n\ny"\nbad,1\n\n2,z\n', LineDialect("csv", multiline=True)),
+        ("a,b\n1,ä\n2,ö\n".encode("latin-1"), LineDialect("csv", encoding="iso-8859-1")),
+        ("a,b\n1,ä\n\nbad,ö\n3,x\n".encode("utf-16"), LineDialect("csv", encoding="utf-16")),
+        (b'\xef\xbb\xbf{"a":1}\n\n{"a":2}\nbad\n{"a":3}\n', LineDialect("jsonl")),
+        (b"1\n\n2\n", LineDialect("text")),
     ],
 )
 @pytest.mark.parametrize("packed", [False, True])
-def test_rows_of_files_have_their_places(tmp_path: Path, data: bytes, dialect: Dialect, packed: bool) -> None:
+def test_rows_of_files_have_their_places(tmp_path: Path, data: bytes, dialect: LineDialect, packed: bool) -> None:
     """The place names the file and the byte at which the record begins, of a compressed file that of its content."""
     name = "f.gz" if packed else "f"
     (tmp_path / name).write_bytes(gzip.compress(data) if packed else data)

@@ -20,7 +20,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from connectgroup.dataplane.columns import Column, Columns, from_ddl, to_arrow
-from connectgroup.dataplane.errors import Fenced, SinkError
+from connectgroup.dataplane.errors import SinkError, TaskFenced
 from connectgroup.dataplane.ownership import Position, Range, metadata_of
 from connectgroup.errors import ConfigError
 from connectgroup.spark.sinks import delta_offsets, new_files
@@ -71,11 +71,11 @@ def test_zombie_whose_commit_began_before_the_claim_of_its_successor_is_fenced(
         write_deltalake(*args, **options)
 
     monkeypatch.setattr(deltalake, "write_deltalake", write_late)
-    with pytest.raises(Fenced, match="owner epoch 2, ours is 1"):
+    with pytest.raises(TaskFenced, match="owner epoch 2, ours is 1"):
         zombie.commit(owner(1), span(1, 2), rows(9))
     monkeypatch.undo()
     before = states(tmp_path / "t")
-    with pytest.raises(Fenced):
+    with pytest.raises(TaskFenced):
         zombie.commit(owner(1), span(1, 2), rows(9))
     assert states(tmp_path / "t") == before
     assert successor.commit(owner(2), span(1, 2), rows(1))
@@ -116,7 +116,7 @@ def test_concurrent_owners_and_a_foreign_writer_lose_and_repeat_nothing(tmp_path
                     at += 1
                     if at >= token * 5:
                         halfway.set()
-        except Fenced:
+        except TaskFenced:
             pass
         except BaseException as error:
             errors.append(error)
@@ -396,7 +396,7 @@ def test_pipeline_from_files_to_a_table_survives_a_change_of_owners(tmp_path: Pa
     second = bench.start(2)
     bench.write("two.csv", range(10, 20))
     second.wait(lambda: sum(second.rows) == 10)
-    assert isinstance(first.failure(), Fenced)
+    assert isinstance(first.failure(), TaskFenced)
     for run in (first, second):
         run.task.stop()
     assert read(bench.output) == [*range(20)]

@@ -18,7 +18,7 @@ from connectgroup.dataplane.errors import SourceError
 from connectgroup.dataplane.ownership import Position, metadata_of, ranges_between
 from connectgroup.spark.sources.catalog import is_slice_of
 from connectgroup.spark.sources.copies import Copies
-from connectgroup.spark.sources.dialect import Dialect
+from connectgroup.spark.sources.dialect import LineDialect
 from connectgroup.spark.sources.files import FileSource
 from connectgroup.spark.sources.identity import Identity
 from connectgroup.spark.sources.listing import read_bytes
@@ -57,7 +57,7 @@ class Reader:
                 assert metadata_of(part.end)
                 named = replace(part, slice=self.planner.file_of(part.slice))
                 if named.slice.endswith(".gz"):
-                    batches = read_part(self.root, named, from_ddl("value STRING"), Dialect("text"))
+                    batches = read_part(self.root, named, from_ddl("value STRING"), LineDialect("text"))
                     text += "".join(f"{line}\n" for batch in batches for line in batch["value"].to_pylist())
                 else:
                     text += read_bytes(self.root, named).decode()

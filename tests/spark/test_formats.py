@@ -20,7 +20,7 @@ from hypothesis import assume, example, given, settings as hypothesis_settings, 
 from connectgroup.dataplane.columns import from_ddl
 from connectgroup.dataplane.errors import BadLine
 from connectgroup.dataplane.ownership import Range
-from connectgroup.spark.sources.dialect import Dialect
+from connectgroup.spark.sources.dialect import LineDialect
 from connectgroup.spark.sources.parts import read_part, read_range
 from tests.volume import volume
 
@@ -33,13 +33,13 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("in")
 
 
-def read(root: Path, data: bytes, dialect: Dialect, ddl: str) -> list[dict[str, Any]]:
+def read(root: Path, data: bytes, dialect: LineDialect, ddl: str) -> list[dict[str, Any]]:
     (root / "f").write_bytes(data)
     rows: list[dict[str, Any]] = read_range(root, Range(slice="f", start=0, end=len(data)), from_ddl(ddl), dialect)
     return rows.to_pylist()  # type: ignore[attr-defined, no-any-return]
 
 
-def dead_letters(root: Path, data: bytes, dialect: Dialect, ddl: str) -> tuple[list[dict[str, Any]], list[str]]:
+def dead_letters(root: Path, data: bytes, dialect: LineDialect, ddl: str) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the rows, and the records of the dead letters."""
     (root / "f").write_bytes(data)
     whole = Range(slice="f", start=0, end=len(data))
@@ -80,7 +80,7 @@ def test_each_line_is_one_object_of_json_by_itself(root: Path, lines: list[str])
             return False
 
     data = "".join(f"{line}\n" for line in lines).encode()
-    rows, errors = dead_letters(root, data, Dialect("jsonl"), "z STRING")
+    rows, errors = dead_letters(root, data, LineDialect("jsonl"), "z STRING")
     assert errors == [line for line in lines if not is_object(line)]
     assert len(rows) == len(lines) - len(errors)
 
@@ -98,7 +98,7 @@ NUMBERS = st.one_of(
 def test_nested_numbers_are_the_texts_that_were_written(root: Path, numbers: list[str], in_text: bool) -> None:
     words = [*numbers, '"1.50 e5 -0"'] if in_text else numbers
     text = f"[{','.join(words)}]"
-    (row,) = read(root, f'{{"a":{text}}}\n'.encode(), Dialect("jsonl"), "a STRING")
+    (row,) = read(root, f'{{"a":{text}}}\n'.encode(), LineDialect("jsonl"), "a STRING")
     assert row["a"] == text
 
 
@@ -124,10 +124,10 @@ def test_decimal_is_read_with_all_its_digits_or_is_an_error(
     )
     ddl = f"id INT, a NUMERIC( {precision} , {scale} )"
     for data, dialect in (
-        (f"id,a\n1,{text}\n", Dialect("csv")),
-        (f"id;a\n1;{text.replace('.', ',')}\n", Dialect("csv", delimiter=";", decimal=",")),
-        (f'{{"id":1,"a":{text}}}\n', Dialect("jsonl")),
-        (f'{{"id":1,"a":"{text}"}}\n', Dialect("jsonl")),
+        (f"id,a\n1,{text}\n", LineDialect("csv")),
+        (f"id;a\n1;{text.replace('.', ',')}\n", LineDialect("csv", delimiter=";", decimal=",")),
+        (f'{{"id":1,"a":{text}}}\n', LineDialect("jsonl")),
+        (f'{{"id":1,"a":"{text}"}}\n', LineDialect("jsonl")),
     ):
         if fits:
             (row,) = read(root, data.encode(), dialect, ddl)
@@ -141,10 +141,10 @@ def test_decimal_is_read_with_all_its_digits_or_is_an_error(
 def test_value_that_is_no_decimal_is_an_error(root: Path, text: str) -> None:
     for json_text in (text, json.dumps(text)):
         with pytest.raises(BadLine):
-            read(root, f'{{"a":{json_text}}}\n'.encode(), Dialect("jsonl"), "a DECIMAL(10,2)")
+            read(root, f'{{"a":{json_text}}}\n'.encode(), LineDialect("jsonl"), "a DECIMAL(10,2)")
     if text and "," not in text:
         with pytest.raises(BadLine):
-            read(root, f"a\n{text}\n".encode(), Dialect("csv"), "a DECIMAL(10,2)")
+            read(root, f"a\n{text}\n".encode(), LineDialect("csv"), "a DECIMAL(10,2)")
 
 
 @MANY
@@ -162,7 +162,7 @@ def test_line_of_csv_is_read_as_by_python_or_is_a_dead_letter(root: Path, line: 
     names = ["abcdefghijklmnop"[at] for at in range(max(len(expected), 1))]
     data = f"{','.join(names)}\n{line}\n".encode()
     rows, errors = dead_letters(
-        root, data, Dialect("csv", multiline=multiline), ", ".join(f"{n} STRING" for n in names)
+        root, data, LineDialect("csv", multiline=multiline), ", ".join(f"{n} STRING" for n in names)
     )
     if expected:
         assert [[value or "" for value in list(row.values())[:-1]] for row in rows] == [expected], errors
@@ -187,7 +187,7 @@ def test_csv_of_python_is_read_as_by_python_and_pandas(
     writer = csv.writer(text, quoting=quoting, delimiter=delimiter, lineterminator=end)
     writer.writerows([("a", "b", "c"), *rows])
     data = text.getvalue().encode(encoding)
-    dialect = Dialect("csv", delimiter=delimiter, multiline=True)
+    dialect = LineDialect("csv", delimiter=delimiter, multiline=True)
     found = [
         tuple(value or "" for value in row.values())
         for row in read(root, data, dialect, "a STRING, b STRING, c STRING")
@@ -218,7 +218,7 @@ NUMBERS = st.one_of(
 def test_numbers_of_csv_are_those_of_python_or_dead_letters(root: Path, texts: list[str]) -> None:
     """Differences: a number beyond the range of its type is a dead letter, in Python infinity or 0; so is 1_000."""
     data = ("a,b\n" + "".join(f"{text},x\n" for text in texts)).encode()
-    rows, errors = dead_letters(root, data, Dialect("csv"), "a DOUBLE, b STRING")
+    rows, errors = dead_letters(root, data, LineDialect("csv"), "a DOUBLE, b STRING")
     good = [text for text in texts if f"{text},x" not in errors]
     assert len(good) == len(rows)
     for text, row in zip(good, rows, strict=True):
@@ -230,7 +230,7 @@ def test_numbers_of_csv_are_those_of_python_or_dead_letters(root: Path, texts: l
     for record in errors:
         text = record.removesuffix(",x")
         assert text in ("1e400", "-1e999", "1e-400", "0x10", "0XfF", "-0x1", "1_000", "+5"), text
-    rows, errors = dead_letters(root, data, Dialect("csv"), "a BIGINT, b STRING")
+    rows, errors = dead_letters(root, data, LineDialect("csv"), "a BIGINT, b STRING")
     good = [text for text in texts if f"{text},x" not in errors]
     assert [row["a"] for row in rows] == [int(text) if text else None for text in good]
 
@@ -255,7 +255,7 @@ JSON = st.recursive(
 @example(values=[{"n": 19.90, "fdd0": "\ufdd0", "x": "\ufdd1"}])
 def test_nested_json_is_read_as_by_python(root: Path, values: Sequence[Any]) -> None:
     data = "".join(json.dumps({"a": value}) + "\n" for value in values).encode()
-    rows = read(root, data, Dialect("jsonl"), "a STRING")
+    rows = read(root, data, LineDialect("jsonl"), "a STRING")
     assert [json.loads(row["a"]) for row in rows] == values
 
 
@@ -263,7 +263,7 @@ def test_nested_json_is_read_as_by_python(root: Path, values: Sequence[Any]) -> 
     "number", ["19.90", "12345678901234567890.12", "1e400", "1E5", "-0.0", "100000000000000000000000"]
 )
 def test_numbers_in_nested_json_stay_as_they_are(root: Path, number: str) -> None:
-    rows = read(root, f'{{"a": [{number}, "{number}"]}}\n'.encode(), Dialect("jsonl"), "a STRING")
+    rows = read(root, f'{{"a": [{number}, "{number}"]}}\n'.encode(), LineDialect("jsonl"), "a STRING")
     assert rows == [{"a": f'[{number},"{number}"]'}]
 
 
@@ -281,7 +281,7 @@ SMALL = f"-0.{'0' * 330}1"
 def test_number_beyond_the_range_of_its_column_is_an_error(root: Path, form: Any, kind: str, number: str) -> None:
     data = f'{{"a": {number}}}\n' if form == "jsonl" else f"a\n{number}\n"
     with pytest.raises(BadLine, match=rf"a is .*; allowed: {kind} or null"):
-        read(root, data.encode(), Dialect(form), f"a {kind}")
+        read(root, data.encode(), LineDialect(form), f"a {kind}")
 
 
 @pytest.mark.parametrize("kind", ["DOUBLE", "FLOAT"])
@@ -292,7 +292,7 @@ def test_zero_in_any_notation_and_the_smallest_number_are_themselves(root: Path,
     numbers += [] if form == "jsonl" else ["", ".0", "00e-1", " 0e-3 "]
     lines = [f'{{"a": {each}}}' for each in numbers] if form == "jsonl" else ["a,b", *(f"{each},x" for each in numbers)]
     ddl = f"a {kind}" if form == "jsonl" else f"a {kind}, b STRING"
-    found = [row["a"] for row in read(root, ("\n".join(lines) + "\n").encode(), Dialect(form), ddl)]
+    found = [row["a"] for row in read(root, ("\n".join(lines) + "\n").encode(), LineDialect(form), ddl)]
     assert found[:6] == [0.0] * 6
     assert found[6] == pytest.approx(0.1)
     assert found[7] == float(smallest)
@@ -301,7 +301,9 @@ def test_zero_in_any_notation_and_the_smallest_number_are_themselves(root: Path,
 
 @pytest.mark.parametrize("line", ['{"a": {"\\ud800": 1}}', '{"a": ["\\udfff"]}', '{"\\ud800": 1}', '{"a": "\\ud800"}'])
 def test_lone_surrogate_in_json_is_a_dead_letter(root: Path, line: str) -> None:
-    rows, errors = dead_letters(root, f'{{"a": "x"}}\n{line}\n'.encode(), Dialect("jsonl", drift="error"), "a STRING")
+    rows, errors = dead_letters(
+        root, f'{{"a": "x"}}\n{line}\n'.encode(), LineDialect("jsonl", drift="error"), "a STRING"
+    )
     assert ([row["a"] for row in rows], errors) == (["x"], [line])
 
 
@@ -340,10 +342,12 @@ def moment(local: datetime, zone: zoneinfo.ZoneInfo) -> datetime:
 def test_local_times_of_each_zone_are_those_of_python(root: Path, zone: str, times: list[datetime]) -> None:
     texts = [time.isoformat() for time in times]
     expected = [moment(time, zoneinfo.ZoneInfo(zone)) for time in times]
-    rows = read(root, "".join(f"{t}\n" for t in ["a", *texts]).encode(), Dialect("csv", timezone=zone), "a TIMESTAMP")
+    rows = read(
+        root, "".join(f"{t}\n" for t in ["a", *texts]).encode(), LineDialect("csv", timezone=zone), "a TIMESTAMP"
+    )
     assert [row["a"] for row in rows] == expected
     lines = "".join(json.dumps({"a": text}) + "\n" for text in texts).encode()
-    rows = read(root, lines, Dialect("jsonl", timezone=zone), "a TIMESTAMP")
+    rows = read(root, lines, LineDialect("jsonl", timezone=zone), "a TIMESTAMP")
     assert [row["a"] for row in rows] == expected
 
 
@@ -356,7 +360,7 @@ def test_time_in_another_year_than_1_to_9999_is_an_error(root: Path, text: str) 
         (json.dumps({"a": text}) + "\n", "jsonl", ""),
     ):
         with pytest.raises(BadLine, match=r"a is .*; allowed: TIMESTAMP"):
-            read(root, data.encode(), Dialect(dialect, timezone=timezone), "a TIMESTAMP")  # type: ignore[arg-type]
+            read(root, data.encode(), LineDialect(dialect, timezone=timezone), "a TIMESTAMP")  # type: ignore[arg-type]
     for data, form in (("a\n0000-12-31\n", "csv"), ('{"a":"0000-12-31"}\n', "jsonl")):
         with pytest.raises(BadLine, match=r"a is .*; allowed: DATE"):
-            read(root, data.encode(), Dialect(form), "a DATE")  # type: ignore[arg-type]
+            read(root, data.encode(), LineDialect(form), "a DATE")  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ import pytest
 from connectgroup.dataplane.columns import from_ddl
 from connectgroup.dataplane.errors import BadLine
 from connectgroup.dataplane.ownership import Range
-from connectgroup.spark.sources.dialect import Dialect, Format
+from connectgroup.spark.sources.dialect import Format, LineDialect
 from connectgroup.spark.sources.parts import read_range
 from tests.fuzzing import attack, folder_in_memory, inputs_each
 
@@ -49,7 +49,7 @@ def read(folder: Path, data: bytes, form: Format) -> None:
     whole = data[: data.rfind(b"\n") + 1] or b"\n"
     header = HEADER if form == "csv" else b""
     (folder / "x").write_bytes(header + whole)
-    rows = read_range(folder, Range(slice="x", start=len(header), end=len(header + whole)), COLUMNS, Dialect(form))
+    rows = read_range(folder, Range(slice="x", start=len(header), end=len(header + whole)), COLUMNS, LineDialect(form))
     assert rows.num_rows == sum(1 for line in whole.split(b"\n") if line.strip(b"\r"))
 
 
@@ -57,7 +57,7 @@ def test_any_header_is_the_expected_one_or_an_invalid_line() -> None:
     def decode(data: bytes) -> None:
         whole = data[: data.find(b"\n")] + b"\n" + VALID["csv"][0]
         (folder / "x").write_bytes(whole)
-        read_range(folder, Range(slice="x", start=0, end=len(whole)), COLUMNS, Dialect("csv"))
+        read_range(folder, Range(slice="x", start=0, end=len(whole)), COLUMNS, LineDialect("csv"))
 
     with folder_in_memory() as folder:
         attack(decode, None, [HEADER, b"\xef\xbb\xbf" + HEADER, HEADER[:-1] + b"\r\n"], inputs_each(10), BadLine)

@@ -18,7 +18,7 @@ from pydantic import Field
 
 from connectgroup import plugins
 from connectgroup.dataplane.columns import from_ddl
-from connectgroup.dataplane.errors import Fenced, SourceError
+from connectgroup.dataplane.errors import SourceError, TaskFenced
 from connectgroup.dataplane.iterator import Item, IteratorSource, TableBuilder
 from connectgroup.dataplane.ownership import Range
 from connectgroup.dataplane.polling import Polling
@@ -191,7 +191,7 @@ def test_successor_continues_and_zombie_is_fenced(pipeline: Bench) -> None:
     zombie.wait(lambda: pipeline.seen() == [*range(30)])
     successor = pipeline.start(2)
     append(pipeline, "one", range(30, 50))
-    assert isinstance(zombie.failure(), Fenced)
+    assert isinstance(zombie.failure(), TaskFenced)
     successor.wait(lambda: len(pipeline.seen()) >= 50)
     successor.task.stop()
     assert pipeline.seen() == [*range(50)]

@@ -20,7 +20,7 @@ from connectgroup.connector import Lag
 from connectgroup.connectors.pipeline import PipelineConnector
 from connectgroup.dataplane.columns import Column, Columns, from_ddl, to_arrow
 from connectgroup.dataplane.dead_letters import DeadLetters
-from connectgroup.dataplane.errors import Fenced, SinkError, SourceError
+from connectgroup.dataplane.errors import SinkError, SourceError, TaskFenced
 from connectgroup.dataplane.ownership import Owner, Position, Range
 from connectgroup.dataplane.sink import PositionStore, Sink
 from connectgroup.dataplane.source import Source
@@ -541,6 +541,6 @@ def test_batch_that_fills_the_queue_of_the_client_is_written(kafka: str) -> None
 def test_rejected_task_learns_the_token_that_the_topic_has(state: kafka_offsets.State) -> None:
     """After an older copy of the log was put back, the group issues tokens above it."""
     owner = Owner(connector="c", task=0, tasks=1, fencing_token=5, source="s")
-    with pytest.raises(Fenced) as fenced:
+    with pytest.raises(TaskFenced) as fenced:
         state.check(owner, "topic", lambda name: name == "mine")
     assert fenced.value.token == 7

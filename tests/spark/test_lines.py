@@ -13,7 +13,7 @@ from connectgroup.dataplane.columns import from_ddl, to_arrow, to_ddl
 from connectgroup.dataplane.errors import BadLine
 from connectgroup.dataplane.ownership import Range
 from connectgroup.errors import ConfigError
-from connectgroup.spark.sources.dialect import Dialect, Format
+from connectgroup.spark.sources.dialect import Format, LineDialect
 from connectgroup.spark.sources.parts import inferred_columns, read_range
 from tests.volume import volume
 
@@ -25,7 +25,7 @@ CSV_HEADER = b"a,b\n"
 def read(tmp_path: Path, data: bytes, form: Format, columns: Any = AB, start: int = 0) -> list[dict[str, Any]]:
     (tmp_path / "x").write_bytes(data)
     rows: list[dict[str, Any]] = read_range(
-        tmp_path, Range(slice="x", start=start, end=len(data)), columns, Dialect(form)
+        tmp_path, Range(slice="x", start=start, end=len(data)), columns, LineDialect(form)
     ).to_pylist()
     return rows
 
@@ -68,10 +68,10 @@ def test_empty_field_is_null_and_a_quoted_one_is_an_empty_string(tmp_path: Path)
 
 def test_null_word_is_null_in_every_type(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(CSV_HEADER + b'NA,NA\n1,"NA"\n')
-    found = read_range(tmp_path, Range(slice="x", start=4, end=17), AB, Dialect("csv", "NA")).to_pylist()
+    found = read_range(tmp_path, Range(slice="x", start=4, end=17), AB, LineDialect("csv", "NA")).to_pylist()
     assert found == [{"a": None, "b": None}, {"a": 1, "b": "NA"}]
     with pytest.raises(BadLine, match="a is 'NA'; allowed: INT or null"):
-        read_range(tmp_path, Range(slice="x", start=4, end=17), AB, Dialect("csv"))
+        read_range(tmp_path, Range(slice="x", start=4, end=17), AB, LineDialect("csv"))
 
 
 def test_header_is_read_once_at_the_start_of_a_file(tmp_path: Path) -> None:
@@ -216,17 +216,17 @@ def test_any_bytes_make_rows_or_an_invalid_line(tmp_path: Path, form: Format) ->
 
 
 def test_columns_without_a_schema_are_strings_named_by_the_first_header(tmp_path: Path) -> None:
-    assert inferred_columns(tmp_path, Dialect("csv")) is None
+    assert inferred_columns(tmp_path, LineDialect("csv")) is None
     (tmp_path / "b.csv").write_bytes(b"x,y z\n1,2\n")
     (tmp_path / "a.csv").write_bytes(b"unfin")
-    columns = inferred_columns(tmp_path, Dialect("csv"))
+    columns = inferred_columns(tmp_path, LineDialect("csv"))
     assert columns is not None
     assert to_ddl(columns) == "`x` STRING, `y z` STRING"
     (tmp_path / "a.csv").write_bytes(b"x,X\n")
-    assert inferred_columns(tmp_path, Dialect("csv")) == columns, "the task that owns the bad file reports it"
+    assert inferred_columns(tmp_path, LineDialect("csv")) == columns, "the task that owns the bad file reports it"
     (tmp_path / "b.csv").unlink()
     with pytest.raises(ConfigError, match=r"a\.csv.*allowed: column names that are not empty and stand once"):
-        inferred_columns(tmp_path, Dialect("csv"))
+        inferred_columns(tmp_path, LineDialect("csv"))
 
 
 def test_names_of_types_are_those_of_spark() -> None:

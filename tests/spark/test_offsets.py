@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from connectgroup.connector import TaskContext
-from connectgroup.dataplane.errors import Fenced, OffsetConflict, SinkError
+from connectgroup.dataplane.errors import OffsetConflict, SinkError, TaskFenced
 from connectgroup.dataplane.fences import TABLES, Transaction
 from connectgroup.dataplane.offset_store import OffsetStore
 from connectgroup.dataplane.ownership import Owner, Position, Range, metadata_of
@@ -64,7 +64,7 @@ def test_predecessor_cannot_write_after_the_claim_of_its_successor(store: Offset
     store.claim(owner(1), every)
     put(store, owner(1), one("a", 0, 10))
     store.claim(owner(2), every)
-    with pytest.raises(Fenced, match=r"c-0: task-0 belongs to owner epoch 2, ours is 1"):
+    with pytest.raises(TaskFenced, match=r"c-0: task-0 belongs to owner epoch 2, ours is 1"):
         put(store, owner(1), one("a", 10, 20), "zombie")
     assert written(store) == ["x"]
     assert store.positions("c") == {"a": 10}
@@ -74,7 +74,7 @@ def test_predecessor_cannot_write_a_new_slice(store: OffsetStore) -> None:
     """X1, where no fence of a slice exists."""
     store.claim(owner(1), every)
     store.claim(owner(2), every)
-    with pytest.raises(Fenced, match="task-0"):
+    with pytest.raises(TaskFenced, match="task-0"):
         put(store, owner(1), one("new", 0, 10), "zombie")
     assert written(store) == []
 
@@ -84,7 +84,7 @@ def test_slice_moved_to_another_task_rejects_the_former_owner(store: OffsetStore
     store.claim(owner(1, task=0, tasks=2), every)
     store.claim(owner(2, task=1, tasks=2), every)
     put(store, owner(2, task=1, tasks=2), one("a", 0, 10))
-    with pytest.raises(Fenced, match="c-0: a belongs to owner epoch 2, ours is 1"):
+    with pytest.raises(TaskFenced, match="c-0: a belongs to owner epoch 2, ours is 1"):
         put(store, owner(1, task=0, tasks=2), one("a", 10, 20), "zombie")
 
 
@@ -92,7 +92,7 @@ def test_removed_task_is_fenced_by_the_new_number_of_tasks(store: OffsetStore) -
     """No later owner of task 2 fences it, and its batch has only a new file: the fence of the layout rejects it."""
     store.claim(owner(5, task=2, tasks=3), every)
     store.claim(owner(6, task=0, tasks=2), every)
-    with pytest.raises(Fenced, match="layout of 2 tasks belongs to owner epoch 6, ours is 5"):
+    with pytest.raises(TaskFenced, match="layout of 2 tasks belongs to owner epoch 6, ours is 5"):
         put(store, owner(5, task=2, tasks=3), one("new", 0, 1), "zombie")
 
 
@@ -101,9 +101,9 @@ def test_task_of_an_earlier_layout_is_fenced_when_the_number_of_tasks_returns(st
     store.claim(owner(5, task=2, tasks=3), every)
     store.claim(owner(6, task=0, tasks=2), every)
     store.claim(owner(8, task=0, tasks=3), every)
-    with pytest.raises(Fenced):
+    with pytest.raises(TaskFenced):
         put(store, owner(5, task=2, tasks=3), one("new", 0, 1), "zombie")
-    with pytest.raises(Fenced):
+    with pytest.raises(TaskFenced):
         store.claim(owner(6, task=1, tasks=3), every)
 
 
@@ -118,7 +118,7 @@ def test_tasks_of_one_layout_may_claim_in_any_order_of_epochs(store: OffsetStore
 def test_restarted_zombie_cannot_restore_its_layout(store: OffsetStore) -> None:
     store.claim(owner(5, task=0, tasks=3), every)
     store.claim(owner(6, task=0, tasks=2), every)
-    with pytest.raises(Fenced, match="layout of 2 tasks belongs to owner epoch 6, ours is 5"):
+    with pytest.raises(TaskFenced, match="layout of 2 tasks belongs to owner epoch 6, ours is 5"):
         store.claim(owner(5, task=2, tasks=3), every)
     assert put(store, owner(6, task=0, tasks=2), one("a", 0, 1))
 
@@ -127,7 +127,7 @@ def test_new_layout_fences_the_old_one_in_any_order_of_claims(store: OffsetStore
     store.claim(owner(9, task=2, tasks=3), every)
     store.claim(owner(8, task=0, tasks=3), every)
     store.claim(owner(10, task=0, tasks=2), every)
-    with pytest.raises(Fenced, match="layout of 2 tasks belongs to owner epoch 10, ours is 9"):
+    with pytest.raises(TaskFenced, match="layout of 2 tasks belongs to owner epoch 10, ours is 9"):
         put(store, owner(9, task=2, tasks=3), one("new", 0, 1), "zombie")
 
 
@@ -141,7 +141,7 @@ def test_claim_takes_only_the_slices_of_its_own_task(store: OffsetStore) -> None
 
 def test_lower_epoch_cannot_claim(store: OffsetStore) -> None:
     store.claim(owner(7), every)
-    with pytest.raises(Fenced, match="task-0 belongs to owner epoch 7, ours is 6"):
+    with pytest.raises(TaskFenced, match="task-0 belongs to owner epoch 7, ours is 6"):
         store.claim(owner(6), every)
 
 
@@ -309,7 +309,7 @@ def test_every_byte_of_every_slice_is_committed_once_in_random_runs(tmp_path: Pa
 
         try:
             committed += store.commit(who, batch, write)
-        except Fenced:
+        except TaskFenced:
             fenced += 1
             lives.remove((who, at))
         else:
@@ -343,7 +343,7 @@ def test_recreated_group_resumes_at_the_positions_of_the_former_one(store: Offse
     put(store, before, one("a", 0, 10))
     assert store.claim(after, every) == {"a": 10}
     put(store, after, one("a", 10, 12))
-    with pytest.raises(Fenced, match="task-0 belongs to owner epoch 1 of a group made later, ours is 40;"):
+    with pytest.raises(TaskFenced, match="task-0 belongs to owner epoch 1 of a group made later, ours is 40;"):
         put(store, before, one("a", 12, 14))
     assert after.owner_epoch == 1
     assert token(4_294_967_295 // 2, 2**31 - 1) < 2**63, "it fits SQLite's integers"
@@ -354,7 +354,7 @@ def test_claim_fences_the_former_owner_before_the_first_write(store: OffsetStore
     store.claim(owner(1, 0, tasks=2), every)
     store.commit(owner(1, 0, tasks=2), one("a", 0, 10))
     assert store.claim(owner(2, 1, tasks=2), every) == {"a": 10}
-    with pytest.raises(Fenced, match="a belongs to owner epoch 2, ours is 1"):
+    with pytest.raises(TaskFenced, match="a belongs to owner epoch 2, ours is 1"):
         store.commit(owner(1, 0, tasks=2), one("a", 10, 20))
 
 
@@ -362,7 +362,7 @@ def test_slice_of_a_later_owner_cannot_be_claimed(store: OffsetStore) -> None:
     """X1: the fences of the task and of the layout would not reject it."""
     store.claim(owner(5, 1, tasks=2), every)
     store.commit(owner(5, 1, tasks=2), one("a", 0, 10))
-    with pytest.raises(Fenced, match="a belongs to owner epoch 5, ours is 3"):
+    with pytest.raises(TaskFenced, match="a belongs to owner epoch 5, ours is 3"):
         store.claim(owner(3, 0, tasks=2), every)
     assert store.claim(owner(3, 0, tasks=2), lambda _: False) == {}
 
@@ -416,12 +416,12 @@ def test_file_from_before_positions_had_metadata_still_loads(tmp_path: Path) -> 
 def test_metadata_are_stored_in_postgres_also_in_tables_from_before(database: str) -> None:
     import psycopg
 
-    from connectgroup.dataplane.postgres_store import PostgresStore
+    from connectgroup.dataplane.postgres_store import PostgresOffsetStore
 
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(TABLES["connectgroup_offsets"].replace(" metadata TEXT NOT NULL DEFAULT '',", ""))
         connection.execute("INSERT INTO connectgroup_offsets VALUES ('c', 'a', 10, 1)")
-    store = PostgresStore(database)
+    store = PostgresOffsetStore(database)
     assert store.claim(owner(2), every) == {"a": 10}
     store.commit(owner(2), [Range(slice="a", start=10, end=Position(12, "m"))], lambda _: None)
     assert metadata_of(store.claim(owner(3), every)["a"]) == metadata_of(store.positions("c")["a"]) == "m"

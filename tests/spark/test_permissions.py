@@ -19,7 +19,7 @@ from connectgroup.protocol.units import Unit
 from connectgroup.spark.sinks.delta import DeltaSettings, DeltaSink
 from connectgroup.spark.sinks.parquet import ParquetSink
 from connectgroup.spark.sinks.sqlite import SqliteSink
-from connectgroup.spark.sinks.tables import TableSettings
+from connectgroup.spark.sinks.tables import TableSinkSettings
 
 OWNER = Owner(connector="c", task=0, tasks=1, fencing_token=1)
 RANGES = [Range(slice="f", start=0, end=1)]
@@ -46,7 +46,7 @@ def write(sink: Sink) -> None:
 
 
 def test_sqlite_table_has_the_mode_of_the_umask(tmp_path: Path, umask: int) -> None:
-    sink = SqliteSink(tmp_path / "out.db", TableSettings(table="t"), from_ddl("a INT"))
+    sink = SqliteSink(tmp_path / "out.db", TableSinkSettings(table="t"), from_ddl("a INT"))
     write(sink)
     check(tmp_path, umask, 3)
     sink.close()

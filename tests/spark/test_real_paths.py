@@ -24,7 +24,7 @@ from connectgroup.spark.sinks.delta import DeltaSettings, DeltaSink
 from connectgroup.spark.sinks.parquet import ParquetSink
 from connectgroup.spark.sinks.sqlite import SqliteSettings, SqliteSink
 from connectgroup.spark.sinks.text_files import JsonlSink
-from connectgroup.spark.sources.dialect import Dialect
+from connectgroup.spark.sources.dialect import LineDialect
 from connectgroup.spark.sources.file_settings import FileSettings
 from connectgroup.spark.sources.files import FileSource
 from connectgroup.spark.sources.listing import list_inodes
@@ -77,12 +77,12 @@ def test_file_that_becomes_a_link_after_its_range_was_planned_is_not_read(root: 
     end = planner.advance({})["deep/a"]
     for position in end, int(end):  # with and without the identity of the file
         wanted = Range(slice="deep/a", start=0, end=position)
-        assert [batch.num_rows for batch in read_part(root, wanted, TEXT, Dialect("text"))] == [1]
+        assert [batch.num_rows for batch in read_part(root, wanted, TEXT, LineDialect("text"))] == [1]
     replaced(kind, root, secret)
     for position in end, int(end):
         wanted = Range(slice="deep/a", start=0, end=position)
         with pytest.raises(SourceError, match=r"deep/a: (cannot be read|was replaced)"):
-            list(read_part(root, wanted, TEXT, Dialect("text")))
+            list(read_part(root, wanted, TEXT, LineDialect("text")))
 
 
 @pytest.mark.parametrize("kind", ["root", "directory", "file"])
@@ -115,7 +115,7 @@ def test_no_listing_follows_a_new_link(root: Path, secret: Path, kind: str) -> N
         with pytest.raises(SourceError, match=r"in: cannot be read \(a component is a symbolic link\)"):
             list_inodes(root, "", {})
         with pytest.raises(SourceError, match="symbolic link"):
-            inferred_columns(root, Dialect("jsonl"))
+            inferred_columns(root, LineDialect("jsonl"))
         with pytest.raises(SourceError, match="symbolic link"):
             list(next_fields(root, {}))
     else:

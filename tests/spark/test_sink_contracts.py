@@ -22,7 +22,7 @@ from connectgroup.spark.sinks.parquet import ParquetSink, read_committed
 from connectgroup.spark.sinks.postgres import PostgresSettings, PostgresSink
 from connectgroup.spark.sinks.sqlite import SqliteSettings, SqliteSink
 from connectgroup.spark.sinks.text_files import CsvSink, JsonlSink
-from connectgroup.spark.sources.dialect import Dialect
+from connectgroup.spark.sources.dialect import LineDialect
 from connectgroup.spark.sources.parts import read_range
 from connectgroup.testing.contracts.sink import SinkContract, every, owner, span
 
@@ -122,7 +122,7 @@ def test_text_files_have_what_the_file_source_reads(tmp_path: Path) -> None:
         sink.close()
         (file,) = read_committed(tmp_path / form)
         whole = Range(slice=file.name, start=0, end=file.stat().st_size)
-        assert read_range(file.parent, whole, columns, Dialect(form)).to_pylist() == rows.to_pylist()
+        assert read_range(file.parent, whole, columns, LineDialect(form)).to_pylist() == rows.to_pylist()
 
 
 def test_console_prints_no_more_rows_of_a_batch_than_its_setting(capsys: pytest.CaptureFixture[str]) -> None:

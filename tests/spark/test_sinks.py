@@ -17,16 +17,16 @@ import pyarrow.parquet
 import pytest
 
 from connectgroup.dataplane.columns import from_ddl, to_arrow
-from connectgroup.dataplane.errors import Fenced, OffsetConflict, SinkError
+from connectgroup.dataplane.errors import OffsetConflict, SinkError, TaskFenced
 from connectgroup.dataplane.ownership import Owner, Range
 from connectgroup.dataplane.sink import Sink
 from connectgroup.spark.converters import text_of
 from connectgroup.spark.sinks.manifest import ManifestSink
 from connectgroup.spark.sinks.parquet import MANIFEST, ParquetSink, read_committed
 from connectgroup.spark.sinks.sqlite import SqliteSink
-from connectgroup.spark.sinks.tables import TableSettings, plain_values
+from connectgroup.spark.sinks.tables import TableSinkSettings, plain_values
 from connectgroup.spark.sinks.text_files import CsvSink, JsonlSink
-from connectgroup.spark.sources.dialect import Dialect
+from connectgroup.spark.sources.dialect import LineDialect
 from connectgroup.spark.sources.lines import LineParser
 
 COLUMNS = from_ddl("a INT, b STRING")
@@ -55,7 +55,7 @@ def sinks(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
 
     def open_one() -> Sink:
         if request.param == "sqlite":
-            opened.append(SqliteSink(tmp_path / "out.db", TableSettings(table="t"), COLUMNS, busy_timeout_s=0.2))
+            opened.append(SqliteSink(tmp_path / "out.db", TableSinkSettings(table="t"), COLUMNS, busy_timeout_s=0.2))
         else:
             opened.append(ParquetSink(tmp_path / "out", busy_timeout_s=0.2))
         return opened[-1]
@@ -99,9 +99,9 @@ def test_zombie_writes_nothing_visible(sinks: Open, tmp_path: Path) -> None:
     zombie.claim(owner(1), every)
     zombie.commit(owner(1), one(0, 4), rows(1))
     assert successor.claim(owner(2), every) == {"f": 4}
-    with pytest.raises(Fenced, match="belongs to owner epoch 2, ours is 1"):
+    with pytest.raises(TaskFenced, match="belongs to owner epoch 2, ours is 1"):
         zombie.commit(owner(1), one(4, 8), rows(2))
-    with pytest.raises(Fenced):
+    with pytest.raises(TaskFenced):
         zombie.commit(owner(1), one(0, 8, "new"), rows(2))
     assert successor.commit(owner(2), one(4, 8), rows(2))
     assert seen(tmp_path) == [1, 2]
@@ -140,7 +140,7 @@ def _fill(kind: str, root: str, queue: Any) -> None:
     """In a process whose files may not exceed 200 kB: write batches until an error, and return the error."""
     path = Path(root)
     sink: Sink = (
-        SqliteSink(path / "out.db", TableSettings(table="t"), COLUMNS)
+        SqliteSink(path / "out.db", TableSinkSettings(table="t"), COLUMNS)
         if kind == "sqlite"
         else ParquetSink(path / "out")
     )
@@ -170,7 +170,7 @@ def test_sink_without_space_is_a_one_line_error_and_loses_nothing(tmp_path: Path
     assert "\n" not in message
     assert seen(tmp_path) == [1]
     sink: Sink = (
-        SqliteSink(tmp_path / "out.db", TableSettings(table="t"), COLUMNS)
+        SqliteSink(tmp_path / "out.db", TableSinkSettings(table="t"), COLUMNS)
         if kind == "sqlite"
         else ParquetSink(tmp_path / "out")
     )
@@ -185,7 +185,7 @@ def test_every_type_is_comparable_in_sqlite(tmp_path: Path) -> None:
     at = datetime.datetime(2020, 1, 2, 3, 4, 5, 600, datetime.UTC)
     values = [[True, None], [-5, None], [1 << 40, None], [0.5, None], ["\u00e9", None], [at.date(), None], [at, None]]
     table = pa.table([pa.array(v, f.type) for v, f in zip(values, to_arrow(columns), strict=True)], to_arrow(columns))
-    sink = SqliteSink(tmp_path / "out.db", TableSettings(table="t"), columns)
+    sink = SqliteSink(tmp_path / "out.db", TableSinkSettings(table="t"), columns)
     sink.claim(owner(1), every)
     sink.commit(owner(1), one(0, 1), table)
     sink.close()
@@ -200,7 +200,7 @@ def test_table_without_a_column_is_a_one_line_error(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "out.db") as connection:
         connection.execute("CREATE TABLE t (A INT, other TEXT)")
     with pytest.raises(SinkError, match=r"out\.db: table t has no column b; allowed: a table with all columns"):
-        SqliteSink(tmp_path / "out.db", TableSettings(table="t"), COLUMNS)
+        SqliteSink(tmp_path / "out.db", TableSinkSettings(table="t"), COLUMNS)
 
 
 def test_parquet_sink_without_a_directory_is_a_one_line_error(tmp_path: Path) -> None:
@@ -275,7 +275,7 @@ def test_json_has_no_nan_and_no_infinity(tmp_path: Path, nested: bool) -> None:
     plain: list[Any] = ["NaN", "Infinity", "-Infinity", 1.5, None]
     assert found == [[each] for each in plain] if nested else found == plain
     if not nested:
-        parser = LineParser(columns=from_ddl("a DOUBLE"), dialect=Dialect("jsonl"))
+        parser = LineParser(columns=from_ddl("a DOUBLE"), dialect=LineDialect("jsonl"))
         assert repr(parser.rows(path.read_bytes()).column(0).to_pylist()) == repr(NAN)
     text = text_of({"a": NAN})
     assert json.loads(str(text), parse_constant=refuse) == {"a": plain}

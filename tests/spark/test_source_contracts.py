@@ -18,7 +18,7 @@ from connectgroup.dataplane.ownership import Range
 from connectgroup.dataplane.source import Source
 from connectgroup.errors import ConfigError
 from connectgroup.spark.sources.datagen import DatagenSettings, DatagenSource
-from connectgroup.spark.sources.dialect import Dialect
+from connectgroup.spark.sources.dialect import LineDialect
 from connectgroup.spark.sources.file_settings import FileSettings
 from connectgroup.spark.sources.files import FileSource
 from connectgroup.spark.sources.parquet import ParquetSource, ParquetSourceSettings
@@ -225,11 +225,11 @@ def test_wrong_settings_are_refused_when_the_connector_is_put(settings: dict[str
 def test_lines_of_text_are_rows_as_they_are(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes('one\n\n t,w"o \r\n\u00e9\n'.encode())
     whole = Range(slice="f", start=0, end=(tmp_path / "f").stat().st_size)
-    rows = read_range(tmp_path, whole, from_ddl("value STRING"), Dialect("text")).to_pylist()
+    rows = read_range(tmp_path, whole, from_ddl("value STRING"), LineDialect("text")).to_pylist()
     assert [row["value"] for row in rows] == ["one", "", ' t,w"o ', "\u00e9"]
     (tmp_path / "f").write_bytes(b"one\n\xff\n")
     with pytest.raises(BadLine, match=r"f, line 2 \(byte 4\): not UTF-8; allowed: UTF-8 text"):
-        read_range(tmp_path, Range(slice="f", start=0, end=6), from_ddl("value STRING"), Dialect("text"))
+        read_range(tmp_path, Range(slice="f", start=0, end=6), from_ddl("value STRING"), LineDialect("text"))
 
 
 def test_file_that_is_not_parquet_is_one_clear_line(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from connectgroup.connector import PartitionOffset
 from connectgroup.connectors.pipeline import PipelineConnector
-from connectgroup.dataplane.errors import Fenced, SinkError, SourceError
+from connectgroup.dataplane.errors import SinkError, SourceError, TaskFenced
 from connectgroup.dataplane.ownership import Range
 from connectgroup.errors import ConfigError
 from connectgroup.member.actions import Grant
@@ -67,13 +67,13 @@ def test_zombie_is_fenced_after_the_claim_of_its_successor(bench: Bench) -> None
     bench.write("one.csv", range(10, 20), mode="a")
     bench.write("new.csv", range(20, 30))
     error = zombie.failure()
-    assert isinstance(error, Fenced)
+    assert isinstance(error, TaskFenced)
     assert str(error) == (
         "flights-0: task-0 belongs to owner epoch 2, ours is 1; allowed: only the latest owner writes"
     )
     successor.wait(lambda: len(bench.seen()) >= 30)
     assert bench.seen() == [*range(30)]
-    with pytest.raises(Fenced):
+    with pytest.raises(TaskFenced):
         bench.start(1)
 
 
@@ -91,7 +91,7 @@ def test_two_tasks_become_three_without_lost_or_duplicate_rows(bench: Bench) -> 
         bench.write(f"part-{n}.csv", range(n * 100, n * 100 + 100))
     wait(lambda: len(bench.seen()) >= 2000)
     assert bench.seen() == [*range(2000)]
-    assert isinstance(old[1].failure(), Fenced)
+    assert isinstance(old[1].failure(), TaskFenced)
     assert [run.errors for run in new] == [[], [], []]
     assert all(sum(run.rows) for run in new)
 
@@ -334,7 +334,7 @@ def test_task_continues_from_altered_offsets_and_reads_all_rows_again_after_a_re
     assert offset.offset == {"position": (bench.input / "a.csv").stat().st_size}
     connector.alter_offsets(2, None)
     bench.write("b.csv", range(3, 5))
-    assert isinstance(before.failure(), Fenced)
+    assert isinstance(before.failure(), TaskFenced)
     again = bench.start(3)
     again.wait(lambda: bench.seen() == [0, 0, 1, 1, 2, 2, 3, 4])
     again.task.stop()

@@ -15,7 +15,7 @@ import pytest
 from pyspark import RDD
 
 from connectgroup.dataplane.columns import from_ddl, to_arrow
-from connectgroup.dataplane.errors import Fenced, OffsetConflict, SourceError
+from connectgroup.dataplane.errors import OffsetConflict, SourceError, TaskFenced
 from connectgroup.dataplane.ownership import Owner, Range, ranges_between
 from connectgroup.dataplane.sink import Part
 from connectgroup.spark.driving import LocalDriving
@@ -202,7 +202,7 @@ def test_parts_are_fenced_replayed_and_discarded_as_rows_are(tmp_path: Path) -> 
     late = written(zombie, 1, 4, 8)
     successor.claim(owner(2), every)
     assert others(tmp_path / "out") == set(), "the claim deletes what the former owner has not committed"
-    with pytest.raises(Fenced):
+    with pytest.raises(TaskFenced):
         zombie.commit_parts(owner(1), span(4, 8), late)
     mine = written(successor, 2, 4, 6)
     written(zombie, 2, 4, 6)

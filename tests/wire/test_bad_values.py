@@ -14,7 +14,12 @@ from connectgroup.protocol.messages.cluster import FindCoordinatorRequest, FindC
 from connectgroup.protocol.messages.common import AssignorInfo, ConfigEntry, ConnectorTasks
 from connectgroup.protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequest
 from connectgroup.protocol.messages.describe import DescribeRequest
-from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse, MemberAssignment, TaskStatus
+from connectgroup.protocol.messages.heartbeat import (
+    HeartbeatAssignment,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    TaskStatus,
+)
 from connectgroup.protocol.records.base import Key, Kind, Tombstone
 from connectgroup.protocol.records.connect import (
     ComputationRecord,
@@ -128,7 +133,7 @@ def heartbeat(**fields: Any) -> HeartbeatRequest:
             heartbeat(statuses=(TaskStatus(connector="c", task=0, owner_epoch=1, state=200),)),
             "statuses.state: got 200; allowed: int8, -128 to 127",
         ),
-        (HeartbeatResponse(assignment=MemberAssignment(metadata=None)), "assignment.metadata: got None"),  # type: ignore[arg-type]
+        (HeartbeatResponse(assignment=HeartbeatAssignment(metadata=None)), "assignment.metadata: got None"),  # type: ignore[arg-type]
         (DescribeRequest(group_ids=("a", None)), "group_ids: got None; allowed: a string"),  # type: ignore[arg-type]
         (PrepareResponse(assignor_name=None), "assignor_name: got None"),  # type: ignore[arg-type]
         (

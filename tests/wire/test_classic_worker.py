@@ -6,7 +6,7 @@ import pytest
 
 from connectgroup.errors import WireError
 from connectgroup.protocol.messages.common import ConnectorTasks
-from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse, MemberAssignment, UnitGrant
+from connectgroup.protocol.messages.heartbeat import HeartbeatAssignment, HeartbeatRequest, HeartbeatResponse, UnitGrant
 from connectgroup.wire.classic_worker import decode_request, decode_response, encode_request, encode_response
 from tests.fuzzing import INPUTS, attack
 
@@ -16,7 +16,7 @@ REQUEST = HeartbeatRequest(
 )
 RESPONSE = HeartbeatResponse(
     member_epoch=4,
-    assignment=MemberAssignment(units=UNITS, grants=(UnitGrant(connector="c", task=0, owner_epoch=4),)),
+    assignment=HeartbeatAssignment(units=UNITS, grants=(UnitGrant(connector="c", task=0, owner_epoch=4),)),
 )
 
 

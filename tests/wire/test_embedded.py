@@ -13,7 +13,7 @@ from hypothesis import given, settings, strategies as st
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 
 from connectgroup.errors import WireError
-from connectgroup.protocol.messages.embedded import Assignment, Subscription
+from connectgroup.protocol.messages.embedded import EmbeddedAssignment, Subscription
 from connectgroup.protocol.units import Partitions, TopicPartition
 from connectgroup.wire.embedded import (
     HIGHEST_VERSION,
@@ -35,7 +35,7 @@ def its(**topics: list[int]) -> Partitions:
 SUBSCRIPTION = Subscription(
     topics=frozenset({"foo", "b"}), user_data=b"\x00\xff", owned=its(foo=[10, 2], b=[0]), generation=7, rack="r1"
 )
-ASSIGNMENT = Assignment(partitions=its(foo=[10, 2], b=[0]), user_data=b"u")
+ASSIGNMENT = EmbeddedAssignment(partitions=its(foo=[10, 2], b=[0]), user_data=b"u")
 
 TOPICS = "00000002 0001 62 0003 666f6f"
 PARTITIONS = "00000002 0001 62 00000001 00000000 0003 666f6f 00000002 00000002 0000000a"
@@ -91,7 +91,7 @@ def test_missing_user_data_and_rack_are_null() -> None:
     assert decode_subscription(nothing) == Subscription(topics=frozenset())
     assert decode_subscription(nothing[:-2] + b"\0\0").rack is None
     assert decode_subscription(bytes.fromhex("0000 00000000 00000000")).user_data == b""
-    assert encode_assignment(Assignment(), 0) == bytes.fromhex("0000 00000000 ffffffff")
+    assert encode_assignment(EmbeddedAssignment(), 0) == bytes.fromhex("0000 00000000 ffffffff")
 
 
 @pytest.mark.parametrize("written", VERSIONS)
@@ -207,7 +207,7 @@ subscriptions = st.builds(
     generation=numbers,
     rack=st.none() | names.filter(bool),
 )
-assignments = st.builds(Assignment, partitions=partitions, user_data=data)
+assignments = st.builds(EmbeddedAssignment, partitions=partitions, user_data=data)
 
 
 def by_topic(partitions: Partitions) -> dict[str, list[int]]:
@@ -246,7 +246,7 @@ def test_kafka_python_writes_the_same_subscription_and_reads_ours(subscription: 
 
 @settings(deadline=None)
 @given(assignments, st.sampled_from(VERSIONS))
-def test_kafka_python_writes_the_same_assignment_and_reads_ours(assignment: Assignment, version: int) -> None:
+def test_kafka_python_writes_the_same_assignment_and_reads_ours(assignment: EmbeddedAssignment, version: int) -> None:
     entry = ConsumerProtocolAssignment.TopicPartition
     given_out = [entry(topic=topic, partitions=its) for topic, its in by_topic(assignment.partitions).items()]
     theirs = ConsumerProtocolAssignment(
@@ -287,7 +287,7 @@ def test_kio_writes_the_same_subscription(version: int, subscription: Subscripti
 @pytest.mark.parametrize("version", VERSIONS)
 @settings(deadline=None, max_examples=volume(20, 50))
 @given(assignment=assignments)
-def test_kio_writes_the_same_assignment(version: int, assignment: Assignment) -> None:
+def test_kio_writes_the_same_assignment(version: int, assignment: EmbeddedAssignment) -> None:
     write, module = kio("consumer_protocol_assignment", version)
     out = io.BytesIO()
     entries = in_kio_words(module, by_topic(assignment.partitions))
@@ -329,4 +329,4 @@ def test_subscription_and_assignment_of_a_large_group_round_trip() -> None:
     """10,000 partitions of one member survive a round trip."""
     many = frozenset(TopicPartition(f"topic-{number % 50}", number) for number in range(10_000))
     assert decode_subscription(encode_subscription(Subscription(topics=frozenset(), owned=many))).owned == many
-    assert decode_assignment(encode_assignment(Assignment(partitions=many))).partitions == many
+    assert decode_assignment(encode_assignment(EmbeddedAssignment(partitions=many))).partitions == many

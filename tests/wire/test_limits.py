@@ -38,7 +38,7 @@ from connectgroup.protocol.messages.offsets import (
 from connectgroup.wire import primitives
 from connectgroup.wire.apis import MAX_SENT
 from connectgroup.wire.definition import Struct, bind, load
-from connectgroup.wire.primitives import MAX_LENGTH, Fault, uvarint
+from connectgroup.wire.primitives import MAX_LENGTH, WireFault, uvarint
 
 LONG = "x" * 250
 FITS = "x" * 249
@@ -349,5 +349,5 @@ def test_responses_and_records_are_limited_by_the_frame_only() -> None:
 @pytest.mark.parametrize("length", [-1, MAX_LENGTH + 1])
 def test_length_that_no_decoder_accepts_is_not_encoded(length: int) -> None:
     assert len(uvarint(MAX_LENGTH)) == 5
-    with pytest.raises(Fault, match=f"got length {length}; allowed: 0 to {MAX_LENGTH}"):
+    with pytest.raises(WireFault, match=f"got length {length}; allowed: 0 to {MAX_LENGTH}"):
         uvarint(length)

@@ -19,7 +19,12 @@ from connectgroup.protocol.messages.cluster import (
 )
 from connectgroup.protocol.messages.common import AssignorInfo, ConnectorTasks
 from connectgroup.protocol.messages.describe import DescribeRequest
-from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse, MemberAssignment, TaskStatus
+from connectgroup.protocol.messages.heartbeat import (
+    HeartbeatAssignment,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    TaskStatus,
+)
 from connectgroup.protocol.records.base import Kind, Tombstone
 from connectgroup.protocol.records.classic import ClassicMemberRecord
 from connectgroup.protocol.records.consumer import ConsumerMemberRecord
@@ -187,7 +192,7 @@ def test_golden_bytes_of_heartbeat_responses() -> None:
         "ff"  # assignment null
         "01 01 08 0000000000000002"  # one tagged field: tag 1, 8 bytes, coordinator_epoch 2
     )
-    assignment = MemberAssignment(units=(ConnectorTasks(connector="c", tasks=(1,)),), version=1, metadata=b"z")
+    assignment = HeartbeatAssignment(units=(ConnectorTasks(connector="c", tasks=(1,)),), version=1, metadata=b"z")
     with_assignment = HeartbeatResponse(error_code=110, error_message="no", assignment=assignment)
     assert wire.encode_response(with_assignment, api_key=20480, version=0, correlation_id=-1) == bytes.fromhex(
         "ffffffff 00  00000000 006e 03 6e6f  00000000 00000000"

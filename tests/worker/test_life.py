@@ -14,7 +14,7 @@ from connectgroup.member.assignment import ConvertedAssignment, convert
 from connectgroup.protocol.messages.api import Request, Response
 from connectgroup.protocol.messages.connectors import ConnectorChange
 from connectgroup.protocol.messages.heartbeat import (
-    MemberAssignment,
+    HeartbeatAssignment,
     TaskStatus,
 )
 from connectgroup.protocol.records.connect import TargetState
@@ -442,7 +442,7 @@ async def test_large_assignment_is_converted_off_the_event_loop(
     """The units start as usual; a conversion of 100,000 grants on the loop would block heartbeats for a second."""
     threads: list[str] = []
 
-    def convert_and_note(assignment: MemberAssignment) -> ConvertedAssignment:
+    def convert_and_note(assignment: HeartbeatAssignment) -> ConvertedAssignment:
         threads.append(threading.current_thread().name)
         return convert(assignment)
 

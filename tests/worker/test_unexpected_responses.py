@@ -52,9 +52,9 @@ async def test_responses_of_a_replaced_coordinator_are_ignored_with_back_off(tmp
         async def zombie(request: Request) -> Response | None:
             assignment = None
             if full:
-                from connectgroup.protocol.messages.heartbeat import MemberAssignment
+                from connectgroup.protocol.messages.heartbeat import HeartbeatAssignment
 
-                assignment = MemberAssignment()
+                assignment = HeartbeatAssignment()
             return HeartbeatResponse(
                 member_epoch=99, heartbeat_interval_ms=3000, assignment=assignment, coordinator_epoch=0
             )

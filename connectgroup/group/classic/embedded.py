@@ -7,7 +7,7 @@ from typing import Protocol
 
 from ...errors import InconsistentGroupProtocol, WireError
 from ...protocol.messages.classic import OfferedProtocol
-from ...protocol.messages.embedded import Assignment, Subscription
+from ...protocol.messages.embedded import EmbeddedAssignment, Subscription
 from ...protocol.records.consumer import TopicMetadata
 from ...protocol.units import Partitions, TopicPartition, printable
 
@@ -19,8 +19,8 @@ class EmbeddedFormat(Protocol):
     """The bytes in JoinGroup and SyncGroup: ``wire.embedded``."""
 
     def decode_subscription(self, data: bytes, /) -> Subscription: ...
-    def decode_assignment(self, data: bytes, /) -> Assignment: ...
-    def encode_assignment(self, assignment: Assignment, /) -> bytes: ...
+    def decode_assignment(self, data: bytes, /) -> EmbeddedAssignment: ...
+    def encode_assignment(self, assignment: EmbeddedAssignment, /) -> bytes: ...
 
 
 class NoFormat:
@@ -29,10 +29,10 @@ class NoFormat:
     def decode_subscription(self, data: bytes) -> Subscription:
         raise WireError("Subscription: this coordinator does not read it")
 
-    def decode_assignment(self, data: bytes) -> Assignment:
+    def decode_assignment(self, data: bytes) -> EmbeddedAssignment:
         raise WireError("Assignment: this coordinator does not read it")
 
-    def encode_assignment(self, assignment: Assignment) -> bytes:
+    def encode_assignment(self, assignment: EmbeddedAssignment) -> bytes:
         raise WireError("Assignment: this coordinator does not write it")
 
 

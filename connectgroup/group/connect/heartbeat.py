@@ -19,9 +19,9 @@ from ...errors import (
 from ...protocol.messages.common import grouped, units_of
 from ...protocol.messages.heartbeat import (
     ConnectorConfig,
+    HeartbeatAssignment,
     HeartbeatRequest,
     HeartbeatResponse,
-    MemberAssignment,
     UnitGrant,
 )
 from ...protocol.records.connect import MemberRecord
@@ -209,7 +209,7 @@ def _can_be_repeated(group: ConnectGroupState, current: Current[Unit], owned: Un
     )
 
 
-def _assignment(draft: ConnectDraft, member_id: str, current: Current[Unit], known: Units) -> MemberAssignment:
+def _assignment(draft: ConnectDraft, member_id: str, current: Current[Unit], known: Units) -> HeartbeatAssignment:
     """The member's whole assignment, with the fencing token and configuration of every unit new to the member.
 
     While revocations are pending, the assignment contains only units that the member knows and keeps: "either revoked
@@ -233,7 +233,7 @@ def _assignment(draft: ConnectDraft, member_id: str, current: Current[Unit], kno
         ConnectorConfig(connector=name, version=group.connectors[name].version, config=group.connectors[name].config)
         for name in sorted({grant.connector for grant in grants})
     )
-    return MemberAssignment(
+    return HeartbeatAssignment(
         error=target.error,
         units=grouped(shown),
         version=target.version,

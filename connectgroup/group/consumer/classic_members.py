@@ -38,7 +38,7 @@ from ...protocol.messages.classic import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from ...protocol.messages.embedded import UNKNOWN_GENERATION, Assignment
+from ...protocol.messages.embedded import UNKNOWN_GENERATION, EmbeddedAssignment
 from ...protocol.records.base import Kind, MemberState, Tombstone
 from ...protocol.records.connect import Record
 from ...protocol.records.consumer import ConsumerMemberRecord
@@ -250,7 +250,7 @@ def sync(rules: ClassicMemberRules, draft: ConsumerDraft, request: SyncGroupRequ
         error_code=0,
         protocol_type=PROTOCOL_TYPE,
         protocol_name=_protocol_name(draft, member),
-        assignment=rules.embedded.encode_assignment(Assignment(partitions=assigned)),
+        assignment=rules.embedded.encode_assignment(EmbeddedAssignment(partitions=assigned)),
     )
     # A member with pending revocations revokes them now, and joins again.
     next_request = Awaited.JOIN if current.state == MemberState.UNREVOKED else Awaited.NOTHING

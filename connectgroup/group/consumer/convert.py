@@ -16,7 +16,7 @@ from ...errors import InconsistentGroupProtocol, RebalanceInProgress, WireError
 from ...protocol.messages.api import Response
 from ...protocol.messages.classic import JoinGroupResponse, SyncGroupResponse
 from ...protocol.messages.consumer import by_topic
-from ...protocol.messages.embedded import Assignment
+from ...protocol.messages.embedded import EmbeddedAssignment
 from ...protocol.records.base import Key, Kind, MemberState, Tombstone
 from ...protocol.records.classic import ClassicGroupRecord, ClassicMemberRecord, ClassicState
 from ...protocol.records.connect import GroupRecord, Record, TargetRecord
@@ -251,7 +251,7 @@ def _classic_member(
     rules: ClassicMemberRules, former: ConsumerGroupState, names: Mapping[str, str], member_id: str, number: int
 ) -> ClassicMemberRecord:
     member, current = former.members[member_id], former.current(member_id)
-    held = Assignment(partitions=with_names(current.held, names))
+    held = EmbeddedAssignment(partitions=with_names(current.held, names))
     return ClassicMemberRecord(
         group_id=former.group_id,
         member_id=member_id,

@@ -34,7 +34,7 @@ class Subscription:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment:
+class EmbeddedAssignment:
     """The assignment that the leader sends to a member.
 
     Attributes:

@@ -130,7 +130,7 @@ class ConnectorConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemberAssignment:
+class HeartbeatAssignment:
     """All units that a member should run from now on: the complete set, never a difference.
 
     Attributes:
@@ -184,7 +184,7 @@ class HeartbeatResponse:
     error_message: str | None = None
     member_epoch: int = 0
     heartbeat_interval_ms: int = 0
-    assignment: MemberAssignment | None = None
+    assignment: HeartbeatAssignment | None = None
     session_timeout_ms: int = 0
     coordinator_epoch: int = -1
     restart: bool = False

@@ -81,7 +81,7 @@ class ClassicMember:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClassicGroup:
+class DescribedClassicGroup:
     """One group.
 
     Attributes:
@@ -104,7 +104,7 @@ class DescribeGroupsResponse:
     """One entry for each requested group."""
 
     throttle_time_ms: int = 0
-    groups: tuple[ClassicGroup, ...] = ()
+    groups: tuple[DescribedClassicGroup, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

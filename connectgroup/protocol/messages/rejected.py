@@ -16,10 +16,10 @@ from .cluster import FindCoordinatorRequest, FindCoordinatorResponse, FoundCoord
 from .consumer import ConsumerDescribeRequest, ConsumerDescribeResponse, DescribedConsumerGroup
 from .describe import DeletedGroup, DeleteRequest, DeleteResponse, DescribedGroup, DescribeRequest, DescribeResponse
 from .listing import (
-    ClassicGroup,
     DeletedResult,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
+    DescribedClassicGroup,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
 )
@@ -73,7 +73,7 @@ def rejected(request: Request, code: int, message: str | None = None) -> Respons
             )
         case DescribeGroupsRequest():
             groups = [
-                ClassicGroup(group_id=each, error_code=code, error_message=message)
+                DescribedClassicGroup(group_id=each, error_code=code, error_message=message)
                 for each in request.groups or UNNAMED
             ]
             return DescribeGroupsResponse(groups=tuple(groups))

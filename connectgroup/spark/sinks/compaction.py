@@ -49,7 +49,7 @@ class Compaction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class FileRun:
     """Consecutive files of one task in the manifest.
 
     Attributes:
@@ -67,7 +67,7 @@ class Run:
 
 def run_to_compact(
     store: OffsetStore, owner: Owner, rules: Compaction, head: Callable[[str], bytes | None]
-) -> Run | None:
+) -> FileRun | None:
     """Return the latest files of a task if they are to become one; None if they are not.
 
     A file larger than its share of ``max_bytes`` is written again only together with as many bytes of later files, so
@@ -109,10 +109,10 @@ def run_to_compact(
     if len(taken) < max(2, rules.files):
         return None
     names = tuple(name for _, name, _ in reversed(taken))
-    return Run(files=names, row=taken[0][0], rows=sum(rows for _, _, rows in taken), ranges=ranges)
+    return FileRun(files=names, row=taken[0][0], rows=sum(rows for _, _, rows in taken), ranges=ranges)
 
 
-def replace(store: OffsetStore, owner: Owner, run: Run, name: str, size: int) -> None:
+def replace(store: OffsetStore, owner: Owner, run: FileRun, name: str, size: int) -> None:
     """Commit a compacted file in place of the files of a run.
 
     Raises:

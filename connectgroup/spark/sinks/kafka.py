@@ -18,7 +18,7 @@ from pydantic import Field
 from ...connector import LocalPath
 from ...dataplane.columns import Columns
 from ...dataplane.dead_letters import DeadLetter, DeadLetterSink, reject, write_rows
-from ...dataplane.errors import DataPlaneError, Fenced, OffsetConflict, SinkError
+from ...dataplane.errors import DataPlaneError, OffsetConflict, SinkError, TaskFenced
 from ...dataplane.ownership import Owner, Range
 from ...dataplane.transform import listed
 from ...errors import NO_VALUE, ConfigError
@@ -347,13 +347,13 @@ class KafkaSink(DeadLetterSink):
         return error
 
     def _explained(self, owner: Owner, error: BaseException) -> BaseException:
-        """Return the error for a failed transaction: ``Fenced`` if a later owner has claimed meanwhile."""
+        """Return the error for a failed transaction: ``TaskFenced`` if a later owner has claimed meanwhile."""
         if not isinstance(error, Exception):
             return error
         try:
             with told_as_sink_error(self._offsets.where):
                 self._offsets.read(owner.connector).check(owner, self._offsets.where)
-        except Fenced as fenced:
+        except TaskFenced as fenced:
             return fenced
         except SinkError:
             pass

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from ...dataplane.errors import Fenced, SinkError
+from ...dataplane.errors import SinkError, TaskFenced
 from ...dataplane.ownership import EPOCH_BITS, Owner, Position, Range, metadata_of
 from ..kafka_client import admin
 
@@ -68,7 +68,7 @@ class State:
             higher += [(name, token) for name, (_, token) in self.slices.items() if is_mine(name)]
         for place, token in higher:
             if token > owner.fencing_token:
-                raise Fenced(
+                raise TaskFenced(
                     f"{owner.connector}-{owner.task}: {place} belongs to owner epoch {token & EPOCH_BITS},"
                     f" ours is {owner.owner_epoch}; allowed: only the latest owner writes",
                     token=token,

@@ -23,7 +23,7 @@ from pydantic import Field
 
 from ...connector import LocalPath
 from ...dataplane.columns import Columns
-from ...dataplane.errors import Fenced, SinkError
+from ...dataplane.errors import SinkError, TaskFenced
 from ...dataplane.fences import Transaction
 from ...dataplane.offset_store import BUSY_TIMEOUT_S, FilePositions, OffsetStore, require_writable_directory
 from ...dataplane.ownership import Owner, Range
@@ -31,7 +31,7 @@ from ...dataplane.real_paths import make_directory, remove_file
 from ...dataplane.settings import PluginSettings, require_absolute
 from ...dataplane.sink import Part, PartSink, PartWriter
 from ...errors import ConfigError
-from .compaction import REPLACED_TABLE, Compaction, Run, delete_replaced, replace, run_to_compact
+from .compaction import REPLACED_TABLE, Compaction, FileRun, delete_replaced, replace, run_to_compact
 from .new_files import PartFiles, disk_says, hidden_name, show, write_synced
 
 if TYPE_CHECKING:
@@ -246,13 +246,13 @@ class ManifestSink(PartSink):
             run = run_to_compact(self._store, owner, self._compaction, lambda name: self.head(self._directory / name))
             if run is not None:
                 self._compact_run(owner, run)
-        except Fenced:
+        except TaskFenced:
             return  # The next batch reports it.
         except Exception as error:
             self._batches_to_skip = self._compaction.files
             logger.warning("%s: files were not compacted: %s", self._directory, error)
 
-    def _compact_run(self, owner: Owner, run: Run) -> None:
+    def _compact_run(self, owner: Owner, run: FileRun) -> None:
         path = self._new_file(owner)
         parts = [self._directory / name for name in run.files]
         try:

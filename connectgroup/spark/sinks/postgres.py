@@ -21,7 +21,7 @@ from ...dataplane.dead_letters import DeadLetter, DeadLetters, DeadLetterSink, r
 from ...dataplane.errors import SinkError
 from ...dataplane.ownership import Owner, Range
 from ...dataplane.postgres_store import (
-    PostgresStore,
+    PostgresOffsetStore,
     PostgresTransaction,
     connect,
     files_in_url,
@@ -34,7 +34,7 @@ from ...errors import ConfigError
 from ...protocol.units import printable
 from .tables import (
     NUMBER,
-    TableSettings,
+    TableSinkSettings,
     check_dead_letters,
     check_unaltered,
     dead_letter_columns,
@@ -104,7 +104,7 @@ WHERE typtype <> 'd' ORDER BY num
 """Name, type, base type, length or precision of it (-1: none), and whether it is one of PostgreSQL's own."""
 
 
-class PostgresSettings(TableSettings):
+class PostgresSettings(TableSinkSettings):
     """Settings of the sink ``postgres``, each with the prefix ``sink.``."""
 
     url: Annotated[
@@ -166,9 +166,9 @@ class PostgresSink(DeadLetterSink):
         return cls(settings, columns)
 
     @classmethod
-    def open_positions(cls, settings: PostgresSettings) -> PostgresStore:
+    def open_positions(cls, settings: PostgresSettings) -> PostgresOffsetStore:
         password = settings.password.get_secret_value() if settings.password else None
-        return PostgresStore(settings.url, schema=settings.schema_, password=password)
+        return PostgresOffsetStore(settings.url, schema=settings.schema_, password=password)
 
     @classmethod
     def check_access(cls, settings: PostgresSettings) -> None:

@@ -26,7 +26,7 @@ from ...dataplane.settings import require_absolute
 from ...protocol.units import printable
 from .tables import (
     NUMBER,
-    TableSettings,
+    TableSinkSettings,
     check_dead_letters,
     check_unaltered,
     dead_letter_columns,
@@ -51,7 +51,7 @@ _NUMBER: Final = re.compile(NUMBER)
 _DIGITS: Final = decimal.Context(prec=decimal.MAX_PREC, Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN)
 
 
-class SqliteSettings(TableSettings):
+class SqliteSettings(TableSinkSettings):
     """Settings of the sink ``sqlite``, each with the prefix ``sink.``."""
 
     path: Annotated[str, LocalPath(), Field(min_length=1, description="a database file, as an absolute path")]
@@ -77,7 +77,7 @@ class SqliteSink(DeadLetterSink):
     Settings = SqliteSettings
 
     def __init__(
-        self, path: Path, settings: TableSettings, columns: Columns, *, busy_timeout_s: float = BUSY_TIMEOUT_S
+        self, path: Path, settings: TableSinkSettings, columns: Columns, *, busy_timeout_s: float = BUSY_TIMEOUT_S
     ) -> None:
         """Open the file; create the table or check its columns.
 

@@ -30,7 +30,7 @@ BOOLEANS: Final = "true, false"
 _JSON: Final = json_encoder(ensure_ascii=True, compact=False)
 
 
-class TableSettings(PluginSettings):
+class TableSinkSettings(PluginSettings):
     """Settings of a sink that writes to a table, each with the prefix ``sink.``."""
 
     table: Annotated[str, Field(description=TABLE_NAMES)]
@@ -95,7 +95,7 @@ def check_dead_letters(name: str) -> None:
         raise ConfigError("errors.deadletterqueue.name", name, TABLE_NAMES)
 
 
-def missing_columns(where: str, settings: TableSettings, found: Sequence[str], columns: Columns) -> list[Column]:
+def missing_columns(where: str, settings: TableSinkSettings, found: Sequence[str], columns: Columns) -> list[Column]:
     """Return the columns to add to an existing table.
 
     Args:
@@ -117,7 +117,7 @@ def missing_columns(where: str, settings: TableSettings, found: Sequence[str], c
     return missing
 
 
-def no_table(where: str, settings: TableSettings) -> SinkError:
+def no_table(where: str, settings: TableSinkSettings) -> SinkError:
     """Return the error for a missing table that must not be created."""
     return SinkError(f"{where}: table {settings.table} does not exist; allowed: a table, or sink.auto.create true")
 
@@ -141,7 +141,7 @@ def check_unaltered(where: str, before: Mapping[str, object], found: Mapping[str
             )
 
 
-def null_keys(settings: TableSettings, rows: pa.Table) -> dict[int, str]:
+def null_keys(settings: TableSinkSettings, rows: pa.Table) -> dict[int, str]:
     """Return the numbers of the rows whose key has a null, with the reason why they cannot be written: null is equal to
     nothing, and SQLite would make up a number for it."""
     import pyarrow.compute as pc

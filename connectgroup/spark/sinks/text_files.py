@@ -16,7 +16,7 @@ from ...dataplane.errors import SinkError
 from ...dataplane.json_text import json_encoder, plain
 from ...dataplane.real_paths import open_below
 from ...protocol.units import printable
-from ..sources.dialect import Dialect
+from ..sources.dialect import LineDialect
 from .manifest import FileSinkSettings, ManifestSink
 from .tables import plain_values
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 _COPY_BYTES: Final = 1 << 20
-_WRITTEN: Final = Dialect("csv", multiline=True)
+_WRITTEN: Final = LineDialect("csv", multiline=True)
 """How the sink writes CSV: a name of a column may contain a line feed."""
 
 

@@ -12,13 +12,13 @@ from ...dataplane.columns import Column, Columns, check_names
 from ...dataplane.errors import BadLine, SourceError
 from ...errors import ConfigError
 from ...protocol.units import printable
-from .dialect import Dialect
+from .dialect import LineDialect
 
 _TRAILING: Final = ". A delimiter ends the header: without it, or with "
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 
-def header_end(data: bytes, dialect: Dialect) -> int:
+def header_end(data: bytes, dialect: LineDialect) -> int:
     """Return the offset of the first row of a file that begins with ``data``; 0 if the header is not complete."""
     quote = dialect.separator
     if quote is None:
@@ -31,7 +31,7 @@ def header_end(data: bytes, dialect: Dialect) -> int:
     return 0 if is_open else data.find(b"\n", at) + 1
 
 
-def names_in(path: Path, header: bytes, dialect: Dialect) -> list[str]:
+def names_in(path: Path, header: bytes, dialect: LineDialect) -> list[str]:
     """Return the names in a header.
 
     Raises:
@@ -52,7 +52,7 @@ def names_in(path: Path, header: bytes, dialect: Dialect) -> list[str]:
     return names
 
 
-def check_header(path: Path, names: Sequence[str], columns: Columns, dialect: Dialect) -> None:
+def check_header(path: Path, names: Sequence[str], columns: Columns, dialect: LineDialect) -> None:
     """Check the names of a file against the columns.
 
     Raises:
@@ -84,7 +84,7 @@ def check_header(path: Path, names: Sequence[str], columns: Columns, dialect: Di
         raise _bad(path, f"column {printable(twice[0])!r} stands twice", "each column once")
 
 
-def columns_of(path: Path, header: bytes, dialect: Dialect) -> Columns:
+def columns_of(path: Path, header: bytes, dialect: LineDialect) -> Columns:
     """Return the columns of a header, all strings.
 
     Raises:

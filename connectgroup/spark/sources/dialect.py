@@ -24,7 +24,7 @@ _ASCII: Final = "\n\r\t ,;|\"'{}[]:.0123456789ABCabc"
 
 
 @dataclass(frozen=True, slots=True)
-class Dialect:
+class LineDialect:
     """How the lines of a file are written.
 
     Attributes:
@@ -77,7 +77,7 @@ class Dialect:
 
 
 def checked_encoding(name: str) -> str:
-    """Return the name of an encoding as ``Dialect`` has it.
+    """Return the name of an encoding as ``LineDialect`` has it.
 
     Raises:
         ValueError: it is not one of ``ENCODINGS``.

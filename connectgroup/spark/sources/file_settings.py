@@ -11,7 +11,7 @@ from ...connector import LocalPath
 from ...dataplane.columns import from_ddl
 from ...dataplane.settings import PluginSettings, require_absolute
 from ...errors import ConfigError
-from .dialect import ENCODINGS, Dialect, Drift, Format, checked_encoding, is_wide
+from .dialect import ENCODINGS, Drift, Format, LineDialect, checked_encoding, is_wide
 from .identity import IdentityMode
 from .planner import FileRules
 
@@ -133,9 +133,9 @@ class FileSettings(PluginSettings):
         check_timezone(self.timezone)
 
     @property
-    def dialect(self) -> Dialect:
+    def dialect(self) -> LineDialect:
         """How the lines of the files are written."""
-        return Dialect(
+        return LineDialect(
             form=self.format,
             null=self.null,
             delimiter=_character(self.delimiter),

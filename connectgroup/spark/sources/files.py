@@ -23,7 +23,7 @@ from .catalog import is_slice_of
 from .dialect import EVOLVE_BYTES, is_wide
 from .file_settings import FileSettings
 from .identity import Identity, partition_of_file, without_file
-from .listing import Reports, divided, list_inodes
+from .listing import FileReports, divided, list_inodes
 from .packed import codec_of
 from .planner import Planner
 from .sliced import SlicedSource
@@ -58,7 +58,7 @@ class FileSource(SlicedSource):
 
     def __init__(self, settings: FileSettings, columns: Columns, *, task: int, tasks: int) -> None:
         self.settings, self.columns, self.task, self.tasks = settings, columns, task, tasks
-        self._reports = Reports()
+        self._reports = FileReports()
         self._planner: Planner | None = None
 
     @classmethod

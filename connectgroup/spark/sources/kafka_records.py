@@ -17,7 +17,7 @@ from ...dataplane.columns import Column as FieldColumn, Columns, to_arrow, to_dd
 from ...dataplane.dead_letters import ERROR_COLUMN, PLACE_COLUMN, error_text
 from ...dataplane.errors import SourceError
 from ...garbage import no_collections
-from ..avro import Codec
+from ..avro import AvroCodec
 from ..converters import HEADERS_TYPE, ConverterSettings
 from .json_values import (
     FAULTS,
@@ -170,7 +170,7 @@ class KafkaValues:
 
     fields: Columns
     metadata: Columns
-    codec: Codec | None
+    codec: AvroCodec | None
     value_schemas: bool
     key_schemas: bool
     tolerant: bool

@@ -25,7 +25,7 @@ from ...dataplane.columns import Column, Columns, decimals, to_arrow
 from ...dataplane.dead_letters import ERROR_COLUMN, PLACE_COLUMN, error_text
 from ...garbage import no_collections
 from ...protocol.units import printable
-from .dialect import Dialect, records_of
+from .dialect import LineDialect, records_of
 from .json_schema import new_fields
 from .json_values import (
     FAULTS,
@@ -46,7 +46,7 @@ _DECIMAL: Final = r"^\s*[+-]?[0-9]+\s*$"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class LinePlace:
     """A place in a file, for errors.
 
     Attributes:
@@ -61,7 +61,7 @@ class Place:
     line: int = 0
     encoding: str = ""
 
-    def after(self, data: bytes) -> Place:
+    def after(self, data: bytes) -> LinePlace:
         """Return the place after some bytes."""
         size = len(data)
         if self.encoding:
@@ -84,7 +84,7 @@ class LineParser:
     """
 
     columns: Columns
-    dialect: Dialect
+    dialect: LineDialect
     names: Sequence[str] | None = None
     places: bool = False
 
@@ -101,7 +101,7 @@ class LineParser:
             at, why = self._first_fault(data)
         raise InvalidLine(at, why)
 
-    def rows_and_errors(self, data: bytes, place: Place) -> Iterator[pa.RecordBatch]:
+    def rows_and_errors(self, data: bytes, place: LinePlace) -> Iterator[pa.RecordBatch]:
         """Yield the rows with the column ``connectgroup_error``, in the order of the file.
 
         A line that is invalid is a row of nulls with its error (``dead_letters.error_text``).
@@ -131,7 +131,7 @@ class LineParser:
         places = pa.nulls(1, pa.string()) if self.places else None
         return with_error(nulls, error_text(place=place, reason=reason, record=record), places)
 
-    def placed(self, rows: pa.RecordBatch, data: bytes, place: Place) -> pa.RecordBatch:
+    def placed(self, rows: pa.RecordBatch, data: bytes, place: LinePlace) -> pa.RecordBatch:
         """Return the rows of some records with the column of errors and, if they are to have it, that of places."""
         if not self.places or not rows.num_rows:
             return with_error(rows, None, pa.array([], pa.string()) if self.places else None)
@@ -362,7 +362,7 @@ def with_error(rows: pa.RecordBatch, error: str | None = None, places: pa.Array 
     return rows.append_column(pa.field(ERROR_COLUMN, pa.string()), errors)
 
 
-def _check_quotes(data: bytes, dialect: Dialect) -> None:
+def _check_quotes(data: bytes, dialect: LineDialect) -> None:
     """Raise an error if a field in quotes goes on after its closing quote: Arrow drops the quote, and reads on.
 
     Args:

@@ -62,7 +62,7 @@ def list_inodes(root: Path, pattern: str, problems: dict[str, str], skipped: lis
 
 
 @dataclass(slots=True)
-class Reports:
+class FileReports:
     """What of a directory has been logged, so that each file that cannot be read is logged once.
 
     Attributes:

@@ -31,7 +31,7 @@ from .file_settings import IDENTITY, ON_REWRITE
 from .files import merged, stored_columns
 from .identity import Identity, IdentityMode, partition_of_file, without_file
 from .lines import with_error
-from .listing import Reports, list_inodes
+from .listing import FileReports, list_inodes
 from .parquet_rows import (
     BadValue,
     Misfit,
@@ -108,7 +108,7 @@ class ParquetSource(SlicedSource):
         self._root = Path(settings.path)
         self._rows: dict[str, tuple[tuple[int, int, int], int]] = {}
         self._catalog: Catalog | None = None
-        self._reports = Reports()
+        self._reports = FileReports()
 
     @classmethod
     def create(cls, settings: ParquetSourceSettings, *, task: int, tasks: int) -> ParquetSource:

@@ -17,10 +17,10 @@ from ...dataplane.real_paths import open_below
 from ...errors import ConfigError
 from ...protocol.units import printable
 from .csv_header import BYTE_ORDER_MARK, check_header, columns_of, header_end, names_in
-from .dialect import EVOLVE_BYTES, NO_TEXT, Dialect, in_utf8, is_wide, last_record_end, with_byte_order
+from .dialect import EVOLVE_BYTES, NO_TEXT, LineDialect, in_utf8, is_wide, last_record_end, with_byte_order
 from .identity import Identity, identities_in
 from .json_schema import columns_of_objects, columns_to_add
-from .lines import InvalidLine, LineParser, NewFields, Place
+from .lines import InvalidLine, LineParser, LinePlace, NewFields
 from .listing import list_inodes, read_bytes_of, unreadable
 from .packed import DamagedFile, Unpacked, codec_of, decompressed_head
 
@@ -45,7 +45,7 @@ _SAMPLE_BYTES: Final = 1 << 20
 _EVOLVE_TOTAL_BYTES: Final = 256 << 20
 
 
-def read_range(root: Path, wanted: Range, columns: Columns, dialect: Dialect) -> pa.RecordBatch:
+def read_range(root: Path, wanted: Range, columns: Columns, dialect: LineDialect) -> pa.RecordBatch:
     """Return the rows of one range of a plain file. See ``read_part``."""
     (rows,) = read_part(root, wanted, columns, dialect)
     return rows
@@ -55,7 +55,7 @@ def read_part(
     root: Path,
     wanted: Range,
     columns: Columns,
-    dialect: Dialect,
+    dialect: LineDialect,
     *,
     tolerant: bool = False,
     places: bool = False,
@@ -142,7 +142,7 @@ class _Part:
                 raise BadLine(f"{place.after(body[: error.offset])}: {error.reason}") from None
             yield from self.parser.rows_and_errors(body, place)
         else:
-            begin = Place(path=self.path, offset=start + size - len(data), encoding=self.wide)
+            begin = LinePlace(path=self.path, offset=start + size - len(data), encoding=self.wide)
             yield self.parser.placed(rows, body, begin.after(data[:skipped])) if tolerant else rows
 
     def too_long(self, most_bytes: int) -> pa.RecordBatch:
@@ -152,9 +152,9 @@ class _Part:
         text = os.pread(self.file.fileno(), min(_SHOWN_BYTES, most_bytes), start).decode(encoding, "backslashreplace")
         return self.parser.error(str(self._place_of(start)), reason, f"{text}...")
 
-    def _place_of(self, offset: int) -> Place:
+    def _place_of(self, offset: int) -> LinePlace:
         """Return a place with its number of lines."""
-        place = Place(path=self.path, encoding=self.wide)
+        place = LinePlace(path=self.path, encoding=self.wide)
         while place.offset < offset:
             end = min(offset, place.offset + CHUNK_BYTES)
             data = read_bytes_of(self.file.fileno(), self.path, place.offset, end)
@@ -162,7 +162,7 @@ class _Part:
         return place
 
     def compressed(self, codec: str, tolerant: bool) -> Iterator[pa.RecordBatch]:
-        place, rest, is_first = Place(path=self.path, encoding=self.wide), b"", self.wanted.start == 0
+        place, rest, is_first = LinePlace(path=self.path, encoding=self.wide), b"", self.wanted.start == 0
         identity = Identity.from_metadata(metadata_of(self.wanted.end))
         skip = 0 if identity is None else identity.skip
         separator = self.parser.dialect.separator
@@ -226,7 +226,7 @@ class _Part:
             if not block:
                 return
 
-    def _chunk(self, data: bytes, place: Place, tolerant: bool) -> Iterator[pa.RecordBatch]:
+    def _chunk(self, data: bytes, place: LinePlace, tolerant: bool) -> Iterator[pa.RecordBatch]:
         if not data:
             return
         if tolerant:
@@ -269,7 +269,7 @@ class _Part:
         return self.parser.error(place, reason, text)
 
 
-def _of_text(dialect: Dialect) -> Dialect:
+def _of_text(dialect: LineDialect) -> LineDialect:
     """Return the dialect of the text of a file: that of a wide encoding is parsed in UTF-8."""
     return replace(dialect, encoding="utf-8") if is_wide(dialect.encoding) else dialect
 
@@ -281,7 +281,7 @@ def _check_text(path: Path, data: bytes) -> None:
             raise BadLine(f"{path}, line 1 (byte 0): {what}")
 
 
-def head_of(descriptor: int, dialect: Dialect) -> bytes:
+def head_of(descriptor: int, dialect: LineDialect) -> bytes:
     """Return the beginning of an open file, with its header if that is complete."""
     data = os.pread(descriptor, _HEADER_BYTES, 0)
     if is_wide(dialect.encoding):
@@ -295,7 +295,7 @@ def head_of(descriptor: int, dialect: Dialect) -> bytes:
     return data[:end]
 
 
-def inferred_columns(root: Path, dialect: Dialect, pattern: str = "") -> Columns | None:
+def inferred_columns(root: Path, dialect: LineDialect, pattern: str = "") -> Columns | None:
     """Return the columns of the first file that shows them; None without such a file.
 
     CSV: those of the first complete header, all strings. JSON lines: the fields of the first lines (up to 1 MiB).
@@ -321,7 +321,7 @@ def inferred_columns(root: Path, dialect: Dialect, pattern: str = "") -> Columns
     return None
 
 
-def all_headers(root: Path, dialect: Dialect, pattern: str = "") -> Iterator[Columns]:
+def all_headers(root: Path, dialect: LineDialect, pattern: str = "") -> Iterator[Columns]:
     """Yield the columns of each CSV file with a complete and valid header, all strings.
 
     Raises:
@@ -381,7 +381,7 @@ def _unpacked(file: BinaryIO, start: int, codec: str) -> Iterator[bytes]:
         yield rest
 
 
-def _heads(root: Path, dialect: Dialect, pattern: str) -> Iterator[tuple[Path, bytes]]:
+def _heads(root: Path, dialect: LineDialect, pattern: str) -> Iterator[tuple[Path, bytes]]:
     """Yield the complete header or, of JSON lines, the first lines of files, in the order of their names."""
     is_csv = dialect.form == "csv"
     for name in sorted(list_inodes(root, pattern, {})):  # The planner reports links that lead out of it.

@@ -27,7 +27,7 @@ from ...dataplane.ownership import Range
 from ...dataplane.postgres_store import connect, files_in_url, parse_url, run, told_as, where
 from ...protocol.units import printable
 from .json_values import check_years
-from .table import MAX_COUNTED, TableSettings, TableSource
+from .table import MAX_COUNTED, TableSource, TableSourceSettings
 from .table_keys import Seen
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ _MISFITS: Final = (ValueError, TypeError, NotImplementedError)
 """Errors of a value that is not of its column's type; those of Arrow are among them."""
 
 
-class PostgresTableSettings(TableSettings):
+class PostgresTableSettings(TableSourceSettings):
     """Settings of the source ``postgres``, each with the prefix ``source.``."""
 
     url: Annotated[

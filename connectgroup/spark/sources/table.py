@@ -40,7 +40,7 @@ MAX_COUNTED: Final = 100_000
 """A query for the lag counts at most this many rows; with more, the lag is not known."""
 
 
-class TableSettings(PluginSettings):
+class TableSourceSettings(PluginSettings):
     """Settings of a source that reads a table, each with the prefix ``source.``."""
 
     table: Annotated[str, Field(min_length=1, description="the name of a table or view")]
@@ -70,7 +70,7 @@ class TableSource(SlicedSource):
     settings: Any
     slice_form: ClassVar[tuple[str, str]] = (r"keys (\d{1,9}) of (\d{1,9})", "keys K of N, as the offsets show them")
 
-    def __init__(self, settings: TableSettings, columns: Columns, *, task: int, tasks: int) -> None:
+    def __init__(self, settings: TableSourceSettings, columns: Columns, *, task: int, tasks: int) -> None:
         """Store the arguments; check the incrementing column.
 
         Raises:
@@ -197,7 +197,7 @@ class TableSource(SlicedSource):
         return with_error(batch, None, places)
 
 
-class SqliteTableSettings(TableSettings):
+class SqliteTableSettings(TableSourceSettings):
     """Settings of the source ``sqlite``, each with the prefix ``source.``."""
 
     path: Annotated[str, LocalPath(), Field(min_length=1, description="a database file, as an absolute path")]

@@ -2,7 +2,7 @@
 
 Rows are expected to be inserted with growing keys. A row that would never be read is an error, as far as the table
 shows it: negative and null keys, keys that begin again, a table that was made anew. The metadata of a position have
-what the table was when the position was reached (``Mark``).
+what the table was when the position was reached (``TableMark``).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class TableMark:
     """What a table was when a position was reached, to tell whether it is the same table later.
 
     Attributes:
@@ -66,7 +66,7 @@ class Mark:
     row: str
 
     @classmethod
-    def from_metadata(cls, text: str) -> Mark | None:
+    def from_metadata(cls, text: str) -> TableMark | None:
         """Decode the metadata of a position; None if it has no mark."""
         try:
             return cls(**json.loads(text)["mark"]) if text else None
@@ -114,7 +114,7 @@ class Keys:
     def __init__(self, source: Table) -> None:
         """Store the source; its claimed positions have the marks of an earlier task."""
         self._source = source
-        marks = ((name, at, Mark.from_metadata(metadata_of(at))) for name, at in source.claimed.items())
+        marks = ((name, at, TableMark.from_metadata(metadata_of(at))) for name, at in source.claimed.items())
         self._marks = {name: (int(at), mark) for name, at, mark in marks if mark is not None}
         self._safe: int | None = None
         self._candidates: deque[_Candidate] = deque()
@@ -173,7 +173,7 @@ class Keys:
                 position,
             )
 
-    def _is_another_row(self, key: int, mark: Mark) -> bool:
+    def _is_another_row(self, key: int, mark: TableMark) -> bool:
         if mark.columns != self._column_names:
             return False
         digest = self._source.digest(key)
@@ -185,7 +185,7 @@ class Keys:
 
     def reached(self, name: str, last: int, seen: Seen) -> Position:
         """Return the position after the last key of a batch, and remember its mark."""
-        mark = Mark(
+        mark = TableMark(
             table=seen.table,
             storage=seen.storage,
             next_key=None if seen.next_key is None else min(seen.next_key, last + 1),

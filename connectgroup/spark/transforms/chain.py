@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ChainStep:
     """One transform; with a predicate it applies to the rows that match, or, negated, to the others."""
 
     transform: Transform
@@ -35,7 +35,7 @@ class Step:
         return self.transform.apply_where(frame, ~selected if self.negate else selected)
 
 
-Chain = tuple[Step, ...]
+Chain = tuple[ChainStep, ...]
 
 
 def apply_chain(chain: Chain, frame: DataFrame) -> DataFrame:

@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 
 from ...assign.api import Assignor, ConnectAssignor, ConnectGroup, PartitionAssignor, PartitionGroup
 from ...assign.ownership import claimants
-from .connect_assignor import AssignorContract as Promises, ConnectAssignorContract, on_group, unless
+from .connect_assignor import AssignorPromises as Promises, ConnectAssignorContract, on_group, unless
 from .partition_assignor import PartitionAssignorContract
 
 

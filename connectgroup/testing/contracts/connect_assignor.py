@@ -8,7 +8,7 @@ runs the whole contract on a table of groups: without members, fresh, unbalanced
 owned units that no longer exist. Set ``even = False`` for an assignor that does not aim at equal task counts (one that
 balances by weight), ``sticky = False`` for one that ignores the current owners.
 
-``AssignorContract`` has the guarantees of any assignor; ``contracts.partition_assignor`` has the class for assignors of
+``AssignorPromises`` has the guarantees of any assignor; ``contracts.partition_assignor`` has the class for assignors of
 topic partitions.
 """
 
@@ -65,7 +65,7 @@ def on_group(name: str) -> Iterator[None]:
         raise pytest.fail.Exception(f"{error.with_location()}, on the group {name!r}", pytrace=False) from None
 
 
-class AssignorContract(Generic[GroupT, AnswerT, ThingT]):
+class AssignorPromises(Generic[GroupT, AnswerT, ThingT]):
     """Complete, valid, balanced, deterministic, order-independent, sticky on its own result.
 
     Attributes:
@@ -231,7 +231,7 @@ class AssignorContract(Generic[GroupT, AnswerT, ThingT]):
         assert first.strip(), "no answers came back"
 
 
-class ConnectAssignorContract(AssignorContract[ConnectGroup, ConnectAssignment, Unit]):
+class ConnectAssignorContract(AssignorPromises[ConnectGroup, ConnectAssignment, Unit]):
     """The contract of assignors of connectors and tasks."""
 
     def assignor(self) -> ConnectAssignor:
@@ -347,8 +347,8 @@ def answers_of(path: str, module: str, qualname: str) -> None:
     for part in qualname.split("."):
         kind = getattr(kind, part)
     assert isinstance(kind, type), qualname
-    assert issubclass(kind, AssignorContract), qualname
-    contract: AssignorContract[Any, Any, Any] = kind()
+    assert issubclass(kind, AssignorPromises), qualname
+    contract: AssignorPromises[Any, Any, Any] = kind()
     for name, group in contract.inputs().items():
         with on_group(name):
             print(name, contract.told(run_assignor(contract.configured(), group)))

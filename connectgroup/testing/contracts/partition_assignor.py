@@ -16,10 +16,10 @@ from ...assign.members import Metadata, PartitionMember, TopicSpec
 from ...assign.sandbox import run_assignor
 from ...errors import PluginError
 from ...protocol.units import Partitions, TopicPartition
-from .connect_assignor import AssignorContract, metadata_in, on_group
+from .connect_assignor import AssignorPromises, metadata_in, on_group
 
 
-class PartitionAssignorContract(AssignorContract[PartitionGroup, PartitionAssignment, TopicPartition]):
+class PartitionAssignorContract(AssignorPromises[PartitionGroup, PartitionAssignment, TopicPartition]):
     """The contract of assignors of topic partitions.
 
     Attributes:

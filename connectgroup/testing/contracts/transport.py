@@ -22,7 +22,7 @@ from ...protocol.messages.assignment import InstallRequest, InstallResponse, Pre
 from ...protocol.messages.common import ConnectorTasks
 from ...protocol.messages.connectors import UpdateConnectorsRequest, UpdateConnectorsResponse
 from ...protocol.messages.describe import DescribedGroup, DescribeRequest, DescribeResponse
-from ...protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse, MemberAssignment
+from ...protocol.messages.heartbeat import HeartbeatAssignment, HeartbeatRequest, HeartbeatResponse
 from ...transport.base import Client
 
 LONG_S = 60.0
@@ -85,7 +85,7 @@ class ScriptedHandler:
             return DescribeResponse()
         if name == "fenced":
             return HeartbeatResponse(error_code=FencedMemberEpoch.code, error_message=name)
-        assignment = None if request.owned is None else MemberAssignment(units=request.owned)
+        assignment = None if request.owned is None else HeartbeatAssignment(units=request.owned)
         return HeartbeatResponse(member_epoch=request.member_epoch, error_message=name, assignment=assignment)
 
     def release(self, name: str) -> None:
@@ -162,7 +162,7 @@ class TransportContract:
         async with self.serving(ScriptedHandler()) as connect, closing(connect()) as client:
             response = await client.call(beat("a", owned=owned), timeout_s=LONG_S)
             assert isinstance(response, HeartbeatResponse)
-            assert response.assignment == MemberAssignment(units=owned)
+            assert response.assignment == HeartbeatAssignment(units=owned)
 
     # ------------------------------------------------------------------------------------------- parking
 

@@ -28,7 +28,7 @@ from connectgroup.protocol.messages.classic import (
     SyncGroupRequest,
 )
 from connectgroup.protocol.messages.consumer import ConsumerHeartbeatRequest, by_topic
-from connectgroup.protocol.messages.embedded import Assignment, Subscription
+from connectgroup.protocol.messages.embedded import EmbeddedAssignment, Subscription
 from connectgroup.protocol.records.base import Key, Tombstone
 from connectgroup.protocol.records.connect import GroupRecord, Record
 from connectgroup.protocol.records.consumer import TopicMetadata
@@ -58,7 +58,7 @@ def offers(*names: str, owned: Iterable[int] = (), topics: Iterable[str] = (TOPI
 
 
 def assignment(*assigned: int, user_data: bytes | None = None) -> bytes:
-    return embedded.encode_assignment(Assignment(partitions=named(*assigned), user_data=user_data))
+    return embedded.encode_assignment(EmbeddedAssignment(partitions=named(*assigned), user_data=user_data))
 
 
 class Driver:

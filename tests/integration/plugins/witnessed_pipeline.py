@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from connectgroup.connector import Config, Task, TaskContext
 from connectgroup.connectors.pipeline import PipelineConnector, parse_config
 from connectgroup.dataplane.columns import Columns
-from connectgroup.dataplane.errors import Fenced
+from connectgroup.dataplane.errors import TaskFenced
 from connectgroup.dataplane.ownership import Owner, Range
 from connectgroup.dataplane.sink import Sink
 from connectgroup.spark.query import SparkTask
@@ -58,7 +58,7 @@ class WitnessedSink(Sink):
         try:
             is_new = self._sink.commit(owner, ranges, rows)
         except Exception as error:
-            self._log("REFUSED" if isinstance(error, Fenced) else "FAILED", owner, str(error))
+            self._log("REFUSED" if isinstance(error, TaskFenced) else "FAILED", owner, str(error))
             raise
         self._log("IN" if is_new else "KNOWN", owner)
         return is_new

@@ -31,7 +31,7 @@ from connectgroup.protocol.messages.classic import (
     OfferedProtocol,
     SyncGroupRequest,
 )
-from connectgroup.protocol.messages.embedded import Assignment, Subscription as Offer
+from connectgroup.protocol.messages.embedded import EmbeddedAssignment, Subscription as Offer
 from connectgroup.protocol.units import TopicPartition, Unit
 
 from ..words import STABLE, UNRELEASED, UNREVOKED, Limits, Member, MemberTarget, NotAllowed, Timer
@@ -60,7 +60,7 @@ class ClassicMember:
     timeout_ms: int
     offers: tuple[OfferedProtocol, ...]
     offer: Offer | None
-    assignment: Assignment | None
+    assignment: EmbeddedAssignment | None
     former_epoch: int = -1
 
 
@@ -307,7 +307,7 @@ class MixedModel(ConsumerModel):
                 timeout_ms=member.timeout_ms,
                 offers=member.offers,
                 offer=None,
-                assignment=Assignment(partitions=frozenset(held)),
+                assignment=EmbeddedAssignment(partitions=frozenset(held)),
                 former_epoch=-1 if member.epoch == self.epoch else member.epoch,
             )
         return ClassicForm(

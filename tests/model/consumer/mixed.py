@@ -29,7 +29,7 @@ from connectgroup.protocol.messages.classic import (
     SyncGroupRequest,
 )
 from connectgroup.protocol.messages.consumer import ConsumerHeartbeatRequest
-from connectgroup.protocol.messages.embedded import Assignment, Subscription
+from connectgroup.protocol.messages.embedded import EmbeddedAssignment, Subscription
 from connectgroup.protocol.records.classic import ClassicMemberRecord, ClassicState
 from connectgroup.protocol.units import TopicPartition
 from connectgroup.wire import embedded
@@ -247,7 +247,7 @@ class MixedDriver(Driver):
             shares[group.record.leader].clear()
         data = b"x" if how % 8 == 5 else None
         encoded = {
-            who: embedded.encode_assignment(Assignment(partitions=frozenset(share), user_data=data))
+            who: embedded.encode_assignment(EmbeddedAssignment(partitions=frozenset(share), user_data=data))
             for who, share in shares.items()
         }
         if what % 16 == 13:

@@ -29,7 +29,7 @@ from connectgroup.protocol.messages.classic import (
 )
 from connectgroup.protocol.messages.consumer import ConsumerHeartbeatRequest
 from connectgroup.protocol.messages.describe import DeleteRequest
-from connectgroup.protocol.messages.embedded import Assignment, Subscription
+from connectgroup.protocol.messages.embedded import EmbeddedAssignment, Subscription
 from connectgroup.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
 from connectgroup.protocol.records.classic import ClassicMemberRecord, ClassicState
 from connectgroup.protocol.records.connect import Record
@@ -268,8 +268,8 @@ def form_of(group: ClassicGroupState) -> ClassicForm:
     )
 
 
-def _assignment(data: bytes) -> Assignment | None:
+def _assignment(data: bytes) -> EmbeddedAssignment | None:
     try:
-        return embedded.decode_assignment(data) if data else Assignment()
+        return embedded.decode_assignment(data) if data else EmbeddedAssignment()
     except WireError:
         return None

@@ -10,7 +10,7 @@ CONSUMER: tuple[Fault, ...] = (
     *at("connectgroup.wire.embedded:encode_subscription.write", "wire/test_embedded.py",
         C("a subscription of version 1 has a generation",
           "A >= 2", "A >= 1")),
-    *at("connectgroup.wire.embedded:_Reader._count", "wire/test_embedded.py",
+    *at("connectgroup.wire.embedded:_EmbeddedReader._count", "wire/test_embedded.py",
         C("an array's length is not checked against the rest of the data",
           "if A: raise E")),
     *at("connectgroup.consumer.choice:choose_protocol", "consumer/test_choice.py",

@@ -14,9 +14,9 @@ from connectgroup.consumer.callbacks import ConsumerRebalanceListener
 from connectgroup.consumer.client import GroupClient, Line, Topics, TopicSeen
 from connectgroup.consumer.group_consumer import GroupConsumer
 from connectgroup.consumer.membership import Membership
-from connectgroup.consumer.offsets import Position
+from connectgroup.consumer.offsets import ReadPosition
 from connectgroup.consumer.reading import Reading
-from connectgroup.consumer.settings import ConsumerSettings
+from connectgroup.consumer.settings import GroupConsumerSettings
 from connectgroup.errors import ConnectGroupError, FencedInstanceId, TransportError
 from connectgroup.plugins import load_partition_assignor
 from connectgroup.protocol.messages.classic import JoinGroupRequest
@@ -183,7 +183,7 @@ class _Connection:
 class _Client(GroupClient):
     """Access to the simulated coordinator; the topics are always available."""
 
-    def __init__(self, node: ConsumerNode, settings: ConsumerSettings) -> None:
+    def __init__(self, node: ConsumerNode, settings: GroupConsumerSettings) -> None:
         super().__init__(settings.bootstrap, settings.group, settings.client_id)
         self._node = node
         self._to: dict[str, Any] = {line: _Connection(node.clients[at]) for at, line in enumerate(LINES)}
@@ -239,7 +239,7 @@ class _Fetcher:
 class _Reading(Reading):
     """The shipped positions; each partition gets one row per second."""
 
-    def __init__(self, settings: ConsumerSettings, client: GroupClient) -> None:
+    def __init__(self, settings: GroupConsumerSettings, client: GroupClient) -> None:
         module: Any = reading
         kept, module.Fetcher = module.Fetcher, lambda *_: _Fetcher()
         try:
@@ -257,7 +257,7 @@ class _Reading(Reading):
         end = self._cluster.source_end()
         behind = [each for each, at in self.positions.items() if at.offset < end]
         for partition in behind:
-            self.positions[partition] = Position(end)
+            self.positions[partition] = ReadPosition(end)
         return behind
 
     async def wait(self, wake: asyncio.Event, timeout_s: float) -> None:
