@@ -327,6 +327,10 @@ class TransportError(ConnectGroupError):
     """No response: not connected, connection lost, or timed out. The request may have been processed."""
 
 
+class PortInUse(TransportError):
+    """A server cannot listen, because another process has its port."""
+
+
 class NotSent(TransportError):
     """The request was not sent, because there is no connection: any request may be retried."""
 

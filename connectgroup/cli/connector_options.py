@@ -29,13 +29,16 @@ def add_connectors(commands: Commands) -> None:
 
     add("list", "list connectors; --json prints their configurations", "list_connectors")
     for name, help_ in (
-        ("create", "create a connector from a file"),
-        ("update", "replace the configuration of a connector by that of a file"),
-        ("put", "create a connector, or update it, from a file"),
+        ("create", "create connectors from a file"),
+        ("update", "replace the configurations of connectors by those of a file"),
+        ("put", "create connectors, or update them, from a file: also from what list --json has printed"),
     ):
         action = add(name, help_, "put_connectors", waits=True)
         action.add_argument(
-            "file", type=path, help="JSON or .properties, as for Kafka Connect; - reads JSON from standard input"
+            "file",
+            type=path,
+            help="JSON, one connector or an array of them, or .properties, as for Kafka Connect; - reads JSON from "
+            "standard input",
         )
         if name != "update":
             action.add_argument("--new-group", action="store_true", help="create the group if there are only others")
@@ -45,6 +48,8 @@ def add_connectors(commands: Commands) -> None:
     patch.add_argument("--remove", action="append", default=[], metavar="SETTING", help="remove a setting")
     status = add("status", "show the state of a connector and of its tasks", "connector_status")
     with_connectors(status.add_argument("name"))
+    config = add("config", "print the configuration of a connector as JSON, as put reads it", "connector_config")
+    with_connectors(config.add_argument("name"))
     validate = add(
         "validate",
         "print all errors of a connector's file; try its source and sink",

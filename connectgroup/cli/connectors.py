@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ConfigError, ConnectGroupError, ConnectorNotFound, InvalidRequest
+from ..errors import ConfigError, ConnectGroupError, ConnectorAlreadyExists, ConnectorNotFound, InvalidRequest
 from ..protocol.messages.common import config_of
 from ..protocol.messages.describe import DescribedConnector, DescribedUnit
 from ..protocol.records.connect import TargetState
@@ -38,7 +38,7 @@ async def list_connectors(options: argparse.Namespace) -> int:
     async with connected(options) as admin:
         connectors = (await admin.describe(options.group)).connectors
     if options.json:
-        print_json([{"name": each.connector, "config": config_of(each.config)} for each in connectors])
+        print_json([_as_written(each) for each in connectors])
         return 0
     print_table(
         ("NAME", "CLASS", "STATE", "TASKS", "RUNNING", "FAILED"),
@@ -57,6 +57,12 @@ async def list_connectors(options: argparse.Namespace) -> int:
     return 0
 
 
+def _as_written(connector: DescribedConnector) -> dict[str, object]:
+    """A connector in the form that ``put`` reads."""
+    state = {} if connector.target_state == "RUNNING" else {"initial_state": connector.target_state}
+    return {"name": connector.connector, "config": config_of(connector.config), **state}
+
+
 def _state(connector: DescribedConnector) -> str:
     """The state of the connector itself; its tasks are counted apart."""
     state = connector.units[0].state
@@ -69,53 +75,84 @@ def _count(connector: DescribedConnector, state: str) -> int:
 
 
 def checked_connector(file: Path, allowed_paths: AllowedPaths = None, secrets: Secrets | None = None) -> ConnectorFile:
-    """Read a connector from its file and validate it, so that the operator sees the errors of a configuration, and not
-    only the log of the worker that would own it.
-
-    Args:
-        allowed_paths, secrets: see ``connector_check.check_connector``.
+    """Read a connector from its file and validate it: see ``_check_written``.
 
     Raises:
         ConfigError: the file cannot be read, or its one error.
         ConnectGroupError: all errors of the configuration, a line each.
     """
     from ..config.connector_file import read_unchecked
-    from ..config.connector_validation import validate
 
     connector = read_unchecked(file)
-    found = validate({**connector.config, "name": connector.name}, allowed_paths, secrets=secrets)
-    if len(found.errors) > 1:
-        lines = "".join(f"\n{file}: {error}" for error in found.errors)
-        raise InvalidRequest(f"{file}: {len(found.errors)} errors{lines}")
-    if isinstance(error := found.error, ConfigError):
-        raise ConfigError(f"{file}: config.{error.field}", error.value, error.allowed) from error
-    if found.error is not None:
-        raise found.error
-    if found.errors:
-        raise InvalidRequest(f"{file}: {found.errors[0]}")
+    _check_written(str(file), connector, allowed_paths, secrets)
     return connector
 
 
 async def put_connectors(options: argparse.Namespace) -> int:
-    """Create a connector (``create``), replace its configuration (``update``), or either (``put``)."""
-    connector = checked_connector(options.file)
+    """Create connectors (``create``), replace their configurations (``update``), or either (``put``)."""
+    from ..config.connector_file import read_several
+
+    connectors = read_several(options.file)
+    for number, connector in enumerate(connectors):
+        _check_written(f"{options.file}[{number}]" if len(connectors) > 1 else str(options.file), connector)
+    done: list[dict[str, object]] = []
     async with connected(options) as admin:
         if options.action != "update":
             await check_group(admin, options)
-        if options.action == "create":
-            state = TargetState[connector.initial_state]
-            created = True
-            version = await admin.add_connector(options.group, connector.name, connector.config, state=state)
-        else:
-            if options.action == "update":
-                await admin.describe_connector(options.group, connector.name)
-            done = await admin.put_connector(options.group, connector.name, connector.config)
-            version, created = done.version, done.created
-        text = f"{'created' if created else 'updated'}, version {version}"
-        _report(options, connector.name, text, version=version)
-        await _note_rejection(admin, options, connector.name, connector.config, version)
-        await wait_for(admin, options, connector.name, version=version)
+        for connector in connectors:
+            created, version = await _put(admin, options, connector)
+            text = f"{'created' if created else 'updated'}, version {version}"
+            done.append({"name": connector.name, "version": version})
+            if not options.json:
+                _report(options, connector.name, text)
+            elif connector is connectors[-1]:
+                print_json(done[0] if len(done) == 1 else done)
+            await _note_rejection(admin, options, connector.name, connector.config, version)
+            await wait_for(admin, options, connector.name, version=version)
     return 0
+
+
+def _check_written(
+    where: str, connector: ConnectorFile, allowed_paths: AllowedPaths = None, secrets: Secrets | None = None
+) -> None:
+    """Validate a connector before it is sent, so that the operator sees the errors of a configuration, and not only the
+    log of the worker that would own it.
+
+    Args:
+        where: its file, for errors.
+        allowed_paths, secrets: see ``connector_check.check_connector``.
+
+    Raises:
+        ConfigError: its one error.
+        ConnectGroupError: all errors of the configuration, a line each.
+    """
+    from ..config.connector_validation import validate
+
+    found = validate({**connector.config, "name": connector.name}, allowed_paths, secrets=secrets)
+    if len(found.errors) > 1:
+        lines = "".join(f"\n{where}: {error}" for error in found.errors)
+        raise InvalidRequest(f"{where}: {len(found.errors)} errors{lines}")
+    if isinstance(error := found.error, ConfigError):
+        raise ConfigError(f"{where}: config.{error.field}", error.value, error.allowed) from error
+    if found.error is not None:
+        raise found.error
+    if found.errors:
+        raise InvalidRequest(f"{where}: {found.errors[0]}")
+
+
+async def _put(admin: Admin, options: argparse.Namespace, connector: ConnectorFile) -> tuple[bool, int]:
+    """Write one connector; return whether it is new, and its version."""
+    if options.action == "update":
+        await admin.describe_connector(options.group, connector.name)
+    else:
+        state = TargetState[connector.initial_state]
+        try:
+            return True, await admin.add_connector(options.group, connector.name, connector.config, state=state)
+        except ConnectorAlreadyExists:
+            if options.action == "create":
+                raise
+    done = await admin.put_connector(options.group, connector.name, connector.config)
+    return done.created, done.version
 
 
 async def translate_connector(options: argparse.Namespace) -> int:
@@ -163,6 +200,14 @@ async def patch_connector(options: argparse.Namespace) -> int:
         config = {name: value for name, value in patched.items() if value is not None}
         await _note_rejection(admin, options, options.name, config, version)
         await wait_for(admin, options, options.name, version=version)
+    return 0
+
+
+async def connector_config(options: argparse.Namespace) -> int:
+    """Print the configuration of a connector as JSON, in the form that ``put`` reads."""
+    async with connected(options) as admin:
+        connector = await admin.describe_connector(options.group, options.name)
+    print_json({**config_of(connector.config), "name": connector.connector})
     return 0
 
 
@@ -308,6 +353,9 @@ async def connector_offsets(options: argparse.Namespace) -> int:
         if options.reset:
             await offsets.alter(admin, options.group, options.name, None, permissions=permissions)
             _report(options, options.name, "offsets reset", reset=True)
+            if _appends(connector):
+                text = "the rows that its sink has stay there: those that are read again will be there twice"
+                print(f"note: {text}", file=sys.stderr)
         elif options.alter is not None:
             try:
                 changes = changes_from(read_json(options.alter))
@@ -323,6 +371,12 @@ async def connector_offsets(options: argparse.Namespace) -> int:
             found = await offsets.offsets(admin, options.group, options.name, permissions=permissions)
             _print_offsets(options, offsets_as_json(found))
     return 0
+
+
+def _appends(connector: DescribedConnector) -> bool:
+    """Whether a pipeline adds a row that is read again to its sink, and does not replace the earlier one."""
+    config = config_of(connector.config)
+    return config.get("connector.class") == "pipeline" and config.get("sink.insert.mode", "insert") == "insert"
 
 
 def _print_offsets(options: argparse.Namespace, listing: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ the options of the command line wherever a command prints such a text: errors, w
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import logging
 import re
@@ -30,6 +31,7 @@ from ..errors import (
     NotAuthenticated,
     NotCoordinator,
     PluginError,
+    PortInUse,
     SaslAuthenticationFailed,
     TimedOut,
     TransportError,
@@ -195,6 +197,15 @@ def _options_of_all(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]
             for command in action.choices.values():
                 yield from _options_of_all(command)
     yield from _options_of(parser).items()
+
+
+@contextlib.contextmanager
+def port_option(option: str) -> Iterator[None]:
+    """Name the option of a port in the error that another process has the port."""
+    try:
+        yield
+    except PortInUse as error:
+        raise PortInUse(f"{error}; another port, or 0 for any: {option}") from error
 
 
 def renamed(error: ConfigError, field: str) -> ConfigError:

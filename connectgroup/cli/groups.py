@@ -16,10 +16,10 @@ from ..protocol.messages.common import each_unit
 from ..protocol.messages.describe import DescribedGroup, DescribedMember, DescribedUnit
 from ..protocol.messages.offsets import FetchedTopic
 from ..protocol.records.connect import GROUP_TYPE
-from ..protocol.units import Unit, printable, show
+from ..protocol.units import CONNECTOR, Unit, counted, printable, show
 from ..rest.views import group_description, group_summary, member_protocol
 from .render import lag_text, print_json, print_table, rate_text, time_text
-from .requests import connected
+from .requests import confirm, connected
 
 if TYPE_CHECKING:
     from ..client.admin import Admin
@@ -229,12 +229,24 @@ def _about(member: DescribedMember) -> str:
 
 async def delete_groups(options: argparse.Namespace) -> int:
     async with connected(options) as admin:
+        if lost := _lost_with(await admin.describe(options.group)):
+            confirm(options, f"group {printable(options.group)} {lost}")
         await admin.delete_group(options.group)
     if options.json:
         print_json({"group_id": options.group, "deleted": True})
     else:
         print(f"group {options.group}: deleted")
     return 0
+
+
+def _lost_with(group: DescribedGroup) -> str:
+    """What the deletion of a group deletes besides its name and history; empty: nothing."""
+    connectors = [each.connector for each in group.connectors]
+    if group.members or not connectors:  # one with members is not deleted: the coordinator says so
+        return ""
+    tasks = sum(unit.task != CONNECTOR for each in group.connectors for unit in each.units)
+    named = printable(", ".join(connectors), limit=200)
+    return f"has {counted(len(connectors), 'connector')} with {counted(tasks, 'task')}: {named}"
 
 
 async def explain_groups(options: argparse.Namespace) -> int:

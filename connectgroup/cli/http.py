@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError, PluginError
 from .arguments import allowed_paths_of, secrets_of
-from .errors import renamed
+from .errors import port_option, renamed
 
 if TYPE_CHECKING:
     from ..client.admin import Admin
@@ -61,7 +61,8 @@ async def rest_server(
         "new_group": getattr(options, "new_group", False),
     }
     names = {field: f"rest_{field}" for field in values if hasattr(options, f"rest_{field}")}
-    async with _http_server(admin, values, names, rates) as url:
+    option = "--rest-port" if hasattr(options, "rest_port") else "--port"
+    async with _http_server(admin, values, names, option, rates) as url:
         yield url
 
 
@@ -79,17 +80,18 @@ async def metrics_server(port: int | None) -> AsyncIterator[str]:
     if port is None:
         yield ""
         return
-    async with _http_server(None, {"port": port}, {"port": "metrics_port"}) as url:
+    async with _http_server(None, {"port": port}, {"port": "metrics_port"}, "--metrics-port") as url:
         yield f"{url}/metrics"
 
 
 @contextlib.asynccontextmanager
 async def _http_server(
-    admin: Admin | None, values: dict[str, Any], names: Mapping[str, str], rates: Rates | None = None
+    admin: Admin | None, values: dict[str, Any], names: Mapping[str, str], option: str, rates: Rates | None = None
 ) -> AsyncIterator[str]:
     """Run a ``RestServer`` with these settings; yields its URL.
 
     Args:
+        option: of the port.
         names: of the options for them, as far as these have other names.
     """
     from ..config.base import checked
@@ -105,7 +107,8 @@ async def _http_server(
         raise PluginError(f"{what} requires {error.name}; allowed: pip install 'connectgroup[rest]'") from error
     try:
         server = RestServer(admin, checked(RestConfig, values), rates=rates)
-        await server.start()
+        with port_option(option):
+            await server.start()
     except ConfigError as error:
         raise renamed(error, names.get(error.field, error.field)) from error
     try:

@@ -235,6 +235,7 @@ def build_parser() -> argparse.ArgumentParser:
             metavar="FILE",
             help="properties of librdkafka for --bootstrap-server, such as security.protocol",
         )
+    forget.add_argument("--yes", action="store_true", help="do not ask before its connectors are deleted with it")
     for command in (describe, forget):
         add_json(command)
     for command, function in (

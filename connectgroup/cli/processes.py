@@ -24,7 +24,7 @@ from ..loggers import relay
 from ..private import make_private
 from ..protocol.units import counted, printable
 from .arguments import allowed_paths_of, secrets_of
-from .errors import renamed
+from .errors import port_option, renamed
 from .http import metrics_server, print_rest, rest_server
 from .requests import ACCESS_OPTIONS, admin_of
 
@@ -110,7 +110,8 @@ async def run_up(options: argparse.Namespace) -> int:
         metrics_url = await stack.enter_async_context(metrics_server(options.metrics_port))
         if options.shared_spark:
             supervisor.environment = await stack.enter_async_context(_shared_spark(data, connectors))
-        await stack.enter_async_context(supervisor)
+        with port_option("--port"):
+            await stack.enter_async_context(supervisor)
         print(f"coordinator at {supervisor.server.address}, group {options.group}", flush=True)
         print(f"connectors may use files in {', '.join(map(str, paths))} (--allowed-path)", flush=True)
         if metrics_url:
@@ -304,7 +305,8 @@ async def _serve_groups(
         stack.enter_context(short_collections())
         give_back_large_blocks()
         metrics_url = await stack.enter_async_context(metrics_server(options.metrics_port))
-        await server.start()
+        with port_option("--port"):
+            await server.start()
         print(line.format(server.address), flush=True)
         if metrics_url:
             print(f"metrics at {metrics_url}", flush=True)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ..client.conditions import shown
-from ..errors import ConfigError, ConnectGroupError, GroupIdNotFound, NotAuthenticated, TransportError
+from ..errors import ConfigError, ConnectGroupError, GroupIdNotFound, InvalidRequest, NotAuthenticated, TransportError
 from ..protocol.units import printable
 
 if TYPE_CHECKING:
@@ -40,6 +41,24 @@ async def connected(options: argparse.Namespace, *, retry_for_s: float = RETRY_F
         raise
     except TransportError as error:
         raise TransportError(f"{error}; allowed: --coordinator with the address of a running coordinator") from error
+
+
+def confirm(options: argparse.Namespace, what: str) -> None:
+    """Ask whether to destroy something, unless ``--yes`` says so.
+
+    Args:
+        what: what goes, as the beginning of a sentence.
+
+    Raises:
+        InvalidRequest: the answer is no; or there is no terminal to ask at.
+    """
+    if options.yes:
+        return
+    if options.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise InvalidRequest(f"{what}; allowed: --yes, to delete them too")
+    print(f"{what}. Delete them too? [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise InvalidRequest("nothing was deleted")
 
 
 async def check_group(admin: Admin, options: argparse.Namespace) -> None:

@@ -57,6 +57,24 @@ def check_common(path: Path, connector: ConnectorFile) -> None:
         raise ConfigError(f"{path}: config.{error.field}", error.value, error.allowed) from error
 
 
+def read_several(path: Path) -> list[ConnectorFile]:
+    """Read the connectors of a file: that of ``read_unchecked``, or of an array of such objects in JSON.
+
+    Raises:
+        ConfigError: as ``read_unchecked``; or two have one name, or there is none.
+    """
+    content = _content(path)
+    if not isinstance(content, list):
+        return [_connector(str(path), content)]
+    if not content:
+        raise ConfigError(str(path), "an empty array", "connectors")
+    found = [_connector(f"{path}[{number}]", each) for number, each in enumerate(content)]
+    for number, each in enumerate(found):
+        if any(each.name == other.name for other in found[:number]):
+            raise ConfigError(f"{path}[{number}]: name", each.name, "each connector once")
+    return found
+
+
 def read_unchecked(path: Path) -> ConnectorFile:
     """Read a connector from its file; its settings are not checked.
 
@@ -68,25 +86,31 @@ def read_unchecked(path: Path) -> ConnectorFile:
         ConfigError: the file cannot be read, is not of its format, has two names, or contains a masked value. Names the
             file.
     """
+    return _connector(str(path), _content(path))
+
+
+def _content(path: Path) -> Any:
     if path.suffix == ".properties":
-        content: Any = read_properties(path)
-    else:
-        form = '{"name": ..., "config": {...}}; or properties in a file whose name ends in .properties'
-        content = read_json(path, form=form)
+        return read_properties(path)
+    form = '{"name": ..., "config": {...}}; or properties in a file whose name ends in .properties'
+    return read_json(path, form=form)
+
+
+def _connector(where: str, content: Any) -> ConnectorFile:
     if not isinstance(content, dict):
-        raise ConfigError(str(path), json_kind(content), 'an object: {"name": ..., "config": {...}}')
+        raise ConfigError(where, json_kind(content), 'an object: {"name": ..., "config": {...}}')
     if "config" not in content and "connector.class" in content:
         content = {"name": content.get("name", ""), "config": content}
     if isinstance(content.get("config"), dict):
         settings = {key: _text(value) for key, value in content["config"].items()}
         content = {**content, "config": settings}
-    connector = checked(ConnectorFile, content, where=f"{path}: ")
+    connector = checked(ConnectorFile, content, where=f"{where}: ")
     for key, value in connector.config.items():
         if HIDDEN in value:
-            raise ConfigError(f"{path}: config.{printable(key)}", HIDDEN, NOT_MASKED)
+            raise ConfigError(f"{where}: config.{printable(key)}", HIDDEN, NOT_MASKED)
     name = connector.config.get("name", connector.name)
     if name != connector.name:
-        raise ConfigError(f"{path}: config.name", name, f"{printable(connector.name)}, the name of the connector")
+        raise ConfigError(f"{where}: config.name", name, f"{printable(connector.name)}, the name of the connector")
     return connector
 
 

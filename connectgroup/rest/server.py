@@ -12,7 +12,7 @@ import uvicorn
 from ..client.admin import Admin
 from ..config.rest import RestConfig, read_users
 from ..errors import ConfigError, TransportError
-from ..transport.acceptor import Acceptor, bind
+from ..transport.acceptor import Acceptor, bind, cannot_listen
 from ..transport.access import Certificate
 from ..transport.base import reason
 from ..transport.limits import is_loopback, resolve
@@ -141,7 +141,7 @@ class RestServer:
         try:
             sockets = bind(addresses, self.port)
         except OSError as error:
-            raise TransportError(f"{self.config.host}:{self.port}: cannot listen: {reason(error)}") from error
+            raise cannot_listen(self.config.host, self.port, error) from error
         self.port = sockets[0].getsockname()[1]
         return sockets
 

@@ -13,6 +13,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
+from ..errors import PortInUse, TransportError
+from .base import reason
+
 BACKLOG: Final = 1024  # all workers may reconnect at the same time
 RETRY_S: Final = 1.0
 """Seconds until the next attempt to accept if the system has no file descriptor or no memory."""
@@ -50,6 +53,12 @@ def bind(addresses: Sequence[str], port: int) -> list[socket.socket]:
             opened.close()
         raise
     return sockets
+
+
+def cannot_listen(host: str, port: int, error: OSError | RuntimeError) -> TransportError:
+    """The error of a server that could not bind its port."""
+    is_taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+    return (PortInUse if is_taken else TransportError)(f"{host}:{port}: cannot listen: {reason(error)}")
 
 
 class Acceptor:

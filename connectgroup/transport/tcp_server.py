@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from typing import Final
 
-from ..errors import ConfigError, CoordinatorNotAvailable, InvalidRequest, TransportError
+from ..errors import ConfigError, CoordinatorNotAvailable, InvalidRequest
 from ..protocol.messages.api import Handler, Request, Response
 from ..protocol.messages.cluster import (
     ApiVersionsRequest,
@@ -32,9 +32,9 @@ from ..wire.apis import (
     refusal,
     served,
 )
-from .acceptor import Acceptor, bind
+from .acceptor import Acceptor, bind, cannot_listen
 from .access import Security
-from .base import Relay, reason
+from .base import Relay
 from .group_access import AuthorizedHandler, GroupAccess
 from .handshake import Handshake
 from .large_requests import LargeRequests
@@ -130,7 +130,7 @@ class TcpServer:
             if self._listener is not None:
                 self._listener.close()
                 self._listener = None
-            raise TransportError(f"{self.host}:{self.port}: cannot listen: {reason(error)}") from error
+            raise cannot_listen(self.host, self.port, error) from error
         self.port = sockets[0].getsockname()[1]
         self._sweep()
 

@@ -138,7 +138,13 @@ def test_worker_is_drained_and_the_empty_group_deleted(tmp_path: Path) -> None:
             assert "left to move in this round" in "\n".join(group.explained())
             a.signal(signal.SIGTERM)
             assert a.ended() == 0
-        done = group.run("groups", "delete")
+        refused = group.run("groups", "delete")
+        assert (refused.code, refused.out) == (2, "")
+        assert re.fullmatch(
+            rf"connectgroup: group {GROUP} has 1 connector with \d+ tasks: \w+; allowed: --yes, to delete them too\n",
+            refused.err,
+        )
+        done = group.run("groups", "delete", "--yes")
         assert (done.out, done.err) == (f"group {GROUP}: deleted\n", "")
         assert run_command("groups", "list", "--coordinator", group.address).out.split() == [
             "GROUP",

@@ -64,7 +64,7 @@ LINES = {
     ),
     "a port in use": (
         ["coordinator", "--port", "{port}", "--data", "{tmp}/unused"],
-        r"connectgroup: 127.0.0.1:{port}: .*(in use|cannot listen).*",
+        r"connectgroup: 127.0.0.1:{port}: cannot listen: .*in use; another port, or 0 for any: --port",
     ),
     "an address of the whole network": (
         ["coordinator", "--port", "0", "--host", "0.0.0.0", "--data", "{tmp}/unused"],
@@ -96,7 +96,7 @@ LINES = {
     ),
     "a connector class that is not installed": (
         ["connectors", "put", "{tmp}/class.json", "--coordinator", "{address}"],
-        r"connectgroup: .*class.json: config.connector.class: got 'os.system'; allowed: idle, pipeline",
+        r"connectgroup: .*class.json: config.connector.class: got 'os.system'; allowed: idle, pipeline\. .*",
     ),
     "an invalid number of tasks": (
         ["connectors", "put", "{tmp}/many.json", "--coordinator", "{address}"],

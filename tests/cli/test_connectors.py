@@ -157,7 +157,11 @@ async def test_offsets_are_shown_altered_from_a_file_and_reset(command: Command,
         ["SLICE", "POSITION"],
         ["a.csv", "7"],
     ]
-    assert (await command("connectors", "offsets", "c", "--reset")).out == "connector c: offsets reset\n"
+    reset = await command("connectors", "offsets", "c", "--reset")
+    assert reset.out == "connector c: offsets reset\n"
+    assert reset.err == ("note: the rows that its sink has stay there: those that are read again will be there twice\n")
+    assert (await command("connectors", "patch", "c", "sink.insert.mode=upsert", "sink.pk.fields=a")).code == 0
+    assert (await command("connectors", "offsets", "c", "--reset")).err == ""
     assert json.loads((await command("connectors", "offsets", "c", "--json")).out) == {"offsets": []}
     none = await command("connectors", "offsets", "c")
     assert (none.out, none.err) == ("", "no offsets: the connector has committed none\n")
@@ -228,6 +232,95 @@ async def test_a_connector_is_created_from_standard_input(command: Command, monk
     rejected = await command("connectors", "create", "-")
     assert (rejected.code, rejected.err.count("\n")) == (2, 1)
     assert "properties in a file whose name ends in .properties" in rejected.err
+
+
+async def test_what_list_prints_is_put_again(
+    command: Command, idle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await command("connectors", "put", idle)
+    config = {"connector.class": "idle", "log": "${env:LOG}", "stop.ms": "5"}
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps({"name": "other", "config": config, "initial_state": "STOPPED"}))
+    await command("connectors", "put", other)
+    listed = (await command("connectors", "list", "--json")).out
+    assert json.loads(listed)[1] == {
+        "name": "other",
+        "config": config,
+        "initial_state": "STOPPED",
+    }
+    for name in ("naps", "other"):
+        assert (await command("connectors", "delete", name)).code == 0
+    monkeypatch.setattr("sys.stdin", io.StringIO(listed))
+    done = await command("connectors", "put", "-", "--json")
+    assert [each["name"] for each in json.loads(done.out)] == ["naps", "other"]
+    assert (await command("connectors", "list", "--json")).out == listed
+    monkeypatch.setattr("sys.stdin", io.StringIO(listed))
+    assert (await command("connectors", "put", "-")).out.count(": updated, version ") == 2
+    one = (await command("connectors", "config", "other")).out
+    assert json.loads(one) == {**config, "name": "other"}
+    monkeypatch.setattr("sys.stdin", io.StringIO(one))
+    assert (await command("connectors", "update", "-")).code == 0
+
+
+NAPS = {"name": "naps", "config": {"connector.class": "idle"}}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ([], "-: got 'an empty array'; allowed: connectors"),
+        ([{"name": "a", "config": {"connector.class": "idle"}}, 3], "-[1]: got 'a number'; allowed: an object: "),
+        (
+            [{"name": "a", "config": {"connector.class": "idle"}}] * 2,
+            "-[1]: name: got 'a'; allowed: each connector once",
+        ),
+        (
+            [
+                {"name": "a", "config": {"connector.class": "idle"}},
+                {"name": "b", "config": {"connector.class": "idel"}},
+            ],
+            "-[1]: config.connector.class: got 'idel'; allowed: ",
+        ),
+        (
+            [{"name": "a", "config": {"connector.class": "idle", "api.key": "[hidden]"}}],
+            "-[0]: config.api.key: got '[hidden]'; allowed: the real value, which is not shown",
+        ),
+    ],
+)
+async def test_nothing_is_put_if_one_of_several_connectors_is_wrong(
+    command: Command, content: object, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(content)))
+    done = await command("connectors", "put", "-")
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert done.err.startswith(f"connectgroup: {message}")
+    assert json.loads((await command("groups", "list", "--json")).out) == []
+
+
+class Terminal(io.StringIO):
+    """What a person types."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+async def test_group_with_connectors_is_deleted_when_that_is_confirmed(
+    command: Command, idle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await command("connectors", "put", idle)
+    what = "group workers has 1 connector with 0 tasks: naps"
+    refused = await command("groups", "delete", "workers")
+    assert (refused.code, refused.out) == (2, "")
+    assert refused.err == f"connectgroup: {what}; allowed: --yes, to delete them too\n"
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setattr("sys.stdin", Terminal("\n"))
+    refused = await command("groups", "delete", "workers")
+    assert (refused.code, refused.out) == (2, "")
+    assert refused.err == f"{what}. Delete them too? [y/N] connectgroup: nothing was deleted\n"
+    monkeypatch.setattr("sys.stdin", Terminal("y\n"))
+    assert (await command("groups", "delete", "workers")).out == "group workers: deleted\n"
+    await command("connectors", "put", idle)
+    assert (await command("groups", "delete", "workers", "--yes")).out == "group workers: deleted\n"
 
 
 async def test_create_honours_the_initial_state(command: Command, tmp_path: Path) -> None:

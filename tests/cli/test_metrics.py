@@ -112,4 +112,5 @@ def test_port_in_use_is_named_before_anything_starts(command: str, tmp_path: Pat
         port = coordinator.line_with("metrics at ").rpartition(":")[2].removesuffix("/metrics")
         done = call_command(command, "--port", 0, "--data", tmp_path / "other", "--metrics-port", port)
         assert (done.code, done.out) == (2, "")
-        assert done.err.endswith(f"127.0.0.1:{port}: cannot listen: Address already in use\n")
+        taken = f"127.0.0.1:{port}: cannot listen: Address already in use"
+        assert done.err.endswith(f"{taken}; another port, or 0 for any: --metrics-port\n")

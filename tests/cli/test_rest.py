@@ -103,7 +103,7 @@ def test_rest_serves_a_group_of_a_coordinator_elsewhere(tmp_path: Path) -> None:
             call(f"{url}/connectors/naps/config", "PUT", {"connector.class": "idle"})
             taken = call_command("rest", "--coordinator", address, "--port", url.rpartition(":")[2])
             assert taken.code == 2
-            assert taken.err.endswith("cannot listen: Address already in use\n")
+            assert taken.err.endswith("cannot listen: Address already in use; another port, or 0 for any: --port\n")
             listed = call_command("connectors", "list", "--json", "--group", "g", "--coordinator", address)
             assert json.loads(listed.out)[0]["name"] == "naps"
             rest.signal(signal.SIGTERM)
