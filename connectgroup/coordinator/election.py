@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..checks import parse_address
-from ..errors import ConfigError, CoordinatorNotAvailable, LogError, NotCoordinator
+from ..errors import CoordinatorNotAvailable, LogError, NotCoordinator
 from ..log.base import LogHeld, SharedLog
 from ..protocol.messages.api import Request, Response
 from ..protocol.messages.cluster import (
@@ -146,8 +146,6 @@ class ElectedCoordinator:
         )
 
     def _refusal(self, request: Request) -> Response:
-        if self._campaigning is None and self.serving is None and not self._log.owner:
-            raise ConfigError("coordinator", "a request before the start", "await coordinator.start() first")
         owner = self._log.owner
         where = f"the coordinator at {printable(owner)} does" if owner else "no coordinator is known to do so yet"
         return self._refusing.refusal(request, NotCoordinator(f"this coordinator does not serve the log; {where}"))

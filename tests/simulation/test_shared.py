@@ -1,0 +1,55 @@
+"""Several coordinators on one log, simulated (``shared``): F12, F13, F29, F30; D4, D5 and D6 as invariants."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")
+
+from connectgroup.log import leased
+from connectgroup.log.leased import LeasedLog
+from tests.volume import volume
+
+from .loop import simulated
+from .shared import SharedRun, run_shared
+
+SEEDS = volume(8, 100)
+
+
+def run_all(seeds: int) -> list[SharedRun]:
+    with simulated():
+        return [run_shared(seed) for seed in range(seeds)]
+
+
+def test_coordinators_of_one_log_never_serve_at_the_same_time_and_lose_nothing() -> None:
+    runs = run_all(SEEDS)
+    assert [(run.seed, run.violations) for run in runs if run.violations] == []
+    reached = sum((run.reached for run in runs), Counter[str]())
+    rare = {
+        "taken over",
+        "handed over",
+        "batch of a former owner or of a former epoch",
+        "answer to append lost",
+        "append without an answer",
+        "renew without an answer",
+    }
+    assert rare <= reached.keys(), reached
+    assert all(run.acknowledged for run in runs)
+
+
+def violations(seeds: int = 8) -> set[str]:
+    """The names of the invariants that seeds violate."""
+    return {violation.partition(":")[0] for run in run_all(seeds) for violation in run.violations}
+
+
+def test_owner_that_takes_its_lease_for_longer_than_the_others_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leased, "DRIFT", -0.5)
+    assert "D4, D5" in violations()
+
+
+def test_owner_that_responds_after_its_lease_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lease is not read again after a response was decided; the epoch in each write does not protect reads."""
+    monkeypatch.setattr(LeasedLog, "lease_ends_s", property(lambda log: float("inf")))
+    assert "D5" in violations()
