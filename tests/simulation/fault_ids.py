@@ -91,6 +91,8 @@ ELSEWHERE: Final = {
     "F24": "tests/wire/test_bad_input.py",
     "F27": "tests/log/test_sqlite_damage.py",
     "F28": "tests/log/test_damaged_files.py",
+    "F29": "tests/simulation/test_shared.py",
+    "F30": "tests/simulation/test_shared.py",
     "F35": "tests/known_bugs/test_exactly_once_on_spark.py",
     "F36": "tests/cli/test_exhaustion.py",
 }
@@ -98,8 +100,6 @@ ELSEWHERE: Final = {
 
 NOT_YET: Final = {
     "F25": "only one version of the software exists so far",
-    "F29": "the log has no Kafka back end yet",
-    "F30": "coordinators are not elected yet",
     "F37": "there is no REST server yet",
 }
 """Why the fault has no test."""

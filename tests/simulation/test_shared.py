@@ -24,6 +24,7 @@ def run_all(seeds: int) -> list[SharedRun]:
 
 
 def test_coordinators_of_one_log_never_serve_at_the_same_time_and_lose_nothing() -> None:
+    """F12, F13, F29, F30."""
     runs = run_all(SEEDS)
     assert [(run.seed, run.violations) for run in runs if run.violations] == []
     reached = sum((run.reached for run in runs), Counter[str]())
