@@ -292,7 +292,8 @@ async def _checked(request: Request, name: str, config: Mapping[str, str]) -> di
     return complete
 
 
-CONFIG: Final = mapping({"type": ["string", "number", "boolean", "null"]})
+CONFIG: Final = mapping({"type": ["string", "number", "boolean"]})
+PATCH: Final = mapping({"type": ["string", "number", "boolean", "null"]})
 NEW_CONNECTOR: Final = {
     "type": "object",
     "properties": {
@@ -319,7 +320,7 @@ OPERATIONS: Final = (
     Operation("DELETE", "/connectors/{name}", delete_connector, statuses=(204,)),
     Operation("GET", "/connectors/{name}/config", get_config, response=mapping(TEXT)),
     Operation("PUT", "/connectors/{name}/config", put_config, body=CONFIG, response=INFO, statuses=(200, 201)),
-    Operation("PATCH", "/connectors/{name}/config", patch_config, body=CONFIG, response=INFO),
+    Operation("PATCH", "/connectors/{name}/config", patch_config, body=PATCH, response=INFO),
     Operation("GET", "/connectors/{name}/status", get_status, response=STATUS),
     Operation(
         "POST",
