@@ -32,6 +32,7 @@ class Batch:
         read: records read from the source; null if it is not known how many the transforms dropped.
         rows: records after the transforms.
         dead_letters: records that could not be processed.
+        last_dead_letter: place and reason of the last of them.
         read_s: seconds to read and transform the batch; if Spark's workers write the rows, to write them, too.
         commit_s: seconds that the commit took.
         committed: false if the commit failed.
@@ -44,6 +45,7 @@ class Batch:
     read: int | None
     rows: int
     dead_letters: int = 0
+    last_dead_letter: str = ""
     read_s: float
     commit_s: float
     committed: bool = True

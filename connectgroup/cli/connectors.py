@@ -13,7 +13,7 @@ from ..protocol.messages.describe import DescribedConnector, DescribedUnit
 from ..protocol.records.connect import TargetState
 from ..protocol.units import CONNECTOR, Unit, counted, printable
 from .arguments import secrets_of
-from .render import lag_text, print_json, print_table, rate_text, time_text
+from .render import dead_letters_text, lag_text, print_json, print_table, rate_text, time_text
 from .requests import check_group, connected
 from .waiting import report_progress, started, wait_for, wait_until_ended
 
@@ -236,6 +236,8 @@ async def connector_status(options: argparse.Namespace) -> int:
     for unit in connector.units:
         if unit.message:
             print(f"{Unit(connector.connector, unit.task)}: {options.names.in_text(unit.message)}")
+        if unit.numbers is not None and (letters := dead_letters_text(unit.numbers)):
+            print(f"{Unit(connector.connector, unit.task)}: {letters}")
     return 0
 
 

@@ -18,7 +18,7 @@ from ..protocol.messages.offsets import FetchedTopic
 from ..protocol.records.connect import GROUP_TYPE
 from ..protocol.units import CONNECTOR, Unit, counted, printable, show
 from ..rest.views import group_description, group_summary, member_protocol
-from .render import lag_text, print_json, print_table, rate_text, time_text
+from .render import dead_letters_text, lag_text, print_json, print_table, rate_text, time_text
 from .requests import confirm, connected
 
 if TYPE_CHECKING:
@@ -186,6 +186,8 @@ def _description(group: DescribedGroup, names: OptionNames) -> Iterable[str]:
             yield f"  {Unit(connector.connector, unit.task)}: {unit.state} {where}{_measured(unit)}".rstrip()
             if unit.message:
                 yield f"    {names.in_text(unit.message)}"
+            if unit.numbers is not None and (letters := dead_letters_text(unit.numbers)):
+                yield f"    {letters}"
 
 
 def _measured(unit: DescribedUnit) -> str:

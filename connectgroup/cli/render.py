@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ..protocol.messages.progress import UNKNOWN, Progress
-from ..protocol.units import printable
+from ..protocol.units import counted, printable
 
 
 def print_json(value: Any) -> None:
@@ -42,6 +42,13 @@ def lag_text(numbers: Progress) -> str:
     if numbers.skipped_files > 0:
         parts.append(f"{numbers.skipped_files:,} skipped")
     return ", ".join(parts)
+
+
+def dead_letters_text(numbers: Progress) -> str:
+    """Format the dead letters of a task: ``3 dead letters, the last: a.csv, line 7: ...``; empty if there are none."""
+    if not numbers.dead_letters:
+        return ""
+    return f"{counted(numbers.dead_letters, 'dead letter')}, the last: {numbers.last_dead_letter}"
 
 
 def bytes_text(count: float) -> str:

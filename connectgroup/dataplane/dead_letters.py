@@ -176,6 +176,11 @@ def log_dead_letters(unit: object, letters: Sequence[DeadLetter], *, include_mes
         logger.error("%s: and %d more dead letters of this batch", unit, len(letters) - MAX_LOGGED)
 
 
+def place_and_reason(letter: DeadLetter) -> str:
+    """Where the record of a dead letter came from and why it is one, without the record, which may be confidential."""
+    return f"{letter.get('place') or 'a record'}: {letter.get('reason', '')}"
+
+
 def dead_letter(owner: Owner, error: Mapping[str, str]) -> DeadLetter:
     """Return a dead letter of a task."""
     return {"connector": owner.connector, "task": str(owner.task), **error}

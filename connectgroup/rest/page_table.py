@@ -5,7 +5,7 @@
 | ``error`` | why the group cannot be described; the other rows are then the last known ones |
 | ``group`` | id, state, epochs, assignor |
 | ``worker/W`` | state, epoch, capacity, number of units by state |
-| ``connector/C`` | target state, number of units by state, rows per second, lag of all its tasks |
+| ``connector/C`` | target state, number of units by state, rows per second, lag and dead letters of all its tasks |
 | ``unit/N/C`` | ``[state, worker, owner epoch]`` of task N of connector C; N is -1 for the connector itself |
 | ``lag/N/C`` | ``[records, bytes, files]`` that task N of connector C has not read yet; null if not known |
 | ``failure/N/C`` | the error message of a failed unit |
@@ -138,6 +138,7 @@ def _connector(connector: DescribedConnector, rate: float | None) -> dict[str, A
         "tasks": dict(Counter(unit.state for unit in connector.units if unit.task != CONNECTOR)),
         "rows_per_s": None if rate is None else round(rate, 1),
         "lag": _lag(numbers),
+        "dead_letters": sum(each.dead_letters for each in numbers),
     }
 
 

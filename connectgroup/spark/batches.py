@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ..connector import Batch
 from ..dataplane.committing import CommitQueue
-from ..dataplane.dead_letters import DeadLetter, DeadLetters, DeadLetterSink
+from ..dataplane.dead_letters import DeadLetter, DeadLetters, DeadLetterSink, place_and_reason
 from ..dataplane.ownership import Owner, Range
 from ..dataplane.sink import PartSink, PartWriter
 from ..dataplane.transform import RowTransform
@@ -217,7 +217,13 @@ class Batches:
             letters = len(work.dead_letters)
             commit_s = time.monotonic() - began_s
             self._task.measured(
-                batch(rows=read - letters, dead_letters=letters, commit_s=commit_s, committed=committed)
+                batch(
+                    rows=read - letters,
+                    dead_letters=letters,
+                    last_dead_letter=place_and_reason(work.dead_letters[-1]) if letters else "",
+                    commit_s=commit_s,
+                    committed=committed,
+                )
             )
 
         began_s = time.monotonic()

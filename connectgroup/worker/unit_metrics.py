@@ -10,7 +10,7 @@ from typing import ClassVar, Final
 from ..connector import Batch, Lag
 from ..protocol.messages.progress import MAX_TOPICS, UNKNOWN, Progress, TaskProgress
 from ..protocol.records.connect import UnitState
-from ..protocol.units import Unit
+from ..protocol.units import Unit, printable
 from ..telemetry.metric_table import Scope
 from ..telemetry.metrics import MetricSource, Value, register
 from ..telemetry.window import Window
@@ -46,6 +46,7 @@ class Flow:
     """The records of one task: batches, commits, dead letters, lag.
 
     Attributes:
+        last_dead_letter: place and reason of the last one that was committed; empty before that. Changed by ``add``.
         lag: as it was last measured; null before that.
         last_record_ms: when records last became durable, in milliseconds since 1970; 0: never.
         last_poll_ms: when a poll of the source was last complete; 0: never.
@@ -59,6 +60,7 @@ class Flow:
         self.batches, self.commit_ms, self.commits = Window(), Window(), Window()
         self.knows_polled = True
         self.dead_letters = self.failed_dead_letters = 0
+        self.last_dead_letter = ""
         self.read_bytes: int | None = None
         self.written_bytes: int | None = None
         self.lag: Lag | None = None
@@ -75,6 +77,8 @@ class Flow:
         self.dead_letters += batch.dead_letters
         if batch.committed:
             self.commits.record(1, now_s)
+            if batch.dead_letters:
+                self.last_dead_letter = printable(batch.last_dead_letter, limit=MAX_LAST_LETTER)
             if batch.read_bytes is not None:
                 self.read_bytes = (self.read_bytes or 0) + batch.read_bytes
             if batch.written_bytes is not None:
@@ -148,12 +152,17 @@ class Flow:
             unfinished_files=_or_unknown(lag.unfinished_files),
             unreadable_files=_or_unknown(lag.unreadable_files),
             skipped_files=_or_unknown(lag.skipped_files),
+            dead_letters=self.dead_letters - self.failed_dead_letters,
+            last_dead_letter=self.last_dead_letter,
         )
 
 
 def _or_unknown(number: int | None) -> int:
     return UNKNOWN if number is None else number
 
+
+MAX_LAST_LETTER: Final = 500
+"""Characters of the last dead letter in a report."""
 
 _first_use = threading.Lock()
 

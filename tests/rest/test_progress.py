@@ -102,7 +102,10 @@ async def test_numbers_of_a_task_are_in_its_status(
     async with running_worker(api, tmp_path, lambda name: Slow):
         context = await created(api)
         assert "progress" not in task_of(await api("GET", "/connectors/c/status", 200))
-        context.batch(Batch(read=120, rows=120, read_s=0.5, commit_s=0.1, read_bytes=4_000, written_bytes=3_000))
+        letters: dict[str, Any] = {"dead_letters": 2, "last_dead_letter": "a.csv, line 7: not a number"}
+        times: dict[str, Any] = {"read_s": 0.5, "commit_s": 0.1}
+        context.batch(Batch(read=120, rows=120, read_bytes=4_000, written_bytes=3_000, **times, **letters))
+        context.batch(Batch(read=0, rows=0, dead_letters=1, last_dead_letter="not kept", committed=False, **times))
         context.progress(120)
         context.polled()
         context.lag(
@@ -125,6 +128,7 @@ async def test_numbers_of_a_task_are_in_its_status(
             "unfinished_files": 2,
             "unreadable_files": 1,
             "skipped_files": 4,
+            **letters,
         }
         assert task_of(status)["state"] == "RUNNING"
         group = await api("GET", f"/groups/{GROUP}", 200)
@@ -148,6 +152,9 @@ async def test_numbers_of_a_task_are_in_its_status(
     assert table[3].split()[4:8] == ["120", "4.0", "0", "records"]
     assert task_of(as_json)["progress"]["records_lag"] == 0
     assert "4.0 rows/s, 120 rows, lag 0 records, last record 20" in description
+    shown = "2 dead letters, the last: a.csv, line 7: not a number"
+    assert table[-1] == f"c-0: {shown}"
+    assert f"    {shown}" in description.splitlines()
 
 
 def test_lag_says_how_many_files_are_not_read_and_why() -> None:
@@ -178,6 +185,7 @@ def test_page_shows_the_lag_and_the_rate_of_all_tasks() -> None:
     table = page_table(group, 0, before={}, rates={})
     assert table["connector/c"]["lag"] == [12, 100, None]
     assert table["connector/c"]["rows_per_s"] == 2.0
+    assert table["connector/c"]["dead_letters"] == 0
     assert (table["lag/0/c"], table["lag/1/c"]) == ([5, None, None], [7, 100, None])
     assert page_table(group, 0, before={}, rates={"c": 3.0})["connector/c"]["rows_per_s"] == 3.0
     unknown = page_table(measured_group(Progress()), 0, before={}, rates={})

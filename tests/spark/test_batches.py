@@ -46,3 +46,6 @@ def test_dead_letters_count_as_read(table: Bench) -> None:
     run = table.start(1, errors_tolerance="all", errors_deadletterqueue_name="dead")
     run.wait(lambda: sum(run.rows) == 2)
     assert counts(run) == [(3, 2, 1, True)]
+    (batch,) = run.batches
+    place = f"{table.input}/one.csv, line 3 (byte 8)"
+    assert batch.last_dead_letter == f"{place}: a is 'one'; allowed: INT or null"

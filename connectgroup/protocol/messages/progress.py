@@ -34,6 +34,8 @@ class Progress:
         unreadable_files: files that cannot be read, or were rewritten.
         skipped_files: *(tagged)* files and directories that are not read because of their names (hidden, unfinished,
             without the form of the pattern), or because they are links to directories.
+        dead_letters: *(tagged)* records that could not be processed and are in the dead letters.
+        last_dead_letter: *(tagged)* place and reason of the last of them, without the record; empty if there is none.
     """
 
     records_read: int = UNKNOWN
@@ -49,6 +51,8 @@ class Progress:
     unfinished_files: int = UNKNOWN
     unreadable_files: int = UNKNOWN
     skipped_files: int = UNKNOWN
+    dead_letters: int = 0
+    last_dead_letter: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

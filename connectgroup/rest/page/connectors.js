@@ -68,7 +68,7 @@ function update(row, name, connector, model, actions) {
   setText(row.querySelector(".numbers"), total ? `${count(total, "task")}: ${statesText(connector.tasks)}` : "no tasks");
   const rate = row.querySelector(".rate");
   const lag = lagText(connector.lag);
-  const known = [connector.rows_per_s === null ? "" : `${connector.rows_per_s.toLocaleString("en")} rows/s`, lag && `lag ${lag}`];
+  const known = [connector.rows_per_s === null ? "" : `${connector.rows_per_s.toLocaleString("en")} rows/s`, lag && `lag ${lag}`, connector.dead_letters ? count(connector.dead_letters, "dead letter") : ""];
   setText(rate, known.filter(Boolean).join(", "));
   setHidden(rate, !rate.textContent);
   drawBar(row.querySelector(".bar"), connector.tasks, total);
