@@ -41,6 +41,7 @@ from .. import sizes
 from ..kernel.members import check_deletable, check_exists
 from ..kernel.outcome import Outcome
 from ..kernel.timers import cancel_compute
+from ..kernel.validate import check_group_id
 from ..registry import ClientInfo
 from . import validate
 from .delay import cancel_delay
@@ -321,7 +322,7 @@ def delete(group: ConnectGroupState) -> Outcome[DeleteResponse]:
         GroupIdNotFound: the group does not exist.
         NonEmptyGroup: the group has members.
     """
-    validate.group_id(group.group_id)
+    check_group_id(group.group_id)
     check_deletable(group)
     records: list[Record] = [Tombstone(key) for key in _keys(group)]
     # Written last, so that a batch that is only partly read still describes a group.

@@ -36,6 +36,7 @@ from ..kernel.effects import Compute, Computed, Effect
 from ..kernel.outcome import Converted, Outcome
 from ..kernel.state import CacheKey
 from ..kernel.timers import Timer, TimerKey, TimerKind, session
+from ..kernel.validate import check_group_id
 from ..registry import NO_CLIENT, ClientInfo, GroupNumbers, Input, RequestTraits
 from . import validate
 from .assignment import (
@@ -182,7 +183,7 @@ class ConnectGroupType:
         Raises:
             InvalidGroupId: the group id is invalid.
         """
-        validate.group_id(group.group_id)
+        check_group_id(group.group_id)
         return describe(group, now_ms, request=request, settings=self.settings)
 
     def takes_long_to_describe(self, group: ConnectGroupState, request: DescribeRequest) -> bool:
@@ -252,7 +253,7 @@ def handle(
             case UpdateConnectorsRequest():
                 return update_connectors(draft, request, settings, client)
             case DescribeRequest():
-                validate.group_id(group.group_id)
+                check_group_id(group.group_id)
                 described = describe(group, now_ms, request=request, settings=settings)
                 return Outcome(response=DescribeResponse(groups=(described,)))
             case DeleteRequest():

@@ -2,7 +2,7 @@
 
 Source: the "Request Validation" sections of "Connect on the new protocol"; the sentences are quoted in the
 docstrings of the tests. All functions raise ``InvalidRequest`` with field, value and allowed values; some raise
-``InvalidGroupId`` for an invalid group id.
+``InvalidGroupId`` for an invalid group id. What consumer groups have in common with these is in ``kernel.validate``.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from ...assign.placement import WorkerTraits, check_settings, check_traits
-from ...errors import ConfigError, InvalidGroupId, InvalidRequest
+from ...errors import ConfigError, InvalidRequest
 from ...protocol.messages.assignment import InstallRequest, PrepareRequest
 from ...protocol.messages.common import (
     MAX_METADATA,
-    AssignorInfo,
     ConfigEntry,
     ConnectorTasks,
     RestartRequest,
@@ -25,7 +24,9 @@ from ...protocol.messages.common import (
 from ...protocol.messages.connectors import UpdateConnectorsRequest
 from ...protocol.messages.heartbeat import HeartbeatRequest
 from ...protocol.records.connect import MemberRecord, TargetState
-from ...protocol.units import CONNECTOR, JOIN_EPOCH, STATIC_LEAVE_EPOCH, Unit, name_violation, printable
+from ...protocol.units import CONNECTOR, JOIN_EPOCH, Unit, printable
+from ..kernel import validate as kernel
+from ..kernel.validate import check_group_id, name, refuse
 from .settings import GroupSettings
 
 MAX_GROUP_METADATA: Final = 16 << 20
@@ -35,29 +36,6 @@ SMALL_METADATA: Final = 4_096
 """Bytes of one member's assignor metadata that are accepted regardless of the other members' metadata."""
 
 
-def _refuse(field: str, value: object, allowed: str) -> InvalidRequest:
-    return InvalidRequest(f"{field}: got {printable(value)!r}; allowed: {allowed}")
-
-
-def name(field: str, value: str) -> None:
-    """Reject a value that is not a valid name (``name_violation``)."""
-    allowed = name_violation(value)
-    if allowed is not None:
-        raise _refuse(field, value, allowed)
-
-
-def group_id(value: str) -> None:
-    """Validate a group id where the error code is INVALID_GROUP_ID: Describe and Delete, as Kafka shipped them (RV-01).
-
-    Raises:
-        InvalidGroupId: the group id is not a valid name.
-    """
-    try:
-        name("GroupId", value)
-    except InvalidRequest as error:
-        raise InvalidGroupId(str(error)) from error
-
-
 def _group_id_to_compute(value: str) -> None:
     """Validate the group id of Prepare and Install: "INVALID_REQUEST ... GroupId must be non-empty".
 
@@ -65,47 +43,22 @@ def _group_id_to_compute(value: str) -> None:
     """
     if not value:
         name("GroupId", value)
-    group_id(value)
+    check_group_id(value)
 
 
 def heartbeat(request: HeartbeatRequest, settings: GroupSettings) -> None:
     """ConnectGroupHeartbeat: all rules that depend on the request alone."""
-    name("GroupId", request.group_id)
-    name("MemberId", request.member_id)
-    if request.member_epoch < STATIC_LEAVE_EPOCH:
-        raise _refuse("MemberEpoch", request.member_epoch, ">= -2")
-    if request.instance_id is not None:
-        name("InstanceId", request.instance_id)
-    elif request.member_epoch == STATIC_LEAVE_EPOCH:
-        raise _refuse("InstanceId", None, "a static name where MemberEpoch is -2")
-    joins = request.member_epoch == JOIN_EPOCH
-    if joins and request.rebalance_timeout_ms <= 0:
-        raise _refuse("RebalanceTimeoutMs", request.rebalance_timeout_ms, "> 0 in the first heartbeat")
-    if request.rebalance_timeout_ms != -1 and not 0 < request.rebalance_timeout_ms <= settings.max_rebalance_timeout_ms:
-        raise _refuse(
-            "RebalanceTimeoutMs",
-            request.rebalance_timeout_ms,
-            f"1 to {settings.max_rebalance_timeout_ms}, or -1 as before",
-        )
-    if request.server_assignor is not None and request.client_assignors is not None:
-        raise _refuse("ServerAssignor", request.server_assignor, "ServerAssignor or ClientAssignors, not both")
-    if request.server_assignor is not None:
-        name("ServerAssignor", request.server_assignor)
-    if request.client_assignors:
-        for info in request.client_assignors:
-            assignor(info)
-        names = [info.name for info in request.client_assignors]
-        if len(set(names)) != len(names):
-            raise _refuse("ClientAssignors", ", ".join(names), "each assignor once")
+    kernel.heartbeat(request, settings.max_rebalance_timeout_ms)
+    for info in request.client_assignors or ():
+        if len(info.metadata) > MAX_METADATA:
+            raise refuse("Assignor.Metadata", f"{len(info.metadata)} bytes", f"at most {MAX_METADATA} bytes")
     # Epoch 0 means that the member runs no units (PD-04; Kafka rejects any other value too: RV-06).
-    if joins and request.owned != ():
-        raise _refuse(
+    if request.member_epoch == JOIN_EPOCH and request.owned != ():
+        raise refuse(
             "ConnectorsAndTasks", "null" if request.owned is None else "units", "an empty list when MemberEpoch is 0"
         )
     if request.owned is not None:
         distinct("ConnectorsAndTasks", request.owned)
-    if request.max_wait_ms < 0:
-        raise _refuse("MaxWaitMs", request.max_wait_ms, ">= 0")
     traits(request)
 
 
@@ -120,21 +73,6 @@ def traits(request: HeartbeatRequest) -> None:
         raise InvalidRequest(str(error)) from error
 
 
-def assignor(info: AssignorInfo) -> None:
-    """The four rules for one entry of ClientAssignors, and the limit on its metadata."""
-    name("Assignor.Name", info.name)
-    if info.minimum_version < -1:
-        raise _refuse("Assignor.MinimumVersion", info.minimum_version, ">= -1")
-    if info.maximum_version < 0:
-        raise _refuse("Assignor.MaximumVersion", info.maximum_version, ">= 0")
-    if info.maximum_version < info.minimum_version:
-        raise _refuse("Assignor.MaximumVersion", info.maximum_version, f">= MinimumVersion ({info.minimum_version})")
-    if not info.minimum_version <= info.version <= info.maximum_version:
-        raise _refuse("Assignor.Version", info.version, f"{info.minimum_version} to {info.maximum_version}")
-    if len(info.metadata) > MAX_METADATA:
-        raise _refuse("Assignor.Metadata", f"{len(info.metadata)} bytes", f"at most {MAX_METADATA} bytes")
-
-
 def all_metadata(member: MemberRecord, others_bytes: int) -> None:
     """Limit the metadata of all members, of which a Prepare response carries one assignor's.
 
@@ -147,7 +85,7 @@ def all_metadata(member: MemberRecord, others_bytes: int) -> None:
         return  # 1,000 members with metadata of this size fit in any case
     total = own_bytes + others_bytes
     if total > MAX_GROUP_METADATA:
-        raise _refuse(
+        raise refuse(
             "Assignor.Metadata", f"{total} bytes of all members", f"at most {MAX_GROUP_METADATA} bytes a group"
         )
 
@@ -157,36 +95,29 @@ def distinct(field: str, groups: Sequence[ConnectorTasks]) -> None:
     for group in groups:
         name(f"{field}.Connector", group.connector)
         if group.tasks and min(group.tasks) <= CONNECTOR:
-            raise _refuse(f"{field}.Tasks", min(group.tasks), "task numbers from 0 up")
+            raise refuse(f"{field}.Tasks", min(group.tasks), "task numbers from 0 up")
     units = list(each_unit(groups))
     if len(set(units)) < len(units):
         seen: set[Unit] = set()
         for unit in units:
             if unit in seen:
-                raise _refuse(field, unit, "each connector or task once")
+                raise refuse(field, unit, "each connector or task once")
             seen.add(unit)
 
 
-def prepare(request: PrepareRequest) -> None:
-    """ConnectGroupPrepareAssignment: all rules that depend on the request alone."""
+def prepare(request: PrepareRequest | InstallRequest) -> None:
+    """ConnectGroupPrepareAssignment, and what ConnectGroupInstallAssignment has in common with it."""
     _group_id_to_compute(request.group_id)
-    name("MemberId", request.member_id)
-    if request.member_epoch < 0:
-        raise _refuse("MemberEpoch", request.member_epoch, ">= 0")
+    kernel.computation(request)
 
 
 def install(request: InstallRequest) -> None:
     """ConnectGroupInstallAssignment: all rules that depend on the request alone."""
-    _group_id_to_compute(request.group_id)
-    name("MemberId", request.member_id)
-    if request.member_epoch < 0:
-        raise _refuse("MemberEpoch", request.member_epoch, ">= 0")
-    if request.group_epoch < 0:
-        raise _refuse("GroupEpoch", request.group_epoch, ">= 0")
+    prepare(request)
     if request.delay_ms < 0:
-        raise _refuse("DelayMs", request.delay_ms, ">= 0")
+        raise refuse("DelayMs", request.delay_ms, ">= 0")
     if request.delayed and not request.delay_ms:
-        raise _refuse("Delayed", f"{len(request.delayed)} connectors", "delayed units only with a DelayMs above 0")
+        raise refuse("Delayed", f"{len(request.delayed)} connectors", "delayed units only with a DelayMs above 0")
     distinct("Delayed", request.delayed)
 
 
@@ -210,26 +141,26 @@ def update_connectors(request: UpdateConnectorsRequest) -> None:
     if request.member_id is not None:
         name("MemberId", request.member_id)
     if not request.changes:
-        raise _refuse("Changes", "an empty list", "at least one change")
+        raise refuse("Changes", "an empty list", "at least one change")
     for change in request.changes:
         name("Changes.Connector", change.connector)
         if change.target_state not in (0, *TargetState):
-            raise _refuse("Changes.TargetState", change.target_state, "0 as it is, 1 running, 2 paused, 3 stopped")
+            raise refuse("Changes.TargetState", change.target_state, "0 as it is, 1 running, 2 paused, 3 stopped")
         if change.expected_version < -1:
-            raise _refuse("Changes.ExpectedVersion", change.expected_version, ">= -1")
+            raise refuse("Changes.ExpectedVersion", change.expected_version, ">= -1")
         if change.task_configs is not None and request.member_id is None:
-            raise _refuse(
+            raise refuse(
                 "Changes.TaskConfigs", "a task list from an operator", "task lists come from the connector's owner"
             )
         if change.config is not None:
             connector_config(change.connector, change.config)
         for field in ("config", "task_configs", "config_patch"):
             if change.delete and getattr(change, field) is not None:
-                raise _refuse("Changes.Delete", True, f"delete, or {field}, not both")
+                raise refuse("Changes.Delete", True, f"delete, or {field}, not both")
         if change.delete and change.restart:
-            raise _refuse("Changes.Delete", True, "delete, or restart, not both")
+            raise refuse("Changes.Delete", True, "delete, or restart, not both")
         if change.config is not None and change.config_patch is not None:
-            raise _refuse("Changes.ConfigPatch", "settings", "Config or ConfigPatch, not both")
+            raise refuse("Changes.ConfigPatch", "settings", "Config or ConfigPatch, not both")
     named = [change.connector for change in request.changes]
     if len(set(named)) != len(named):
-        raise _refuse("Changes", ", ".join(named), "each connector once")
+        raise refuse("Changes", ", ".join(named), "each connector once")

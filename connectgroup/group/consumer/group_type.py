@@ -64,6 +64,7 @@ from ..kernel.members import check_exists
 from ..kernel.outcome import Converted, Outcome
 from ..kernel.state import CacheKey
 from ..kernel.timers import Timer, TimerKey, TimerKind
+from ..kernel.validate import check_group_id
 from ..offsets.rules import end_transactions, expired, refused_commit
 from ..registry import NO_CLIENT, ClientInfo, GroupNumbers, Input, RequestTraits, Retired
 from . import classic_members, offsets, validate
@@ -307,7 +308,7 @@ class ConsumerGroupType:
                 validate.prepare(what)
                 return prepare(draft, what)
             case ConsumerInstallRequest():
-                validate.install(what)
+                validate.prepare(what)
                 return install(draft, what, settings)
             case OffsetCommitRequest():
                 return offsets.commit(draft.group, what, draft.now_ms, self.topics, settings.offsets)
@@ -373,7 +374,7 @@ class ConsumerGroupType:
                 return Outcome(response=None)
 
     def _described(self, group: ConsumerGroupState) -> DescribedConsumerGroup:
-        validate.group_id(group.group_id)
+        check_group_id(group.group_id)
         check_exists(group)
         return describe_consumer(group, self.settings)
 
