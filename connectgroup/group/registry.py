@@ -26,7 +26,7 @@ class ClientInfo(NamedTuple):
 
     Attributes:
         host: its network address.
-        client_id: the client id in the request header; empty if null.
+        client_id: the client id in the request header; empty if there is none.
         principal: see ``Process``. The only one that is not informational.
     """
 

@@ -101,7 +101,7 @@ class Lapse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compute:
+class ComputeTarget:
     """This member has been chosen to compute the group's target assignment: Prepare, assign, Install."""
 
     member_epoch: int
@@ -124,4 +124,4 @@ class Fail:
     error: GroupError
 
 
-Action = Revoke | Assign | TellAssignor | Lose | Lapse | Compute | Restart | Drain | Fail
+Action = Revoke | Assign | TellAssignor | Lose | Lapse | ComputeTarget | Restart | Drain | Fail

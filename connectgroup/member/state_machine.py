@@ -8,7 +8,7 @@ cannot be mistaken for an acknowledged revocation.
 | phase                    | event                                  | phase then | action                            |
 |--------------------------|----------------------------------------|------------|-----------------------------------|
 | JOINING, MEMBER          | response                               | MEMBER     | Revoke, Assign or none            |
-| JOINING, MEMBER          | asked to compute                       | MEMBER     | Compute                           |
+| JOINING, MEMBER          | asked to compute                       | MEMBER     | ComputeTarget                     |
 | JOINING, MEMBER          | error: fenced, or unknown              | LOSING     | Lose                              |
 | JOINING, MEMBER          | error: may pass                        | same       | none                              |
 | JOINING, MEMBER          | error: final                           | LOSING     | Fail                              |
@@ -51,7 +51,7 @@ from ..fault_points import fault_point
 from ..protocol.messages.common import AssignorInfo, ConfigEntry, grouped
 from ..protocol.messages.heartbeat import HeartbeatAssignment, HeartbeatRequest, HeartbeatResponse, TaskStatus
 from ..protocol.units import JOIN_EPOCH, LEAVE_EPOCH, NO_UNITS, STATIC_LEAVE_EPOCH, Unit, Units
-from .actions import Action, Assign, Compute, Drain, Fail, Grant, Lapse, Lose, Restart, Revoke, TellAssignor
+from .actions import Action, Assign, ComputeTarget, Drain, Fail, Grant, Lapse, Lose, Restart, Revoke, TellAssignor
 from .assignment import ConvertedAssignment, convert
 from .settings import MemberSettings, lease_ms, parked_ms
 
@@ -369,7 +369,7 @@ class Member:
                 self._confirm(response, outstanding)
                 if self.phase is Phase.JOINING:
                     self.phase = Phase.MEMBER
-                return [Compute(member_epoch=self.epoch)]
+                return [ComputeTarget(member_epoch=self.epoch)]
             case UnknownMemberId() | FencedMemberEpoch() | GroupIdNotFound():
                 # "The worker abandons all its resources and rejoins with the same member id and the epoch 0."
                 return [self._lose(str(error))]

@@ -18,7 +18,7 @@ from ..connector import Config, Connector
 from ..errors import ConfigError, GroupError, InvalidAssignment, PluginError, StaleGroupEpoch, TransportError, from_code
 from ..fault_points import fault_point
 from ..masking import masked_text
-from ..member.actions import Compute
+from ..member.actions import ComputeTarget
 from ..member.state_machine import Member
 from ..protocol.messages.api import Request, Response
 from ..protocol.messages.assignment import InstallRequest, InstallResponse, PrepareRequest, PrepareResponse
@@ -69,7 +69,7 @@ class Computations:
         self._calls: dict[str, asyncio.Future[Any]] = {}
         self._rejections = 0
 
-    def start(self, action: Compute) -> None:
+    def start(self, action: ComputeTarget) -> None:
         """Compute in an asyncio task of its own, unless a computation is under way."""
         if self._computing is None or self._computing.done():
             work = in_span("compute", self._compute(action), self._traced())
@@ -83,7 +83,7 @@ class Computations:
         """What runs now; a worker that ends cancels it."""
         return [*self._calls.values(), *([self._computing] if self._computing is not None else [])]
 
-    async def _compute(self, action: Compute) -> None:
+    async def _compute(self, action: ComputeTarget) -> None:
         """Prepare, run the assignor, Install. A failure is reported to the group, or the coordinator retries."""
         group_id, member_id = self._member.settings.group_id, self._member.settings.member_id
         try:

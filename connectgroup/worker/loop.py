@@ -26,7 +26,7 @@ from ..checks import MAX_INT32, check_object, check_whole
 from ..connector import Config
 from ..errors import GroupError, TransportError, WorkerAlreadyRun, one_line
 from ..listener import WorkerRebalanceListener
-from ..member.actions import Action, Compute, Drain, Fail, Restart
+from ..member.actions import Action, ComputeTarget, Drain, Fail, Restart
 from ..member.settings import GroupProtocol, MemberSettings
 from ..member.state_machine import Member, Phase
 from ..os_process import this_process
@@ -484,7 +484,7 @@ class Worker:
             await self._control.call(request, timeout_s=min(self._times.call_timeout_s, self._end_s(0.95)))
 
     def _do(self, actions: Sequence[Action]) -> None:
-        """Queue the actions in order. A Compute action runs concurrently with the others."""
+        """Queue the actions in order. A ComputeTarget action runs concurrently with the others."""
         for action in actions:
             if isinstance(action, Fail):
                 self._end_s(1)  # the worker ends: this starts its rebalance timeout
@@ -492,7 +492,7 @@ class Worker:
                 self._on_restart_requested()
             elif isinstance(action, Drain):
                 self.drain()
-            elif isinstance(action, Compute):
+            elif isinstance(action, ComputeTarget):
                 self._computations.start(action)
             else:
                 self._performer.do(action)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Final
 
 from ..errors import ComputeAssignment
-from ..member.actions import Action, Assign, Compute, Drain, Fail, Lose, Restart, Revoke
+from ..member.actions import Action, Assign, ComputeTarget, Drain, Fail, Lose, Restart, Revoke
 from ..member.state_machine import Member, Phase
 from ..protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from ..protocol.units import JOIN_EPOCH
@@ -18,7 +18,7 @@ from ..telemetry.rebalances import Rebalances
 from ..telemetry.window import Window
 from ..threads import clock_of
 
-_NO_REBALANCE: Final = (Compute, Restart, Drain)
+_NO_REBALANCE: Final = (ComputeTarget, Restart, Drain)
 """Actions that do not change what the worker runs."""
 
 

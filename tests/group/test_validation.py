@@ -94,7 +94,7 @@ def test_member_epoch_of_a_heartbeat(scene: Scene, epoch: int) -> None:
 
 def test_temporary_leave_needs_an_instance_id(scene: Scene) -> None:
     """RV-08."""
-    assert_rejected(scene, replace(HEARTBEAT, member_epoch=-2), "InstanceId", "None", "static name")
+    assert_rejected(scene, replace(HEARTBEAT, member_epoch=-2), "InstanceId", "None", "group instance id")
 
 
 def test_delay_of_install(scene: Scene) -> None:

@@ -22,7 +22,7 @@ from connectgroup.errors import (
     UnknownServerError,
     UnsupportedAssignor,
 )
-from connectgroup.member.actions import Assign, Compute, Fail, Lapse, Lose
+from connectgroup.member.actions import Assign, ComputeTarget, Fail, Lapse, Lose
 from connectgroup.member.state_machine import Phase
 from connectgroup.protocol.messages.common import units_of
 
@@ -75,11 +75,11 @@ def test_rejected_worker_sends_nothing_but_the_leave(error: Any) -> None:
 
 def test_member_that_is_asked_to_compute_computes_and_stays_a_member() -> None:
     machine = joined(0)
-    assert respond(machine, rejected(ComputeAssignment.code), now_ms=5_000) == [Compute(member_epoch=5)]
+    assert respond(machine, rejected(ComputeAssignment.code), now_ms=5_000) == [ComputeTarget(member_epoch=5)]
     assert machine.phase is Phase.MEMBER
     assert machine.lease_ends_ms() == 10_000, "the error is a response: it extends the lease"
     machine = member()
-    assert respond(machine, rejected(ComputeAssignment.code)) == [Compute(member_epoch=0)]
+    assert respond(machine, rejected(ComputeAssignment.code)) == [ComputeTarget(member_epoch=0)]
     request = request_of(machine)
     assert (request.member_epoch, request.owned) == (0, ())
 

@@ -15,7 +15,18 @@ from connectgroup.group.connect.group_type import ConnectRequest, on_load
 from connectgroup.group.connect.state import ConnectGroupState
 from connectgroup.group.kernel.outcome import Outcome
 from connectgroup.group.kernel.timers import SetTimer, Timer, TimerKey
-from connectgroup.member.actions import Action, Assign, Compute, Drain, Fail, Lapse, Lose, Restart, Revoke, TellAssignor
+from connectgroup.member.actions import (
+    Action,
+    Assign,
+    ComputeTarget,
+    Drain,
+    Fail,
+    Lapse,
+    Lose,
+    Restart,
+    Revoke,
+    TellAssignor,
+)
 from connectgroup.member.settings import MemberSettings
 from connectgroup.member.state_machine import Member, Phase
 from connectgroup.protocol.messages.api import Response
@@ -224,7 +235,7 @@ class SceneHarness:
                 return f"{worker.who} must restart"
             case Drain():
                 return f"{worker.who} must drain"
-            case Compute() | TellAssignor():
+            case ComputeTarget() | TellAssignor():
                 return ""
 
     def lease(self, worker: ScriptedWorker) -> list[str]:

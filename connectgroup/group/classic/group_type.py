@@ -98,7 +98,7 @@ class ClassicGroupType:
         Args:
             settings: for all groups of this type.
             new_id: returns a part of a member id that no other call returns, also in another process.
-            embedded: the bytes that members of the protocol type ``consumer`` exchange; if null, they are not read.
+            embedded: the bytes that members of the protocol type ``consumer`` exchange; ``None``: they are not read.
         """
         self.settings, self._new_id = settings, new_id
         self._embedded = embedded or NoFormat()

@@ -273,7 +273,7 @@ def group_state(draft: ConnectDraft, assignor: str, settings: GroupSettings) -> 
             for _, connector in sorted(group.connectors.items())
             if connector.target_state != TargetState.STOPPED
         ),
-        delayed=delay.shown(draft),
+        delayed=delay.described_delays(draft),
         # An assignor that uses this value as its own delay must not be rejected for it.
         scheduled_rebalance_max_delay_ms=min(settings.scheduled_delay_ms, settings.max_delay_ms),
     )

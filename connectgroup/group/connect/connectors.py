@@ -220,7 +220,7 @@ def _change(group: ConnectGroupState, member_id: str | None, wanted: ConnectorCh
 
 
 def _patched(connector: ConnectorRecord, patch: Iterable[ConfigPatch]) -> tuple[ConfigEntry, ...]:
-    """The configuration with the changed settings; a null value removes a setting (KIP-477).
+    """The configuration with the changed settings; ``None`` removes a setting (KIP-477).
 
     Raises:
         InvalidRequest: the result has an invalid ``tasks.max`` or placement constraint.

@@ -206,7 +206,7 @@ def end(draft: ConnectDraft, member_id: str) -> bool:
     return True
 
 
-def shown(draft: ConnectDraft) -> tuple[DelayedUnits, ...]:
+def described_delays(draft: ConnectDraft) -> tuple[DelayedUnits, ...]:
     """The delayed units, as shown to assignors and in descriptions."""
     return tuple(
         DelayedUnits(

@@ -26,7 +26,7 @@ from ..kernel.reconcile import Current
 from ..registry import ConnectorNumbers, GroupNumbers
 from . import classic_members
 from .assignment import starting_units
-from .delay import shown
+from .delay import described_delays
 from .draft import ConnectDraft
 from .settings import GroupSettings
 from .state import ConnectGroupState, runnable_units
@@ -65,7 +65,7 @@ def describe(
         members=() if request.connectors_only else tuple(_members(group, now_ms)),
         connectors=tuple(_connectors(group, request, _waits(group, now_ms) if request.connectors_only else {})),
         rebalances=() if request.connectors_only else tuple(_rebalances(group)),
-        delayed=() if request.connectors_only else shown(ConnectDraft(group, now_ms)),
+        delayed=() if request.connectors_only else described_delays(ConnectDraft(group, now_ms)),
         incarnation=group.created_ms,
         protocol_type=classic_members.PROTOCOL_TYPE,
         classic_state=classic_members.STATES.get(group.state_name, group.state_name),
@@ -181,7 +181,7 @@ def _waits(group: ConnectGroupState, now_ms: int) -> Mapping[Unit, str]:
     change each time, for the page and the streams of events.
     """
     found: dict[Unit, str] = {}
-    for delayed in shown(ConnectDraft(group, now_ms)) if group.delays else ():
+    for delayed in described_delays(ConnectDraft(group, now_ms)) if group.delays else ():
         if delayed.member_id:
             worker = f"for lost worker {delayed.instance_id or delayed.member_id} (scheduled rebalance delay)"
         else:

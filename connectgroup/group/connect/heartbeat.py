@@ -379,7 +379,7 @@ def _admit(group: ConnectGroupState, request: HeartbeatRequest, client: ClientIn
 def _update(draft: ConnectDraft, request: HeartbeatRequest, settings: GroupSettings) -> None:
     """ "Updates the members informations if any. The group epoch is incremented if there is any change."
 
-    A null field means "unchanged".
+    A field that is ``None`` means "unchanged".
     """
     known = member = draft.group.members[request.member_id]
     if request.rebalance_timeout_ms != -1:

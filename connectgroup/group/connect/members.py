@@ -129,8 +129,9 @@ def replace_static_member(draft: ConnectDraft, former: MemberRecord, member_id: 
 #
 # Each worker process draws a random process id at its start and sends it with every request, on any connection. Who
 # knows the id is not the member yet: the connection must be one of the principal that joined, too. Both are in the
-# member's record, so the rule holds after a coordinator failover. A process id of -1 or a principal of null is unknown:
-# a member without one (its record is of an earlier version) accepts every process or principal until it joins again.
+# member's record, so the rule holds after a coordinator failover. A process id of -1 is unknown, and so is a principal
+# of ``None``: a member without one (its record is of an earlier version) accepts every process or principal until it
+# joins again.
 #
 # Requests of the classic protocol, except for JoinGroup and a worker's LeaveGroup, have no process id; their principal
 # is checked all the same.

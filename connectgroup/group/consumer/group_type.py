@@ -138,8 +138,8 @@ class ConsumerGroupType:
             settings: for all groups of this type.
             new_id: returns a member id that no other call returns, also in another process.
             match_topics: returns the names that match a regular expression; called in a thread.
-            embedded: the bytes that members of the classic protocol exchange; if null, none can be in a group.
-            classic: the settings of classic groups; the defaults if null.
+            embedded: the bytes that members of the classic protocol exchange; ``None``: none can be in a group.
+            classic: the settings of classic groups; the defaults if ``None``.
         """
         self.settings = settings
         self.topics: Mapping[str, TopicMetadata] | None = None

@@ -177,7 +177,7 @@ def show_partitions(draft: ConsumerDraft, partitions: set[TopicPartition] | Part
 
 
 def _updated(member: ConsumerMemberRecord, request: ConsumerHeartbeatRequest) -> ConsumerMemberRecord:
-    """The member's record with the fields of the request that are not null."""
+    """The member's record with the fields of the request that are not ``None``."""
     if request.rebalance_timeout_ms != -1:
         member = replace(member, rebalance_timeout_ms=request.rebalance_timeout_ms)
     if request.rack_id is not None:

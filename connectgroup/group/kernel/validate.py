@@ -1,6 +1,6 @@
 """Request validation that connect and consumer groups have in common; it precedes all other processing.
 
-All functions raise ``InvalidRequest`` with field, value and what is allowed, ``check_group_id`` raises ``InvalidGroupId``.
+All functions raise ``InvalidRequest`` with field, value and what is allowed; ``check_group_id``: ``InvalidGroupId``.
 
 Source: the "Request Validation" sections of KIP-848 and of "Connect on the new protocol".
 """
