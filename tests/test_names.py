@@ -42,7 +42,6 @@ IN_SEVERAL_MODULES = {
     "Admin": "connectgroup.sync has the classes of connectgroup for programs without asyncio, by the same names",
     "Worker": "as Admin",
     "Group": "as Admin: the input of an assignor, and a group of workers in a program",
-    "Compute": "what a member is to do, and what the coordinator does itself",
     "Store": "the interface of a log's storage, and SQLite's implementation of it",
 }
 """Names of classes that stand in more than one module, and why."""
