@@ -265,7 +265,9 @@ class Attacked:
         assert sum(done_of.values()) > 0, "the attack has begun"
         assert honest.failures == []
         assert honest.percentile(0.99) < 5_000, honest.times_ms
-        assert (self.group.starts(), self.group.stops()) == ran, "no member has lost its lease: no task was moved"
+        of_group = "\n".join([line for line in self.coordinator.lines if f"group {GROUP}" in line][-20:])
+        moved = f"no member has lost its lease: no task was moved\n{of_group}"
+        assert (self.group.starts(), self.group.stops()) == ran, moved
         assert self.megabytes() <= self.max_mb
         assert self.megabytes() - before_mb <= self.max_growth_mb
         return done_of
