@@ -45,6 +45,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from connectgroup.log.kafka.records import OWNER_KEY, OwnerState, Standby, encode_owner, encode_row, encode_standby
 from connectgroup.log.kafka.store import KafkaStore
+from connectgroup.log.kafka.topic import Topic, check_settings
 
 LEASE_S = 3.0
 
@@ -346,6 +347,36 @@ async def test_fence_decides_who_may_write_and_not_the_lease(broker: Broker) -> 
     await other.close()
 
 
+async def test_coordinator_that_is_overtaken_before_its_fence_does_not_take_the_log(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one may serve reads until its lease ends: the second one has fenced it, and must not serve as well."""
+    topic, loop = new_topic(), asyncio.get_running_loop()
+    first, second = KafkaStore(broker.bootstrap, topic), KafkaStore(broker.bootstrap, topic)
+    await first.connect()
+    await second.connect()
+    seen = await first.look("p", "a:1")
+    again = await second.look("q", "b:1")
+    real, calls, taken = Topic.end, 0, None
+
+    def end(asked: Topic) -> int:
+        """The second time that the second one looks where the topic ends, the first one takes the log."""
+        nonlocal calls, taken
+        found, calls = real(asked), calls + 1
+        if calls == 2:
+            take = first.take(seen, holder="p:1", address="a:1", lease_ms=1_000, epochs=1)
+            taken = asyncio.run_coroutine_threadsafe(take, loop).result(60)
+        return found
+
+    monkeypatch.setattr(Topic, "end", end)
+    assert await second.take(again, holder="q:1", address="b:1", lease_ms=1_000, epochs=1) is None
+    assert taken == (1, 0)
+    assert not await first.renew("p:1", 0), "it is fenced"
+    seen = await first.look("p", "a:1")
+    assert await first.take(seen, holder="p:2", address="a:1", lease_ms=1_000, epochs=1) == (2, 0)
+    await asyncio.gather(first.close(), second.close())
+
+
 async def test_of_coordinators_that_start_together_one_opens_the_log(broker: Broker) -> None:
     """The topic is missing, too. Those that lose against each other's fence take the log again."""
     topic = new_topic()
@@ -546,8 +577,26 @@ async def test_one_broker_is_warned_about(broker: Broker, caplog: pytest.LogCapt
     log, _ = log_at(broker, topic)
     async with opened(log):
         assert (
-            "replication factor 1: acknowledged changes may be lost with a broker. This cluster has one" in caplog.text
+            "replication factor 1: acknowledged changes may be lost with a broker. The cluster has one" in caplog.text
         )
+
+
+@pytest.mark.parametrize(
+    ("changed", "replicas", "problem"),
+    [
+        ({}, 1, "replication factor 1: .*; allowed: 2 or more, 3 recommended"),
+        ({"min.insync.replicas": "1"}, 3, "min.insync.replicas=1: .*; allowed: 2 or more"),
+        ({"unclean.leader.election.enable": "true"}, 3, "unclean.leader.election.enable=true: .*; allowed: false"),
+        ({"cleanup.policy": "delete"}, 3, "cleanup.policy=delete, .*; allowed: compact"),
+    ],
+)
+def test_topic_that_loses_changes_with_one_broker_is_refused_where_there_are_more(
+    changed: dict[str, str], replicas: int, problem: str
+) -> None:
+    safe = {"cleanup.policy": "compact", "min.insync.replicas": "2", "unclean.leader.election.enable": "false"}
+    assert check_settings("log", safe, brokers=3, replicas=3) == []
+    with pytest.raises(LogError, match=f"log: the topic has {problem}"):
+        check_settings("log", safe | changed, brokers=2, replicas=replicas)
 
 
 async def test_topic_that_was_truncated_is_refused(broker: Broker) -> None:

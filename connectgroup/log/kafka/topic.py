@@ -57,7 +57,9 @@ _RIGHTS: Final = (
 logger = logging.getLogger(__name__)
 
 client_logger = logging.getLogger(f"{__name__}.client")
-"""What librdkafka would write to standard error. Each error that concerns the log is raised, too."""
+"""What librdkafka would write to standard error: each error that concerns the log is raised, too."""
+client_logger.addHandler(logging.NullHandler())
+client_logger.propagate = False
 
 
 class Topic:
@@ -198,27 +200,11 @@ class Topic:
         resource = ConfigResource(ResourceType.TOPIC, self.topic)
         found = self.admin.describe_configs([resource], request_timeout=CALL_S)[resource].result(CALL_S)
         settings = {name: entry.value for name, entry in found.items()}
-        policy = ",".join(sorted(each.strip() for each in str(settings["cleanup.policy"]).split(",")))
-        if policy != "compact":
-            raise LogError(
-                f"{self.name}: the topic has cleanup.policy={policy}, which deletes groups that are in use; "
-                "allowed: compact"
-            )
+        warnings = check_settings(self.name, settings, brokers=brokers, replicas=replicas)
         self.max_record_bytes = min(int(settings["max.message.bytes"]), _LARGEST_MESSAGE) - OVERHEAD_BYTES
-        alone = brokers < 2
-        problems = []
-        if replicas < 2:
-            problems.append((f"has replication factor {replicas}", "2 or more, 3 recommended"))
-        if int(settings["min.insync.replicas"]) < 2:
-            problems.append((f"has min.insync.replicas={settings['min.insync.replicas']}", "2 or more"))
-        if settings["unclean.leader.election.enable"] != "false":
-            problems.append(("has unclean.leader.election.enable=true", "false"))
-        for problem, allowed in problems:
-            text = f"{self.name}: the topic {problem}: acknowledged changes may be lost with a broker"
-            if not alone:
-                raise LogError(f"{text}; allowed: {allowed}")
-            if not self.server:
-                logger.warning("%s. This cluster has one broker", text)
+        if not self.server:
+            for warning in warnings:
+                logger.warning("%s", warning)
 
     def _offset(self, which: str, *, committed: bool = False) -> int:
         from confluent_kafka import IsolationLevel
@@ -250,6 +236,42 @@ class Topic:
                     )
                 time.sleep(0.05)
         return end
+
+
+def check_settings(name: str, settings: Mapping[str, str], *, brokers: int, replicas: int) -> list[str]:
+    """Check the settings on which the promises of the log depend.
+
+    Args:
+        name: the log, for messages.
+        settings: of the topic.
+        brokers: the number of brokers of the cluster.
+        replicas: the replication factor of the topic.
+
+    Returns:
+        Warnings about a cluster of one broker: it cannot be better.
+
+    Raises:
+        LogError: acknowledged records may be lost.
+    """
+    policy = ",".join(sorted(each.strip() for each in settings["cleanup.policy"].split(",")))
+    if policy != "compact":
+        raise LogError(
+            f"{name}: the topic has cleanup.policy={policy}, which deletes groups that are in use; allowed: compact"
+        )
+    in_sync, unclean = settings["min.insync.replicas"], settings["unclean.leader.election.enable"]
+    problems = [
+        (replicas < 2, f"replication factor {replicas}", "2 or more, 3 recommended"),
+        (int(in_sync) < 2, f"min.insync.replicas={in_sync}", "2 or more"),
+        (unclean != "false", f"unclean.leader.election.enable={unclean}", "false"),
+    ]
+    warnings = []
+    for is_one, problem, allowed in problems:
+        text = f"{name}: the topic has {problem}: acknowledged changes may be lost with a broker"
+        if is_one and brokers > 1:
+            raise LogError(f"{text}; allowed: {allowed}")
+        if is_one:
+            warnings.append(f"{text}. The cluster has one broker")
+    return warnings
 
 
 class Tail:
@@ -305,7 +327,9 @@ class Tail:
         while self.position < end:
             self.is_usable = False
             with topic.errors():
-                messages = self._consumer.consume(1_000, timeout=0.2)
+                # A consume() with a timeout would wait for as many as were asked for.
+                first = self._consumer.poll(0.2)
+                messages = [] if first is None else [first, *self._consumer.consume(1_000, timeout=0)]
             for message in messages:
                 error = message.error()
                 if error is None:
