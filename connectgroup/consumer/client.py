@@ -13,7 +13,7 @@ import asyncio
 import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from ..assign.members import TopicSpec
 from ..backoff import Attempts, BackOff
@@ -35,6 +35,10 @@ BROKERS = "brokers"
 """The subjects of problems."""
 
 BACK_OFF = BackOff(first_s=0.2, max_s=2.0)
+
+
+FIND_TIMEOUT_S: Final = 2.0
+"""How long one of several coordinators may take to say which one serves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,7 +245,7 @@ class GroupClient:
         """Return the connection to the coordinator; look the coordinator up if necessary."""
         async with self._finding:
             if self._coordinator is None:
-                self._coordinator = self._fixed[:2] if self._fixed is not None else await self._find()
+                self._coordinator = await self._find() if self._fixed is None else await self._find_among(self._fixed)
         host, port = self._coordinator
         connection = self._lines.get(line)
         if connection is None or connection.address != f"{host}:{port}":
@@ -250,6 +254,27 @@ class GroupClient:
             security = self._security if self._fixed is None else self._fixed.security
             connection = self._lines[line] = BrokerConnection(host, port, self._client_id, security)
         return connection
+
+    async def _find_among(self, coordinators: CoordinatorAddress) -> tuple[str, int]:
+        """The address of the coordinator that serves, of those that share a log."""
+        if not coordinators.others:
+            return coordinators.host, coordinators.port
+        problem = ""
+        for host, port in ((coordinators.host, coordinators.port), *coordinators.others):
+            connection = BrokerConnection(host, port, self._client_id, coordinators.security)
+            try:
+                request = FindCoordinatorRequest(coordinator_keys=(self._group_id,))
+                response = await self._call(connection, request, FIND_TIMEOUT_S)
+            except TransportError as error:
+                problem = str(error)
+                continue
+            finally:
+                await connection.close()
+            found = response.coordinators[0] if response.coordinators else response
+            if found.error_code == Code.NONE:
+                return found.host, found.port
+            problem = f"{host}:{port}: {found.error_message or Code(found.error_code).name}"
+        raise TransportError(f"no coordinator serves yet: {problem}")
 
     async def _find(self) -> tuple[str, int]:
         response: FindCoordinatorResponse = await self._send_to_any_broker(

@@ -67,7 +67,8 @@ class GroupConsumer:
         server_assignor: in the new protocol: the assignor of the coordinator, ``uniform``, ``range`` or another that it
             has (``--group-assignors``); null for its default. It assigns if there are no client-side assignors or the
             coordinator does not support them.
-        coordinator: ``host:port`` of a connectgroup coordinator that is not behind ``bootstrap``; null looks it up.
+        coordinator: ``host:port`` of a connectgroup coordinator that is not behind ``bootstrap``, or of several that
+            share a log, with commas; null looks it up.
             With ``ssl://`` or ``plaintext://`` before it; by default, it has TLS if the brokers have (``fetch``).
         listener: is notified of assigned and revoked partitions.
         instance: ``group.instance.id``, static membership: a static member does not leave the group on close; its

@@ -62,15 +62,20 @@ PLAINTEXT: Final = BrokerSecurity()
 
 
 class CoordinatorAddress(NamedTuple):
-    """A coordinator of connectgroup that is not one of the brokers, and how connections to it are protected."""
+    """A coordinator of connectgroup that is not one of the brokers, and how connections to it are protected.
+
+    Attributes:
+        others: host and port of those that share its log; each says which one serves (FindCoordinator).
+    """
 
     host: str
     port: int
     security: BrokerSecurity = PLAINTEXT
+    others: tuple[tuple[str, int], ...] = ()
 
 
 def coordinator_of(address: str, settings: Mapping[str, Any]) -> CoordinatorAddress:
-    """The coordinator at an address, ``host:port`` with or without ``ssl://`` or ``plaintext://``.
+    """The coordinator at an address, ``host:port`` with or without ``ssl://`` or ``plaintext://``; several with commas.
 
     Args:
         settings: those that ``check_security`` accepts.
@@ -78,17 +83,20 @@ def coordinator_of(address: str, settings: Mapping[str, Any]) -> CoordinatorAddr
     Raises:
         ConfigError: the address, or a file that the settings name, cannot be used.
     """
-    protocol, host, port = _parse_coordinator(address, settings)
+    protocol, (host, port), *others = _parse_coordinator(address, settings)
     tls = _tls(settings) if protocol == "ssl" else None
-    return CoordinatorAddress(host, port, BrokerSecurity(protocol=protocol, tls=tls))
+    return CoordinatorAddress(host, port, BrokerSecurity(protocol=protocol, tls=tls), tuple(others))
 
 
-def _parse_coordinator(address: str, settings: Mapping[str, Any]) -> tuple[str, str, int]:
+def _parse_coordinator(
+    address: str, settings: Mapping[str, Any]
+) -> tuple[str, tuple[str, int], *tuple[tuple[str, int], ...]]:
     scheme, separator, rest = address.rpartition("://")
     if separator and scheme.lower() not in ("ssl", "plaintext"):
         raise ConfigError("coordinator", address, "host:port, ssl://host:port or plaintext://host:port")
     of_brokers = "ssl" if _choice(settings, "security.protocol", PROTOCOLS).endswith("ssl") else "plaintext"
-    return scheme.lower() or of_brokers, *parse_address("coordinator", rest)
+    first, *others = (parse_address("coordinator", each.strip()) for each in rest.split(","))
+    return scheme.lower() or of_brokers, first, *others
 
 
 def check_security(settings: Mapping[str, Any], coordinator: str | None = None) -> None:

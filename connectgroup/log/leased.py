@@ -397,10 +397,10 @@ class _Term:
             self.check()
             self._sent_s = sent_s = self._loop.time()
             try:
-                async with asyncio.timeout_at(min(self.lease_ends_s, sent_s + RENEW_S)):
+                async with asyncio.timeout_at(self.lease_ends_s):
                     is_owner = await self._store.renew(self.holder, self._last)
             except TimeoutError:
-                raise LogError(f"{self._store.name}: did not answer in {RENEW_S:g} s") from None
+                raise LogError(f"{self._store.name}: did not answer in {self.lease_ends_s - sent_s:.1f} s") from None
         if not is_owner:
             self.end("another coordinator has opened it, or it has lost records")
             raise LogFenced(self.lost.result())

@@ -13,6 +13,7 @@ import pytest
 
 from connectgroup.consumer.client import GroupClient
 from connectgroup.consumer.errors import BrokerError, Code
+from connectgroup.consumer.security import CoordinatorAddress
 from connectgroup.errors import TransportError
 from connectgroup.protocol.messages.classic import GroupHeartbeatRequest, GroupHeartbeatResponse
 from connectgroup.protocol.messages.cluster import (
@@ -129,6 +130,24 @@ async def test_moved_coordinator_is_found_again(moved: Code) -> None:
         assert (response.error_code, old.beats, new.beats) == (0, 1, 1)
         await client.send_to_coordinator(HEARTBEAT)
         assert (old.beats, new.beats) == (1, 2)
+
+
+async def test_of_coordinators_that_share_a_log_the_one_that_serves_is_found_again() -> None:
+    """Neither is behind the bootstrap address; the first one named stands by, and later the other does."""
+    async with brokers(3) as (broker, one, other):
+        one.coordinators = other.coordinators = [(other.port, 0)]
+        named = CoordinatorAddress("127.0.0.1", one.port, others=(("127.0.0.1", other.port),))
+        client = GroupClient(f"127.0.0.1:{broker.port}", "g", "c", coordinator=named)
+        try:
+            await client.send_to_coordinator(HEARTBEAT)
+            assert (broker.beats, one.beats, other.beats) == (0, 0, 1)
+            other.heartbeats = [int(Code.NOT_COORDINATOR)]
+            one.coordinators = [(-1, int(Code.COORDINATOR_NOT_AVAILABLE)), (one.port, 0)]
+            other.coordinators = [(-1, int(Code.COORDINATOR_NOT_AVAILABLE)), (one.port, 0)]
+            await client.send_to_coordinator(HEARTBEAT)
+            assert (broker.beats, one.beats, other.beats) == (0, 1, 2)
+        finally:
+            await client.close()
 
 
 async def test_loading_coordinator_is_retried() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.spark.postgres_server import RestartableServer, Unavailable
+from tests.spark.postgres_server import RestartableServer, Unavailable, programs
 from tests.volume import ci_only
 
 from .commands import CommandGroup
@@ -31,6 +32,7 @@ pytest.importorskip("psycopg")
 pytestmark = pytest.mark.processes
 
 TASKS = 6
+EXAMPLE = Path(__file__).parents[2] / "examples" / "ha.py"
 
 
 @pytest.fixture(autouse=True)
@@ -179,3 +181,16 @@ def test_tasks_run_on_while_the_database_is_away(tmp_path: Path) -> None:
         assert [unit for _, unit in group.starts()[len(starts) :] if unit.startswith("naps")] == [], output()
         assert group.stops() == []
         assert not [line for line in a.lines if LOST.search(line)], output()
+
+
+@ci_only("two Spark sessions, a minute of processor time; the tests above have the fail-overs under idle tasks")
+def test_example_counts_every_row_of_a_pipeline_through_failovers(tmp_path: Path) -> None:
+    try:
+        programs()
+    except Unavailable as missing:
+        pytest.skip(str(missing))
+    words = "--workers", "2", "--kills", "2", "--data", str(tmp_path / "data")
+    with Program(EXAMPLE, *words, command=[sys.executable]) as example:
+        assert example.ended() == 0, example.output()
+        assert example.line_with("no task was moved or started again")
+        assert example.line_with(" rows: 0 missing, 0 doubled")

@@ -1,0 +1,146 @@
+"""Several coordinators of one log: which one serves, and what the others respond (D4, D5)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+pytest.importorskip("psycopg")
+
+from connectgroup.coordinator.election import ElectedCoordinator
+from connectgroup.coordinator.runtime import Coordinator
+from connectgroup.errors import CoordinatorNotAvailable, NotCoordinator
+from connectgroup.group.connect.settings import GroupSettings
+from connectgroup.protocol.messages.cluster import (
+    DescribeCoordinatorsRequest,
+    DescribeCoordinatorsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from connectgroup.protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequest
+from connectgroup.protocol.messages.describe import DescribeRequest
+from connectgroup.wire.apis import APIS
+from tests.log.test_postgres import Faulty, log_at
+from tests.transport.test_group_access import WITHOUT_GROUP, error_codes, request_about
+
+pytestmark = pytest.mark.asyncio
+
+GROUP = "g"
+REQUESTS = [api.request_class for api in APIS.values() if api.request_class.__name__ not in WITHOUT_GROUP]
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait until a condition holds."""
+    for _ in range(6_000):
+        if holds():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("not within a minute")
+
+
+class Process:
+    """A coordinator process."""
+
+    def __init__(self, url: str, lease_s: float) -> None:
+        self.log, self.store = log_at(url, lease_s=lease_s)
+        settings = GroupSettings(server_assignor="")
+        self.elected = ElectedCoordinator(self.log, lambda: Coordinator(self.log, settings))
+
+    async def ask(self, request: Any) -> Any:
+        return await self.elected.handle(request, client_host="test")
+
+    async def serves(self) -> None:
+        """Wait until it does."""
+        await until(lambda: self.elected.serving is not None)
+
+
+@asynccontextmanager
+async def process(url: str, *, lease_s: float = 60.0) -> AsyncIterator[Process]:
+    started = Process(url, lease_s)
+    await started.elected.start()
+    try:
+        yield started
+    finally:
+        await started.elected.close()
+
+
+def change(name: str) -> UpdateConnectorsRequest:
+    return UpdateConnectorsRequest(group_id=GROUP, changes=(ConnectorChange(connector=name, config=()),))
+
+
+async def connectors(of: Process) -> set[str]:
+    described = await of.ask(DescribeRequest(group_ids=(GROUP,)))
+    return {each.connector for group in described.groups for each in group.connectors}
+
+
+async def test_coordinator_that_stands_by_refuses_every_request_and_names_the_owner(database: str) -> None:
+    async with process(database) as owner:
+        await owner.serves()
+        assert (await owner.ask(change("a"))).error_code == 0
+        async with process(database) as other:
+            await until(lambda: other.log.owner == owner.log.address)
+            for cls in REQUESTS:
+                codes = set(error_codes(await other.ask(request_about(GROUP, cls)))) - {0}
+                assert codes == {NotCoordinator.code}, cls.__name__
+            found = await other.ask(FindCoordinatorRequest(coordinator_keys=(GROUP,)))
+            assert isinstance(found, FindCoordinatorResponse)
+            assert f"{found.coordinators[0].host}:{found.coordinators[0].port}" == owner.log.address
+            described = await other.ask(DescribeCoordinatorsRequest())
+            assert isinstance(described, DescribeCoordinatorsResponse)
+            assert not described.error_code, described.error_message
+            assert [(each.address, each.epoch) for each in described.coordinators] == [
+                (owner.log.address, 1),
+                (other.log.address, -1),
+            ]
+            assert await connectors(owner) == {"a"}
+
+
+async def test_clean_stop_hands_the_groups_over(database: str) -> None:
+    async with process(database) as owner:
+        await owner.serves()
+        assert (await owner.ask(change("a"))).error_code == 0
+        async with process(database) as other:
+            await owner.elected.close()
+            await other.serves()
+            assert await connectors(other) == {"a"}
+            assert (await other.ask(change("b"))).error_code == 0
+
+
+async def test_owner_whose_lease_has_expired_refuses_reads_and_comes_back_with_what_others_have_written(
+    database: str,
+) -> None:
+    """D5, also for clients that do not know coordinator epochs, such as Kafka's consumers."""
+    async with process(database, lease_s=0.6) as owner, process(database, lease_s=0.6) as other:
+        await until(lambda: owner.elected.serving is not None or other.elected.serving is not None)
+        first, second = (owner, other) if owner.elected.serving is not None else (other, owner)
+        assert (await first.ask(change("a"))).error_code == 0
+        first.store.cut = True
+        lost = await first.log.wait_lost()
+        assert "the lease has expired" in lost
+        for cls in REQUESTS:
+            codes = set(error_codes(await first.ask(request_about(GROUP, cls)))) - {0}
+            assert codes
+            assert codes <= {NotCoordinator.code, CoordinatorNotAvailable.code}, cls.__name__
+        await second.serves()
+        assert (await second.ask(change("b"))).error_code == 0
+        first.store.cut = False
+        await second.elected.close()
+        await first.serves()
+        assert await connectors(first) == {"a", "b"}
+
+
+async def test_group_of_a_batch_whose_answer_was_lost_is_served_with_it_once(database: str) -> None:
+    """D6: the request is refused as retriable, since its outcome is unknown; the retry finds its own change."""
+    async with process(database) as owner:
+        await owner.serves()
+        assert isinstance(owner.store, Faulty)
+        owner.store.loses = "answer"
+        assert (await owner.ask(change("a"))).error_code == CoordinatorNotAvailable.code
+        await until(lambda: owner.log.epoch == 2)
+        assert (await owner.ask(change("b"))).error_code == 0
+        assert await connectors(owner) == {"a", "b"}
+        assert owner.log.epoch == 2
