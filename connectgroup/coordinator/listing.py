@@ -7,7 +7,6 @@ import logging
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Final
 
 from ..assign.api import PartitionAssignor
@@ -220,6 +219,8 @@ class ConsumerGroups:
             match_topics=regex.matching,
             embedded=embedded,
             classic=classic,
+            confirm_absent=self.confirm_absent,
+            expect_topics=self._expect_topics,
         )
 
     async def start(self, shard: Shard) -> None:
@@ -238,8 +239,6 @@ class ConsumerGroups:
 
         self._expiring = asyncio.get_running_loop().create_task(self._expire(shard))
         if self._topics is not None:
-            self.group_type.confirm_absent = self._confirm_absent
-            self.group_type.expect_topics = partial(self._topics.expect_change, EXPECTED_FOR_S)
             await self._topics.start(on_change)
 
     async def close(self) -> None:
@@ -300,8 +299,14 @@ class ConsumerGroups:
             except Exception as error:
                 logger.debug("the topics cannot be read: %s", error)
 
-    def _confirm_absent(self, names: frozenset[str]) -> bool:
+    def _expect_topics(self) -> None:
+        if self._topics is not None:
+            self._topics.expect_change(EXPECTED_FOR_S)
+
+    def confirm_absent(self, names: frozenset[str]) -> bool:
         """Whether a read looked for these topics since they were asked for; otherwise one begins. It counts once."""
+        if self._topics is None:
+            return True
         if names in self._absent:
             self._absent.remove(names)
             return True

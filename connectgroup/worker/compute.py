@@ -125,8 +125,8 @@ class Computations:
             # because its author needs the rule that was violated.
             level = logging.ERROR if isinstance(error, InvalidAssignment) else logging.INFO
             logger.log(level, "assignment not installed: %s", error)
-            await asyncio.sleep(min(self._times.retry_initial_s * 2**self._rejections, self._times.retry_max_s))
-            self._rejections = min(self._rejections + 1, 16)
+            self._rejections += 1
+            await asyncio.sleep(BackOff(self._times.retry_initial_s, self._times.retry_max_s).wait_s(self._rejections))
             self._notify()
         except TransportError as error:
             logger.info("assignment not installed: %s", error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from connectgroup.backoff import BackOff
+from connectgroup.backoff import Attempts, BackOff
 from connectgroup.worker.offload import WakeUp
 
 
@@ -47,3 +47,13 @@ def test_equal_numbers_of_failures_have_jittered_back_offs() -> None:
     waits = [BackOff(0.1, 5.0).wait_s(10) for _ in range(200)]
     assert min(waits) < 1.0
     assert max(waits) > 4.0
+
+
+async def test_attempts_end_before_their_time_is_over() -> None:
+    loop = asyncio.get_running_loop()
+    began, attempts = loop.time(), Attempts(BackOff(0.1, 1.0), for_s=10)
+    while await attempts.pause():
+        assert loop.time() - began < 10
+    assert loop.time() - began > 8.9
+    assert attempts.failures > 10
+    assert not await Attempts(BackOff(0.1, 1.0), for_s=0).pause(), "no second attempt"

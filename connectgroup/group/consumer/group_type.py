@@ -95,9 +95,6 @@ class ConsumerGroupType:
     Attributes:
         topics: all topics of the cluster by name, as the topic source last read them; ``None``: there is no topic
             source, and consumers cannot join.
-        confirm_absent: whether these topics have been looked for since a request named them, and do not exist; if not,
-            a read of the topics begins.
-        expect_topics: called when a member subscribes to a topic that does not exist, as far as is known.
     """
 
     name = CONSUMER
@@ -131,6 +128,8 @@ class ConsumerGroupType:
         match_topics: Callable[[str, tuple[str, ...]], frozenset[str]] = match_no_topic,
         embedded: EmbeddedFormat | None = None,
         classic: ClassicSettings | None = None,
+        confirm_absent: Callable[[frozenset[str]], bool] = lambda names: True,
+        expect_topics: Callable[[], None] = lambda: None,
     ) -> None:
         """Create the type.
 
@@ -140,11 +139,13 @@ class ConsumerGroupType:
             match_topics: returns the names that match a regular expression; called in a thread.
             embedded: the bytes that members of the classic protocol exchange; ``None``: none can be in a group.
             classic: the settings of classic groups; the defaults if ``None``.
+            confirm_absent: whether these topics have been looked for since a request named them, and do not exist; if
+                not, a read of the topics begins.
+            expect_topics: called when a member subscribes to a topic that does not exist, as far as is known.
         """
         self.settings = settings
         self.topics: Mapping[str, TopicMetadata] | None = None
-        self.confirm_absent: Callable[[frozenset[str]], bool] = lambda names: True
-        self.expect_topics: Callable[[], None] = lambda: None
+        self._confirm_absent, self._expect_topics = confirm_absent, expect_topics
         self._new_id, self._match_topics = new_id, match_topics
         self._classic = ClassicMemberRules(settings, classic or ClassicSettings(), embedded or NoFormat(), new_id)
 
@@ -269,7 +270,7 @@ class ConsumerGroupType:
         topics = self._known_topics()
         converted = from_classic(self._classic, group, topics)
         unknown = unknown_topics(self._classic, group, topics)
-        if unknown and not self.confirm_absent(unknown):
+        if unknown and not self._confirm_absent(unknown):
             names = printable(", ".join(sorted(unknown)))
             raise CoordinatorLoadInProgress(f"members own partitions of topics that are being read: {names}")
         return converted
@@ -339,7 +340,7 @@ class ConsumerGroupType:
         known = self._known_topics()
         validate.heartbeat(request, self.settings)
         if request.subscribed_topic_names and not all(name in known for name in request.subscribed_topic_names):
-            self.expect_topics()
+            self._expect_topics()
         if request.member_epoch < JOIN_EPOCH:
             return leave(draft, request, self.settings)
         return heartbeat(draft, request, self.settings, client)
