@@ -93,7 +93,7 @@ class Admin:
 
         Args:
             addresses: ``host:port``, or several of them.
-            access: how to authenticate, and TLS; null: see ``Access``.
+            access: how to authenticate, and TLS; ``None``: see ``Access``.
 
         Raises:
             ConfigError: an address is not of this form.
@@ -106,7 +106,7 @@ class Admin:
         """Use a coordinator in this process.
 
         Args:
-            access: how to connect to the one that serves while this one stands by; null: it shares its log with none.
+            access: how to connect to the one that serves while this one stands by; ``None``: it shares no log.
         """
         client = LocalClient(coordinator, client_host=client_host, client_id="admin")
         return cls([client if access is None else FollowingClient((), "admin", access=access, first=client)])
@@ -165,7 +165,7 @@ class Admin:
         """Return the current description of a group.
 
         Args:
-            connectors: names of the connectors to describe; null for all. Unknown names are ignored.
+            connectors: names of the connectors to describe; ``None`` for all. Unknown names are ignored.
             task_configs: whether tasks are described with their configurations, credentials masked.
             connectors_only: whether to omit members, rebalances and delayed units.
             credentials: whether the configurations of connectors contain credentials. Never show them.
@@ -292,7 +292,7 @@ class Admin:
             return PutResult(version=await self.change(group_id, change), created=False)
 
     async def patch_connector(self, group_id: str, name: str, patch: Mapping[str, object]) -> int:
-        """Change some settings of a connector; null removes a setting (KIP-477). Returns the connector's version.
+        """Change some settings of a connector; ``None`` removes a setting (KIP-477). Returns the connector's version.
 
         Raises:
             ConnectorNotFound: the group has no such connector.

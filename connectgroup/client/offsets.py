@@ -68,7 +68,7 @@ async def alter(
     is resumed. So a task that runs on unnoticed is fenced, and a change that arrives after a resume is rejected.
 
     Args:
-        changes: the partitions to change; null resets all offsets.
+        changes: the partitions to change; ``None`` resets all offsets.
         permissions: what the connector's class may read in this process.
 
     Raises:

@@ -116,7 +116,7 @@ class BrokerGroups:
         """Describe groups.
 
         Args:
-            refused: makes the description of a group that a broker does not describe; null: the error is raised.
+            refused: makes the description of a group that a broker does not describe; ``None``: the error is raised.
         """
         from confluent_kafka import KafkaException
 

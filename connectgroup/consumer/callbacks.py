@@ -93,7 +93,7 @@ def loaded(assignors: Sequence[PartitionAssignor | str], rack: str | None = None
 # - Callbacks run inside ``poll`` (or the ``async for``, or ``close``) and never overlap; records that ``poll`` returned
 #   before count as processed.
 # - Assigned: ``on_assigned`` returns, then records of the partitions arrive.
-# - Revoked: no more records arrive, their offsets are committed (unless ``auto_commit_interval_ms`` is null), then
+# - Revoked: no more records arrive, their offsets are committed (unless ``auto_commit_interval_ms`` is ``None``), then
 #   ``on_revoked`` runs; only then is the revocation acknowledged to the group. ``await consumer.commit(...)`` works in
 #   the callback. No other member owns the partitions before it has returned.
 # - Lost: no more records arrive, then ``on_lost`` runs. Another consumer may have owned the partitions for a while: do

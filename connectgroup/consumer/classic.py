@@ -90,7 +90,7 @@ class ClassicMembership(Membership):
         self.subscribed = frozenset(settings.topics)
         self._watched: tuple[frozenset[str], tuple[TopicSpec, ...]] | None = None
         self._missed = False
-        self._sent_metadata: tuple[AssignorInfo, ...] | None = None  # of the last JoinGroup; null: rejoining anyway
+        self._sent_metadata: tuple[AssignorInfo, ...] | None = None  # of the last JoinGroup; ``None``: rejoining anyway
 
     @property
     def is_rebalancing(self) -> bool:
@@ -168,7 +168,7 @@ class ClassicMembership(Membership):
             self.changed.set()
 
     async def _join_group(self, offers: tuple[OfferedProtocol, ...], reason: str) -> JoinGroupResponse | None:
-        """Send JoinGroup until it is accepted; null if the membership is lost."""
+        """Send JoinGroup until it is accepted; ``None`` if the membership is lost."""
         settings, was_member = self.settings, self.in_group
         while self.in_group or not was_member:
             request = JoinGroupRequest(
@@ -215,7 +215,7 @@ class ClassicMembership(Membership):
         return None
 
     async def _sync_group(self, joined: JoinGroupResponse) -> Round | None:
-        """Return null to join again: membership was lost, or another rebalance has begun."""
+        """Return ``None`` to join again: membership was lost, or another rebalance has begun."""
         settings = self.settings
         assignor = assignor_named(self._assignors, joined.protocol_name or "")
         leader = joined.leader == joined.member_id

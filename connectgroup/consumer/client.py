@@ -77,12 +77,12 @@ class GroupClient:
         bootstrap: ``host:port``, several separated by commas; any broker of the cluster.
         group_id: the group.
         client_id: sent to the brokers.
-        coordinator: a coordinator that is not one of the brokers; null looks the group's up.
+        coordinator: a coordinator that is not one of the brokers; ``None`` looks the group's up.
         security: TLS and SASL of the brokers.
 
     Attributes:
         problems: of this consumer.
-        rejected: why the brokers or the coordinator do not authenticate this client; null if they do.
+        rejected: why the brokers or the coordinator do not authenticate this client; ``None`` if they do.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class GroupClient:
         """Return ids and partition counts of topics that exist, by name.
 
         Args:
-            names: null for all topics of the cluster.
+            names: ``None`` for all topics of the cluster.
 
         Raises:
             TransportError: no broker responded.

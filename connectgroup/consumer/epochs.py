@@ -94,11 +94,11 @@ class EpochMembership(Membership):
         self.assigned: Assigned | None = None
         self.computed_epoch = -1
         self._owned: Partitions = frozenset()
-        self._reported: Partitions | None = None  # null: the next heartbeat has all fields
+        self._reported: Partitions | None = None  # ``None``: the next heartbeat has all fields
         self._offers: tuple[AssignorInfo, ...] | None = (
             None  # the client-side assignors in the last heartbeat with them
         )
-        self._matched: frozenset[str] | None = None  # topics that match the pattern; null: not known yet
+        self._matched: frozenset[str] | None = None  # topics that match the pattern; ``None``: not known yet
         self._unnamed_at: float | None = None  # when an assignment that none of our assignors computed was received
         self._requested = 0  # the reason of the last ``enforce_rebalance``
         self._is_applying = False  # an assignment was taken, and not reported yet
@@ -277,7 +277,7 @@ class EpochMembership(Membership):
         return tuple([info if info.reason else replace(info, reason=self._requested) for info in offered])
 
     async def _changed_offers(self) -> tuple[AssignorInfo, ...] | None:
-        """The client-side assignors if their metadata or reasons have changed since they were sent; null if not.
+        """The client-side assignors if their metadata or reasons have changed since they were sent; ``None`` if not.
 
         The coordinator then has the assignment computed anew.
 

@@ -51,7 +51,7 @@ class Fetched(NamedTuple):
 
     Attributes:
         runs: the records.
-        error: the brokers reject reads of a partition; null if they do not.
+        error: the brokers reject reads of a partition; ``None`` if they do not.
     """
 
     runs: list[RecordRun]
@@ -81,7 +81,7 @@ class Fetcher:
         self.ends: dict[TopicPartition, int] = {}
 
     async def start_position(self, partition: TopicPartition, *, is_new: bool = False) -> int | None:
-        """Return the start offset of a partition without a committed offset; null if it is not available at present.
+        """Return the start offset of a partition without a committed offset; ``None`` if it is not available now.
 
         Args:
             is_new: the partition was created after the consumer had subscribed to its topic. All its records were

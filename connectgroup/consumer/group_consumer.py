@@ -65,10 +65,10 @@ class GroupConsumer:
             of these support (KIP-429); by default ``range`` and ``cooperative-sticky``. In the new protocol they are
             client-side assignors, which only connectgroup's coordinator supports; by default there are none.
         server_assignor: in the new protocol: the assignor of the coordinator, ``uniform``, ``range`` or another that it
-            has (``--group-assignors``); null for its default. It assigns if there are no client-side assignors or the
-            coordinator does not support them.
+            has (``--group-assignors``); ``None`` for its default. It assigns if there are no client-side assignors or
+            the coordinator does not support them.
         coordinator: ``host:port`` of a connectgroup coordinator that is not behind ``bootstrap``, or of several that
-            share a log, with commas; null looks it up.
+            share a log, with commas; ``None`` looks it up.
             With ``ssl://`` or ``plaintext://`` before it; by default, it has TLS if the brokers have (``fetch``).
         listener: is notified of assigned and revoked partitions.
         instance: ``group.instance.id``, static membership: a static member does not leave the group on close; its
@@ -82,7 +82,7 @@ class GroupConsumer:
             the same time; its assignor may take half of it.
         auto_offset_reset: start position without a committed offset: ``earliest``, ``latest`` or ``error``.
         auto_commit_interval_ms: how often ``poll`` commits the records it returned before, and before each revocation;
-            0 commits in every ``poll``, before it returns more; null disables automatic commits in favor of ``commit``.
+            0 commits in every ``poll``, before it returns more; ``None`` disables automatic commits: call ``commit``.
             A failed automatic commit is logged, and ``poll`` continues: a later one commits those records too.
             A process that is killed has read at most one interval, or one ``poll``, that is read again.
         metadata_max_age_ms: how often topics are queried, for new ones and for new partitions.
@@ -231,8 +231,8 @@ class GroupConsumer:
         """Commit this consumer's positions to the group. Returns when they are stored.
 
         Args:
-            offsets: of the next record to read, for partitions that this consumer owns; null commits all records that
-                ``poll`` returned. The current record of an ``async for`` counts as returned.
+            offsets: of the next record to read, for partitions that this consumer owns; ``None`` commits all records
+                that ``poll`` returned. The current record of an ``async for`` counts as returned.
 
         Raises:
             CommitRefused: the partitions belong, or may belong, to another member by now; nothing was stored.
@@ -255,7 +255,7 @@ class GroupConsumer:
     # ------------------------------------------------------------------------------------------ positions
 
     def position(self, partition: TopicPartition) -> int | None:
-        """The offset of the next record of a partition; null if it has none: it is not owned, or not read yet."""
+        """The offset of the next record of a partition; ``None`` if it has none: it is not owned, or not read yet."""
         position = self._reading.positions.get(TopicPartition(*partition))
         return position.offset if position is not None else None
 
@@ -263,7 +263,7 @@ class GroupConsumer:
         """Fetch the committed offsets of the group; partitions without one are omitted.
 
         Args:
-            partitions: any of the cluster; null for those that this consumer owns.
+            partitions: any of the cluster; ``None`` for those that this consumer owns.
 
         Raises:
             BrokerError: rejected.

@@ -45,7 +45,7 @@ class Membership(ABC):
         rejoin: the reason why the member must join, empty if it need not.
         fatal: the error that ends this consumer.
         changed: set when any of these has changed.
-        polled_at: end of the consumer's last ``poll``; null while a ``poll`` is in progress.
+        polled_at: end of the consumer's last ``poll``; ``None`` while a ``poll`` is in progress.
         metrics: measures heartbeats and rebalances; the consumer adds its callbacks.
     """
 

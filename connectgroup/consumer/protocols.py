@@ -41,7 +41,7 @@ def protocol_of(
     """Return the membership of a consumer, and a function that creates its group work.
 
     Args:
-        assignors: null for the default of the protocol.
+        assignors: ``None`` for the default of the protocol.
 
     Raises:
         ConfigError, PluginError: an assignor cannot be used.

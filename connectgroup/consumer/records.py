@@ -27,8 +27,8 @@ class Record:
         partition: its partition.
         offset: its offset in the partition.
         timestamp_ms: since 1970, -1 if it has none.
-        key: null if it has none.
-        value: null if it is a tombstone.
+        key: ``None`` if it has none.
+        value: ``None`` if it is a tombstone.
         headers: in order; names may repeat.
         leader_epoch: of the leader that wrote it, -1 unknown.
     """

@@ -47,8 +47,8 @@ class BrokerSecurity:
 
     Attributes:
         protocol: of ``PROTOCOLS``.
-        tls: null without TLS.
-        credentials: null without SASL.
+        tls: ``None`` without TLS.
+        credentials: ``None`` without SASL.
         mechanism: the SASL mechanism.
     """
 

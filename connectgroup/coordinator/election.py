@@ -42,7 +42,7 @@ class ElectedCoordinator:
     """The ``Handler`` of a coordinator that shares its log.
 
     Attributes:
-        serving: the coordinator of the current term; null while this process stands by. ``_campaign`` changes it.
+        serving: the coordinator of the current term; ``None`` while this process stands by. ``_campaign`` changes it.
     """
 
     def __init__(self, log: SharedLog, make: Callable[[], Coordinator]) -> None:
@@ -71,7 +71,7 @@ class ElectedCoordinator:
         await self._log.close()
 
     def find(self) -> tuple[str, int, int] | None:
-        """Host, port and node id of the coordinator that serves; null if none is known.
+        """Host, port and node id of the coordinator that serves; ``None`` if none is known.
 
         Clients of Kafka's protocol keep connections by node id: two coordinators must not have the same.
         """

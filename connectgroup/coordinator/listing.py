@@ -195,9 +195,9 @@ class ConsumerGroups:
         """Create them.
 
         Args:
-            topics: the topics of the cluster; if null, consumers cannot join.
+            topics: the topics of the cluster; if ``None``, consumers cannot join.
             settings: for all consumer groups. Without server-side assignors: those of Kafka.
-            classic: the settings of classic groups, for members of the classic protocol; the defaults if null.
+            classic: the settings of classic groups, for members of the classic protocol; the defaults if ``None``.
         """
         settings = settings or ConsumerSettings()
         if topics is not None and not settings.server_assignors:

@@ -241,7 +241,7 @@ class Retention:
     def __init__(self, groups: Groups) -> None:
         self._groups = groups
         self._vacant: dict[str, tuple[int, float]] = {}  # the group epoch, and since when
-        self._deleted: dict[str, None] | None = None  # in the order of their deletion; null before the first turn
+        self._deleted: dict[str, None] | None = None  # in the order of their deletion; ``None`` before the first turn
         self.next_check_s = CHECK_EVERY_S
 
     def on_deleted(self, group_id: str) -> None:
@@ -264,7 +264,7 @@ class Retention:
         return due
 
     def to_replace(self) -> str | None:
-        """The vacant group that a new one replaces; null if there is none."""
+        """The vacant group that a new one replaces; ``None`` if there is none."""
         vacant = [group.state for group in self._groups.loaded.values() if is_vacant(group)]
         return str(min(vacant, key=attrgetter("created_ms")).group_id) if vacant else None
 

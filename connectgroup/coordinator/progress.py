@@ -59,7 +59,7 @@ class ReportedProgress:
         """Keep the numbers of an accepted heartbeat, those of tasks that its sender owns.
 
         Args:
-            group: the state of the request's group; null if there is none.
+            group: the state of the request's group; ``None`` if there is none.
         """
         if not isinstance(group, ConnectGroupState):
             return

@@ -80,7 +80,7 @@ class Coordinator:
 
     Attributes:
         shard: the queue and the groups.
-        transactions: asks a broker for the outcome of transactions; null without ``broker_offsets``.
+        transactions: asks a broker for the outcome of transactions; ``None`` without ``broker_offsets``.
         lost_connections: takes the connections that a transport has lost.
     """
 
@@ -103,10 +103,10 @@ class Coordinator:
             log: ``start`` opens it and takes ownership for this process.
             settings: for all groups. If they name an assignor without containing it, its entry point is loaded.
             wall_clock_ms: the clock for timestamps in records; timers use the event loop's clock.
-            classic_settings: for all groups of type ``classic``, without ``consumers``; the defaults if null.
-            consumers: consumer groups, with the settings of classic groups and the topics of their cluster; if null,
-                consumers of the new protocol cannot join.
-            broker_offsets: the offsets that a broker has of the groups, for transactions; if null, there are none.
+            classic_settings: for all groups of type ``classic``, without ``consumers``; the defaults if ``None``.
+            consumers: consumer groups, with the settings of classic groups and the topics of their cluster; if
+                ``None``, consumers of the new protocol cannot join.
+            broker_offsets: the offsets that a broker has of the groups, for transactions; if ``None``, there are none.
             group_types: the types of groups to serve besides ``connect``, ``classic`` and ``consumer``.
 
         Raises:

@@ -71,7 +71,7 @@ class CoordinatorServer(GroupServer):
 
     Attributes:
         config: the settings.
-        credentials: the file of the users; null without authentication, and before ``start``.
+        credentials: the file of the users; ``None`` without authentication, and before ``start``.
     """
 
     def __init__(self, config: CoordinatorConfig) -> None:
@@ -165,7 +165,7 @@ class CoordinatorServer(GroupServer):
 
     @property
     def access_to_others(self) -> Access | None:
-        """How this process connects to the other coordinators of its log; null if it shares none.
+        """How this process connects to the other coordinators of its log; ``None`` if it shares none.
 
         Raises:
             ConfigError: a file cannot be used.

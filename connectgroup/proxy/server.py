@@ -122,7 +122,7 @@ class ProxyServer(GroupServer):
         """Create a proxy; ``start`` opens the log and the port.
 
         Args:
-            topics: the topics for consumer groups; those of the broker if null.
+            topics: the topics for consumer groups; those of the broker if ``None``.
 
         Raises:
             ConfigError: the log's URL or the broker's address is invalid.

@@ -25,9 +25,9 @@ class Access:
     """What a client needs to connect.
 
     Attributes:
-        credentials: name and password; null: those of the file in ``CONNECTGROUP_CREDENTIALS``, or of a coordinator of
-            this user on this machine, looked up whenever a connection is opened (``credentials.find_credentials``).
-        tls: null for plain text.
+        credentials: name and password; ``None``: those of the file in ``CONNECTGROUP_CREDENTIALS``, or of a coordinator
+            of this user on this machine, looked up whenever a connection is opened (``credentials.find_credentials``).
+        tls: ``None`` for plain text.
     """
 
     credentials: Credentials | None = None
@@ -39,8 +39,8 @@ class Security:
     """What a server demands of its clients.
 
     Attributes:
-        authenticator: the users that may connect (SASL); null: every client may.
-        tls: null for plain text.
+        authenticator: the users that may connect (SASL); ``None``: every client may.
+        tls: ``None`` for plain text.
         certificate: what ``tls`` is of, if it is to be read again when its files change.
     """
 
@@ -178,7 +178,7 @@ def name_in(certificate: Mapping[str, Any] | None) -> str:
     A renewed certificate has the same name.
 
     Args:
-        certificate: as ``ssl.SSLSocket.getpeercert`` returns it; null or empty: the client has sent none.
+        certificate: as ``ssl.SSLSocket.getpeercert`` returns it; ``None`` or empty: the client has sent none.
 
     Returns:
         As ``CN=worker,O=example``; empty without a certificate.

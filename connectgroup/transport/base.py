@@ -74,7 +74,7 @@ class Relay(Protocol):
         Args:
             data: header and body.
             defer: takes the next position in the response order; the function that it returns is called once, with
-                header and body of the response. With null the connection is closed in request order.
+                header and body of the response. With ``None`` the connection is closed in request order.
         """
 
     def pause(self) -> None:
@@ -88,7 +88,7 @@ class Relay(Protocol):
 
 
 class _Turn(Generic[Ticket]):
-    """The position of one request in the response order; ``request`` is null if the handler does not process it."""
+    """The position of one request in the response order; ``request`` is ``None`` if the handler does not process it."""
 
     __slots__ = ("done", "flush", "request", "response", "ticket")
 
@@ -192,7 +192,7 @@ class Conversation(Generic[Ticket]):
             return True
 
     def put(self, ticket: Ticket, response: Response | None) -> None:
-        """Respond without the handler, in request order; ``response`` defines the meaning of null."""
+        """Respond without the handler, in request order; ``response`` defines the meaning of ``None``."""
         turn = _Turn(ticket, self._flush)
         self._turns.append(turn)
         turn.respond(response)

@@ -50,7 +50,7 @@ class FollowingClient(Client):
     Args:
         addresses: host and port of each coordinator, at least one.
         client_id: sent to the coordinator with each request.
-        access: how to authenticate, and TLS; null: see ``Access``.
+        access: how to authenticate, and TLS; ``None``: see ``Access``.
         first: a client that is tried before the addresses, such as one of a coordinator in this process.
     """
 

@@ -51,7 +51,7 @@ class TcpClient(Client):
         client_id: sent to the server with each request.
         connect_timeout_s: timeout of connecting and the ApiVersions exchange.
         max_response_bytes: maximum response size.
-        access: how to authenticate, and TLS; null: see ``Access``.
+        access: how to authenticate, and TLS; ``None``: see ``Access``.
 
     Raises:
         ConfigError: an argument is out of its range.
@@ -221,7 +221,7 @@ class Link(asyncio.Protocol):
     """One connection of a client, from its creation to its loss.
 
     Attributes:
-        transport: null before the connection is made.
+        transport: ``None`` before the connection is made.
         versions: the version of each API to send, by the class of the request; ``connect`` sets it.
         lost: the reason of the loss; empty before.
         writable: cleared while the peer does not read.

@@ -54,19 +54,19 @@ class TcpServer:
         handler: handles the requests.
         host: the address to listen on.
         port: the port to listen on; 0 for any free port, which ``port`` contains after ``start``.
-        advertised_host: host in FindCoordinator responses; ``host`` if null.
-        advertised_port: port in FindCoordinator responses; the listening port if null.
+        advertised_host: host in FindCoordinator responses; ``host`` if ``None``.
+        advertised_port: port in FindCoordinator responses; the listening port if ``None``.
         node_id: node id in FindCoordinator responses.
         limits: limits for peers.
-        security: what clients must prove, and TLS; null: nothing, and plain text.
-        group_access: which users may use which groups; null: every user all groups.
+        security: what clients must prove, and TLS; ``None``: nothing, and plain text.
+        group_access: which users may use which groups; ``None``: every user all groups.
         loopback_only: whether ``start`` rejects a host that other machines can reach, unless ``security`` allows it.
         on_connection_lost: called with the last request for the handler that a lost connection has received, if any,
             and with the principal of the connection.
 
     Attributes:
         find_coordinator: host, port and node id of the coordinator that serves the groups, in FindCoordinator
-            responses; null: no coordinator is known. By default those that this server advertises.
+            responses; ``None``: no coordinator is known. By default those that this server advertises.
     """
 
     def __init__(

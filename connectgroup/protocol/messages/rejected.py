@@ -55,7 +55,7 @@ def rejected(request: Request, code: int, message: str | None = None) -> Respons
     """The response of the request's own type that carries an error.
 
     Args:
-        message: null for none. Most of Kafka's own responses have no field for it.
+        message: ``None`` for none. Most of Kafka's own responses have no field for it.
     """
     match request:
         case DescribeRequest():
