@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from connectgroup.assign.api import ConnectAssignment, ConnectAssignor, ConnectGroup
+from connectgroup.assign.api import ConnectAssignment, ConnectAssignor, ConnectAssignorInput
 
 Integers = NDArray[np.int64]
 UNASSIGNED = -1
@@ -35,7 +35,7 @@ class BalancedAssignor(ConnectAssignor):
 
     name = "balanced"
 
-    def assign(self, group: ConnectGroup) -> ConnectAssignment:
+    def assign(self, group: ConnectAssignorInput) -> ConnectAssignment:
         """Assign all connectors and tasks.
 
         If two members claim a unit, the first of them, sorted, keeps it. Owned units that do not exist are ignored.

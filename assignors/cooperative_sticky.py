@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionGroup, RebalanceProtocol
+from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionAssignorInput, RebalanceProtocol
 from connectgroup.assign.columns.partition import UNASSIGNED
 from connectgroup.assign.members import PartitionMember
 
@@ -30,7 +30,7 @@ class CooperativeStickyAssignor(PartitionAssignor):
     name = "cooperative-sticky"
     rebalance_protocols = (RebalanceProtocol.COOPERATIVE, RebalanceProtocol.EAGER)
 
-    def assign(self, group: PartitionGroup) -> PartitionAssignment:
+    def assign(self, group: PartitionAssignorInput) -> PartitionAssignment:
         """Assign all partitions that need not be revoked first. A topic that does not exist is ignored."""
         members = [with_generation(member) for member in group.members]
         assignor_state = any(member is not before for member, before in zip(members, group.members, strict=True))

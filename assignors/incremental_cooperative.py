@@ -40,7 +40,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from connectgroup.assign.api import ConnectAssignment, ConnectAssignor, ConnectGroup
+from connectgroup.assign.api import ConnectAssignment, ConnectAssignor, ConnectAssignorInput
 from connectgroup.assign.columns.connect import ConnectColumns
 from connectgroup.protocol.units import NO_UNITS
 
@@ -56,7 +56,7 @@ class IncrementalCooperativeAssignor(ConnectAssignor):
 
     name = "incremental-cooperative"
 
-    def assign(self, group: ConnectGroup) -> ConnectAssignment:
+    def assign(self, group: ConnectAssignorInput) -> ConnectAssignment:
         """Compute one round: which units stay, stop and start."""
         columns = group.columns()
         owner = columns.unit_owner.astype(np.int64)

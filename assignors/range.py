@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionGroup
+from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionAssignorInput
 from connectgroup.assign.columns.partition import UNASSIGNED
 from connectgroup.assign.ownership import require_topics
 
@@ -37,7 +37,7 @@ class RangeAssignor(PartitionAssignor):
 
     name = "range"
 
-    def assign(self, group: PartitionGroup) -> PartitionAssignment:
+    def assign(self, group: PartitionAssignorInput) -> PartitionAssignment:
         """Assign all partitions. A topic that does not exist is ignored."""
         columns = group.columns()
         order = columns.member_order
@@ -68,7 +68,7 @@ class ServerRangeAssignor(RangeAssignor):
 
     name = "server-range"
 
-    def assign(self, group: PartitionGroup) -> PartitionAssignment:
+    def assign(self, group: PartitionAssignorInput) -> PartitionAssignment:
         """Assign all partitions.
 
         Raises:

@@ -11,7 +11,7 @@ from itertools import groupby
 
 import numpy as np
 
-from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionGroup
+from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionAssignorInput
 from connectgroup.assign.columns.partition import UNASSIGNED
 
 
@@ -20,7 +20,7 @@ class RoundRobinAssignor(PartitionAssignor):
 
     name = "roundrobin"
 
-    def assign(self, group: PartitionGroup) -> PartitionAssignment:
+    def assign(self, group: PartitionAssignorInput) -> PartitionAssignment:
         """Assign all partitions. A topic that does not exist is ignored."""
         columns = group.columns()
         circle = columns.member_order

@@ -10,7 +10,7 @@ members keep running meanwhile.
 
 from __future__ import annotations
 
-from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionGroup
+from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionAssignorInput
 
 from .sharing import emptiest_first, lowest_of_each_topic, share_units
 
@@ -20,7 +20,7 @@ class StickyAssignor(PartitionAssignor):
 
     name = "sticky"
 
-    def assign(self, group: PartitionGroup) -> PartitionAssignment:
+    def assign(self, group: PartitionAssignorInput) -> PartitionAssignment:
         """Assign all partitions. A topic that does not exist is ignored."""
         columns = group.columns()
         owner = share_units(columns, stays=lowest_of_each_topic, deal=emptiest_first)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionGroup
+from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionAssignorInput
 from connectgroup.assign.columns.partition import PartitionColumns
 from connectgroup.assign.ownership import require_topics
 
@@ -28,7 +28,7 @@ class UniformAssignor(PartitionAssignor):
 
     name = "uniform"
 
-    def assign(self, group: PartitionGroup) -> PartitionAssignment:
+    def assign(self, group: PartitionAssignorInput) -> PartitionAssignment:
         """Assign all partitions.
 
         Raises:

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from connectgroup.assign.api import ConnectAssignment, ConnectAssignor, ConnectGroup
+from connectgroup.assign.api import ConnectAssignment, ConnectAssignor, ConnectAssignorInput
 from connectgroup.protocol.units import NO_UNITS, Unit, show
 
 from .connect_rules import UNASSIGNED, Floats, Integers, Mask, Rules
@@ -47,7 +47,7 @@ class WeightedAssignor(ConnectAssignor):
 
     name = "weighted"
 
-    def assign(self, group: ConnectGroup) -> ConnectAssignment:
+    def assign(self, group: ConnectAssignorInput) -> ConnectAssignment:
         """Assign every connector and task that some worker may run; the message names what excludes the others."""
         columns = group.columns()
         if not columns.member_ids:

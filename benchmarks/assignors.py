@@ -33,7 +33,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from connectgroup.assign.api import ConnectAssignment, ConnectAssignor, ConnectGroup
+from connectgroup.assign.api import ConnectAssignment, ConnectAssignor, ConnectAssignorInput
 from connectgroup.assign.convert import group_from_prepare, members_for_install
 from connectgroup.assign.sandbox import run_assignor
 from connectgroup.plugins import load_assignor
@@ -174,7 +174,7 @@ def timed(
     return row, result
 
 
-def columns_made(input_group: PrepareResponse) -> ConnectGroup:
+def columns_made(input_group: PrepareResponse) -> ConnectAssignorInput:
     """The input as an assignor receives it, converted to columns."""
     group = group_from_prepare(input_group)
     group.columns()
@@ -188,7 +188,7 @@ def cpu_ms(call: Callable[[], T]) -> tuple[T, float]:
     return result, (time.thread_time_ns() - began_ns) / 1e6
 
 
-def validated_moves(group: ConnectGroup, result: ConnectAssignment) -> int:
+def validated_moves(group: ConnectAssignorInput, result: ConnectAssignment) -> int:
     """Return the number of units revoked from present owners; ``run_assignor`` has checked completeness and validity.
 
     Raises:

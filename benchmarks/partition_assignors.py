@@ -26,7 +26,7 @@ from pathlib import Path
 from time import thread_time
 from typing import Any
 
-from connectgroup.assign.api import PartitionGroup
+from connectgroup.assign.api import PartitionAssignorInput
 from connectgroup.assign.members import PartitionMember, TopicSpec
 from connectgroup.plugins import available, load_partition_assignor
 from connectgroup.protocol.units import Partitions
@@ -52,14 +52,14 @@ class Times:
     make_ms: float
 
 
-def input_group(members: int, partitions: int, held: Mapping[str, Partitions], case: str) -> PartitionGroup:
+def input_group(members: int, partitions: int, held: Mapping[str, Partitions], case: str) -> PartitionAssignorInput:
     """All members subscribe to all topics, of 100 partitions each (10 in small sizes); ``held`` is empty at first."""
     each = 10 if partitions <= 1000 else 100
     topics = [TopicSpec(name=f"topic-{number}", num_partitions=each) for number in range(partitions // each)]
     names = frozenset(spec.name for spec in topics)
     first, end = {"full": (0, members), "1 leaves": (1, members), "1 joins": (0, members + 1)}[case]
     there = [f"m{number}" for number in range(first, end)]
-    return PartitionGroup(
+    return PartitionAssignorInput(
         members=[
             PartitionMember(member_id=name, subscribed=names, owned=held.get(name, frozenset()), generation=1)
             for name in there

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
         Assignor as Assignor,
         ConnectAssignment as ConnectAssignment,
         ConnectAssignor as ConnectAssignor,
-        ConnectGroup as ConnectGroup,
+        ConnectAssignorInput as ConnectAssignorInput,
         PartitionAssignment as PartitionAssignment,
         PartitionAssignor as PartitionAssignor,
-        PartitionGroup as PartitionGroup,
+        PartitionAssignorInput as PartitionAssignorInput,
         RebalanceProtocol as RebalanceProtocol,
     )
     from .assign.cooperative import withhold as withhold
@@ -174,10 +174,10 @@ _HOME = {
         "Assignor",
         "ConnectAssignment",
         "ConnectAssignor",
-        "ConnectGroup",
+        "ConnectAssignorInput",
         "PartitionAssignment",
         "PartitionAssignor",
-        "PartitionGroup",
+        "PartitionAssignorInput",
         "RebalanceProtocol",
     ),
     "assign.members": (

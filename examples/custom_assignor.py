@@ -9,8 +9,9 @@ connectgroup:
     [project.entry-points."connectgroup.assignors"]
     together = "your_module:TogetherAssignor"
 
-An assignor of topic partitions is written in the same way, from ``PartitionAssignor`` and its ``PartitionGroup``, under
-the entry point ``connectgroup.partition_assignors``; its test is the same three lines.
+An assignor of topic partitions is written in the same way, from ``PartitionAssignor`` and its
+``PartitionAssignorInput``, under the entry point ``connectgroup.partition_assignors``; its test is the same three
+lines.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import pytest
 from connectgroup import (
     ConnectAssignment,
     ConnectAssignor,
-    ConnectGroup,
+    ConnectAssignorInput,
     ConnectMember,
     ConnectMemberAssignment,
     ConnectorSpec,
@@ -38,7 +39,7 @@ class TogetherAssignor(ConnectAssignor):
 
     name = "together"
 
-    def assign(self, group: ConnectGroup) -> ConnectAssignment:
+    def assign(self, group: ConnectAssignorInput) -> ConnectAssignment:
         """A connector stays on the worker that owns it now; members and connectors are processed in sorted order."""
         members = sorted(group.members, key=lambda member: member.member_id)
         shares: dict[str, set[Unit]] = {member.member_id: set() for member in members}
@@ -69,7 +70,7 @@ CONNECTORS = [ConnectorSpec(name=name, num_tasks=tasks) for name, tasks in (("a"
 def show(event: str, members: Sequence[ConnectMember]) -> list[ConnectMember]:
     """Run the assignor as a group does, print every assignment, and return the members that own it."""
     # run_assignor validates the result before it is used.
-    result = run_assignor(TogetherAssignor(), ConnectGroup(members=members, connectors=CONNECTORS))
+    result = run_assignor(TogetherAssignor(), ConnectAssignorInput(members=members, connectors=CONNECTORS))
     print(event)
     for share in result.members:
         print(f"  {share.member_id}: {', '.join(map(str, sorted(share.units))) or 'nothing'}")

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionGroup
+from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionAssignorInput
 from connectgroup.assign.members import PartitionMemberAssignment
 from connectgroup.consumer import ConsumerRebalanceListener, GroupConsumer
 from connectgroup.errors import ConnectGroupError
@@ -26,7 +26,7 @@ class SideBySide(PartitionAssignor):
 
     name = "side-by-side"
 
-    def assign(self, group: PartitionGroup) -> PartitionAssignment:
+    def assign(self, group: PartitionAssignorInput) -> PartitionAssignment:
         names = sorted(member.member_id for member in group.members)
         shares: dict[str, set[TopicPartition]] = {name: set() for name in names}
         for partition in group.partitions:

@@ -41,8 +41,6 @@ def test_long_text_is_cut_before_it_is_escaped(value: object) -> None:
 IN_SEVERAL_MODULES = {
     "Admin": "connectgroup.sync has the classes of connectgroup for programs without asyncio, by the same names",
     "Worker": "as Admin",
-    "Group": "as Admin: the input of an assignor, and a group of workers in a program",
-    "Store": "the interface of a log's storage, and SQLite's implementation of it",
 }
 """Names of classes that stand in more than one module, and why."""
 

@@ -5,8 +5,8 @@ Its input is the members, the current assignment of each member, and all units; 
 each member. An assignor keeps no state between calls. It must be deterministic: equal inputs give equal results,
 whatever the order of the input and whatever the hash seed. Sort wherever an order could reach the result.
 
-The input has two representations. ``ConnectGroup.members`` and ``.units`` are objects; ``ConnectGroup.columns()`` is
-the same input as integer arrays with one entry per unit, for assignors that must be fast.
+The input has two representations. ``ConnectAssignorInput.members`` and ``.units`` are objects; its ``columns()`` is the
+same input as integer arrays with one entry per unit, for assignors that must be fast.
 ``ConnectAssignment.from_columns`` accepts a result in that form. Only the array representation imports numpy.
 
 ``connectgroup.assign.sandbox`` runs an assignor and validates its result.
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from .columns.connect import ConnectColumns, Integers
     from .columns.partition import PartitionColumns
 
-GroupT = TypeVar("GroupT", bound="Group")
+GroupT = TypeVar("GroupT", bound="AssignorInput")
 
 AssignmentT = TypeVar("AssignmentT", bound="Assignment")
 
@@ -108,7 +108,7 @@ class Assignor(ABC, Generic[GroupT, AssignmentT, ShareT]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Group:
+class AssignorInput:
     """The input of an assignor: the members, in any order."""
 
     members: Sequence[GroupMember] = ()
@@ -137,7 +137,7 @@ class Assignment:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConnectGroup(Group):
+class ConnectAssignorInput(AssignorInput):
     """The input of a ``ConnectAssignor``.
 
     Attributes:
@@ -223,7 +223,7 @@ class ConnectAssignment(Assignment):
         return self.members.origin if isinstance(self.members, Lazy) else None
 
 
-class ConnectAssignor(Assignor[ConnectGroup, ConnectAssignment, ConnectMemberAssignment]):
+class ConnectAssignor(Assignor[ConnectAssignorInput, ConnectAssignment, ConnectMemberAssignment]):
     """Assigns connectors and tasks to workers."""
 
     def metadata(self) -> Metadata:
@@ -238,7 +238,7 @@ class ConnectAssignor(Assignor[ConnectGroup, ConnectAssignment, ConnectMemberAss
 
 
 @dataclass(frozen=True, kw_only=True)
-class PartitionGroup(Group):
+class PartitionAssignorInput(AssignorInput):
     """The input of a ``PartitionAssignor``; a topic that no member subscribes to is not assigned."""
 
     members: Sequence[PartitionMember] = ()
@@ -309,7 +309,7 @@ class RebalanceProtocol(IntEnum):
     COOPERATIVE = 1
 
 
-class PartitionAssignor(Assignor[PartitionGroup, PartitionAssignment, PartitionMemberAssignment]):
+class PartitionAssignor(Assignor[PartitionAssignorInput, PartitionAssignment, PartitionMemberAssignment]):
     """Assigns topic partitions to consumers.
 
     Attributes:

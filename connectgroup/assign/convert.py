@@ -13,10 +13,10 @@ from ..protocol.units import TopicPartition, printable
 from .api import (
     ConnectAssignment,
     ConnectAssignor,
-    ConnectGroup,
+    ConnectAssignorInput,
     PartitionAssignment,
     PartitionAssignor,
-    PartitionGroup,
+    PartitionAssignorInput,
 )
 from .members import (
     MAX_UNITS,
@@ -62,7 +62,7 @@ def assignor_info(
     )
 
 
-def group_from_prepare(response: PrepareResponse) -> ConnectGroup:
+def group_from_prepare(response: PrepareResponse) -> ConnectAssignorInput:
     """Return the assignor's input from the coordinator's message. Objects and columns are each created on first access.
 
     Raises:
@@ -78,7 +78,7 @@ def group_from_prepare(response: PrepareResponse) -> ConnectGroup:
     if len({entry.connector for entry in response.connectors}) < len(sizes):
         raise PluginError("connectors: got one name twice; allowed: each once")
     placements = {entry.connector: _placement(entry) for entry in response.connectors if entry.placement}
-    return ConnectGroup(
+    return ConnectAssignorInput(
         members=Lazy(partial(_members, response), origin=response),
         connectors=Lazy(partial(_specs, response, placements), origin=response),
         delayed=tuple(
@@ -156,7 +156,7 @@ def members_for_install(assignment: ConnectAssignment) -> tuple[InstalledMember,
     )
 
 
-def partition_group_from_prepare(prepared: ConsumerPrepareResponse) -> PartitionGroup:
+def partition_group_from_prepare(prepared: ConsumerPrepareResponse) -> PartitionAssignorInput:
     """The input of a ``PartitionAssignor``: a member owns the partitions of its current target assignment."""
     names = {topic.topic_id: topic.topic_name for topic in prepared.topics}
     members = tuple(
@@ -178,7 +178,7 @@ def partition_group_from_prepare(prepared: ConsumerPrepareResponse) -> Partition
         for member in prepared.members
     )
     topics = tuple(TopicSpec(name=topic.topic_name, num_partitions=topic.num_partitions) for topic in prepared.topics)
-    return PartitionGroup(members=members, topics=topics)
+    return PartitionAssignorInput(members=members, topics=topics)
 
 
 def consumers_for_install(

@@ -25,11 +25,11 @@ from ..protocol.units import Partitions, TopicPartition, Unit, Units, printable
 from .api import (
     Assignment,
     Assignor,
+    AssignorInput,
     ConnectAssignment,
-    ConnectGroup,
-    Group,
+    ConnectAssignorInput,
     PartitionAssignment,
-    PartitionGroup,
+    PartitionAssignorInput,
 )
 from .members import ConnectMemberAssignment, Metadata, PartitionMemberAssignment
 from .placement import WorkerTraits
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from .columns.partition import PartitionColumns
 from .legality import _not_subscribed, first_violation
 
-GroupT = TypeVar("GroupT", bound=Group)
+GroupT = TypeVar("GroupT", bound=AssignorInput)
 
 
 AssignmentT = TypeVar("AssignmentT", bound=Assignment)
@@ -187,9 +187,9 @@ def describe(error: BaseException) -> str:
     return f"{name}: {printable(masked_text(text[:_MAX_TEXT]), limit=200)}" if text else name
 
 
-def _violation(assignor: Assignor[Any, Any, Any], group: Group, result: object) -> str | None:
-    expected: type[Assignment] = ConnectAssignment if isinstance(group, ConnectGroup) else PartitionAssignment
-    share = ConnectMemberAssignment if isinstance(group, ConnectGroup) else PartitionMemberAssignment
+def _violation(assignor: Assignor[Any, Any, Any], group: AssignorInput, result: object) -> str | None:
+    expected: type[Assignment] = ConnectAssignment if isinstance(group, ConnectAssignorInput) else PartitionAssignment
+    share = ConnectMemberAssignment if isinstance(group, ConnectAssignorInput) else PartitionMemberAssignment
     if inspect.iscoroutine(result):
         result.close()
         return f"assign is async; allowed: a plain method that returns {expected.__name__}"
@@ -201,7 +201,7 @@ def _violation(assignor: Assignor[Any, Any, Any], group: Group, result: object) 
         return f"message: got {_type(result.message)}; allowed: a string"
     if result.error:
         return None
-    if isinstance(result, ConnectAssignment) and isinstance(group, ConnectGroup):
+    if isinstance(result, ConnectAssignment) and isinstance(group, ConnectAssignorInput):
         if violation := _delay_violation(result):
             return violation
         if result.by_column is not None:
@@ -209,7 +209,7 @@ def _violation(assignor: Assignor[Any, Any, Any], group: Group, result: object) 
             if violation := _bytes_violation(assignor_state):
                 return violation
             return _column_violation(group, columns, owner, delayed=result.delayed)
-    if isinstance(result, PartitionAssignment) and isinstance(group, PartitionGroup):
+    if isinstance(result, PartitionAssignment) and isinstance(group, PartitionAssignorInput):
         if not _all_units(result.withheld, TopicPartition):
             return f"withheld: got {printable(repr(result.withheld))}; allowed: a frozenset of TopicPartition"
         if result.by_column is not None:
@@ -228,7 +228,7 @@ def _violation(assignor: Assignor[Any, Any, Any], group: Group, result: object) 
         if violation is not None:
             return f"{printable(member.member_id)}: {violation}"
     known = {member.member_id for member in group.members}
-    if isinstance(group, ConnectGroup) and isinstance(result, ConnectAssignment):
+    if isinstance(group, ConnectAssignorInput) and isinstance(result, ConnectAssignment):
         return first_violation(
             [(member.member_id, member.units) for member in members],
             members=known,
@@ -236,7 +236,7 @@ def _violation(assignor: Assignor[Any, Any, Any], group: Group, result: object) 
             delayed=result.delayed,
             waiting=group.waiting,
         )
-    if isinstance(group, PartitionGroup) and isinstance(result, PartitionAssignment):
+    if isinstance(group, PartitionAssignorInput) and isinstance(result, PartitionAssignment):
         return _partition_violation(group, members, result.withheld)
     return None
 
@@ -299,7 +299,9 @@ def _delay_violation(result: ConnectAssignment) -> str | None:
     return None
 
 
-def _column_violation(group: ConnectGroup, columns: ConnectColumns, owner: Integers, *, delayed: Units) -> str | None:
+def _column_violation(
+    group: ConnectAssignorInput, columns: ConnectColumns, owner: Integers, *, delayed: Units
+) -> str | None:
     if violation := _array_violation(columns, group.columns(), owner, len(columns.unit_owner), columns.unit):
         return violation
     left_out = owner < 0
@@ -325,7 +327,7 @@ def _column_violation(group: ConnectGroup, columns: ConnectColumns, owner: Integ
 
 
 def _partition_column_violation(
-    group: PartitionGroup, columns: PartitionColumns, owner: Integers, *, withheld: Partitions
+    group: PartitionAssignorInput, columns: PartitionColumns, owner: Integers, *, withheld: Partitions
 ) -> str | None:
     """Like ``_column_violation``; also, an array may assign a partition to a member that is not subscribed to it."""
     import numpy as np
@@ -365,7 +367,7 @@ def _array_violation(
     return None
 
 
-def _partition_violation(group: PartitionGroup, members: Sequence[Any], withheld: Partitions) -> str | None:
+def _partition_violation(group: PartitionAssignorInput, members: Sequence[Any], withheld: Partitions) -> str | None:
     given = [(member.member_id, member.partitions) for member in members]
     known = {member.member_id: member.subscribed for member in group.members}
     violation = first_violation(given, members=known, units=frozenset(group.partitions), delayed=withheld)

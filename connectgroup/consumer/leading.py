@@ -13,7 +13,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..assign.api import PartitionAssignment, PartitionAssignor, PartitionGroup
+from ..assign.api import PartitionAssignment, PartitionAssignor, PartitionAssignorInput
 from ..assign.members import PartitionMemberAssignment, TopicSpec
 from ..assign.ownership import claimants
 from ..assign.sandbox import run_assignor
@@ -102,7 +102,7 @@ async def lead(
     )
 
 
-def as_it_is(group: PartitionGroup) -> PartitionAssignment:
+def as_it_is(group: PartitionAssignorInput) -> PartitionAssignment:
     """Every member keeps its undisputed partitions; the rest is unassigned until the next rebalance."""
     sole = {partition: owners[0] for partition, owners in claimants(group.members).items() if len(owners) == 1}
     there = frozenset(group.partitions)
@@ -119,7 +119,7 @@ def as_it_is(group: PartitionGroup) -> PartitionAssignment:
     )
 
 
-def _run_assignor(assignor: PartitionAssignor, group: PartitionGroup) -> PartitionAssignment:
+def _run_assignor(assignor: PartitionAssignor, group: PartitionAssignorInput) -> PartitionAssignment:
     result = run_assignor(assignor, group)
     if result.error:
         raise PluginError(

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..assign.api import PartitionAssignment, PartitionAssignor, PartitionGroup, RebalanceProtocol
+from ..assign.api import PartitionAssignment, PartitionAssignor, PartitionAssignorInput, RebalanceProtocol
 from ..assign.cooperative import assigned_too_early, withhold
 from ..assign.members import PartitionMember, PartitionMemberAssignment, TopicSpec
 from ..errors import PluginError
@@ -129,7 +129,9 @@ class Joined:
     reason: int = 0
 
 
-def group_input(joined: Iterable[Joined], topics: Iterable[TopicSpec], assignor: PartitionAssignor) -> PartitionGroup:
+def group_input(
+    joined: Iterable[Joined], topics: Iterable[TopicSpec], assignor: PartitionAssignor
+) -> PartitionAssignorInput:
     """Return the input of ``assignor`` from all subscriptions.
 
     Args:
@@ -151,11 +153,11 @@ def group_input(joined: Iterable[Joined], topics: Iterable[TopicSpec], assignor:
         )
         for member in joined
     ]
-    return PartitionGroup(members=members, topics=tuple(topics))
+    return PartitionAssignorInput(members=members, topics=tuple(topics))
 
 
 def validate_result(
-    assignor: PartitionAssignor, group: PartitionGroup, result: PartitionAssignment
+    assignor: PartitionAssignor, group: PartitionAssignorInput, result: PartitionAssignment
 ) -> PartitionAssignment:
     """Return a result that may be sent: no partition is assigned to a member while another owns it.
 
@@ -185,7 +187,7 @@ def validate_result(
     return result
 
 
-def assignments_to_send(group: PartitionGroup, result: PartitionAssignment) -> tuple[MemberShare, ...]:
+def assignments_to_send(group: PartitionAssignorInput, result: PartitionAssignment) -> tuple[MemberShare, ...]:
     """Return the assignments of SyncGroup: one per member, empty for a member that the result does not name.
 
     Raises:

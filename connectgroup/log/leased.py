@@ -92,7 +92,7 @@ class OwnerRow:
     current: str
 
 
-class Store(Protocol):
+class LeasedStore(Protocol):
     """A database. Each call is one atomic statement, which may be cancelled: the outcome is unknown then.
 
     Each raises ``LogNotWritable`` if nothing was changed, and any other ``LogError`` if the outcome is unknown.
@@ -169,7 +169,7 @@ class LeasedLog(SharedLog):
 
     def __init__(
         self,
-        store: Store,
+        store: LeasedStore,
         *,
         address: str = "",
         process: str | None = None,

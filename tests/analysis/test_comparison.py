@@ -11,7 +11,7 @@ import pytest
 from connectgroup import (
     ConnectAssignment,
     ConnectAssignor,
-    ConnectGroup,
+    ConnectAssignorInput,
     ConnectMemberAssignment,
     GroupSettings,
     Metadata,
@@ -90,7 +90,7 @@ class Slots(ConnectAssignor):
     def metadata(self) -> Metadata:
         return Metadata(metadata=self.slots)
 
-    def assign(self, group: ConnectGroup) -> ConnectAssignment:
+    def assign(self, group: ConnectAssignorInput) -> ConnectAssignment:
         slots = {member.member_id: int(member.metadata) for member in group.members}
         free = [name for name in sorted(slots) for _ in range(slots[name])]
         owners = dict(zip(sorted(group.units), free, strict=False))
@@ -169,7 +169,7 @@ class Delays(BalancedAssignor):
         """As on a worker: before any other call."""
         self.has_delayed = False
 
-    def assign(self, group: ConnectGroup) -> ConnectAssignment:
+    def assign(self, group: ConnectAssignorInput) -> ConnectAssignment:
         result, late = super().assign(group), frozenset({Unit("x", 0)})
         is_delayed = any(late & work.units for work in group.delayed)
         if late <= frozenset(group.units) and (is_delayed or not self.has_delayed):

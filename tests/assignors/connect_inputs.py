@@ -9,7 +9,7 @@ from random import Random
 
 from hypothesis import strategies as st
 
-from connectgroup.assign.api import ConnectAssignment, ConnectAssignor, ConnectGroup
+from connectgroup.assign.api import ConnectAssignment, ConnectAssignor, ConnectAssignorInput
 from connectgroup.protocol.units import Unit, Units
 from connectgroup.testing.contracts.connect_assignor import ConnectAssignorContract
 
@@ -17,7 +17,7 @@ from .tables import group
 
 
 @st.composite
-def input_groups(draw: st.DrawFn) -> ConnectGroup:
+def input_groups(draw: st.DrawFn) -> ConnectAssignorInput:
     """Groups where no member owns anything, a few own everything, or units are scattered, with stale and duplicate
     claims.
     """
@@ -25,14 +25,14 @@ def input_groups(draw: st.DrawFn) -> ConnectGroup:
     members = draw(st.lists(st.sampled_from([f"m{n}" for n in range(8)]), unique=True, min_size=1))
     holders = members[: draw(st.integers(0, len(members)))]
     held: dict[str, set[Unit]] = {member_id: set() for member_id in members}
-    everything = ConnectGroup(connectors=group(connectors, {}).connectors).units
+    everything = ConnectAssignorInput(connectors=group(connectors, {}).connectors).units
     for unit in [*everything, Unit("gone"), Unit("a", 99)]:
         for member_id in draw(st.lists(st.sampled_from(holders), max_size=2)) if holders else ():
             held[member_id].add(unit)
     return group(connectors, {member_id: frozenset(its) for member_id, its in held.items()})
 
 
-def case(random: Random, assignor: ConnectAssignor) -> ConnectGroup:
+def case(random: Random, assignor: ConnectAssignor) -> ConnectAssignorInput:
     """A group with no, few or scattered owners, or a balanced one with a member, connector or task changed."""
     connectors = {f"c{number}": random.randint(0, 7) for number in range(random.randint(1, 5))}
     members = [f"m{number}" for number in range(random.randint(1, 7))]
@@ -56,7 +56,9 @@ def case(random: Random, assignor: ConnectAssignor) -> ConnectGroup:
     return group(connectors, {each: frozenset(unit for unit in whose if whose[unit] == each) for each in members})
 
 
-def last(assignor: ConnectAssignor, input_group: ConnectGroup) -> tuple[ConnectGroup, ConnectAssignment]:
+def last(
+    assignor: ConnectAssignor, input_group: ConnectAssignorInput
+) -> tuple[ConnectAssignorInput, ConnectAssignment]:
     """The result of the last round, and its input."""
 
     class Contract(ConnectAssignorContract):
@@ -66,7 +68,7 @@ def last(assignor: ConnectAssignor, input_group: ConnectGroup) -> tuple[ConnectG
     return Contract().final(input_group)
 
 
-def one_holder_each(input_group: ConnectGroup, *, of_two: bool = True) -> dict[Unit, str]:
+def one_holder_each(input_group: ConnectAssignorInput, *, of_two: bool = True) -> dict[Unit, str]:
     """The owner of each unit: of two that claim a unit the first, or neither."""
     claims = Counter(unit for member in input_group.members for unit in member.owned)
     holders: dict[Unit, str] = {}
@@ -88,7 +90,7 @@ def fewest_moves(members: int, holder: Mapping[Unit, str], everything: list[Unit
     return len(everything) - sum(map(min, held, limits))
 
 
-def moves(input_group: ConnectGroup, after: Mapping[str, Units], *, of_two: bool) -> tuple[int, int]:
+def moves(input_group: ConnectAssignorInput, after: Mapping[str, Units], *, of_two: bool) -> tuple[int, int]:
     """The number of units that move, connectors plus tasks, and the minimum."""
     before = one_holder_each(input_group, of_two=of_two)
     found = fewest = 0
@@ -99,7 +101,7 @@ def moves(input_group: ConnectGroup, after: Mapping[str, Units], *, of_two: bool
     return found, fewest
 
 
-def owning(input_group: ConnectGroup, after: Mapping[str, Units]) -> ConnectGroup:
+def owning(input_group: ConnectAssignorInput, after: Mapping[str, Units]) -> ConnectAssignorInput:
     """The same group after every member has reached its assignment."""
     return replace(
         input_group,

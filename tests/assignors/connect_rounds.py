@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from connectgroup.assign.api import ConnectAssignor, ConnectGroup
+from connectgroup.assign.api import ConnectAssignor, ConnectAssignorInput
 from connectgroup.assign.members import ConnectMember, ConnectorSpec, DelayedWork
 from connectgroup.assign.sandbox import run_assignor
 from connectgroup.protocol.units import NO_UNITS, Units
@@ -66,7 +66,7 @@ class Rounds:
         """As if the result had reached no worker: the assignor state is lost."""
         self._states.clear()
 
-    def input_group(self) -> ConnectGroup:
+    def input_group(self) -> ConnectAssignorInput:
         """The input of an assignor now."""
         self._lost = {name: lost for name, lost in self._lost.items() if lost[0] > self.now_ms}
         if self._computed is not None and self._computed[0] <= self.now_ms:
@@ -77,7 +77,7 @@ class Rounds:
         ]
         if self._computed is not None:
             waiting.append(DelayedWork(left_ms=self._computed[0] - self.now_ms, units=self._computed[1]))
-        return ConnectGroup(
+        return ConnectAssignorInput(
             members=[
                 ConnectMember(member_id=name, owned=units, assignor_state=self._states.get(name, b""))
                 for name, units in self.running.items()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Mapping
 
-from connectgroup.assign.api import PartitionGroup
+from connectgroup.assign.api import PartitionAssignorInput
 from connectgroup.assign.ownership import claimants
 from connectgroup.protocol.units import Units
 
@@ -38,7 +38,7 @@ def best_spread(connectors: Mapping[str, int], held: Mapping[str, Units]) -> tup
     return total // MOVE, total % MOVE
 
 
-def best_balance(group: PartitionGroup) -> tuple[int, int]:
+def best_balance(group: PartitionAssignorInput) -> tuple[int, int]:
     """The least sum of squared counts that the subscriptions allow, and the fewest revoked partitions for it.
 
     Flow: source - topic - member - sink. Partitions that stay cost nothing, all others a move; the n-th partition of a

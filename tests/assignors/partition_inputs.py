@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from connectgroup.assign.api import PartitionGroup
+from connectgroup.assign.api import PartitionAssignorInput
 from connectgroup.assign.members import PartitionMember, TopicSpec
 from connectgroup.protocol.units import TopicPartition
 
@@ -13,7 +13,7 @@ MEMBERS = tuple(f"m{number}" for number in range(7))
 
 
 @st.composite
-def input_groups(draw: st.DrawFn, *, alike: bool | None = None) -> PartitionGroup:
+def input_groups(draw: st.DrawFn, *, alike: bool | None = None) -> PartitionAssignorInput:
     """Groups of up to seven members and five topics; ``alike``: equal subscriptions; None: equal or not."""
     sizes = draw(st.dictionaries(st.sampled_from(TOPICS), st.integers(0, 9), max_size=len(TOPICS)))
     ids = draw(st.lists(st.sampled_from(MEMBERS), unique=True, min_size=1))
@@ -37,4 +37,4 @@ def input_groups(draw: st.DrawFn, *, alike: bool | None = None) -> PartitionGrou
         for member_id in ids
     ]
     topics = [TopicSpec(name=name, num_partitions=count) for name, count in sizes.items()]
-    return PartitionGroup(members=members, topics=topics)
+    return PartitionAssignorInput(members=members, topics=topics)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionGroup
+from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionAssignorInput
 from connectgroup.assign.members import PartitionMember, TopicSpec
 from connectgroup.assign.sandbox import run_assignor
 from connectgroup.protocol.units import Partitions, TopicPartition
@@ -33,7 +33,7 @@ def input_group(
     instances: Mapping[str, str] | None = None,
     racks: Mapping[str, str] | None = None,
     replicas: Mapping[str, Sequence[Racks]] | None = None,
-) -> PartitionGroup:
+) -> PartitionAssignorInput:
     """A group from ``{topic: number of partitions}``, ``{member: its subscribed topics}``, and optional properties.
 
     ``"*"`` is all topics. ``owned``, ``generations``, ``instances`` and ``racks`` are by member, ``replicas`` by topic.
@@ -55,17 +55,17 @@ def input_group(
         TopicSpec(name=name, num_partitions=count, racks=tuple((replicas or {}).get(name, ())))
         for name, count in topics.items()
     ]
-    return PartitionGroup(members=members, topics=specs)
+    return PartitionAssignorInput(members=members, topics=specs)
 
 
-def validated(assignor: PartitionAssignor, group: PartitionGroup) -> PartitionAssignment:
+def validated(assignor: PartitionAssignor, group: PartitionAssignorInput) -> PartitionAssignment:
     """The assignor's validated result."""
     result = run_assignor(assignor, group)
     assert result.error == 0, result.message
     return result
 
 
-def shares(assignor: PartitionAssignor, group: PartitionGroup) -> dict[str, Partitions]:
+def shares(assignor: PartitionAssignor, group: PartitionAssignorInput) -> dict[str, Partitions]:
     """The assignor's validated result, one entry per member."""
     return {member.member_id: member.partitions for member in validated(assignor, group).members}
 
@@ -75,7 +75,7 @@ def table(**rows: str) -> dict[str, Partitions]:
     return {member_id: partitions(text) for member_id, text in rows.items()}
 
 
-def transfers(group: PartitionGroup, result: Mapping[str, Partitions]) -> dict[TopicPartition, str]:
+def transfers(group: PartitionAssignorInput, result: Mapping[str, Partitions]) -> dict[TopicPartition, str]:
     """Partitions that move from one owner to another, with the new owner."""
     owner = {partition: member.member_id for member in group.members for partition in member.owned}
     return {
@@ -86,7 +86,7 @@ def transfers(group: PartitionGroup, result: Mapping[str, Partitions]) -> dict[T
     }
 
 
-def settled(assignor: PartitionAssignor, group: PartitionGroup) -> dict[str, Partitions]:
+def settled(assignor: PartitionAssignor, group: PartitionAssignorInput) -> dict[str, Partitions]:
     """Every member's assignment once no partition is withheld; four rounds must suffice (KIP-429)."""
     for _ in range(4):
         result = validated(assignor, group)
@@ -98,7 +98,7 @@ def settled(assignor: PartitionAssignor, group: PartitionGroup) -> dict[str, Par
     raise AssertionError(f"still withheld after four rounds: {sorted(result.withheld)}")
 
 
-def movable(group: PartitionGroup, held: Mapping[str, Partitions]) -> tuple[TopicPartition, str, str] | None:
+def movable(group: PartitionAssignorInput, held: Mapping[str, Partitions]) -> tuple[TopicPartition, str, str] | None:
     """A partition that could move to a subscriber with two fewer, its owner, and that member: absent if balanced."""
     subscribed = {member.member_id: member.subscribed for member in group.members}
     for owner in sorted(held):

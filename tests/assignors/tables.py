@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from connectgroup.assign.api import Assignor, ConnectGroup
+from connectgroup.assign.api import Assignor, ConnectAssignorInput
 from connectgroup.assign.members import ConnectMember, ConnectorSpec
 from connectgroup.assign.sandbox import run_assignor
 from connectgroup.protocol.units import CONNECTOR, Unit, Units
@@ -19,9 +19,9 @@ def units(text: str) -> Units:
     return frozenset(found)
 
 
-def group(connectors: Mapping[str, int], held: Mapping[str, str | Units]) -> ConnectGroup:
+def group(connectors: Mapping[str, int], held: Mapping[str, str | Units]) -> ConnectAssignorInput:
     """A group from ``{connector: number of tasks}`` and ``{member: its units}``."""
-    return ConnectGroup(
+    return ConnectAssignorInput(
         members=[
             ConnectMember(member_id=member_id, owned=units(text) if isinstance(text, str) else text)
             for member_id, text in held.items()
@@ -30,7 +30,7 @@ def group(connectors: Mapping[str, int], held: Mapping[str, str | Units]) -> Con
     )
 
 
-def result(assignor: object, input_group: ConnectGroup) -> dict[str, Units]:
+def result(assignor: object, input_group: ConnectAssignorInput) -> dict[str, Units]:
     """The assignor's validated result, one entry per member."""
     assert isinstance(assignor, Assignor)
     return {member.member_id: member.units for member in run_assignor(assignor, input_group).members}

@@ -8,7 +8,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from connectgroup.assign.api import ConnectAssignment, ConnectGroup
+from connectgroup.assign.api import ConnectAssignment, ConnectAssignorInput
 from connectgroup.assign.convert import group_from_prepare, members_for_install
 from connectgroup.assign.members import ConnectMember, ConnectMemberAssignment, ConnectorSpec
 from connectgroup.errors import PluginError
@@ -26,7 +26,7 @@ from .tables import group, units
 
 
 def test_columns_hold_one_entry_a_unit_in_sorted_order() -> None:
-    input_group = ConnectGroup(
+    input_group = ConnectAssignorInput(
         members=[
             ConnectMember(member_id="m2", version=3, owned=units("b b-0 a-1 gone b-1 a-2")),
             ConnectMember(member_id="m1", owned=units("b-0 gone-1")),
@@ -88,7 +88,7 @@ def test_prepared_group_is_equal_in_both_views(
         ConnectMember(member_id="m2", instance_id="i", reason=1, version=2, metadata=b"x", owned=units("a a-1")),
         ConnectMember(member_id="m1", owned=units("b-0 a-0")),
     )
-    friendly = ConnectGroup(members=tuple(prepared.members), connectors=prepared.connectors).columns()
+    friendly = ConnectAssignorInput(members=tuple(prepared.members), connectors=prepared.connectors).columns()
     columns = prepared.columns()
     assert columns.unit_owner.tolist() == friendly.unit_owner.tolist() == [1, 0, 1, -1, 0]
     assert columns.unit_weight.tolist() == friendly.unit_weight.tolist() == [0, 1, 6, 4, 1]
@@ -111,7 +111,7 @@ def test_both_views_of_any_input_are_equal() -> None:
         unit_indices = {f"m{n}": tuple(random.choices(range(-2, 18), k=random.randint(0, 6))) for n in range(3)}
         prepared = group_from_prepare(prepared_of(*connectors, **unit_indices))
         columns = prepared.columns()
-        friendly = ConnectGroup(members=list(prepared.members), connectors=list(prepared.connectors)).columns()
+        friendly = ConnectAssignorInput(members=list(prepared.members), connectors=list(prepared.connectors)).columns()
         assert columns.unit_owner.tolist() == friendly.unit_owner.tolist()
         assert columns.unit_claims.tolist() == friendly.unit_claims.tolist()
 

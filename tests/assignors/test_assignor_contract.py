@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from connectgroup.assign.api import ConnectAssignment, ConnectAssignor, ConnectGroup
+from connectgroup.assign.api import ConnectAssignment, ConnectAssignor, ConnectAssignorInput
 from connectgroup.assign.members import ConnectMember, ConnectMemberAssignment
 from connectgroup.assignors.balanced import BalancedAssignor
 from connectgroup.errors import PluginError
@@ -28,7 +28,7 @@ def dealt(members: Iterable[ConnectMember], units: Iterable[Unit]) -> ConnectAss
     )
 
 
-def in_order(group: ConnectGroup) -> list[ConnectMember]:
+def in_order(group: ConnectAssignorInput) -> list[ConnectMember]:
     return sorted(group.members, key=lambda member: member.member_id)
 
 
@@ -37,28 +37,28 @@ class Broken(ConnectAssignor):
 
 
 class ForgetsOne(Broken):
-    def assign(self, group: ConnectGroup) -> ConnectAssignment:
+    def assign(self, group: ConnectAssignorInput) -> ConnectAssignment:
         return dealt(in_order(group), group.units[1:])
 
 
 class AllToTheFirst(Broken):
-    def assign(self, group: ConnectGroup) -> ConnectAssignment:
+    def assign(self, group: ConnectAssignorInput) -> ConnectAssignment:
         return dealt(in_order(group)[:1], group.units)
 
 
 class ReassignsEverything(Broken):
-    def assign(self, group: ConnectGroup) -> ConnectAssignment:
+    def assign(self, group: ConnectAssignorInput) -> ConnectAssignment:
         fewest = sorted(in_order(group), key=lambda member: len(member.owned))
         return dealt(fewest, group.units)
 
 
 class InputOrder(Broken):
-    def assign(self, group: ConnectGroup) -> ConnectAssignment:
+    def assign(self, group: ConnectAssignorInput) -> ConnectAssignment:
         return dealt(group.members, group.units)
 
 
 class HashOrder(Broken):
-    def assign(self, group: ConnectGroup) -> ConnectAssignment:
+    def assign(self, group: ConnectAssignorInput) -> ConnectAssignment:
         return dealt(in_order(group), frozenset(group.units))
 
 
@@ -66,7 +66,7 @@ class Remembers(Broken):
     def __init__(self) -> None:
         self.calls = 0
 
-    def assign(self, group: ConnectGroup) -> ConnectAssignment:
+    def assign(self, group: ConnectAssignorInput) -> ConnectAssignment:
         self.calls += 1
         members = in_order(group)
         turn = self.calls % max(len(members), 1)

@@ -18,10 +18,10 @@ import pytest
 from connectgroup.assign.api import (
     ConnectAssignment,
     ConnectAssignor,
-    ConnectGroup,
+    ConnectAssignorInput,
     PartitionAssignment,
     PartitionAssignor,
-    PartitionGroup,
+    PartitionAssignorInput,
 )
 from connectgroup.assign.convert import assignor_info, members_for_install
 from connectgroup.assign.legality import first_violation
@@ -50,10 +50,10 @@ class Scripted(ConnectAssignor):
 
     name = "scripted"
 
-    def __init__(self, result: Callable[[ConnectGroup], Any]) -> None:
+    def __init__(self, result: Callable[[ConnectAssignorInput], Any]) -> None:
         self._result = result
 
-    def assign(self, group: ConnectGroup) -> ConnectAssignment:
+    def assign(self, group: ConnectAssignorInput) -> ConnectAssignment:
         result: ConnectAssignment = self._result(group)
         return result
 
@@ -69,14 +69,14 @@ def odd(*things: object) -> ConnectAssignment:
     return ConnectAssignment(members=[ConnectMemberAssignment(member_id="m1", units=held)])
 
 
-def raising(error: BaseException) -> Callable[[ConnectGroup], Any]:
-    def result(_: ConnectGroup) -> Any:
+def raising(error: BaseException) -> Callable[[ConnectAssignorInput], Any]:
+    def result(_: ConnectAssignorInput) -> Any:
         raise error
 
     return result
 
 
-def by_column(owner: Any) -> Callable[[ConnectGroup], ConnectAssignment]:
+def by_column(owner: Any) -> Callable[[ConnectAssignorInput], ConnectAssignment]:
     return lambda group: ConnectAssignment.from_columns(group.columns(), owner)
 
 
@@ -88,7 +88,7 @@ class Unspeakable(Exception):
         raise RuntimeError("no description")
 
 
-INVALID_RESULTS: Sequence[tuple[str, Callable[[ConnectGroup], Any], str]] = [
+INVALID_RESULTS: Sequence[tuple[str, Callable[[ConnectAssignorInput], Any], str]] = [
     ("raises", raising(ValueError("two\nlines")), r"assign raised ValueError: two\nlines"),
     ("asserts", raising(AssertionError()), "assign raised AssertionError"),
     ("exits", raising(SystemExit(3)), "assign raised SystemExit: 3"),
@@ -164,13 +164,13 @@ def test_plug_in_cannot_change_the_input_it_is_checked_against() -> None:
     """The result is validated against the original input, not against what the plug-in left of it."""
     members, connectors = [ConnectMember(member_id="m1")], [ConnectorSpec(name="a", num_tasks=1)]
 
-    def emptied(_: ConnectGroup) -> ConnectAssignment:
+    def emptied(_: ConnectAssignorInput) -> ConnectAssignment:
         members.clear()
         connectors.clear()
         return ConnectAssignment()
 
     with pytest.raises(PluginError, match=r"a is not assigned \(and 1 more\)"):
-        run_assignor(Scripted(emptied), ConnectGroup(members=members, connectors=connectors))
+        run_assignor(Scripted(emptied), ConnectAssignorInput(members=members, connectors=connectors))
 
 
 def test_valid_result_passes_in_either_form() -> None:
@@ -181,7 +181,7 @@ def test_valid_result_passes_in_either_form() -> None:
 
 def test_result_by_column_has_the_version_of_each_member() -> None:
     """So that a server-side assignor can serve members that list a later version of another assignor."""
-    input_group = ConnectGroup(members=[ConnectMember(member_id="m1", version=5)], connectors=INPUT.connectors)
+    input_group = ConnectAssignorInput(members=[ConnectMember(member_id="m1", version=5)], connectors=INPUT.connectors)
     result = run_assignor(Scripted(by_column(np.zeros(4, int))), input_group)
     assert [member.version for member in result.members] == [5]
     assert [member.version for member in members_for_install(result)] == [5]
@@ -195,12 +195,12 @@ def test_error_of_an_assignor_is_passed_on() -> None:
 def test_delayed_units_may_not_be_assigned() -> None:
     held: dict[str, Any] = {"delayed": units("b-0"), "delay_ms": 5}
 
-    def column(*owner: int) -> Callable[[ConnectGroup], ConnectAssignment]:
+    def column(*owner: int) -> Callable[[ConnectAssignorInput], ConnectAssignment]:
         return lambda group: ConnectAssignment.from_columns(group.columns(), np.array(owner), **held)
 
     without, everything = shares(("m1", "a a-0"), ("m2", "b")), shares(("m1", "a a-0"), ("m2", "b b-0"))
 
-    def objects(result: ConnectAssignment) -> Callable[[ConnectGroup], ConnectAssignment]:
+    def objects(result: ConnectAssignment) -> Callable[[ConnectAssignorInput], ConnectAssignment]:
         return lambda _: replace(result, **held)
 
     for right in (objects(without), column(0, 0, 1, -1)):
@@ -211,7 +211,7 @@ def test_delayed_units_may_not_be_assigned() -> None:
             run_assignor(Scripted(too_much), INPUT)
 
 
-def _echo(result: ConnectAssignment, _: ConnectGroup) -> ConnectAssignment:
+def _echo(result: ConnectAssignment, _: ConnectAssignorInput) -> ConnectAssignment:
     return result
 
 
@@ -252,7 +252,7 @@ def test_duplicate_unit_of_one_member_is_a_violation() -> None:
 
 
 def test_partitions_are_assigned_to_subscribers_only() -> None:
-    input_group = PartitionGroup(
+    input_group = PartitionAssignorInput(
         members=[PartitionMember(member_id="m1", subscribed=frozenset({"t"})), PartitionMember(member_id="m2")],
         topics=[TopicSpec(name="t", num_partitions=2), TopicSpec(name="unsubscribed", num_partitions=1)],
     )
@@ -263,7 +263,7 @@ def test_partitions_are_assigned_to_subscribers_only() -> None:
         def __init__(self, **held: set[int]) -> None:
             self.held = held
 
-        def assign(self, group: PartitionGroup) -> PartitionAssignment:
+        def assign(self, group: PartitionAssignorInput) -> PartitionAssignment:
             return PartitionAssignment(
                 members=[
                     PartitionMemberAssignment(
@@ -320,11 +320,11 @@ def test_on_assignment_that_raises_is_one_line() -> None:
 def test_exception_is_located_in_the_code_of_the_plug_in() -> None:
     """Not where the standard library raised it, and not where the plug-in was called."""
 
-    def helper(group: ConnectGroup) -> ConnectAssignment:
+    def helper(group: ConnectAssignorInput) -> ConnectAssignment:
         return json.loads("not json")  # type: ignore[no-any-return]
 
     with pytest.raises(PluginError) as caught:
-        run_assignor(Scripted(helper), ConnectGroup())
+        run_assignor(Scripted(helper), ConnectAssignorInput())
     line = helper.__code__.co_firstlineno + 1
     assert caught.value.location == f"{__file__}:{line}"
     assert caught.value.with_location() == f"{caught.value} (at {__file__}:{line})"
@@ -333,7 +333,7 @@ def test_exception_is_located_in_the_code_of_the_plug_in() -> None:
 
 def test_violation_without_an_exception_has_no_location() -> None:
     with pytest.raises(PluginError) as caught:
-        run_assignor(Scripted(lambda _: None), ConnectGroup())
+        run_assignor(Scripted(lambda _: None), ConnectAssignorInput())
     assert caught.value.location == ""
     assert caught.value.with_location() == str(caught.value)
 

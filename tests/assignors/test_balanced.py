@@ -8,7 +8,7 @@ from random import Random
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from connectgroup.assign.api import ConnectGroup
+from connectgroup.assign.api import ConnectAssignorInput
 from connectgroup.assignors.balanced import BalancedAssignor
 from connectgroup.protocol.units import NO_UNITS, Units
 from connectgroup.testing import AssignorContract
@@ -22,7 +22,7 @@ class TestBalancedKeepsTheContract(AssignorContract):
     assignor = BalancedAssignor
 
 
-def balanced(input_group: ConnectGroup) -> dict[str, Units]:
+def balanced(input_group: ConnectAssignorInput) -> dict[str, Units]:
     return result(BalancedAssignor(), input_group)
 
 

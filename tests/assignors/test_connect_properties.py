@@ -12,7 +12,7 @@ from random import Random
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from connectgroup.assign.api import ConnectAssignor, ConnectGroup
+from connectgroup.assign.api import ConnectAssignor, ConnectAssignorInput
 from connectgroup.assign.convert import members_for_install
 from connectgroup.assign.sandbox import run_assignor
 from connectgroup.assignors.balanced import BalancedAssignor
@@ -30,7 +30,7 @@ ALL = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 CASES = volume(400, 1_000)
 
 
-def settled(kind: type[ConnectAssignor], input_group: ConnectGroup) -> dict[str, Units]:
+def settled(kind: type[ConnectAssignor], input_group: ConnectAssignorInput) -> dict[str, Units]:
     """Every member's units after the last round."""
     return {each.member_id: each.units for each in last(kind(), input_group)[1].members}
 
@@ -44,7 +44,9 @@ def test_every_assignor_is_found_by_its_name(kind: type[ConnectAssignor]) -> Non
 @ALL
 @settings(max_examples=volume(37, 150), deadline=None)
 @given(input_group=input_groups())
-def test_every_unit_is_assigned_and_counts_are_even(kind: type[ConnectAssignor], input_group: ConnectGroup) -> None:
+def test_every_unit_is_assigned_and_counts_are_even(
+    kind: type[ConnectAssignor], input_group: ConnectAssignorInput
+) -> None:
     after = settled(kind, input_group)
     assert sorted(unit for its in after.values() for unit in its) == list(input_group.units)
     assert all(max(numbers) - min(numbers) <= 1 for numbers in counts(after))
@@ -53,7 +55,7 @@ def test_every_unit_is_assigned_and_counts_are_even(kind: type[ConnectAssignor],
 @ALL
 @settings(max_examples=volume(37, 150), deadline=None)
 @given(input_group=input_groups())
-def test_delayed_unit_is_assigned_to_no_member(kind: type[ConnectAssignor], input_group: ConnectGroup) -> None:
+def test_delayed_unit_is_assigned_to_no_member(kind: type[ConnectAssignor], input_group: ConnectAssignorInput) -> None:
     result = run_assignor(kind(), input_group)
     assert not result.delayed & frozenset().union(*(each.units for each in result.members))
     assert bool(result.delayed) <= bool(result.delay_ms)
@@ -62,7 +64,7 @@ def test_delayed_unit_is_assigned_to_no_member(kind: type[ConnectAssignor], inpu
 @ALL
 @settings(max_examples=volume(25, 100), deadline=None)
 @given(input_group=input_groups())
-def test_own_result_is_stable(kind: type[ConnectAssignor], input_group: ConnectGroup) -> None:
+def test_own_result_is_stable(kind: type[ConnectAssignor], input_group: ConnectAssignorInput) -> None:
     after = settled(kind, input_group)
     assert settled(kind, owning(input_group, after)) == after
 
@@ -71,20 +73,20 @@ def test_own_result_is_stable(kind: type[ConnectAssignor], input_group: ConnectG
 @settings(max_examples=volume(25, 100), deadline=None)
 @given(input_group=input_groups(), random=st.randoms(use_true_random=False))
 def test_order_of_the_input_has_no_effect(
-    kind: type[ConnectAssignor], input_group: ConnectGroup, random: Random
+    kind: type[ConnectAssignor], input_group: ConnectAssignorInput, random: Random
 ) -> None:
     members, connectors = list(input_group.members), list(input_group.connectors)
     random.shuffle(members)
     random.shuffle(connectors)
-    shuffled = ConnectGroup(members=members, connectors=connectors)
+    shuffled = ConnectAssignorInput(members=members, connectors=connectors)
     assert members_for_install(run_assignor(kind(), shuffled)) == members_for_install(run_assignor(kind(), input_group))
 
 
 @ALL
 def test_empty_groups_have_a_result(kind: type[ConnectAssignor]) -> None:
     """P10, KAFKA-16930."""
-    assert run_assignor(kind(), ConnectGroup()).members == ()
-    alone = ConnectGroup(connectors=case(Random(1), kind()).connectors)
+    assert run_assignor(kind(), ConnectAssignorInput()).members == ()
+    alone = ConnectAssignorInput(connectors=case(Random(1), kind()).connectors)
     result = run_assignor(kind(), alone)
     assert (result.members, result.delayed) == ((), frozenset())
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from connectgroup.assign.api import ConnectAssignment, ConnectAssignor, ConnectGroup
+from connectgroup.assign.api import ConnectAssignment, ConnectAssignor, ConnectAssignorInput
 from connectgroup.assign.convert import group_from_prepare, members_for_install
 from connectgroup.assign.members import ConnectMemberAssignment
 from connectgroup.assignors.balanced import BalancedAssignor
@@ -39,30 +39,30 @@ class Switchable(ConnectAssignor):
     name = "turning"
 
     def __init__(self) -> None:
-        self.bad: Callable[[ConnectGroup], Any] | None = None
+        self.bad: Callable[[ConnectAssignorInput], Any] | None = None
 
-    def assign(self, group: ConnectGroup) -> ConnectAssignment:
+    def assign(self, group: ConnectAssignorInput) -> ConnectAssignment:
         result: ConnectAssignment = self.bad(group) if self.bad else BalancedAssignor().assign(group)
         return result
 
 
-def mutates(group: ConnectGroup) -> Any:
+def mutates(group: ConnectAssignorInput) -> Any:
     columns = group.columns()
     columns.unit_owner[:] = 0
     return ConnectAssignment.from_columns(columns, columns.unit_owner)
 
 
-def gives(member_id: str, given: Units) -> Callable[[ConnectGroup], ConnectAssignment]:
+def gives(member_id: str, given: Units) -> Callable[[ConnectAssignorInput], ConnectAssignment]:
     share = ConnectMemberAssignment(member_id=member_id, units=given)
     return lambda _: ConnectAssignment(members=[share])
 
 
-def twice(group: ConnectGroup) -> ConnectAssignment:
+def twice(group: ConnectAssignorInput) -> ConnectAssignment:
     shares = [ConnectMemberAssignment(member_id=name, units=frozenset(group.units)) for name in ("m1", "m2")]
     return ConnectAssignment(members=shares)
 
 
-BAD: dict[str, tuple[Callable[[ConnectGroup], Any], str]] = {
+BAD: dict[str, tuple[Callable[[ConnectAssignorInput], Any], str]] = {
     "raises": (lambda _: 1 / 0, "assign raised ZeroDivisionError: division by zero"),
     "exits": (lambda _: sys.exit(7), "assign raised SystemExit: 7"),
     "nothing": (lambda _: None, "assign returned None; allowed: ConnectAssignment"),

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 
-from connectgroup.assign.api import PartitionGroup
+from connectgroup.assign.api import PartitionAssignorInput
 from connectgroup.assign.ownership import claimants
 from connectgroup.assignors.cooperative_sticky import CooperativeStickyAssignor
 from connectgroup.assignors.sticky import StickyAssignor
@@ -63,7 +63,7 @@ def test_partition_owned_by_an_unsubscribed_member_is_withheld() -> None:
 
 @settings(max_examples=volume(50, 200), deadline=None)
 @given(input_groups())
-def test_owned_partitions_are_withheld_and_two_rounds_settle(group: PartitionGroup) -> None:
+def test_owned_partitions_are_withheld_and_two_rounds_settle(group: PartitionAssignorInput) -> None:
     """After the first round, members revoke what they lost."""
     balanced = {member_id: len(its) for member_id, its in shares(StickyAssignor(), group).items()}
     for _ in range(2):

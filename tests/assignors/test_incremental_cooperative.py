@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from connectgroup.assign.api import ConnectGroup
+from connectgroup.assign.api import ConnectAssignorInput
 from connectgroup.assign.members import ConnectMember, ConnectorSpec
 from connectgroup.assign.sandbox import run_assignor
 from connectgroup.assignors.incremental_cooperative import IncrementalCooperativeAssignor
@@ -294,7 +294,7 @@ def test_ic_23_back_off_grows_with_consecutive_revoking_rounds() -> None:
 
 def test_ic_24_input_has_the_configuration_so_no_member_lags() -> None:
     """IC-24 cannot happen: the units are in the input, and the result is rejected for another epoch."""
-    fields = ConnectGroup.__dataclass_fields__
+    fields = ConnectAssignorInput.__dataclass_fields__
     assert "connectors" in fields
     assert not {name for name in fields if "offset" in name}
 
@@ -306,7 +306,7 @@ def test_ic_25_result_has_the_version_of_each_member(version: int) -> None:
     class Later(IncrementalCooperativeAssignor):
         minimum_version, maximum_version = 1, 2
 
-    input_group = ConnectGroup(
+    input_group = ConnectAssignorInput(
         members=[ConnectMember(member_id="w1", version=version), ConnectMember(member_id="w2", version=1)],
         connectors=[ConnectorSpec(name="a", num_tasks=2)],
     )

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionGroup
+from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionAssignorInput
 from connectgroup.assign.columns.partition import SEVERAL, UNASSIGNED, PartitionColumns, collector_paused, order_of
 from connectgroup.assign.ownership import claimants, validate_subscription
 from connectgroup.assign.sandbox import run_assignor
@@ -50,7 +50,7 @@ def test_generations_are_unknown_by_default() -> None:
 
 @settings(max_examples=volume(50, 200), deadline=None)
 @given(input_groups())
-def test_columns_equal_the_objects(group: PartitionGroup) -> None:
+def test_columns_equal_the_objects(group: PartitionAssignorInput) -> None:
     columns = group.columns()
     assert tuple(columns.partition(index) for index in range(len(columns.partition_topic))) == group.partitions
     owners = claimants(group.members)
@@ -115,7 +115,7 @@ class Scripted(PartitionAssignor):
     def __init__(self, owner: object, columns: PartitionColumns | None = None, withheld: str = "") -> None:
         self._owner, self._columns, self._withheld = owner, columns, withheld
 
-    def assign(self, group: PartitionGroup) -> PartitionAssignment:
+    def assign(self, group: PartitionAssignorInput) -> PartitionAssignment:
         columns = self._columns or group.columns()
         return PartitionAssignment.from_columns(
             columns,
@@ -171,7 +171,7 @@ def test_invalid_array_is_one_line(make: Callable[[], Scripted], violation: str)
 
 def test_withheld_items_must_be_partitions() -> None:
     class Odd(Scripted):
-        def assign(self, group: PartitionGroup) -> PartitionAssignment:
+        def assign(self, group: PartitionAssignorInput) -> PartitionAssignment:
             return PartitionAssignment.from_columns(
                 group.columns(),
                 np.array([0, 1, 1]),

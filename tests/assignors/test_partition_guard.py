@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from connectgroup.assign.api import ConnectAssignment, PartitionAssignment, PartitionAssignor, PartitionGroup
+from connectgroup.assign.api import ConnectAssignment, PartitionAssignment, PartitionAssignor, PartitionAssignorInput
 from connectgroup.assign.convert import assignor_info
 from connectgroup.assign.members import Metadata, PartitionMember, PartitionMemberAssignment
 from connectgroup.assign.sandbox import run_assignor
@@ -34,7 +34,7 @@ class Scripted(PartitionAssignor):
     def __init__(self, result: Callable[[Any], Any]) -> None:
         self._result = result
 
-    def assign(self, group: PartitionGroup) -> PartitionAssignment:
+    def assign(self, group: PartitionAssignorInput) -> PartitionAssignment:
         result: PartitionAssignment = self._result(group)
         return result
 
@@ -127,7 +127,7 @@ def test_every_column_is_read_only() -> None:
 
 def test_input_made_of_lists_cannot_be_changed_through_them() -> None:
     members = [PartitionMember(member_id="m1")]
-    group = PartitionGroup(members=members)
+    group = PartitionAssignorInput(members=members)
     members.clear()
     assert [member.member_id for member in group.members] == ["m1"]
 

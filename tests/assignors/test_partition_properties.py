@@ -14,7 +14,7 @@ from random import Random
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from connectgroup.assign.api import PartitionAssignor, PartitionGroup
+from connectgroup.assign.api import PartitionAssignor, PartitionAssignorInput
 from connectgroup.assign.ownership import claimants
 from connectgroup.assignors.cooperative_sticky import CooperativeStickyAssignor
 from connectgroup.assignors.range import RangeAssignor, ServerRangeAssignor
@@ -65,7 +65,7 @@ def test_uh_08_own_result_is_stable_in_any_order_of_the_input(
 @ALL
 @settings(max_examples=volume(25, 100), deadline=None)
 @given(group=input_groups())
-def test_own_result_is_stable(kind: type[PartitionAssignor], group: PartitionGroup) -> None:
+def test_own_result_is_stable(kind: type[PartitionAssignor], group: PartitionAssignorInput) -> None:
     first = settled(kind(), group)
     members = [replace(member, owned=first[member.member_id], generation=9) for member in group.members]
     assert shares(kind(), replace(group, members=members)) == first
@@ -74,7 +74,9 @@ def test_own_result_is_stable(kind: type[PartitionAssignor], group: PartitionGro
 @ALL
 @settings(max_examples=volume(25, 100), deadline=None)
 @given(group=input_groups(), random=st.randoms(use_true_random=False))
-def test_order_of_the_input_has_no_effect(kind: type[PartitionAssignor], group: PartitionGroup, random: Random) -> None:
+def test_order_of_the_input_has_no_effect(
+    kind: type[PartitionAssignor], group: PartitionAssignorInput, random: Random
+) -> None:
     contract = PartitionAssignorContract()
     assert contract.told(validated(kind(), contract.shuffled(group, random))) == contract.told(validated(kind(), group))
 
@@ -83,7 +85,7 @@ def test_order_of_the_input_has_no_effect(kind: type[PartitionAssignor], group: 
 @settings(max_examples=volume(25, 100), deadline=None)
 @given(group=input_groups())
 def test_no_partition_could_move_to_a_member_with_two_fewer(
-    kind: type[PartitionAssignor], group: PartitionGroup
+    kind: type[PartitionAssignor], group: PartitionAssignorInput
 ) -> None:
     assert movable(group, settled(kind(), group)) is None
 
@@ -91,7 +93,9 @@ def test_no_partition_could_move_to_a_member_with_two_fewer(
 @pytest.mark.parametrize("kind", KINDS[2:], ids=lambda kind: kind.name)
 @settings(max_examples=volume(25, 100), deadline=None)
 @given(group=input_groups(alike=True))
-def test_counts_are_within_one_for_equal_subscriptions(kind: type[PartitionAssignor], group: PartitionGroup) -> None:
+def test_counts_are_within_one_for_equal_subscriptions(
+    kind: type[PartitionAssignor], group: PartitionAssignorInput
+) -> None:
     counts = [len(its) for its in settled(kind(), group).values()]
     assert max(counts) - min(counts) <= 1
 
@@ -100,7 +104,7 @@ def test_counts_are_within_one_for_equal_subscriptions(kind: type[PartitionAssig
 @settings(max_examples=volume(25, 100), deadline=None)
 @given(group=input_groups())
 def test_ranges_are_contiguous_and_alike_for_topics_of_one_size_and_audience(
-    kind: type[PartitionAssignor], group: PartitionGroup
+    kind: type[PartitionAssignor], group: PartitionAssignorInput
 ) -> None:
     result = shares(kind(), group)
     cuts: dict[tuple[int, frozenset[str]], list[list[int]]] = {}
@@ -123,14 +127,14 @@ def test_counts_are_optimal_and_moves_minimal(kind: type[PartitionAssignor]) -> 
 
 
 @cache
-def posed(seed: int) -> tuple[PartitionGroup, int, int]:
+def posed(seed: int) -> tuple[PartitionAssignorInput, int, int]:
     """An input, the least sum of squared counts, and the fewest revocations for it; the same for all assignors."""
     alike = seed % 2 == 0
     group = piled(Random(seed)) if seed % 16 == 15 else case(Random(seed), alike=alike)
     return group, *(counted(group) if alike else best_balance(group))
 
 
-def case(random: Random, *, alike: bool) -> PartitionGroup:
+def case(random: Random, *, alike: bool) -> PartitionAssignorInput:
     """A group without owners, with few owners, scattered owners, or balanced with a member or subscription changed."""
     topics = {f"t{number}": random.randint(1, 7) for number in range(random.randint(1, 5))}
     members = [f"m{number}" for number in range(random.randint(1, 6))]
@@ -159,7 +163,7 @@ def case(random: Random, *, alike: bool) -> PartitionGroup:
     return input_group(topics, subscribed, owned=held)
 
 
-def piled(random: Random) -> PartitionGroup:
+def piled(random: Random) -> PartitionAssignorInput:
     """Each topic is owned by two of its subscribers, some with many partitions: piles are exchanged, many at a time."""
     topics = {f"t{number}": random.choice((2, 9, 25)) for number in range(random.randint(2, 5))}
     subscribed = {f"m{number}": random.sample(sorted(topics), random.randint(1, len(topics))) for number in range(6)}
@@ -172,7 +176,7 @@ def piled(random: Random) -> PartitionGroup:
     return input_group(topics, {each: " ".join(its) for each, its in subscribed.items()}, owned=owned)
 
 
-def counted(group: PartitionGroup) -> tuple[int, int]:
+def counted(group: PartitionAssignorInput) -> tuple[int, int]:
     """``best_balance`` for equal subscriptions: by definition, without a formula."""
     share, extra = divmod(len(group.partitions), len(group.members))
     held = sorted((len(its) for its in at_home(group).values()), reverse=True)
@@ -182,7 +186,7 @@ def counted(group: PartitionGroup) -> tuple[int, int]:
     )
 
 
-def at_home(group: PartitionGroup) -> dict[str, Partitions]:
+def at_home(group: PartitionAssignorInput) -> dict[str, Partitions]:
     """The partitions that each member owns and may keep."""
     there = {*group.partitions}
     owner = {one: owners[0] for one, owners in claimants(group.members).items() if len(owners) == 1}

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionGroup
+from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionAssignorInput
 from connectgroup.assignors.cooperative_sticky import CooperativeStickyAssignor
 from connectgroup.assignors.range import RangeAssignor
 from connectgroup.assignors.sticky import StickyAssignor
@@ -28,7 +28,7 @@ def counts(result: PartitionAssignment) -> set[int]:
     return {len(member.partitions) for member in result.members}
 
 
-def with_shares(group: PartitionGroup, result: PartitionAssignment) -> PartitionGroup:
+def with_shares(group: PartitionAssignorInput, result: PartitionAssignment) -> PartitionAssignorInput:
     """The same group after every member has reached its assignment."""
     owned = {member.member_id: member.partitions for member in result.members}
     members = [replace(member, owned=owned[member.member_id], generation=1) for member in group.members]

@@ -14,10 +14,10 @@ import pytest
 from connectgroup.assign.api import (
     ConnectAssignment,
     ConnectAssignor,
-    ConnectGroup,
+    ConnectAssignorInput,
     PartitionAssignment,
     PartitionAssignor,
-    PartitionGroup,
+    PartitionAssignorInput,
 )
 from connectgroup.assign.members import (
     ConnectMember,
@@ -44,7 +44,7 @@ from .partition_tables import input_group, partitions
 class Dealt(ConnectAssignor):
     name = "dealt"
 
-    def assign(self, group: ConnectGroup) -> ConnectAssignment:
+    def assign(self, group: ConnectAssignorInput) -> ConnectAssignment:
         ids = sorted(member.member_id for member in group.members)
         tasks = [unit for unit in group.units if not unit.is_connector]
         connectors = [unit for unit in group.units if unit.is_connector]
@@ -61,7 +61,7 @@ class TestDealt(AssignorContract):
 class DelaysWithoutMembers(Dealt):
     """ "Assign each unit exactly once or list it as delayed", also in a group without members."""
 
-    def assign(self, group: ConnectGroup) -> ConnectAssignment:
+    def assign(self, group: ConnectAssignorInput) -> ConnectAssignment:
         if group.members:
             return super().assign(group)
         return ConnectAssignment(members=[], delayed=frozenset(group.units), delay_ms=1_000)
@@ -75,7 +75,7 @@ class TestDelaysWithoutMembers(AssignorContract):
 class FirstSubscriber(PartitionAssignor):
     name = "first-subscriber"
 
-    def assign(self, group: PartitionGroup) -> PartitionAssignment:
+    def assign(self, group: PartitionAssignorInput) -> PartitionAssignment:
         members = sorted(group.members, key=lambda member: member.member_id)
         held: defaultdict[str, set[TopicPartition]] = defaultdict(set)
         for one in group.partitions:
@@ -102,15 +102,15 @@ class Broken(PartitionAssignor):
 
     name = "broken"
 
-    def assign(self, group: PartitionGroup) -> PartitionAssignment:
+    def assign(self, group: PartitionAssignorInput) -> PartitionAssignment:
         held = self.dealt(self.members(group), self.partitions(group))
         shares = [PartitionMemberAssignment(member_id=name, partitions=frozenset(its)) for name, its in held.items()]
         return PartitionAssignment(members=shares)
 
-    def members(self, group: PartitionGroup) -> Sequence[PartitionMember]:
+    def members(self, group: PartitionAssignorInput) -> Sequence[PartitionMember]:
         return sorted(group.members, key=lambda member: member.member_id)
 
-    def partitions(self, group: PartitionGroup) -> Iterable[TopicPartition]:
+    def partitions(self, group: PartitionAssignorInput) -> Iterable[TopicPartition]:
         return group.partitions
 
     def dealt(
@@ -129,12 +129,12 @@ class NoName(Broken):
 
 
 class ForgetsOne(Broken):
-    def partitions(self, group: PartitionGroup) -> Iterable[TopicPartition]:
+    def partitions(self, group: PartitionAssignorInput) -> Iterable[TopicPartition]:
         return group.partitions[1:]
 
 
 class GivesToAnybody(Broken):
-    def members(self, group: PartitionGroup) -> Sequence[PartitionMember]:
+    def members(self, group: PartitionAssignorInput) -> Sequence[PartitionMember]:
         topics = frozenset(spec.name for spec in group.topics)
         return [PartitionMember(member_id=each.member_id, subscribed=topics) for each in super().members(group)]
 
@@ -148,24 +148,24 @@ class AllToTheFirst(Broken):
 
 
 class FewestFirst(Broken):
-    def members(self, group: PartitionGroup) -> Sequence[PartitionMember]:
+    def members(self, group: PartitionAssignorInput) -> Sequence[PartitionMember]:
         return sorted(super().members(group), key=lambda member: len(member.owned))
 
 
 class InputOrder(Broken):
-    def members(self, group: PartitionGroup) -> Sequence[PartitionMember]:
+    def members(self, group: PartitionAssignorInput) -> Sequence[PartitionMember]:
         return group.members
 
 
 class HashOrder(Broken):
-    def partitions(self, group: PartitionGroup) -> Iterable[TopicPartition]:
+    def partitions(self, group: PartitionAssignorInput) -> Iterable[TopicPartition]:
         return frozenset(group.partitions)
 
 
 class Remembers(Broken):
     calls = 0
 
-    def members(self, group: PartitionGroup) -> Sequence[PartitionMember]:
+    def members(self, group: PartitionAssignorInput) -> Sequence[PartitionMember]:
         self.calls += 1
         members = super().members(group)
         turn = self.calls % max(len(members), 1)
@@ -173,7 +173,7 @@ class Remembers(Broken):
 
 
 class RefusesUnknownTopics(Broken):
-    def assign(self, group: PartitionGroup) -> PartitionAssignment:
+    def assign(self, group: PartitionAssignorInput) -> PartitionAssignment:
         for member in group.members:
             if member.subscribed - {spec.name for spec in group.topics}:
                 raise ValueError("gone")
@@ -183,7 +183,7 @@ class RefusesUnknownTopics(Broken):
 class NeedlessExchange(StickyAssignor):
     """Two members exchange one partition each: balanced, but with needless moves."""
 
-    def assign(self, group: PartitionGroup) -> PartitionAssignment:
+    def assign(self, group: PartitionAssignorInput) -> PartitionAssignment:
         shares = {each.member_id: set(each.partitions) for each in super().assign(group).members}
         full = [name for name in sorted(shares) if shares[name]]
         if len(full) > 1 and len({member.subscribed for member in group.members}) == 1:
@@ -195,14 +195,14 @@ class NeedlessExchange(StickyAssignor):
 
 
 class WithholdsForEver(CooperativeStickyAssignor):
-    def assign(self, group: PartitionGroup) -> PartitionAssignment:
+    def assign(self, group: PartitionAssignorInput) -> PartitionAssignment:
         return PartitionAssignment(withheld=frozenset(group.partitions))
 
 
 class MovesAllTheTasks(BalancedAssignor):
     """Balances as though no member owned anything."""
 
-    def assign(self, group: ConnectGroup) -> ConnectAssignment:
+    def assign(self, group: ConnectAssignorInput) -> ConnectAssignment:
         backwards = sorted(group.members, key=lambda member: (-len(member.owned), member.member_id))
         ids = [member.member_id for member in backwards]
         held: dict[str, set[Unit]] = {name: set() for name in ids}
@@ -247,7 +247,7 @@ class PerMember(ConnectAssignor):
 
     name = "per-member"
 
-    def assign(self, group: ConnectGroup) -> ConnectAssignment:
+    def assign(self, group: ConnectAssignorInput) -> ConnectAssignment:
         len(group.units) // len(group.members)
         return BalancedAssignor().assign(group)
 
@@ -301,7 +301,7 @@ def test_most_loaded_members_keep_the_remainder() -> None:
     class Scripted(PartitionAssignor):
         name = "scripted"
 
-        def assign(self, group: PartitionGroup) -> PartitionAssignment:
+        def assign(self, group: PartitionAssignorInput) -> PartitionAssignment:
             new = {"m1": "t{0,1}", "m2": "t{4,5}", "m3": "t{2,3,6}"}
             its = [PartitionMemberAssignment(member_id=name, partitions=partitions(new[name])) for name in new]
             return PartitionAssignment(members=its)
@@ -310,7 +310,7 @@ def test_most_loaded_members_keep_the_remainder() -> None:
         __test__ = False
         assignor = Scripted
 
-        def groups(self) -> dict[str, PartitionGroup]:
+        def groups(self) -> dict[str, PartitionAssignorInput]:
             owned = {"m1": "t{0,1,2,3}", "m2": "t{4,5,6}"}
             return {"a newcomer": input_group({"t": 7}, dict.fromkeys(["m1", "m2", "m3"], "*"), owned=owned)}
 
@@ -344,7 +344,7 @@ class Slots(ConnectAssignor):
     def metadata(self) -> Metadata:
         return Metadata(metadata=b"%d" % self.slots)
 
-    def assign(self, group: ConnectGroup) -> ConnectAssignment:
+    def assign(self, group: ConnectAssignorInput) -> ConnectAssignment:
         assert self.slots
         slots = {member.member_id: int(member.metadata) for member in group.members}
         most = max(sorted(slots), key=lambda member_id: slots[member_id], default=None)
@@ -358,9 +358,9 @@ class TestSlots(AssignorContract):
     assignor = Slots
     even = False
 
-    def groups(self) -> dict[str, ConnectGroup]:
+    def groups(self) -> dict[str, ConnectAssignorInput]:
         members = [ConnectMember(member_id="a", capacity=3), ConnectMember(member_id="b", metadata=b"9")]
-        return {**super().groups(), "mine": ConnectGroup(members=members, connectors=[ConnectorSpec(name="c")])}
+        return {**super().groups(), "mine": ConnectAssignorInput(members=members, connectors=[ConnectorSpec(name="c")])}
 
     def test_members_have_metadata(self) -> None:
         assert [member.metadata for member in self.inputs()["mine"].members] == [b"4", b"9"]
@@ -374,7 +374,7 @@ def test_failure_names_the_group_of_the_author() -> None:
         assignor = Slots
 
         def groups(self) -> dict[str, Any]:
-            return {"two zones": ConnectGroup(members=[ConnectMember(member_id="a", metadata=b"x")])}
+            return {"two zones": ConnectAssignorInput(members=[ConnectMember(member_id="a", metadata=b"x")])}
 
     with pytest.raises(pytest.fail.Exception, match=r"ValueError: invalid literal.*, on the group 'two zones'$"):
         About().test_everything_is_given_to_exactly_one_member()
@@ -387,8 +387,8 @@ def test_groups_of_the_author_precede_those_of_the_kind() -> None:
     class Own(AssignorContract):
         __test__ = False
 
-        def groups(self) -> dict[str, PartitionGroup]:
-            return {"mine": PartitionGroup()}
+        def groups(self) -> dict[str, PartitionAssignorInput]:
+            return {"mine": PartitionAssignorInput()}
 
     class About(Own):
         assignor = Broken

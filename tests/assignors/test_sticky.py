@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from connectgroup.assign.api import PartitionAssignor, PartitionGroup
+from connectgroup.assign.api import PartitionAssignor, PartitionAssignorInput
 from connectgroup.assignors.cooperative_sticky import CooperativeStickyAssignor
 from connectgroup.assignors.sticky import StickyAssignor
 from connectgroup.protocol.units import Partitions, TopicPartition
@@ -212,7 +212,7 @@ def test_sk_29_fifty_of_two_hundred_leave(assignor: PartitionAssignor) -> None:
     assert not transfers(group, after)  # the unowned partitions suffice for balance
 
 
-def assert_balanced_and_sticky(assignor: PartitionAssignor, group: PartitionGroup, seed: int) -> None:
+def assert_balanced_and_sticky(assignor: PartitionAssignor, group: PartitionAssignorInput, seed: int) -> None:
     held = {member.member_id: member.owned for member in group.members}
     assert movable(group, held) is None, seed
     assert shares(assignor, group) == held, seed

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from connectgroup.assign.api import ConnectAssignment, ConnectGroup
+from connectgroup.assign.api import ConnectAssignment, ConnectAssignorInput
 from connectgroup.assign.members import ConnectMember, ConnectorSpec, DelayedWork
 from connectgroup.assign.placement import WorkerTraits, labels_of, placement_of
 from connectgroup.assign.sandbox import run_assignor
@@ -49,7 +49,7 @@ def connector(name: str, num_tasks: int, **constraints: str) -> ConnectorSpec:
 
 def group_of(
     workers: dict[str, str], *connectors: ConnectorSpec, held: dict[str, Units] | dict[str, str] | None = None
-) -> ConnectGroup:
+) -> ConnectAssignorInput:
     members = []
     for member_id, text in workers.items():
         its = (held or {}).get(member_id, NO_UNITS)
@@ -65,17 +65,17 @@ def group_of(
                 host=traits.host,
             )
         )
-    return ConnectGroup(members=members, connectors=connectors)
+    return ConnectAssignorInput(members=members, connectors=connectors)
 
 
 THREE = {"m1": "", "m2": "", "m3": ""}
 
 
-def validated(group: ConnectGroup) -> ConnectAssignment:
+def validated(group: ConnectAssignorInput) -> ConnectAssignment:
     return run_assignor(WeightedAssignor(), group)
 
 
-def placed(group: ConnectGroup) -> dict[str, Units]:
+def placed(group: ConnectAssignorInput) -> dict[str, Units]:
     """Every member's tasks, without connectors."""
     result = validated(group)
     assert not result.delayed, result.message
@@ -303,7 +303,7 @@ def test_units_delayed_for_a_lost_worker_are_not_assigned() -> None:
 # Stability of its own result
 
 
-def any_group(random: Random) -> ConnectGroup:
+def any_group(random: Random) -> ConnectAssignorInput:
     """A few workers and connectors with constraints of every kind, mostly of hosts, and scattered owners."""
     workers = {
         f"m{number}": " ".join(
@@ -337,13 +337,13 @@ def any_group(random: Random) -> ConnectGroup:
         }
         specs.append(connector(name, random.randint(0, 4), **constraints))
     held: dict[str, set[Unit]] = {member_id: set() for member_id in workers}
-    for unit in ConnectGroup(connectors=specs).units:
+    for unit in ConnectAssignorInput(connectors=specs).units:
         if random.random() < 0.8:
             held[random.choice(list(workers))].add(unit)
     return group_of(workers, *specs, held={member_id: frozenset(its) for member_id, its in held.items()})
 
 
-def owning(group: ConnectGroup, result: ConnectAssignment) -> ConnectGroup:
+def owning(group: ConnectAssignorInput, result: ConnectAssignment) -> ConnectAssignorInput:
     """The same group after every member has reached the result."""
     given = {each.member_id: each.units for each in result.members}
     return replace(group, members=[replace(each, owned=given[each.member_id]) for each in group.members])
@@ -376,6 +376,6 @@ def test_task_waits_for_the_host_port_of_a_stopping_task() -> None:
                 assert not any(needs[unit.connector] & needs[other.connector] for other in there), f"seed {seed}"
 
 
-def group_holds(group: ConnectGroup, member_id: str) -> Units:
+def group_holds(group: ConnectAssignorInput, member_id: str) -> Units:
     """The units that a member owns in the input."""
     return next(each.owned for each in group.members if each.member_id == member_id)

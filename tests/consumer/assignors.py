@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from connectgroup import withhold
-from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionGroup, RebalanceProtocol
+from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionAssignorInput, RebalanceProtocol
 from connectgroup.assign.members import Metadata, PartitionMemberAssignment
 from connectgroup.protocol.units import Partitions
 
@@ -24,7 +24,7 @@ class Planned(PartitionAssignor):
         """Some user data."""
         return Metadata(metadata=b"plan")
 
-    def assign(self, group: PartitionGroup) -> PartitionAssignment:
+    def assign(self, group: PartitionAssignorInput) -> PartitionAssignment:
         """The planned assignment, for the current members."""
         shares = [
             PartitionMemberAssignment(
@@ -50,7 +50,7 @@ class Careful(Planned):
     name = "careful"
     rebalance_protocols = (COOPERATIVE, EAGER)
 
-    def assign(self, group: PartitionGroup) -> PartitionAssignment:
+    def assign(self, group: PartitionAssignorInput) -> PartitionAssignment:
         """The plan, without partitions that other members own."""
         return withhold(group.members, super().assign(group))
 
@@ -68,7 +68,7 @@ class Reversed(PartitionAssignor):
     name = "reversed"
     rebalance_protocols = (COOPERATIVE, EAGER)
 
-    def assign(self, group: PartitionGroup) -> PartitionAssignment:
+    def assign(self, group: PartitionAssignorInput) -> PartitionAssignment:
         """Each partition to one of its subscribers, without those that other members own."""
         shares: dict[str, set[object]] = {member.member_id: set() for member in group.members}
         members = sorted(group.members, key=lambda member: member.member_id)

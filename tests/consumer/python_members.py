@@ -18,7 +18,7 @@ import threading
 import time
 from typing import Any
 
-from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionGroup
+from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionAssignorInput
 from connectgroup.assign.members import PartitionMemberAssignment
 from connectgroup.assignors.cooperative_sticky import CooperativeStickyAssignor
 from connectgroup.consumer import ConsumerRebalanceListener, GroupConsumer
@@ -40,7 +40,7 @@ class Favouring(PartitionAssignor):
 
     name = "range"
 
-    def assign(self, group: PartitionGroup) -> PartitionAssignment:
+    def assign(self, group: PartitionAssignorInput) -> PartitionAssignment:
         names = sorted(member.member_id for member in group.members)
         favoured = next((name for name in names if not name.startswith("java")), names[0])
         java = next((name for name in names if name.startswith("java")), favoured)
@@ -57,7 +57,7 @@ class Favouring(PartitionAssignor):
 class FailsAtThree(CooperativeStickyAssignor):
     """Works with up to two members."""
 
-    def assign(self, group: PartitionGroup) -> PartitionAssignment:
+    def assign(self, group: PartitionAssignorInput) -> PartitionAssignment:
         if len(group.members) > 2:
             raise ValueError("two is\ncompany")
         return super().assign(group)

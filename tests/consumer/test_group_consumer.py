@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")
 
-from connectgroup.assign.api import PartitionAssignment, PartitionGroup
+from connectgroup.assign.api import PartitionAssignment, PartitionAssignorInput
 from connectgroup.assign.members import Metadata
 from connectgroup.assignors.range import RangeAssignor
 from connectgroup.consumer import CommitRefused, FetchError, GroupConsumer, Record
@@ -225,7 +225,7 @@ async def test_commit_during_a_rebalance_waits_for_its_end(new_group: NewGroup, 
     begun, go_on = threading.Event(), threading.Event()
 
     class Held(load_partition_assignor("cooperative-sticky").__class__):  # type: ignore[misc]
-        def assign(self, group: PartitionGroup) -> PartitionAssignment:
+        def assign(self, group: PartitionAssignorInput) -> PartitionAssignment:
             if len(group.members) > 1:
                 begun.set()
                 go_on.wait(PATIENCE_S)
@@ -260,7 +260,7 @@ async def test_leader_assignor_gets_claims_with_generations(new_group: NewGroup)
     inputs: list[list[tuple[int, int, str | None]]] = []
 
     class RecordingAssignor(load_partition_assignor("cooperative-sticky").__class__):  # type: ignore[misc]
-        def assign(self, group: PartitionGroup) -> PartitionAssignment:
+        def assign(self, group: PartitionAssignorInput) -> PartitionAssignment:
             inputs.append(sorted((len(each.owned), each.generation, each.rack) for each in group.members))
             assert [spec.racks for spec in group.topics] == [(frozenset({"here"}),) * 4]
             result: PartitionAssignment = super().assign(group)

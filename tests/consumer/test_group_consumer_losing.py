@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")
 
-from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionGroup
+from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionAssignorInput
 from connectgroup.consumer import BrokerError, CommitRefused, GroupConsumer
 from connectgroup.consumer.client import GroupClient
 from connectgroup.consumer.errors import Code
@@ -140,7 +140,7 @@ async def test_static_leader_that_restarts_causes_no_reassignment(new_group: New
     calls = 0
 
     class Counting(load_partition_assignor(assignor).__class__):  # type: ignore[misc]
-        def assign(self, group: PartitionGroup) -> PartitionAssignment:
+        def assign(self, group: PartitionAssignorInput) -> PartitionAssignment:
             nonlocal calls
             calls += 1
             result: PartitionAssignment = super().assign(group)
@@ -236,7 +236,7 @@ class Fails(PartitionAssignor):
     def __init__(self, how: str) -> None:
         self.how, self.over = how, threading.Event()
 
-    def assign(self, group: PartitionGroup) -> PartitionAssignment:
+    def assign(self, group: PartitionAssignorInput) -> PartitionAssignment:
         if self.how == "hangs":
             self.over.wait()
         return PartitionAssignment(error=7 if self.how == "error" else 0, message="not\ntoday")

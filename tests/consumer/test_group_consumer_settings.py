@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import pytest
 
-from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionGroup
+from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionAssignorInput
 from connectgroup.assign.placement import WorkerTraits
 from connectgroup.errors import ConfigError, TransportError
 
@@ -32,7 +32,7 @@ NOWHERE = "127.0.0.1:9"
 class Nothing(PartitionAssignor):
     name = "nothing"
 
-    def assign(self, group: PartitionGroup) -> PartitionAssignment:
+    def assign(self, group: PartitionAssignorInput) -> PartitionAssignment:
         return PartitionAssignment()
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from connectgroup.assign.api import PartitionAssignment, PartitionGroup, RebalanceProtocol
+from connectgroup.assign.api import PartitionAssignment, PartitionAssignorInput, RebalanceProtocol
 from connectgroup.assign.members import PartitionMemberAssignment, TopicSpec
 from connectgroup.assign.ownership import claimants
 from connectgroup.assign.sandbox import run_assignor
@@ -202,7 +202,7 @@ def test_assignment_that_cannot_be_encoded_is_named() -> None:
 
 @settings(max_examples=volume(50, 200), deadline=None)
 @given(input_groups(), st.sampled_from([RangeAssignor, CooperativeStickyAssignor, Reversed]))
-def test_owned_partitions_are_withheld_and_none_is_forgotten(group: PartitionGroup, make: type) -> None:
+def test_owned_partitions_are_withheld_and_none_is_forgotten(group: PartitionAssignorInput, make: type) -> None:
     """For any assignor: by the owners' claims of the latest generation."""
     assignor = make()
     result = validate_result(assignor, group, run_assignor(assignor, group))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from connectgroup.assign.api import PartitionAssignment, PartitionGroup
+from connectgroup.assign.api import PartitionAssignment, PartitionAssignorInput
 from connectgroup.assign.cooperative import EarlyAssignment, assigned_too_early
 from connectgroup.assign.members import PartitionMemberAssignment
 from connectgroup.assign.ownership import claimants, format_overlaps, require_no_overlap, validate_subscription
@@ -19,7 +19,7 @@ from tests.volume import volume
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-def group(owned: dict[str, str], **generations: int) -> PartitionGroup:
+def group(owned: dict[str, str], **generations: int) -> PartitionAssignorInput:
     return input_group({"t": 4}, dict.fromkeys(owned, "*"), owned=dict(owned), generations=generations)
 
 
@@ -90,7 +90,7 @@ def test_assignment_of_an_unknown_member_is_checked_against_the_owners() -> None
 
 @settings(max_examples=volume(50, 200), deadline=None)
 @given(input_groups(), st.data())
-def test_every_partition_owned_by_another_member_is_found(group: PartitionGroup, data: st.DataObject) -> None:
+def test_every_partition_owned_by_another_member_is_found(group: PartitionAssignorInput, data: st.DataObject) -> None:
     """Only doubtful partitions are examined closely; examining all of them gives the same result."""
     if data.draw(st.booleans()):
         plan = run_assignor(RangeAssignor(), group)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from connectgroup.assign.api import ConnectGroup
+from connectgroup.assign.api import ConnectAssignorInput
 from connectgroup.assign.convert import group_from_prepare, members_for_install
 from connectgroup.assign.members import ConnectMember, ConnectorSpec, Metadata
 from connectgroup.assign.sandbox import run_assignor
@@ -194,7 +194,7 @@ def test_members_and_connectors_without_units_are_valid_input(
     """KAFKA-16930: an assignor failed on a member without subscriptions; here members without units, connectors
     without tasks, and inputs without either are valid.
     """
-    group = ConnectGroup(members=members, connectors=connectors)
+    group = ConnectAssignorInput(members=members, connectors=connectors)
     exchange = run_assignor(BalancedAssignor(), group)
     given = [unit for member in members_for_install(exchange) for unit in units_of(member.units)]
     assert sorted(given) == (sorted(group.units) if members else [])

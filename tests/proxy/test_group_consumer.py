@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")
 
-from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionGroup
+from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionAssignorInput
 from connectgroup.assign.members import Metadata, PartitionMemberAssignment
 from connectgroup.consumer import GroupConsumer
 from connectgroup.errors import ConnectGroupError
@@ -38,7 +38,7 @@ class FirstTakesAll(PartitionAssignor):
     def __init__(self) -> None:
         self.told: list[tuple[bytes, int]] = []
 
-    def assign(self, group: PartitionGroup) -> PartitionAssignment:
+    def assign(self, group: PartitionAssignorInput) -> PartitionAssignment:
         first = min(each.member_id for each in group.members)
         count = str(len(group.members)).encode()
         return PartitionAssignment(
@@ -59,7 +59,7 @@ class FirstTakesAll(PartitionAssignor):
 class Fails(FirstTakesAll):
     """Raises in each call."""
 
-    def assign(self, group: PartitionGroup) -> PartitionAssignment:
+    def assign(self, group: PartitionAssignorInput) -> PartitionAssignment:
         raise ValueError("no\nidea")
 
 
@@ -76,7 +76,7 @@ class Reports(FirstTakesAll):
         self.subscribed = subscribed
         return Metadata(version=self.maximum_version, metadata=self.data)
 
-    def assign(self, group: PartitionGroup) -> PartitionAssignment:
+    def assign(self, group: PartitionAssignorInput) -> PartitionAssignment:
         [only] = group.members
         self.seen.append((only.metadata, self.subscribed))
         return super().assign(group)
@@ -95,7 +95,7 @@ class Writes(FirstTakesAll):
     def metadata(self, subscribed: frozenset[str]) -> Metadata:
         return Metadata(version=self.version, reason=self.version * 10, metadata=b"x")
 
-    def assign(self, group: PartitionGroup) -> PartitionAssignment:
+    def assign(self, group: PartitionAssignorInput) -> PartitionAssignment:
         self.seen.append({(each.version, each.reason) for each in group.members})
         oldest = min(each.version for each in group.members)
         result = super().assign(group)

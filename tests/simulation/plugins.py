@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from connectgroup.assign.api import ConnectAssignment, ConnectAssignor, ConnectGroup
+from connectgroup.assign.api import ConnectAssignment, ConnectAssignor, ConnectAssignorInput
 from connectgroup.assign.members import ConnectMemberAssignment, Metadata
 from connectgroup.assignors.balanced import BalancedAssignor
 from connectgroup.connector import Config, Connector, Task, TaskContext
@@ -216,7 +216,7 @@ class SimulatedAssignor(ConnectAssignor):
         self.node = node
         self._shipped = BalancedAssignor()
 
-    def assign(self, group: ConnectGroup) -> ConnectAssignment:
+    def assign(self, group: ConnectAssignorInput) -> ConnectAssignment:
         cluster, node = self.node.cluster, self.node
         if cluster.inject("an assignor raises", node):
             raise RuntimeError("the assignor failed")

@@ -19,7 +19,7 @@ from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.errors import LogError
 from connectgroup.group.connect.settings import GroupSettings
 from connectgroup.log.base import LogNotWritable, Ownership
-from connectgroup.log.leased import LeasedLog, OwnerRow, Store
+from connectgroup.log.leased import LeasedLog, LeasedStore, OwnerRow
 from connectgroup.log.rows import Sums, Values
 from connectgroup.protocol.messages.api import Request
 from connectgroup.protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequest, UpdateConnectorsResponse
@@ -62,7 +62,7 @@ class Database:
     faulty: bool = True
 
 
-class SimulatedStore(Store):
+class SimulatedStore(LeasedStore):
     """One process's connection to the database."""
 
     name = "shared log"

@@ -15,7 +15,7 @@ import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from connectgroup import ConnectAssignment, ConnectGroup, GroupSettings, TargetState
+from connectgroup import ConnectAssignment, ConnectAssignorInput, GroupSettings, TargetState
 from connectgroup.assignors.balanced import BalancedAssignor
 from connectgroup.connector import Batch, Config, Connector, Task, TaskContext
 from connectgroup.embedding import worker_group as embedded_group
@@ -189,7 +189,7 @@ def test_lost_lease(worker_group: StartGroup) -> None:
 
 def test_failed_computation(worker_group: StartGroup) -> None:
     class Fails(BalancedAssignor):
-        def assign(self, group: ConnectGroup) -> ConnectAssignment:
+        def assign(self, group: ConnectAssignorInput) -> ConnectAssignment:
             raise ValueError("no")
 
     group = worker_group(1, connectors={"numbers": 1}, assignors=[Fails])

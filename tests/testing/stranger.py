@@ -17,7 +17,7 @@ class First(cg.ConnectAssignor):
 
     name = "first"
 
-    def assign(self, group: cg.ConnectGroup) -> cg.ConnectAssignment:
+    def assign(self, group: cg.ConnectAssignorInput) -> cg.ConnectAssignment:
         members = sorted(group.members, key=lambda member: member.member_id)
         units: cg.Units = frozenset(group.units)
         shares = [

@@ -16,7 +16,7 @@ from connectgroup import (
     ConfigError,
     ConnectAssignment,
     ConnectAssignor,
-    ConnectGroup,
+    ConnectAssignorInput,
     CoordinatorConfig,
     CoordinatorServer,
     DescribedGroup,
@@ -84,7 +84,7 @@ class Configured(ConnectAssignor):
         self.calls.append("metadata")
         return Metadata(version=self.maximum_version)
 
-    def assign(self, group: ConnectGroup) -> ConnectAssignment:
+    def assign(self, group: ConnectAssignorInput) -> ConnectAssignment:
         return ConnectAssignment(members=[])
 
 
@@ -285,7 +285,7 @@ class OnFirst(ConnectAssignor):
 
     name = "on-first"
 
-    def assign(self, group: ConnectGroup) -> ConnectAssignment:
+    def assign(self, group: ConnectAssignorInput) -> ConnectAssignment:
         return ConnectAssignment()
 
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from connectgroup import ConnectAssignment, ConnectAssignor, ConnectGroup
+from connectgroup import ConnectAssignment, ConnectAssignor, ConnectAssignorInput
 from connectgroup.connector import Config, Task, TaskContext
 from connectgroup.listener import WorkerRebalanceListener
 from connectgroup.protocol.units import Units
@@ -74,7 +74,7 @@ def test_story_names_the_line_of_an_assignor_that_raises(worker_group: StartGrou
     class Raises(ConnectAssignor):
         name = "raises"
 
-        def assign(self, group: ConnectGroup) -> ConnectAssignment:
+        def assign(self, group: ConnectAssignorInput) -> ConnectAssignment:
             raise ValueError("no idea")
 
     group = worker_group(["a"], connectors={"c": 1}, assignors=[Raises])
@@ -86,7 +86,7 @@ def test_error_of_an_assignor_that_hangs_names_its_time_limit(worker_group: Star
     class Hangs(ConnectAssignor):
         name = "hangs"
 
-        def assign(self, group: ConnectGroup) -> ConnectAssignment:
+        def assign(self, group: ConnectAssignorInput) -> ConnectAssignment:
             time.sleep(3600)
             return ConnectAssignment()
 

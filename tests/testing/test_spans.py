@@ -12,7 +12,7 @@ import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 
-from connectgroup import ConnectAssignment, ConnectGroup, GroupSettings
+from connectgroup import ConnectAssignment, ConnectAssignorInput, GroupSettings
 from connectgroup.analysis.explain import explain_task, rebalance_json, rebalance_lines, task_lines
 from connectgroup.assignors.balanced import BalancedAssignor
 from connectgroup.connector import Batch, Config, Connector, Task, TaskContext
@@ -135,7 +135,7 @@ def test_failures_are_those_of_plugins_and_not_what_the_group_overtook(worker_gr
     """Three workers join one after another: computations are overtaken."""
 
     class Fails(BalancedAssignor):
-        def assign(self, group: ConnectGroup) -> ConnectAssignment:
+        def assign(self, group: ConnectAssignorInput) -> ConnectAssignment:
             raise ValueError(SECRET)
 
     healthy = worker_group(3, connectors={"numbers": 4})
@@ -215,7 +215,7 @@ def test_open_spans_of_a_killed_worker_are_in_their_trace_as_not_ended(worker_gr
 
 def test_failed_computation_is_marked(worker_group: StartGroup, spans: Spans) -> None:
     class Fails(BalancedAssignor):
-        def assign(self, group: ConnectGroup) -> ConnectAssignment:
+        def assign(self, group: ConnectAssignorInput) -> ConnectAssignment:
             raise ValueError(SECRET)
 
     group = worker_group(1, connectors={"numbers": 1}, assignors=[Fails])
@@ -281,7 +281,7 @@ class SecretiveAssignor(BalancedAssignor):
 
     failed: ClassVar[list[str]] = []
 
-    def assign(self, group: ConnectGroup) -> ConnectAssignment:
+    def assign(self, group: ConnectAssignorInput) -> ConnectAssignment:
         if not self.failed:
             self.failed.append(SECRET)
             raise RuntimeError(f"password={SECRET}")

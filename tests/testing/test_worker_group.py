@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from connectgroup import ConnectAssignment, ConnectAssignor, ConnectGroup, ConnectMemberAssignment, Metadata
+from connectgroup import ConnectAssignment, ConnectAssignor, ConnectAssignorInput, ConnectMemberAssignment, Metadata
 from connectgroup.assign.placement import WorkerTraits
 from connectgroup.connector import Config, Connector, Task, TaskContext
 from connectgroup.errors import ConfigError
@@ -32,7 +32,7 @@ class First(ConnectAssignor):
 
     name = "first"
 
-    def assign(self, group: ConnectGroup) -> ConnectAssignment:
+    def assign(self, group: ConnectAssignorInput) -> ConnectAssignment:
         time.sleep(0.5)
         first, *others = sorted(member.member_id for member in group.members)
         shares = {first: frozenset(group.units), **dict.fromkeys(others, frozenset[object]())}
@@ -186,7 +186,7 @@ def test_five_minutes_pass_in_virtual_time(worker_group: StartGroup) -> None:
 
 def test_assignor_that_never_returns_is_replaced(worker_group: StartGroup) -> None:
     class Hangs(First):
-        def assign(self, group: ConnectGroup) -> ConnectAssignment:
+        def assign(self, group: ConnectAssignorInput) -> ConnectAssignment:
             time.sleep(3600)
             return super().assign(group)
 
@@ -199,7 +199,7 @@ def test_story_says_who_computed_and_how_often_assignors_failed(worker_group: St
     """The group is stable although its assignor always raises: the coordinator computes after three failures."""
 
     class Raises(First):
-        def assign(self, group: ConnectGroup) -> ConnectAssignment:
+        def assign(self, group: ConnectAssignorInput) -> ConnectAssignment:
             raise ValueError("no idea")
 
     group = worker_group(2, connectors={"numbers": 2}, assignors=[Raises])
@@ -570,7 +570,7 @@ class Counts(ConnectAssignor):
     def metadata(self) -> Metadata:
         return Metadata(version=self.written, metadata=b"%d" % self.written)
 
-    def assign(self, group: ConnectGroup) -> ConnectAssignment:
+    def assign(self, group: ConnectAssignorInput) -> ConnectAssignment:
         assert all(member.metadata == b"%d" % member.version for member in group.members)
         assert all(member.version <= self.maximum_version for member in group.members)
         first = min(member.member_id for member in group.members)
@@ -675,7 +675,7 @@ def test_rejected_worker_ends_the_wait_for_a_stable_group(worker_group: StartGro
 
 def test_assertion_of_who_computed_tells_who_did(worker_group: StartGroup) -> None:
     class Raises(First):
-        def assign(self, group: ConnectGroup) -> ConnectAssignment:
+        def assign(self, group: ConnectAssignorInput) -> ConnectAssignment:
             raise ValueError("no idea")
 
     group = worker_group(2, connectors={"numbers": 2}, assignors=[Raises])

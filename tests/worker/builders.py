@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from connectgroup.assign.api import ConnectAssignment, ConnectAssignor, ConnectGroup
+from connectgroup.assign.api import ConnectAssignment, ConnectAssignor, ConnectAssignorInput
 from connectgroup.assign.members import ConnectMemberAssignment
 from connectgroup.connector import Connector, TaskContext
 from connectgroup.coordinator.runtime import Coordinator
@@ -71,11 +71,11 @@ class Spread(ConnectAssignor):
     name = "spread"
 
     def __init__(self) -> None:
-        self.before: Callable[[ConnectGroup], Any] = lambda group: None
+        self.before: Callable[[ConnectAssignorInput], Any] = lambda group: None
         self.calls = 0
         self.assignments: list[ConnectMemberAssignment] = []
 
-    def assign(self, group: ConnectGroup) -> ConnectAssignment:
+    def assign(self, group: ConnectAssignorInput) -> ConnectAssignment:
         self.calls += 1
         instead = self.before(group)
         if instead is not None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from connectgroup import ThreadUnitRunner, UnitRunner, serve_worker, sync
-from connectgroup.assign.api import ConnectAssignment, ConnectAssignor, ConnectGroup
+from connectgroup.assign.api import ConnectAssignment, ConnectAssignor, ConnectAssignorInput
 from connectgroup.assign.placement import WorkerTraits
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.errors import ConfigError
@@ -40,7 +40,7 @@ class Listener(WorkerRebalanceListener):
 class First(ConnectAssignor):
     name = "first"
 
-    def assign(self, group: ConnectGroup) -> ConnectAssignment:
+    def assign(self, group: ConnectAssignorInput) -> ConnectAssignment:
         return ConnectAssignment()
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from connectgroup.assign.api import ConnectAssignment, ConnectGroup
+from connectgroup.assign.api import ConnectAssignment, ConnectAssignorInput
 from connectgroup.assign.members import ConnectMemberAssignment
 from connectgroup.coordinator.compute import as_server_assignor
 from connectgroup.protocol.messages.api import Request, Response
@@ -25,15 +25,15 @@ from .errors import Odd, raising
 from .virtual_time import Gate
 
 
-def nonsense(group: ConnectGroup) -> ConnectAssignment:
+def nonsense(group: ConnectAssignorInput) -> ConnectAssignment:
     return ConnectAssignment(members=[ConnectMemberAssignment(member_id="unknown", units=frozenset(group.units))])
 
 
-def half(group: ConnectGroup) -> ConnectAssignment:
+def half(group: ConnectAssignorInput) -> ConnectAssignment:
     return ConnectAssignment(members=[])
 
 
-BAD: dict[str, Callable[[ConnectGroup], Any]] = {
+BAD: dict[str, Callable[[ConnectAssignorInput], Any]] = {
     "raises": lambda group: 1 / 0,
     "exits": lambda group: sys.exit(7),
     "odd": lambda group: (_ for _ in ()).throw(Odd("odd")),
@@ -144,7 +144,7 @@ async def test_exception_of_an_assignor_is_logged_with_file_and_line(
 ) -> None:
     """The log has the source location; the group gets the error message only."""
 
-    def raises(group: ConnectGroup) -> None:
+    def raises(group: ConnectAssignorInput) -> None:
         raise RuntimeError("no assignment")
 
     async with World(tmp_path) as world:
@@ -161,7 +161,7 @@ async def test_exception_of_an_assignor_is_logged_with_file_and_line(
 
 
 LEAK = "cannot read postgresql://user:canary-1@host, password=canary-2"
-LEAKS: dict[str, Callable[[ConnectGroup], Any]] = {
+LEAKS: dict[str, Callable[[ConnectAssignorInput], Any]] = {
     "raises": lambda group: (_ for _ in ()).throw(RuntimeError(LEAK)),
     "error": lambda group: ConnectAssignment(error=5, message=LEAK),
     "message": lambda group: ConnectAssignment(
@@ -327,7 +327,7 @@ async def test_changes_during_a_computation_lead_to_one_more_computation(
         loop, slow = asyncio.get_running_loop(), Spread()
         pause = world.slow(5)
 
-        def compute_slowly(group: ConnectGroup) -> None:
+        def compute_slowly(group: ConnectAssignorInput) -> None:
             began.append(loop.time())
             pause()
 

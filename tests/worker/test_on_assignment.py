@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from connectgroup.assign.api import ConnectAssignment, ConnectGroup
+from connectgroup.assign.api import ConnectAssignment, ConnectAssignorInput
 from connectgroup.assign.members import ConnectMemberAssignment
 
 from .builders import GROUP, Spread, World
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.asyncio
 class Hinting(Spread):
     """Sends every member its own id as user data."""
 
-    def assign(self, group: ConnectGroup) -> ConnectAssignment:
+    def assign(self, group: ConnectAssignorInput) -> ConnectAssignment:
         result = super().assign(group)
         members = [
             ConnectMemberAssignment(member_id=share.member_id, units=share.units, metadata=share.member_id.encode())

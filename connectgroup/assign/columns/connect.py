@@ -28,7 +28,7 @@ Integers = NDArray[np.signedinteger[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ConnectColumns:
-    """A ``ConnectGroup`` as read-only arrays of ``U`` units; index ``i`` is ``ConnectGroup.units[i]``.
+    """A ``ConnectAssignorInput`` as read-only arrays of ``U`` units; index ``i`` is ``ConnectAssignorInput.units[i]``.
 
     Attributes:
         member_ids: sorted.

@@ -28,7 +28,7 @@ SEVERAL = -2
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PartitionColumns:
-    """A ``PartitionGroup`` as read-only arrays: M members, K distinct subscriptions, T topics, P partitions.
+    """A ``PartitionAssignorInput`` as read-only arrays: M members, K distinct subscriptions, T topics, P partitions.
 
     Attributes:
         member_ids: sorted.

@@ -30,7 +30,7 @@ from ...errors import ConfigError, LogError
 from ...properties import read_properties
 from ...protocol.units import printable
 from ..base import Candidate, Log, LogNotWritable, Ownership
-from ..leased import LeasedLog, OwnerRow, Store
+from ..leased import LeasedLog, LeasedStore, OwnerRow
 from ..rows import Sums, Values
 from .records import Encoded, OwnerState, Standby, encode_owner, encode_row, encode_standby
 from .topic import CALL_S, OVERHEAD_BYTES, Tail, Topic, client_logger
@@ -56,7 +56,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class KafkaStore(Store):
+class KafkaStore(LeasedStore):
     """A log in a topic of one partition.
 
     Attributes:

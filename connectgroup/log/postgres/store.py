@@ -29,7 +29,7 @@ from urllib.parse import SplitResult, parse_qsl, urlencode
 from ...errors import ConfigError, LogError
 from ...protocol.units import printable
 from ..base import Candidate, Log, LogNotWritable, Ownership
-from ..leased import LeasedLog, OwnerRow, Store
+from ..leased import LeasedLog, LeasedStore, OwnerRow
 from ..rows import Sums, Values
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ _RIGHTS_NEEDED: Final = ("SELECT", "INSERT", "UPDATE", "DELETE")
 logger = logging.getLogger(__name__)
 
 
-class PostgresStore(Store):
+class PostgresStore(LeasedStore):
     """A log in the schema of a database.
 
     Attributes:

@@ -5,8 +5,8 @@
     class TestMine(AssignorContract):
         assignor = Mine
 
-        def groups(self) -> dict[str, ConnectGroup]:  # optional: further groups, by a name for messages
-            return {**super().groups(), "two zones": ConnectGroup(members=[...], connectors=[...])}
+        def groups(self) -> dict[str, ConnectAssignorInput]:  # optional: further groups, by a name for messages
+            return {**super().groups(), "two zones": ConnectAssignorInput(members=[...], connectors=[...])}
 
 runs the whole contract on a table of groups: without members, fresh, unbalanced, with members that left or joined, with
 owned units that no longer exist or are claimed twice. Disable what the assignor does not aim at: ``even = False`` if it
@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from ...assign.api import Assignor, ConnectAssignor, ConnectGroup, PartitionAssignor, PartitionGroup
+from ...assign.api import Assignor, ConnectAssignor, ConnectAssignorInput, PartitionAssignor, PartitionAssignorInput
 from ...assign.ownership import claimants
 from .connect_assignor import AssignorPromises as Promises, ConnectAssignorContract, on_group, unless
 from .partition_assignor import PartitionAssignorContract
@@ -85,14 +85,16 @@ class AssignorContract(Promises[Any, Any, Any]):
                     )
 
 
-def holdings(group: ConnectGroup | PartitionGroup, *, revokes_duplicates: bool = False) -> dict[str, frozenset[Any]]:
+def holdings(
+    group: ConnectAssignorInput | PartitionAssignorInput, *, revokes_duplicates: bool = False
+) -> dict[str, frozenset[Any]]:
     """The units that each member owns and may keep: they exist, and the member is their only owner.
 
     Of two workers that claim a unit the first, sorted, owns it, or neither (``revokes_duplicates``); of two consumers
     neither does (KIP-792).
     """
     holder: dict[Any, str]
-    if isinstance(group, PartitionGroup):
+    if isinstance(group, PartitionAssignorInput):
         there = frozenset[Any](group.partitions)
         holder = {each: owners[0] for each, owners in claimants(group.members).items() if len(owners) == 1}
     else:

@@ -28,7 +28,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import pytest
 
-from ...assign.api import Assignor, ConnectAssignment, ConnectAssignor, ConnectGroup, Group
+from ...assign.api import Assignor, AssignorInput, ConnectAssignment, ConnectAssignor, ConnectAssignorInput
 from ...assign.convert import assignor_info, members_for_install
 from ...assign.members import ConnectMember, ConnectorSpec, DelayedWork, Metadata
 from ...assign.placement import NO_TRAITS, WorkerTraits
@@ -106,8 +106,8 @@ class AssignorPromises(Generic[GroupT, AnswerT, ThingT]):
         return {name: self._introduced(name, group) for name, group in self.groups().items()}
 
     def _introduced(self, name: str, group: Any) -> Any:
-        if not isinstance(group, Group):
-            allowed = "ConnectGroup(...) or PartitionGroup(...)"
+        if not isinstance(group, AssignorInput):
+            allowed = "ConnectAssignorInput(...) or PartitionAssignorInput(...)"
             raise pytest.fail.Exception(f"groups: {name!r}: got {kind_of(group)!r}; allowed: {allowed}", pytrace=False)
         members = []
         with on_group(name):
@@ -231,14 +231,14 @@ class AssignorPromises(Generic[GroupT, AnswerT, ThingT]):
         assert first.strip(), "no answers came back"
 
 
-class ConnectAssignorContract(AssignorPromises[ConnectGroup, ConnectAssignment, Unit]):
+class ConnectAssignorContract(AssignorPromises[ConnectAssignorInput, ConnectAssignment, Unit]):
     """The contract of assignors of connectors and tasks."""
 
     def assignor(self) -> ConnectAssignor:
         """A new assignor to test."""
         raise NotImplementedError("a contract test says which assignor it is about: def assignor(self)")
 
-    def groups(self) -> dict[str, ConnectGroup]:
+    def groups(self) -> dict[str, ConnectAssignorInput]:
         """See ``sample_groups``."""
         return sample_groups()
 
@@ -246,11 +246,11 @@ class ConnectAssignorContract(AssignorPromises[ConnectGroup, ConnectAssignment, 
         """What the assignor of a worker with these traits returns."""
         return metadata_in(assignor_info(self.configured(member.traits)))
 
-    def to_give(self, group: ConnectGroup) -> Units:
+    def to_give(self, group: ConnectAssignorInput) -> Units:
         """Every connector and task, if the group has members."""
         return frozenset(group.units) if group.members else frozenset()
 
-    def shares(self, group: ConnectGroup, answer: ConnectAssignment) -> dict[str, Units]:
+    def shares(self, group: ConnectAssignorInput, answer: ConnectAssignment) -> dict[str, Units]:
         """Every member's assignment, including members that the result omits."""
         given = {member.member_id: member.units for member in answer.members}
         return {member.member_id: given.get(member.member_id, frozenset()) for member in group.members}
@@ -259,7 +259,7 @@ class ConnectAssignorContract(AssignorPromises[ConnectGroup, ConnectAssignment, 
         """The delayed units."""
         return frozenset(answer.delayed)
 
-    def final(self, group: ConnectGroup) -> tuple[ConnectGroup, ConnectAssignment]:
+    def final(self, group: ConnectAssignorInput) -> tuple[ConnectAssignorInput, ConnectAssignment]:
         """Run again while owned units are delayed, after their owner has stopped them, as the coordinator does."""
         for _ in range(20):
             answer = run_assignor(self.configured(), group)
@@ -271,17 +271,17 @@ class ConnectAssignorContract(AssignorPromises[ConnectGroup, ConnectAssignment, 
             group = dataclasses.replace(self.owning(group, shares), delayed=[waiting])
         raise AssertionError("20 rounds, and units are delayed in each")
 
-    def counts(self, group: ConnectGroup, shares: Mapping[str, Units]) -> Iterator[tuple[str, list[int]]]:
+    def counts(self, group: ConnectAssignorInput, shares: Mapping[str, Units]) -> Iterator[tuple[str, list[int]]]:
         """Connectors and tasks are counted separately."""
         for is_connector, word in ((True, "connectors"), (False, "tasks")):
             yield word, [sum(unit.is_connector is is_connector for unit in units) for units in shares.values()]
 
-    def owning(self, group: ConnectGroup, shares: Mapping[str, Units]) -> ConnectGroup:
+    def owning(self, group: ConnectAssignorInput, shares: Mapping[str, Units]) -> ConnectAssignorInput:
         """The same input after every member has applied its assignment."""
         members = [dataclasses.replace(member, owned=shares[member.member_id]) for member in group.members]
         return dataclasses.replace(group, members=members, delayed=())
 
-    def shuffled(self, group: ConnectGroup, random: Random) -> ConnectGroup:
+    def shuffled(self, group: ConnectAssignorInput, random: Random) -> ConnectAssignorInput:
         """The same input with members and connectors in another order."""
         members, connectors = list(group.members), list(group.connectors)
         random.shuffle(members)
@@ -293,14 +293,14 @@ class ConnectAssignorContract(AssignorPromises[ConnectGroup, ConnectAssignment, 
         return repr((answer.error, answer.message, members_for_install(answer)))
 
 
-def sample_groups() -> dict[str, ConnectGroup]:
+def sample_groups() -> dict[str, ConnectAssignorInput]:
     """The groups that the contract runs on, by name; small and deterministic."""
     connectors = [ConnectorSpec(name="a", num_tasks=4), ConnectorSpec(name="b", num_tasks=7), ConnectorSpec(name="c")]
-    everything = ConnectGroup(connectors=connectors).units
+    everything = ConnectAssignorInput(connectors=connectors).units
     gone = frozenset({Unit("gone"), Unit("gone", 0), Unit("a", 99)})
     groups = {
-        "no members and no connectors": ConnectGroup(),
-        "no members": ConnectGroup(connectors=connectors),
+        "no members and no connectors": ConnectAssignorInput(),
+        "no members": ConnectAssignorInput(connectors=connectors),
         "nothing to do": _group([], {"m1": (), "m2": ()}),
         "nothing left to do": _group([], {"m1": gone, "m2": everything}),
         "one member, fresh": _group(connectors, {"m1": ()}),
@@ -327,7 +327,7 @@ def sample_groups() -> dict[str, ConnectGroup]:
         ids = [f"worker-{n}" for n in range(random.randint(1, 7))]
         held: dict[str, list[Unit]] = {member_id: [] for member_id in ids}
         holders = ids[: random.randint(1, len(ids))]
-        for unit in ConnectGroup(connectors=specs).units:
+        for unit in ConnectAssignorInput(connectors=specs).units:
             if random.random() < 0.8:
                 held[random.choice(holders)].append(unit)
         groups[f"random {number}"] = _group(specs, held)
@@ -365,7 +365,7 @@ def _run(code: str, hash_seed: str) -> str:
     return done.stdout
 
 
-def _group(connectors: Iterable[ConnectorSpec], held: Mapping[str, Iterable[Unit]]) -> ConnectGroup:
+def _group(connectors: Iterable[ConnectorSpec], held: Mapping[str, Iterable[Unit]]) -> ConnectAssignorInput:
     """A group from a mapping of member ids to owned units."""
     members = tuple(ConnectMember(member_id=member_id, owned=frozenset(units)) for member_id, units in held.items())
-    return ConnectGroup(members=members, connectors=tuple(connectors))
+    return ConnectAssignorInput(members=members, connectors=tuple(connectors))

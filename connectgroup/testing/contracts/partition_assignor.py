@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import pytest
 
-from ...assign.api import PartitionAssignment, PartitionAssignor, PartitionGroup, RebalanceProtocol
+from ...assign.api import PartitionAssignment, PartitionAssignor, PartitionAssignorInput, RebalanceProtocol
 from ...assign.convert import assignor_info
 from ...assign.cooperative import assigned_too_early
 from ...assign.members import Metadata, PartitionMember, TopicSpec
@@ -19,7 +19,7 @@ from ...protocol.units import Partitions, TopicPartition
 from .connect_assignor import AssignorPromises, metadata_in, on_group
 
 
-class PartitionAssignorContract(AssignorPromises[PartitionGroup, PartitionAssignment, TopicPartition]):
+class PartitionAssignorContract(AssignorPromises[PartitionAssignorInput, PartitionAssignment, TopicPartition]):
     """The contract of assignors of topic partitions.
 
     Attributes:
@@ -32,7 +32,7 @@ class PartitionAssignorContract(AssignorPromises[PartitionGroup, PartitionAssign
         """A new assignor to test."""
         raise NotImplementedError("a contract test says which assignor it is about: def assignor(self)")
 
-    def groups(self) -> dict[str, PartitionGroup]:
+    def groups(self) -> dict[str, PartitionAssignorInput]:
         """See ``sample_groups``."""
         return sample_groups()
 
@@ -40,11 +40,11 @@ class PartitionAssignorContract(AssignorPromises[PartitionGroup, PartitionAssign
         """What the assignor of a consumer with these topics returns."""
         return metadata_in(assignor_info(self.configured(), member.subscribed))
 
-    def to_give(self, group: PartitionGroup) -> Partitions:
+    def to_give(self, group: PartitionAssignorInput) -> Partitions:
         """Every partition of a topic with at least one subscriber."""
         return frozenset(group.partitions)
 
-    def shares(self, group: PartitionGroup, answer: PartitionAssignment) -> dict[str, Partitions]:
+    def shares(self, group: PartitionAssignorInput, answer: PartitionAssignment) -> dict[str, Partitions]:
         """Every member's assignment, including members that the result omits."""
         given = {member.member_id: member.partitions for member in answer.members}
         return {member.member_id: given.get(member.member_id, frozenset()) for member in group.members}
@@ -53,7 +53,7 @@ class PartitionAssignorContract(AssignorPromises[PartitionGroup, PartitionAssign
         """The partitions that another member still owns."""
         return answer.withheld
 
-    def final(self, group: PartitionGroup) -> tuple[PartitionGroup, PartitionAssignment]:
+    def final(self, group: PartitionAssignorInput) -> tuple[PartitionAssignorInput, PartitionAssignment]:
         """Run again while partitions are withheld, after their owner has revoked them; at most 4 rounds (KIP-429)."""
         for _ in range(4):
             answer = run_assignor(self.configured(), group)
@@ -62,17 +62,19 @@ class PartitionAssignorContract(AssignorPromises[PartitionGroup, PartitionAssign
             group = self.owning(group, self.shares(group, answer))
         raise AssertionError("four rounds, and something is withheld in each")
 
-    def counts(self, group: PartitionGroup, shares: Mapping[str, Partitions]) -> Iterator[tuple[str, list[int]]]:
+    def counts(
+        self, group: PartitionAssignorInput, shares: Mapping[str, Partitions]
+    ) -> Iterator[tuple[str, list[int]]]:
         """Balanced if all members have the same subscription."""
         if len({member.subscribed for member in group.members}) == 1:
             yield "partitions", [len(partitions) for partitions in shares.values()]
 
-    def owning(self, group: PartitionGroup, shares: Mapping[str, Partitions]) -> PartitionGroup:
+    def owning(self, group: PartitionAssignorInput, shares: Mapping[str, Partitions]) -> PartitionAssignorInput:
         """The same input after every member has applied its assignment."""
         members = [dataclasses.replace(member, owned=shares[member.member_id]) for member in group.members]
         return dataclasses.replace(group, members=members)
 
-    def shuffled(self, group: PartitionGroup, random: Random) -> PartitionGroup:
+    def shuffled(self, group: PartitionAssignorInput, random: Random) -> PartitionAssignorInput:
         """The same input with members and topics in another order."""
         members, topics = list(group.members), list(group.topics)
         random.shuffle(members)
@@ -87,7 +89,7 @@ class PartitionAssignorContract(AssignorPromises[PartitionGroup, PartitionAssign
     def test_a_topic_that_does_not_exist_is_refused_or_is_nothing(self) -> None:
         there, gone = frozenset({"t"}), frozenset({"gone"})
         members = [PartitionMember(member_id="m1", subscribed=there | gone), PartitionMember(member_id="m2")]
-        group = PartitionGroup(members=members, topics=[TopicSpec(name="t", num_partitions=2)])
+        group = PartitionAssignorInput(members=members, topics=[TopicSpec(name="t", num_partitions=2)])
         if self.strict:
             with pytest.raises(PluginError, match="gone"):
                 run_assignor(self.configured(), group)
@@ -106,7 +108,7 @@ class PartitionAssignorContract(AssignorPromises[PartitionGroup, PartitionAssign
                 assert not early, f"{name}: {early[0]}"
 
 
-def sample_groups() -> dict[str, PartitionGroup]:
+def sample_groups() -> dict[str, PartitionAssignorInput]:
     """The groups that the contract runs on, by name; small and deterministic."""
     topics = [TopicSpec(name="t1", num_partitions=4), TopicSpec(name="t2", num_partitions=7)]
     topics += [TopicSpec(name="empty", num_partitions=0), TopicSpec(name="nobody's", num_partitions=3)]
@@ -114,14 +116,14 @@ def sample_groups() -> dict[str, PartitionGroup]:
     everything = [TopicPartition(spec.name, number) for spec in topics[:2] for number in range(spec.num_partitions)]
     gone = [TopicPartition("gone", 0), TopicPartition("t1", 99), TopicPartition("nobody's", 0)]
 
-    def alike(owned: Mapping[str, Iterable[TopicPartition]]) -> PartitionGroup:
-        return PartitionGroup(members=[_member(each, names, its) for each, its in owned.items()], topics=topics)
+    def alike(owned: Mapping[str, Iterable[TopicPartition]]) -> PartitionAssignorInput:
+        return PartitionAssignorInput(members=[_member(each, names, its) for each, its in owned.items()], topics=topics)
 
     groups = {
-        "no members and no topics": PartitionGroup(),
-        "no members": PartitionGroup(topics=topics),
-        "nothing to read": PartitionGroup(members=[_member("m1", ()), _member("m2", ())]),
-        "nobody subscribed": PartitionGroup(members=[_member("m1", (), everything)], topics=topics),
+        "no members and no topics": PartitionAssignorInput(),
+        "no members": PartitionAssignorInput(topics=topics),
+        "nothing to read": PartitionAssignorInput(members=[_member("m1", ()), _member("m2", ())]),
+        "nobody subscribed": PartitionAssignorInput(members=[_member("m1", (), everything)], topics=topics),
         "one member, fresh": alike({"m1": ()}),
         "three members, fresh": alike({"m1": (), "m2": (), "m3": ()}),
         "more members than partitions": alike({f"m{number:02}": () for number in range(15)}),
@@ -150,7 +152,7 @@ def sample_groups() -> dict[str, PartitionGroup]:
             )
             for member_id in ids
         ]
-        groups[f"random {number}"] = PartitionGroup(members=members, topics=specs)
+        groups[f"random {number}"] = PartitionAssignorInput(members=members, topics=specs)
     return groups
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from connectgroup.assign.api import ConnectAssignment, ConnectGroup
+from connectgroup.assign.api import ConnectAssignment, ConnectAssignorInput
 from connectgroup.assignors.balanced import BalancedAssignor
 from connectgroup.protocol.units import Unit
 
@@ -21,7 +21,7 @@ class EqualInputEqualResult(Invariant):
 
     ids = "S18"
 
-    def on_assignor_result(self, group: ConnectGroup, result: ConnectAssignment) -> None:
+    def on_assignor_result(self, group: ConnectAssignorInput, result: ConnectAssignment) -> None:
         turned = replace(
             group,
             members=tuple(reversed(group.members)),
@@ -37,7 +37,7 @@ class MinimalMoves(Invariant):
 
     ids = "S19"
 
-    def on_assignor_result(self, group: ConnectGroup, result: ConnectAssignment) -> None:
+    def on_assignor_result(self, group: ConnectAssignorInput, result: ConnectAssignment) -> None:
         if not group.members:
             return
         owner = {unit: member.member_id for member in group.members for unit in member.owned}

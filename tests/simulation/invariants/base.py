@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from connectgroup.assign.api import ConnectAssignment, ConnectGroup
+from connectgroup.assign.api import ConnectAssignment, ConnectAssignorInput
 from connectgroup.group.connect.group_type import GroupInput
 from connectgroup.group.connect.state import ConnectGroupState
 from connectgroup.group.kernel.outcome import Outcome
@@ -169,7 +169,7 @@ class Invariant:
     def on_response_sent(self, sent: SentResponse) -> None:
         """A response is sent."""
 
-    def on_assignor_result(self, group: ConnectGroup, result: ConnectAssignment) -> None:
+    def on_assignor_result(self, group: ConnectAssignorInput, result: ConnectAssignment) -> None:
         """The shipped assignor has returned a result."""
 
     # ---- workers

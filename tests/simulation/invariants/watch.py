@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from connectgroup.assign.api import ConnectAssignment, ConnectGroup
+from connectgroup.assign.api import ConnectAssignment, ConnectAssignorInput
 from connectgroup.errors import GroupError
 from connectgroup.group.connect import group_type
 from connectgroup.group.connect.group_type import GroupInput
@@ -204,7 +204,7 @@ class Watch:
         for hook in self._on_response_sent:
             hook(sent)
 
-    def on_assignor_result(self, group: ConnectGroup, result: ConnectAssignment) -> None:
+    def on_assignor_result(self, group: ConnectAssignorInput, result: ConnectAssignment) -> None:
         for hook in self._on_assignor_result:
             hook(group, result)
 
