@@ -304,6 +304,7 @@ async def test_body_may_be_compressed_and_begin_with_a_byte_order_mark(api: Api)
         (b"{}", "gzip", 400, "is not valid gzip"),
         (b"{}", "br", 415, "Content-Encoding: got 'br'; allowed: gzip, identity"),
     ],
+    ids=["too long", "cut", "more behind it", "plain", "brotli"],
 )
 async def test_damaged_or_long_compressed_body_is_an_error(
     api: Api, body: bytes, encoding: str, status: int, message: str
