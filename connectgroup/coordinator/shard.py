@@ -145,7 +145,10 @@ class Shard:
             if shared is not None and (lost := shared.lost_records):
                 logger.error("the log may lack acknowledged records (%s): its groups are recovered", lost)
                 await recover_groups(shared, now_ms=self.groups.clock_ms(), skips_unreadable=True)
-            for group_id, records in (await self._log.load()).items():
+            stored = await self._log.load()
+            if shared is not None:
+                await shared.check_writable()  # renews the lease: a large group takes most of a second
+            for group_id, records in stored.items():
                 self._act(self.groups.load(group_id, records))
                 await asyncio.sleep(0)  # the lease of a shared log is renewed meanwhile
             if shared is not None:

@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("psycopg")
 
+from connectgroup.coordinator.compute import server_assignors
 from connectgroup.coordinator.election import ElectedCoordinator
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.errors import CoordinatorNotAvailable, NotCoordinator
@@ -23,6 +24,7 @@ from connectgroup.protocol.messages.cluster import (
 )
 from connectgroup.protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequest
 from connectgroup.protocol.messages.describe import DescribeRequest
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
 from connectgroup.wire.apis import APIS
 from tests.log.test_postgres import Faulty, log_at
 from tests.transport.test_group_access import WITHOUT_GROUP, error_codes, request_about
@@ -47,7 +49,7 @@ class Process:
 
     def __init__(self, url: str, lease_s: float) -> None:
         self.log, self.store = log_at(url, lease_s=lease_s)
-        settings = GroupSettings(server_assignor="")
+        settings = GroupSettings(server_assignor="balanced", server_assignors=server_assignors(["balanced"]))
         self.elected = ElectedCoordinator(self.log, lambda: Coordinator(self.log, settings))
 
     async def ask(self, request: Any) -> Any:
@@ -56,6 +58,29 @@ class Process:
     async def serves(self) -> None:
         """Wait until it does."""
         await until(lambda: self.elected.serving is not None)
+
+
+class Member:
+    """A worker without units.
+
+    Attributes:
+        epoch: its member epoch. ``beat`` changes it.
+    """
+
+    def __init__(self, coordinator: Process) -> None:
+        self._coordinator, self.epoch, self._sequence = coordinator, 0, 0
+
+    async def beat(self) -> int:
+        """Send a heartbeat, which joins until the member has an assignment; return the error code."""
+        self._sequence += 1
+        more: dict[str, Any] = {} if self.epoch else {"rebalance_timeout_ms": 60_000, "owned": ()}
+        request = HeartbeatRequest(
+            group_id=GROUP, member_id="m", member_epoch=self.epoch, sequence=self._sequence, process_id=1, **more
+        )
+        response = await self._coordinator.ask(request)
+        if not response.error_code:
+            self.epoch = response.member_epoch
+        return int(response.error_code)
 
 
 @asynccontextmanager
@@ -144,3 +169,27 @@ async def test_group_of_a_batch_whose_answer_was_lost_is_served_with_it_once(dat
         assert (await owner.ask(change("b"))).error_code == 0
         assert await connectors(owner) == {"a", "b"}
         assert owner.log.epoch == 2
+
+
+async def test_members_without_news_are_served_while_the_log_is_away_until_the_lease_ends(database: str) -> None:
+    """A change is refused as retriable; nothing is acknowledged that is not durable (D1)."""
+    async with process(database, lease_s=6.0) as owner:
+        await owner.serves()
+        member = Member(owner)
+        async with asyncio.timeout(60):
+            while member.epoch < 1:
+                assert await member.beat() == 0
+                await asyncio.sleep(0.01)
+        assert await member.beat() == 0
+        owner.store.is_away = True
+        assert await member.beat() == 0
+        refused = await owner.ask(change("a"))
+        assert refused.error_code == CoordinatorNotAvailable.code
+        assert "the log takes no writes" in refused.error_message
+        assert await member.beat() == 0
+        await owner.log.wait_lost()
+        assert await member.beat() in (NotCoordinator.code, CoordinatorNotAvailable.code)
+        owner.store.is_away = False
+        await owner.serves()
+        assert await member.beat() == 0, "its session goes on"
+        assert await connectors(owner) == set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -21,6 +22,7 @@ from connectgroup.log.rows import Sums, Values
 from connectgroup.protocol.records.connect import GroupRecord
 from connectgroup.testing.contracts.log import LogContract, contents, member, opened
 from tests.spark.postgres_server import running_server, running_standby
+from tests.volume import ci_only
 
 if TYPE_CHECKING:
     import psycopg
@@ -29,6 +31,7 @@ pytest.importorskip("psycopg")
 pytestmark = pytest.mark.asyncio
 
 LEASE_S = 0.6
+CALLS = ("connect", "look", "take", "retake", "renew", "mark_serving", "release", "leave", "append", "compact", "read")
 
 
 class Faulty(PostgresStore):
@@ -36,10 +39,11 @@ class Faulty(PostgresStore):
 
     Attributes:
         cut: renewals do not reach the server.
+        is_away: nothing does.
         loses: what the next append loses: ``request`` (it arrives later, with ``deliver_late``) or ``answer``.
     """
 
-    cut = False
+    cut = is_away = False
     loses = ""
 
     def __init__(self, url: str, **named: Any) -> None:
@@ -47,11 +51,13 @@ class Faulty(PostgresStore):
         self._late: tuple[Any, ...] = ()
 
     async def renew(self, holder: str, last: int) -> bool:
-        if self.cut:
+        if self.cut or self.is_away:
             raise LogError("no answer")
         return await super().renew(holder, last)
 
     async def append(self, epoch: int, last: int, rows: Sequence[Values], sums: Sums) -> bool:
+        if self.is_away:
+            raise LogNotWritable("cannot connect")
         loses, self.loses = self.loses, ""
         if loses == "request":
             self._late = epoch, last, rows, sums
@@ -81,6 +87,32 @@ class TestPostgresLog(LogContract):
 
     def make_log(self, place: Path, *, max_batch_bytes: int = MAX_BATCH_BYTES) -> Log:
         return LeasedLog(PostgresStore(self.url, schema=self.schema), max_batch_bytes=max_batch_bytes)
+
+
+class Pooled(PostgresStore):
+    """A store whose statements run in any of several sessions, as behind a proxy that pools transactions."""
+
+    def __init__(self, url: str, schema: str) -> None:
+        super().__init__(url, schema=schema)
+        self._sessions = [PostgresStore(url, schema=schema) for _ in range(3)]
+        self._random = random.Random(url)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in CALLS:
+            return getattr(self._random.choice(self._sessions), name)
+        return super().__getattribute__(name)
+
+    async def close(self) -> None:
+        for each in self._sessions:
+            await each.close()
+
+
+@ci_only("the contract a second time, 10 s; in a user's run, TestPostgresLog has it in one session")
+class TestPooledPostgresLog(TestPostgresLog):
+    """No statement needs what an earlier one has left in its session."""
+
+    def make_log(self, place: Path, *, max_batch_bytes: int = MAX_BATCH_BYTES) -> Log:
+        return LeasedLog(Pooled(self.url, self.schema), max_batch_bytes=max_batch_bytes)
 
 
 @asynccontextmanager
