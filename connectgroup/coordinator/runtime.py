@@ -56,7 +56,7 @@ from ..protocol.messages.offsets import (
 )
 from ..protocol.messages.rejected import rejected
 from ..protocol.records.connect import GROUP_TYPE, MemberRecord
-from ..protocol.units import printable
+from ..protocol.units import JOIN_EPOCH, LEAVE_EPOCH, printable
 from ..threads import NoThread, off_loop
 from ..wire import classic_worker
 from .compute import with_own_assignor
@@ -173,7 +173,19 @@ class Coordinator:
 
     def on_connection_lost(self, request: Request, principal: str) -> None:
         """See ``TcpServer``."""
-        self.lost_connections.on_lost(request, principal)
+        if isinstance(request, ConsumerHeartbeatRequest):
+            self._leave_unanswered(request, principal)
+        else:
+            self.lost_connections.on_lost(request, principal)
+
+    def _leave_unanswered(self, join: ConsumerHeartbeatRequest, principal: str) -> None:
+        """Remove a consumer that has gone while its join was parked: without a response it is no member to itself, so
+        it does not leave, and would be assigned partitions until its session timeout. If it lives, it joins again."""
+        parked = self.shard.parking.parked.get((join.group_id, join.member_id))
+        if parked is None or parked.what is not join or join.member_epoch != JOIN_EPOCH or join.instance_id is not None:
+            return
+        leave = ConsumerHeartbeatRequest(group_id=join.group_id, member_id=join.member_id, member_epoch=LEAVE_EPOCH)
+        self.begin(leave, client_host="", client_id="", principal=principal, respond=lambda response: None)
 
     async def handle(
         self, request: Request, *, client_host: str, client_id: str = "", principal: str | None = ""

@@ -209,6 +209,31 @@ async def test_commit_on_the_connection_of_a_parked_heartbeat_does_not_wait_for_
         await server.close()
 
 
+async def test_consumer_that_goes_while_its_join_is_parked_is_removed() -> None:
+    """Kafka's clients send no leave before the response to their join: they are no members yet, to themselves."""
+    rare = ConsumerSettings(heartbeat_interval_ms=600_000, session_timeout_ms=3_600_000, assignment_interval_ms=0)
+    async with serving(StaticTopics({"foo": 4}), settings=rare) as coordinator:
+        await ask(coordinator, join("a", "foo"))  # owns all partitions until its next heartbeat
+        joins = [join("b", "foo"), join("c", "foo"), join("d", "foo", instance_id="d")]
+        parked = [asyncio.create_task(ask(coordinator, each)) for each in joins]
+        await asyncio.wait(parked, timeout=0.2)
+        assert not any(each.done() for each in parked)
+
+        async def after_loss_of(request: ConsumerHeartbeatRequest) -> list[str]:
+            coordinator.on_connection_lost(request, "")
+            await asyncio.sleep(0.1)
+            described = await coordinator.handle(ConsumerDescribeRequest(group_ids=("g",)), client_host="test")
+            assert isinstance(described, ConsumerDescribeResponse)
+            return sorted(member.member_id for group in described.groups for member in group.members)
+
+        assert await after_loss_of(joins[0]) == ["a", "c", "d"]
+        assert await after_loss_of(joins[2]) == ["a", "c", "d"], "a static member is expected to return"
+        assert await after_loss_of(join("c", "foo")) == ["a", "c", "d"], "an earlier join, on another connection"
+        assert await after_loss_of(beat("a", 1)) == ["a", "c", "d"], "a member with a response leaves by itself"
+        for each in parked:
+            each.cancel()
+
+
 async def test_members_that_join_together_get_one_target_assignment() -> None:
     """``group.consumer.assignment.interval.ms``: the first member has its partitions at once."""
     settings = ConsumerSettings(assignment_interval_ms=300)

@@ -13,6 +13,7 @@ import pytest
 
 from connectgroup.protocol.records.consumer import TopicMetadata
 from connectgroup.topics.broker import MetadataReader
+from tests.integration.processes import wait
 
 from .conftest import NewGroup
 
@@ -100,6 +101,33 @@ def test_members_that_start_together_are_not_fenced_and_read_no_record_twice(pro
     assert (found.lost, found.doubled, found.missing) == (0, 0, 0)
     # One for each member, and those of the members that were assigned partitions before the others joined.
     assert found.callbacks <= 2 * 15
+
+
+def test_consumer_that_is_closed_before_it_has_partitions_leaves_none_unread(broker: Broker) -> None:
+    """The response to its join waits for the other member, so the client does not know that it must leave."""
+    from confluent_kafka import Consumer
+    from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+    from .running import running_proxy
+
+    rare = ("--consumer-heartbeat-interval-ms", "120000", "--consumer-session-timeout-ms", "600000")
+    with running_proxy(broker, *rare) as proxy:
+        group = f"closed-{os.getpid()}"
+        admin = AdminClient({"bootstrap.servers": proxy.bootstrap})
+        admin.create_topics([NewTopic(group, 2, 1)])[group].result(30)
+        settings = {"bootstrap.servers": proxy.bootstrap, "group.id": group, "group.protocol": "consumer"}
+        first, second = Consumer(settings), Consumer(settings)
+
+        def members() -> int:
+            return len(admin.describe_consumer_groups([group])[group].result(30).members)
+
+        first.subscribe([group])
+        wait("both partitions", lambda: first.poll(0.1) or len(first.assignment()) == 2)
+        second.subscribe([group])
+        wait("its join", lambda: second.poll(0.1) or members() == 2)
+        second.close()
+        wait("the end of its membership", lambda: members() == 1)
+        first.close()
 
 
 @pytest.mark.parametrize("through", ["proxy", "broker"])

@@ -10,6 +10,8 @@ Decisions:
   repeats one whose response is late as it was, which then is fenced if the response had a new epoch. Java's consumer
   sends no other heartbeat meanwhile. A commit or a fetch of offsets of the member ends the wait
   (``RequestTraits.follows``), because its response would wait behind the heartbeat's on the same connection.
+  A client whose join is parked is no member to itself, and sends no leave when it is closed: the coordinator removes
+  the member when it sees the connection lost (``coordinator.runtime``).
 - Target assignments of a group are computed at least 1 s apart (``group.consumer.assignment.interval.ms``, KIP-1263):
   the members of a mass start get their partitions together, in one callback each. While no partition is assigned, no
   interval applies.
