@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from connectgroup.connector import Config
-from connectgroup.garbage import short_collections
+from connectgroup.gc_tuning import short_collections
 from connectgroup.member.actions import Grant
 from connectgroup.plugins import load_connector_class
 from connectgroup.protocol.messages.heartbeat import TaskStatus

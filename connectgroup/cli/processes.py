@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ..errors import UNKNOWN_SETTING, ConfigError
-from ..garbage import give_back_large_blocks, short_collections
+from ..gc_tuning import give_back_large_blocks, short_collections
 from ..loggers import relay
 from ..private import make_private
 from ..protocol.units import counted, printable

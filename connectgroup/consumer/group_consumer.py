@@ -193,7 +193,7 @@ class GroupConsumer:
                 if self._membership.changed.is_set():
                     continue  # membership changed meanwhile: handle that before records are returned
                 left_s, has_enough = give_up - time.monotonic(), self._reading.has(at_least)
-                if (has_enough or left_s <= 0) and (records := self._reading.hand_out(limit)):
+                if (has_enough or left_s <= 0) and (records := self._reading.take_records(limit)):
                     return records
                 if self._client.rejected is not None:
                     raise self._client.rejected

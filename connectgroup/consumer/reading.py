@@ -242,7 +242,7 @@ class Reading:
     def _arrived(self) -> int:
         return sum(len(run.messages) for run in self._buffer) - self._taken
 
-    def hand_out(self, limit: int) -> list[Record]:
+    def take_records(self, limit: int) -> list[Record]:
         """Return up to ``limit`` fetched records; they count as read."""
         positions, last, records = self.positions, list[RecordRun](), list[Record]()
         while self._buffer and limit > 0:

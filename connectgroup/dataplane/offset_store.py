@@ -82,7 +82,7 @@ class OffsetStore:
                     create_file(path).close()
                 else:
                     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
-        with self._told():
+        with self._sqlite_errors():
             self._connection = connect_to(
                 path, str(path), is_real=is_real, timeout=busy_timeout_s, isolation_level=None, check_same_thread=False
             )
@@ -130,7 +130,7 @@ class OffsetStore:
 
     def superseded(self, owner: Owner) -> int:
         """Return the highest fencing token of earlier layouts; a task with this token or a lower one is rejected."""
-        with self._lock, self._told():
+        with self._lock, self._sqlite_errors():
             row = self._connection.execute(
                 "SELECT floor FROM connectgroup_layouts WHERE connector = ?", (owner.connector,)
             ).fetchone()
@@ -138,7 +138,7 @@ class OffsetStore:
 
     def positions(self, connector: str) -> dict[str, int]:
         """Return the positions of all slices of a connector; claims nothing."""
-        with self._lock, self._told():
+        with self._lock, self._sqlite_errors():
             statement = "SELECT slice, position, metadata FROM connectgroup_offsets WHERE connector = ? ORDER BY slice"
             found = self._connection.execute(statement, (connector,)).fetchall()
         return {name: Position(position, metadata) for name, position, metadata in found}
@@ -150,7 +150,7 @@ class OffsetStore:
 
     def execute(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
         """Execute a statement of the sink outside any batch (create a table, read a manifest)."""
-        with self._lock, self._told():
+        with self._lock, self._sqlite_errors():
             return self._connection.execute(statement, values).fetchall()
 
     def close(self) -> None:
@@ -161,7 +161,7 @@ class OffsetStore:
     @contextmanager
     def _transaction(self) -> Iterator[SqliteTransaction]:
         """One atomic write transaction. Waits for other writers up to the busy timeout."""
-        with self._lock, self._told():
+        with self._lock, self._sqlite_errors():
             # IMMEDIATE: SQLite takes the write lock before the first read, so no read in here is stale.
             self._connection.execute("BEGIN IMMEDIATE")
             try:
@@ -198,12 +198,12 @@ class OffsetStore:
                 time.sleep(0.02)
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _sqlite_errors(self) -> Iterator[None]:
         """Convert SQLite's errors to ``SinkError``, with a message of one line: what, where, what is allowed."""
         try:
             yield
         except sqlite3.Error as error:
-            raise SinkError(f"{self.path}: {_told_as(error, self._busy_timeout_s)}") from error
+            raise SinkError(f"{self.path}: {_explained(error, self._busy_timeout_s)}") from error
 
 
 class FilePositions:
@@ -238,7 +238,7 @@ class FilePositions:
             with closing(connect_to(self.path, uri, is_real=self._is_real, uri=True, timeout=5)) as connection:
                 connection.execute("SELECT name FROM sqlite_schema LIMIT 1").fetchall()
         except sqlite3.Error as error:
-            raise SinkError(f"{self.path}: {_told_as(error, 5)}") from error
+            raise SinkError(f"{self.path}: {_explained(error, 5)}") from error
         if not os.access(self.path, os.W_OK):
             raise SinkError(f"{self.path}: read-only; allowed: a file and directory that can be written")
 
@@ -293,7 +293,7 @@ def require_writable_directory(path: Path) -> None:
         raise SinkError(f"{path}: cannot be written; allowed: a directory that this user may write")
 
 
-def _told_as(error: sqlite3.Error, busy_timeout_s: float) -> str:
+def _explained(error: sqlite3.Error, busy_timeout_s: float) -> str:
     said = str(error)
     if "locked" in said or "busy" in said:
         return f"locked by another connection for more than {busy_timeout_s:g} s; allowed: shorter write transactions"

@@ -121,7 +121,7 @@ class PostgresOffsetStore:
 
     def positions(self, connector: str) -> dict[str, int]:
         """Return the positions of all slices of a connector; claims nothing."""
-        with self._lock, told_as(SinkError, self.where):
+        with self._lock, driver_errors(SinkError, self.where):
             statement = "SELECT slice, position, metadata FROM connectgroup_offsets WHERE connector = ? ORDER BY slice"
             found = run(self._connection, statement, connector)
             return {name: Position(position, metadata) for name, position, metadata in found}
@@ -134,7 +134,7 @@ class PostgresOffsetStore:
     @contextmanager
     def transaction(self, lock: str, *, shared: bool = False, also: str = "") -> Iterator[PostgresTransaction]:
         """One transaction under the advisory lock of a name, and with ``also`` under a second one, alone."""
-        with self._lock, told_as(SinkError, self.where), self._connection.transaction():
+        with self._lock, driver_errors(SinkError, self.where), self._connection.transaction():
             how = "_shared" if shared else ""
             # Names, not numbers: the hash separates the locks of this product from those of others.
             run(self._connection, f"SELECT pg_advisory_xact_lock{how}(hashtextextended(?, 848))", lock)
@@ -257,7 +257,7 @@ def run(connection: psycopg.Connection, statement: str, *values: object) -> list
 
 
 @contextmanager
-def told_as(error_class: type[SinkError | SourceError], place: str) -> Iterator[None]:
+def driver_errors(error_class: type[SinkError | SourceError], place: str) -> Iterator[None]:
     """Convert errors of the driver to an error of one line: what, where, what is allowed."""
     import psycopg
 

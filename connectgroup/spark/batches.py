@@ -41,7 +41,7 @@ class BatchTask(Protocol):
 
     @property
     def is_stopping(self) -> bool:
-        """Whether the task has been told to stop."""
+        """Whether the task is to stop."""
 
     def committed(self, rows: int, dead_letters: Sequence[DeadLetter]) -> None:
         """Receives the rows of a committed batch."""

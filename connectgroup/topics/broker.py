@@ -91,7 +91,7 @@ class BrokerTopics:
         try:
             await self.refresh()
         except Exception as error:
-            raise ConfigError(self._setting, self.bootstrap, f"a reachable Kafka broker ({_said(error)})") from error
+            raise ConfigError(self._setting, self.bootstrap, f"a reachable Kafka broker ({_reason(error)})") from error
         self._watch = asyncio.get_running_loop().create_task(self._run())
 
     async def refresh(self) -> None:
@@ -124,7 +124,7 @@ class BrokerTopics:
                 await self.refresh()
             except Exception as error:
                 if reachable:
-                    logger.warning("%s: the topics cannot be read, retrying: %s", self.bootstrap, _said(error))
+                    logger.warning("%s: the topics cannot be read, retrying: %s", self.bootstrap, _reason(error))
                 reachable = False
                 await asyncio.sleep(self._interval_s)
                 continue
@@ -219,7 +219,7 @@ class MetadataReader:
         return topics
 
 
-def _said(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     if isinstance(error, EOFError):
         return "it closed the connection; is it a Kafka broker's PLAINTEXT listener?"
     return str(error) or f"no response within {TIMEOUT_S:g} s"

@@ -28,7 +28,7 @@ from ..config.secrets import Secrets
 from ..config.worker import WorkerConfig
 from ..connector import Connector
 from ..errors import ConfigError, ConnectGroupError, PluginError, TransportError
-from ..garbage import collect_all_again, short_collections
+from ..gc_tuning import collect_all_again, short_collections
 from ..loggers import set_by_operator
 from ..plugins import load_assignor, load_connector_class, load_listener
 from ..protocol.messages.common import config_of

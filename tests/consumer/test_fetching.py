@@ -75,7 +75,7 @@ async def test_records_beside_a_rejected_partition_are_returned(monkeypatch: pyt
     reading.take_more()
     assert isinstance(reading.callback_error, FetchError)
     assert "t-9" in str(reading.callback_error)
-    assert places(reading.hand_out(10)) == [(0, 0), (0, 1), (1, 0)]
+    assert places(reading.take_records(10)) == [(0, 0), (0, 1), (1, 0)]
     await reading.close()
 
 
@@ -83,7 +83,7 @@ async def test_record_that_was_waited_for_is_returned_beside_an_error(monkeypatc
     reading = await reading_of(monkeypatch, message(0, 0), REFUSED, message(1, 0))
     await reading.wait(asyncio.Event(), 10)
     assert isinstance(reading.callback_error, FetchError)
-    assert places(reading.hand_out(10)) == [(0, 0), (1, 0)]
+    assert places(reading.take_records(10)) == [(0, 0), (1, 0)]
     await reading.close()
 
 
@@ -92,5 +92,5 @@ async def test_first_record_is_returned_if_the_rest_cannot_be_read(monkeypatch: 
     reading = await reading_of(monkeypatch, message(0, 0), failure)
     await reading.wait(asyncio.Event(), 10)
     assert isinstance(reading.callback_error, FetchError)
-    assert places(reading.hand_out(10)) == [(0, 0)]
+    assert places(reading.take_records(10)) == [(0, 0)]
     await reading.close()

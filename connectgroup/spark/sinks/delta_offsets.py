@@ -249,7 +249,7 @@ class DeltaOffsets:
             # The commit may have succeeded, and what follows it failed (a checkpoint).
             if self._version(connector) != new:
                 _delete(path)
-                raise _told(self.path, error) from error
+                raise _storage_error(self.path, error) from error
         self._sync_commits(since=before)
         self._delete_replaced(connector, new)
         return result
@@ -342,7 +342,7 @@ def reason(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-def _told(path: Path, error: Exception) -> SinkError:
+def _storage_error(path: Path, error: Exception) -> SinkError:
     from deltalake.exceptions import CommitFailedError
 
     if isinstance(error, SinkError):

@@ -92,13 +92,14 @@ _KEPT: Final = {
 }
 """The types without a length that keep each value of a type, or reject it."""
 _FIND_COLUMNS: Final = """
-WITH RECURSIVE found(num, name, told, type, modifier) AS (
+WITH RECURSIVE found(num, name, declared, type, modifier) AS (
     SELECT attnum, attname, format_type(atttypid, atttypmod), atttypid, atttypmod FROM pg_attribute
     WHERE attrelid = to_regclass(?) AND attnum > 0 AND NOT attisdropped
   UNION ALL
-    SELECT num, name, told, typbasetype, typtypmod FROM found JOIN pg_type ON oid = type WHERE typtype = 'd'
+    SELECT num, name, declared, typbasetype, typtypmod FROM found JOIN pg_type ON oid = type WHERE typtype = 'd'
 )
-SELECT name, told, typname, modifier, typnamespace = 'pg_catalog'::regnamespace FROM found JOIN pg_type ON oid = type
+SELECT name, declared, typname, modifier, typnamespace = 'pg_catalog'::regnamespace
+FROM found JOIN pg_type ON oid = type
 WHERE typtype <> 'd' ORDER BY num
 """
 """Name, type, base type, length or precision of it (-1: none), and whether it is one of PostgreSQL's own."""
@@ -299,7 +300,7 @@ class PostgresSink(DeadLetterSink):
         twice, chosen = [*names, *written], rows.select(names)
         copy(transaction, _CHECK, twice, as_csv(type(rows).from_arrays([*chosen.columns, *chosen.columns], twice)))
         for name, value in zip(names, written, strict=True):
-            told, test = self._checked[name]
+            declared, test = self._checked[name]
             stored = sql_name(name)
             shown = f"format('%s', {stored})"
             condition = _condition(test, {"stored": stored, "shown": shown, "value": value})
@@ -311,12 +312,12 @@ class PostgresSink(DeadLetterSink):
                 # Not transaction.execute: the ? of the patterns is no place of a value.
                 found = transaction.connection.execute(statement).fetchall()
             except psycopg.DataError as error:
-                raise psycopg.DataError(f"column {name}: type {told}: {one_line(error)}") from error
-            texts = rows.column(name).to_pylist() if told == "jsonb" else []
+                raise psycopg.DataError(f"column {name}: type {declared}: {one_line(error)}") from error
+            texts = rows.column(name).to_pylist() if declared == "jsonb" else []
             found = found or [(text, "one of its keys") for text in texts if text is not None and _has_key_twice(text)]
             for before, after in found[:1]:
                 raise psycopg.DataError(
-                    f"column {name}: type {told} would store {printable(after, limit=60)} instead of"
+                    f"column {name}: type {declared} would store {printable(after, limit=60)} instead of"
                     f" {printable(before, limit=60)}"
                 )
 
@@ -351,7 +352,7 @@ class PostgresSink(DeadLetterSink):
         found = transaction.execute(_FIND_COLUMNS, sql_name(self._settings.table))
         return {name: tuple(kind) for name, *kind in found if name in names}
 
-    def _test_of(self, column: Column, told: str, base: str, modifier: int, is_own: bool) -> str:
+    def _test_of(self, column: Column, declared: str, base: str, modifier: int, is_own: bool) -> str:
         """Return the condition that a stored value is the one that was written; none if no value may be changed.
 
         Raises:
@@ -359,8 +360,8 @@ class PostgresSink(DeadLetterSink):
         """
         if (base == "bytea") != (column.type == "BINARY"):
             raise SinkError(
-                f"{self._store.where}: table {self._settings.table}: column {column.name} is {told}, and its values are"
-                f" {column.type}; allowed: a column of type {postgres_type(column)}, or another table"
+                f"{self._store.where}: table {self._settings.table}: column {column.name} is {declared}, and its values"
+                f" are {column.type}; allowed: a column of type {postgres_type(column)}, or another table"
             )
         return _kept_if(column, base, modifier) if is_own else ""
 

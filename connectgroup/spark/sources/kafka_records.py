@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ...dataplane.columns import Column as FieldColumn, Columns, to_arrow, to_ddl
 from ...dataplane.dead_letters import ERROR_COLUMN, PLACE_COLUMN, error_text
 from ...dataplane.errors import SourceError
-from ...garbage import no_collections
+from ...gc_tuning import no_collections
 from ..avro import AvroCodec
 from ..converters import HEADERS_TYPE, ConverterSettings
 from .json_values import (

@@ -23,7 +23,7 @@ import pyarrow.csv
 
 from ...dataplane.columns import Column, Columns, decimals, to_arrow
 from ...dataplane.dead_letters import ERROR_COLUMN, PLACE_COLUMN, error_text
-from ...garbage import no_collections
+from ...gc_tuning import no_collections
 from ...protocol.units import printable
 from .dialect import LineDialect, records_of
 from .json_schema import new_fields

@@ -131,7 +131,7 @@ class _Part:
         except BadLine as error:
             if not tolerant:
                 raise
-            yield self._put_aside(str(error))
+            yield self._dead_letter(str(error))
             return
         body = data[skipped:]
         try:
@@ -188,7 +188,7 @@ class _Part:
         except BadLine as error:
             if not tolerant:
                 raise
-            yield self._put_aside(str(error))
+            yield self._dead_letter(str(error))
         except DamagedFile as error:
             at = self.wanted.start if error.offset is None else error.offset
             what = "" if at == self.wanted.start else f"from byte {at} on: "
@@ -196,7 +196,7 @@ class _Part:
             if not tolerant:
                 raise SourceError(f"{self.path}: {reason}") from error
             # The line that the next member may have continued.
-            yield self._put_aside(reason, at, rest)
+            yield self._dead_letter(reason, at, rest)
 
     def _first_bytes(self, data: bytes, count: int) -> bytes:
         """Return the beginning of some text in UTF-8 that has so many bytes in the file's encoding."""
@@ -260,7 +260,7 @@ class _Part:
         dialect = self.parser.dialect
         return head_of(self.file.fileno(), replace(dialect, encoding=self.wide) if self.wide else dialect)
 
-    def _put_aside(self, error: str, start: int | None = None, unfinished: bytes = b"") -> pa.RecordBatch:
+    def _dead_letter(self, error: str, start: int | None = None, unfinished: bytes = b"") -> pa.RecordBatch:
         """Return the row for a range of which nothing can be read, or nothing from an offset on."""
         reason = error.removeprefix(str(self.path)).lstrip(", ").removeprefix(": ")
         place = f"{self.path}, bytes {self.wanted.start if start is None else start} to {int(self.wanted.end)}"

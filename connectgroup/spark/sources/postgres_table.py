@@ -24,7 +24,7 @@ from ...connector import LocalPath
 from ...dataplane.columns import Column, Columns, check_names, sql_name, to_arrow
 from ...dataplane.errors import SinkError, SourceError
 from ...dataplane.ownership import Range
-from ...dataplane.postgres_store import connect, files_in_url, parse_url, run, told_as, where
+from ...dataplane.postgres_store import connect, driver_errors, files_in_url, parse_url, run, where
 from ...protocol.units import printable
 from .json_values import check_years
 from .table import MAX_COUNTED, TableSource, TableSourceSettings
@@ -219,7 +219,7 @@ class PostgresTableSource(TableSource):
         )
         with (
             _connected(self.settings) as connection,
-            told_as(SourceError, where(connection)),
+            driver_errors(SourceError, where(connection)),
             connection.cursor() as cursor,
             cursor.copy(query) as stream,
         ):
@@ -335,7 +335,7 @@ def _connected(settings: PostgresTableSettings) -> psycopg.Connection:
 
 
 def _run(connection: psycopg.Connection, statement: str, *values: object) -> list[tuple[Any, ...]]:
-    with told_as(SourceError, where(connection)):
+    with driver_errors(SourceError, where(connection)):
         return run(connection, statement, *values)
 
 

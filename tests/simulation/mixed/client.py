@@ -253,7 +253,7 @@ class _Reading(Reading):
         end = self._cluster.source_end()
         return any(at.offset < end for at in self.positions.values())
 
-    def hand_out(self, limit: int) -> list[Any]:
+    def take_records(self, limit: int) -> list[Any]:
         end = self._cluster.source_end()
         behind = [each for each, at in self.positions.items() if at.offset < end]
         for partition in behind:

@@ -9,7 +9,7 @@ import signal
 
 from connectgroup.cli.parser import build_parser
 from connectgroup.cli.processes import serve_coordinator
-from connectgroup.garbage import FULL_AFTER, collect_all_again, short_collections
+from connectgroup.gc_tuning import FULL_AFTER, collect_all_again, short_collections
 
 
 def test_survivors_of_a_long_collection_are_left_out_of_later_ones() -> None:
