@@ -58,7 +58,7 @@ class CoordinatorConfig(ProgramSettings):
             without them is open to every user. The REST API has users of its own.
         data: the log's file: short for ``log: sqlite:///file``.
         log: the log's URL (``log.registry``). If both are null, all state is in memory, and a restart loses it.
-            Coordinators with the same log in PostgreSQL share its groups: one serves, the others stand by.
+            Coordinators with the same log in PostgreSQL or Kafka share its groups: one serves, the others stand by.
         advertised: the ``host:port`` at which clients and the other coordinators of the log are told to reach this
             one; ``host`` and ``port`` if null.
         assignor: ``group.remote.assignor``: used if members list no assignor, and after failures.

@@ -16,7 +16,7 @@ State in memory may therefore be ahead of the log for the duration of one append
 append fails, or its outcome is unknown, the shard drops the groups of that turn, loads them again from the log, and
 returns a retriable error to the senders (D6).
 
-The shard knows no group type: ``group.registry`` says what it needs to know.
+The shard decides by no group type: ``group.registry`` says what it needs to know.
 
 Source: Kafka's ``CoordinatorRuntime``; PD-09.
 """
@@ -259,7 +259,8 @@ class Shard:
         """The response to a heartbeat that reports nothing; ``None``: it has to wait for a turn, or is parked.
 
         If nothing is queued and no turn is under way, a turn would have this heartbeat alone and append no record.
-        Nearly all heartbeats are decided here, for less than half of what they cost in a turn.
+        Most heartbeats of consumers, and of workers that do not want to be parked, are decided here, for less than half
+        of what they cost in a turn.
         """
         if self._in_turn or self.intake.queued:
             return None

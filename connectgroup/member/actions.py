@@ -31,7 +31,11 @@ class Grant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Revoke:
-    """Stop these units, notify the listeners, then call ``Member.mark_revoked``: that acknowledges the revocation."""
+    """Stop these units, notify the listeners, then call ``Member.mark_revoked``: that acknowledges the revocation.
+
+    Attributes:
+        epoch: the member epoch of the response, for listeners and the trace.
+    """
 
     units: Units
     epoch: int
@@ -39,7 +43,11 @@ class Revoke:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assign:
-    """Notify the listeners, then start these units."""
+    """Notify the listeners, then start these units.
+
+    Attributes:
+        epoch: the member epoch of the response, for listeners and the trace.
+    """
 
     grants: tuple[Grant, ...]
     epoch: int

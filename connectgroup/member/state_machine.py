@@ -100,7 +100,7 @@ class Member:
             process_id: identifies this process; random. -1: none.
             os_process: see ``HeartbeatRequest.os_process``.
         """
-        # These five never change, except for the assignors (``set_assignors``).
+        # These never change, except for the assignors (``set_assignors``).
         self.settings = settings
         self.assignors = tuple(assignors)
         self.process_id, self.os_process = process_id, os_process

@@ -67,7 +67,9 @@ class FollowingClient(Client):
         self._configured: list[Client] = [self._make(host, port) for host, port in addresses]
         if first is not None:
             self._configured.insert(0, first)
-        self._told: dict[str, Client] = {}  # by address: those that a coordinator has named and nobody has configured
+        self._told: dict[
+            str, Client
+        ] = {}  # by address: those that a coordinator has named and that were not configured
         self._current = self._configured[0]
         self._closed = False
 

@@ -46,7 +46,17 @@ U = TypeVar("U", Unit, TopicPartition)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Current(Generic[U]):
-    """A member's current assignment: assigned units and units with a pending revocation, each with its owner epoch."""
+    """A member's current assignment: assigned units and units with a pending revocation, each with its owner epoch.
+
+    Changed by ``reconcile`` alone: it returns the next one, which a record of the member keeps.
+
+    Attributes:
+        epoch: the member epoch.
+        previous_epoch: the one before; a repeated request may still have it, as its response may have been lost.
+        state: whether revocations or assignments are outstanding.
+        assigned: units that the member runs or is to start.
+        pending: units that it is to stop and has not acknowledged yet.
+    """
 
     epoch: int = 0
     previous_epoch: int = 0

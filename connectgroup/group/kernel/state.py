@@ -120,7 +120,8 @@ class GroupState(Computing, Generic[M, U]):
         self.created_ms = 0
         # The members by id: set by a member's record, removed by its tombstone.
         self.members: dict[str, M] = {}
-        # These six are of the installed target assignment: a TargetRecord sets them all, its tombstone resets them all.
+        # Of the installed target assignment: a TargetRecord sets these, its tombstone resets them. The units are in
+        # ``targets``: a TargetMemberRecord sets and removes those of one member.
         # Above ``target_epoch``, the group is waiting for the next one; members go on with this one.
         self.target_epoch = 0
         self.target_assignor = ""
