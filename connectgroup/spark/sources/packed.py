@@ -16,6 +16,8 @@ COMPRESSED: Final = {".gz": "gzip", ".zst": "zstd"}
 """Codecs by the end of a file's name."""
 _INPUT_BYTES: Final = 256 << 10
 _BLOCK_BYTES: Final = 4 << 20
+_FIRST_BYTES: Final = 16 << 10
+"""Of the first block; each further one has four times as many, up to ``_BLOCK_BYTES``. Often only a head is read."""
 _GZIP: Final = 31
 """zlib's number for the window of a member of gzip, with its header and its checksum."""
 _MAGIC: Final = b"\x1f\x8b"
@@ -92,7 +94,7 @@ def decompressed_head(file: BinaryIO, codec: str, size: int) -> bytes:
 def _gzip_blocks(file: BinaryIO) -> Iterator[tuple[bytes, bool]]:
     """Yield blocks, each with whether a member ends behind it."""
     start = offset = file.tell()
-    member, data = zlib.decompressobj(_GZIP), b""
+    member, data, size = zlib.decompressobj(_GZIP), b"", _FIRST_BYTES
     while data := data or file.read(_INPUT_BYTES):
         if member.eof:
             data = data.lstrip(b"\0")
@@ -102,10 +104,11 @@ def _gzip_blocks(file: BinaryIO) -> Iterator[tuple[bytes, bool]]:
             if not _MAGIC.startswith(data[: len(_MAGIC)]):
                 raise DamagedFile("no gzip follows the last member", offset=offset, follows=offset > start)
         try:
-            block = member.decompress(data, _BLOCK_BYTES)
+            block = member.decompress(data, size)
         except zlib.error as error:
             raise DamagedFile(str(error).partition(": ")[2], offset=offset) from error
         data = member.unused_data if member.eof else member.unconsumed_tail
+        size = min(4 * size, _BLOCK_BYTES)
         yield block, member.eof
     if not member.eof and file.tell() > offset:
         raise DamagedFile("truncated", offset=offset, is_truncated=True)
@@ -115,7 +118,7 @@ def _arrow_blocks(file: BinaryIO, codec: str) -> Iterator[tuple[bytes, bool]]:
     """The same with a codec of Arrow, which shows no ends of members, and loses what it read in the call that fails."""
     import pyarrow as pa
 
-    start, found, size = file.tell(), 0, _BLOCK_BYTES
+    start, found, size, is_again = file.tell(), 0, _FIRST_BYTES, False
     while True:
         # A file of its own: Arrow closes it.
         with os.fdopen(os.dup(file.fileno()), "rb") as again:
@@ -123,10 +126,11 @@ def _arrow_blocks(file: BinaryIO, codec: str) -> Iterator[tuple[bytes, bool]]:
             stream = pa.CompressedInputStream(pa.PythonFile(again, mode="r"), codec)
             try:
                 passed = 0
-                while passed < found:
-                    passed += len(stream.read(min(_BLOCK_BYTES, found - passed)))
+                while passed < found and (block := stream.read(min(_BLOCK_BYTES, found - passed))):
+                    passed += len(block)
                 while block := stream.read(size):
                     found += len(block)
+                    size = size if is_again else min(4 * size, _BLOCK_BYTES)
                     yield block, False
                 return
             except (OSError, pa.ArrowException) as error:
@@ -136,4 +140,4 @@ def _arrow_blocks(file: BinaryIO, codec: str) -> Iterator[tuple[bytes, bool]]:
                     truncated = "runcated" in reason
                     raise DamagedFile(reason, is_truncated=truncated, follows=follows and found > 0) from error
         # Read again up to the end of the last frame, in smaller steps.
-        size = max(1, size // 1024)
+        size, is_again = max(1, size // 1024), True
