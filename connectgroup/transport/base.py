@@ -25,13 +25,13 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from ..errors import ConfigError, CoordinatorNotAvailable, UnknownServerError
 from ..protocol.messages.api import DirectHandler, Handler, Request, Response
 from ..protocol.messages.describe import DescribeRequest
+from ..protocol.messages.rejected import RESPONSE_OF, rejected
 from ..protocol.units import printable
-from ..wire.apis import APIS, refusal
 
 Ticket = TypeVar("Ticket")
 
@@ -106,25 +106,24 @@ class _Turn(Generic[Ticket]):
     def respond_to_request(self, response: Response | bytes) -> None:
         """Take the response of the handler, which must be of the request's type."""
         assert self.request is not None
-        key, expected = API_OF[type(self.request)]
-        if not isinstance(response, (expected, bytes)):
+        if not isinstance(response, (RESPONSE_OF[type(self.request)], bytes)):
             logger.error("handler responded to %s with %s", _show(self.request), type(response).__name__)
-            response = refusal(key, UnknownServerError.code, "the server failed: a response of the wrong type")
+            response = rejected(
+                self.request, UnknownServerError.code, "the server failed: a response of the wrong type"
+            )
         self.respond(response)
 
     def fail(self, error: BaseException) -> None:
         """The handler has failed."""
         assert self.request is not None
         logger.error("handler failed on %s", _show(self.request), exc_info=error)
-        key = API_OF[type(self.request)][0]
-        why = str(error) if isinstance(error, ConfigError) else type(error).__name__
-        self.respond(refusal(key, UnknownServerError.code, f"the server failed: {why}"))
+        why = printable(error, limit=1000) if isinstance(error, ConfigError) else type(error).__name__
+        self.respond(rejected(self.request, UnknownServerError.code, f"the server failed: {why}"))
 
     def cancel(self) -> None:
         """The server is closing."""
         assert self.request is not None
-        key = API_OF[type(self.request)][0]
-        self.respond(refusal(key, CoordinatorNotAvailable.code, "the server is closing"))
+        self.respond(rejected(self.request, CoordinatorNotAvailable.code, "the server is closing"))
 
 
 def _ignore(ticket: object, response: object) -> None:
@@ -268,9 +267,3 @@ def reason(error: Exception) -> str:
 def _show(request: Request) -> str:
     """Format a request for a log message without its contents, which may include a password."""
     return f"{type(request).__name__} for group {printable(getattr(request, 'group_id', ''))!r}"
-
-
-API_OF: Final[dict[type[Request], tuple[int, type[Response]]]] = {
-    api.request_class: (api.key, api.response_class) for api in APIS.values()
-}
-"""API key and response class by request class."""

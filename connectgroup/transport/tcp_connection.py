@@ -19,6 +19,7 @@ from ..errors import (
 from ..protocol.messages.api import Handler, Request, Response
 from ..protocol.messages.cluster import ApiVersionsRequest, FindCoordinatorRequest
 from ..protocol.messages.describe import DescribeResponse
+from ..protocol.messages.rejected import rejected
 from ..protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from ..protocol.units import printable
 from ..sasl.server import Authenticator
@@ -254,7 +255,7 @@ class Connection(asyncio.Protocol):
         if self._refused and not isinstance(request, ApiVersionsRequest):
             # Respond to ApiVersions: its response has no field for an error message, but that of the next request has.
             self._stopped = True
-            self.conversation.put(header, refusal(header.api_key, CoordinatorNotAvailable.code, self._refused))
+            self.conversation.put(header, rejected(request, CoordinatorNotAvailable.code, self._refused))
             self.conversation.put(header, None)
         elif isinstance(request, _SASL):
             self._authenticate(header, request)

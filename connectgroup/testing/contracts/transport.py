@@ -21,7 +21,13 @@ from ...protocol.messages.api import Request, Response
 from ...protocol.messages.assignment import InstallRequest, InstallResponse, PrepareRequest, PrepareResponse
 from ...protocol.messages.common import ConnectorTasks
 from ...protocol.messages.connectors import UpdateConnectorsRequest, UpdateConnectorsResponse
-from ...protocol.messages.describe import DescribedGroup, DescribeRequest, DescribeResponse
+from ...protocol.messages.describe import (
+    DeleteRequest,
+    DeleteResponse,
+    DescribedGroup,
+    DescribeRequest,
+    DescribeResponse,
+)
 from ...protocol.messages.heartbeat import HeartbeatAssignment, HeartbeatRequest, HeartbeatResponse
 from ...transport.base import Client
 
@@ -283,6 +289,15 @@ class TransportContract:
             assert isinstance(failed, HeartbeatResponse)
             assert failed.error_code == UnknownServerError.code
             assert "secret" not in str(failed.error_message)
+
+    @pytest.mark.asyncio
+    async def test_a_failure_is_reported_for_what_the_request_names(self) -> None:
+        """Where a response has no error of its own, clients look for the error of what they asked for."""
+        async with self.serving(ScriptedHandler()) as connect, closing(connect()) as client:
+            failed = await client.call(DeleteRequest(group_ids=("a", "b")), timeout_s=LONG_S)
+            assert isinstance(failed, DeleteResponse)
+            results = [(each.group_id, each.error_code) for each in failed.results]
+            assert results == [("a", UnknownServerError.code), ("b", UnknownServerError.code)]
 
     @pytest.mark.asyncio
     async def test_a_closed_client_fails_every_call_outstanding_and_later(self) -> None:
