@@ -311,6 +311,23 @@ def test_other_columns_need_auto_evolve(tmp_path: Path) -> None:
     assert table["c"].is_valid().to_pylist() == [True, False]
 
 
+def test_column_that_a_table_has_lost_since_the_task_started_is_not_added_again(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    sink = sink_at(path)
+    sink.claim(owner(1), every)
+    sink.commit(owner(1), span(0, 1), rows(0))
+    write_deltalake(str(path), rows(0).select(["a"]), mode="overwrite", schema_mode="overwrite")
+    with pytest.raises(SinkError, match=r"the table has no column b; allowed: .*sink\.auto\.evolve true"):
+        sink.commit(owner(1), span(1, 2), rows(1))
+    sink.close()
+    assert DeltaTable(str(path)).to_pyarrow_table().to_pylist() == [{"a": 0}]
+    evolves = sink_at(path, auto_evolve="true")
+    assert evolves.claim(owner(2), every) == {"s": 1}
+    evolves.commit(owner(2), span(1, 2), rows(1))
+    evolves.close()
+    assert read(path) == [0, 1]
+
+
 def test_types_of_transforms_and_partitions(tmp_path: Path) -> None:
     path = tmp_path / "t"
     types = ["DECIMAL(10,2)", "BINARY", "TINYINT", "TIMESTAMP", "STRUCT<X:INT>", "ARRAY<STRING>", "STRING"]

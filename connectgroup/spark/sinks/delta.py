@@ -106,8 +106,9 @@ class DeltaSink(Sink):
         def write(table: DeltaTable, properties: CommitProperties) -> None:
             from deltalake import write_deltalake
 
+            # merge: columns that the rows lack are null, and those that the table lacks are added, if they may be.
+            self._check_columns(table)
             fitted = _fitted(rows, table)
-            # merge: columns that the rows lack are null. Which columns it may add was checked at the start.
             write_deltalake(table, fitted, mode="append", schema_mode="merge", commit_properties=properties)
 
         return self._offsets.commit(owner, ranges, write if rows.num_rows else None)
@@ -134,12 +135,16 @@ class DeltaSink(Sink):
                 ) from error
 
     def _check_table(self, partitions: Sequence[str]) -> None:
-        table, path = self._offsets.table(), self._offsets.path
+        table = self._offsets.table()
         found = table.metadata().partition_columns
         if partitions and list(partitions) != found:
             raise ConfigError("sink.partition.by", ", ".join(partitions), f"as the table: {', '.join(found) or 'none'}")
+        self._check_columns(table)
+
+    def _check_columns(self, table: DeltaTable) -> None:
+        """Check, for each batch, that the table has all columns, or that they may be added: it may be altered."""
         known = {field.name.lower() for field in table.schema().fields}
-        settings = self._settings
+        settings, path = self._settings, self._offsets.path
         for column in self._columns:
             added = settings.auto_evolve or (settings.auto_create and _arrow_type(column) is None)
             if column.name.lower() not in known and not added:
