@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from .consumer.broker import free_ports
 from .guides import ROOT, blocks
-from .integration.processes import COMMAND, START_PATIENCE_S, Program, marked, wait
+from .integration.processes import COMMAND, START_PATIENCE_S, Program, free_ports, marked, wait
 
 ROWS = 20_000
 
