@@ -79,7 +79,7 @@ def encode_call(request: BrokerRequest, *, version: int, correlation_id: int, cl
     return header + _codec(api, api.requests, version).encode(request)
 
 
-def decode_kafka_response(data: bytes, *, to: type[BrokerRequest], version: int) -> tuple[int, Any]:
+def decode_kafka_response(data: bytes, *, to: type[Any], version: int) -> tuple[int, Any]:
     """Decode the correlation id and the response to a request of that class and version.
 
     Raises:
