@@ -1,6 +1,6 @@
 """Duration of rebalances of idle tasks: one coordinator on SQLite, worker processes over TCP, no Spark.
 
-    python benchmarks/rebalance.py [--tasks 300] [--workers 3] [--rounds 3]
+    python benchmarks/rebalance.py [--tasks 300] [--workers 3] [--rounds 3] [--log postgresql://... | kafka://...]
 
 Every figure is derived from the tasks' own log (``task_log``). The coordinator runs in this process, as it does in
 ``connectgroup up``. Exit code 1 if any task ever ran on two workers at once, or did not run at the end of a scenario,
@@ -200,7 +200,8 @@ async def run(options: argparse.Namespace) -> int:
             folder = Path(directory, name)
             folder.mkdir()
             size = {"tasks": options.tasks, "workers": options.workers, "session_s": session_s}
-            return Bench(folder, **size, verbose=options.verbose, **more)
+            log = None if options.log is None else log_of(options.log, f"{folder.parent.name}_{name}".replace("-", "_"))
+            return Bench(folder, **size, verbose=options.verbose, log=log, **more)
 
         benches = {
             measure: bench_in("bench", options.session),
@@ -239,10 +240,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--workers", type=at_least(2), default=3, help="before one joins (default 3)")
     parser.add_argument("--rounds", type=at_least(1), default=3, help="how often each scenario is run (default 3)")
     parser.add_argument("--session", type=at_least(3), default=10, help="session timeout in seconds (default 10)")
+    parser.add_argument("--log", metavar="URL", help="of a shared log, in which schemas or topics are made (SQLite)")
     parser.add_argument("--verbose", action="store_true", help="show the workers' logs")
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO if options.verbose else logging.CRITICAL)
     return asyncio.run(run(options))
+
+
+def log_of(url: str, name: str) -> str:
+    """The URL of a log of its own beside the one that a URL names: a schema of the database, or a topic."""
+    if url.startswith("postgresql:"):
+        return f"{url}{'&' if '?' in url else '?'}schema={name.lower()}"
+    return f"{url}-{name}"
 
 
 def at_least(least: int) -> Callable[[str], int]:

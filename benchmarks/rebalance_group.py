@@ -49,10 +49,12 @@ class Bench:
         delay_s: float = 0.0,
         supervised: bool = True,
         verbose: bool = False,
+        log: str | None = None,
     ) -> None:
         """Does not start anything.
 
         Args:
+            log: the URL of the log; a SQLite file if null.
             delay_s: the scheduled rebalance delay; 0 as in the Connect runs that serve as the comparison.
             supervised: the supervisor starts the workers; otherwise ``start_unwatched`` does.
         """
@@ -65,7 +67,8 @@ class Bench:
             scratch=self.scratch,
             coordinator=CoordinatorConfig(
                 port=0,
-                data=directory / "groups.sqlite",
+                data=directory / "groups.sqlite" if log is None else None,
+                log=log,
                 session_timeout_ms=int(session_s * 1000),
                 heartbeat_interval_ms=int(session_s * 300),
                 scheduled_rebalance_max_delay_ms=int(delay_s * 1000),

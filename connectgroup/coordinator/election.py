@@ -14,10 +14,9 @@ import asyncio
 import logging
 import zlib
 from collections.abc import Callable
-from typing import Any
 
 from ..checks import parse_address
-from ..errors import CoordinatorNotAvailable, LogError, NotCoordinator
+from ..errors import ConnectGroupError, CoordinatorNotAvailable, LogError, NotCoordinator
 from ..log.base import LogHeld, SharedLog
 from ..protocol.messages.api import Request, Response
 from ..protocol.messages.cluster import (
@@ -50,6 +49,7 @@ class ElectedCoordinator:
         self._log, self._make = log, make
         self._refusing = make()  # never started: knows the responses that carry an error
         self.serving: Coordinator | None = None
+        self.on_term_end: Callable[[], None] = lambda: None
         self._campaigning: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -152,15 +152,15 @@ class ElectedCoordinator:
 
     async def _campaign(self) -> None:
         while True:
-            await self._log.stand_by()
-            coordinator = self._make()
             try:
+                await self._log.stand_by()
+                coordinator = self._make()
                 await coordinator.start()
             except LogHeld as error:
                 logger.info("%s", error)
                 continue
-            except LogError as error:
-                logger.error("cannot serve, retrying: %s", error)
+            except Exception as error:
+                logger.error("cannot serve, retrying: %s", error, exc_info=not isinstance(error, ConnectGroupError))
                 await asyncio.sleep(RETRY_S)
                 continue
             self.serving = coordinator
@@ -170,11 +170,11 @@ class ElectedCoordinator:
                 logger.error("no longer the coordinator, stands by: %s", reason)
             finally:
                 self.serving = None
-                await asyncio.shield(_closed(coordinator))
+                await asyncio.shield(self._closed(coordinator))
 
-
-async def _closed(coordinator: Coordinator) -> Any:
-    try:
-        await coordinator.close()
-    except Exception:
-        logger.exception("a term was not closed cleanly")
+    async def _closed(self, coordinator: Coordinator) -> None:
+        try:
+            await coordinator.close()
+        except Exception:
+            logger.exception("a term was not closed cleanly")
+        self.on_term_end()

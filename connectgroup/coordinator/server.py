@@ -186,6 +186,7 @@ class CoordinatorServer(GroupServer):
         await self._server.start()
         log.address = self.config.advertised or self.address
         self._server.find_coordinator = coordinator.find
+        coordinator.on_term_end = self._server.hang_up_all
         try:
             await coordinator.start()
         except BaseException:

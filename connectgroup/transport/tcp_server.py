@@ -166,6 +166,12 @@ class TcpServer:
                     connection.abort()
         await listener.wait_closed()
 
+    def hang_up_all(self) -> None:
+        """Close all connections, after the responses that are to be sent on them."""
+        for connection in list(self._connections):
+            connection.stop_reading()
+            connection.hang_up()
+
     def handler_for(self, connection: Connection) -> Handler:
         """The handler of the requests of one connection."""
         if not self._group_access:

@@ -25,6 +25,7 @@ from connectgroup.protocol.messages.cluster import (
 from connectgroup.protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequest
 from connectgroup.protocol.messages.describe import DescribeRequest
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
+from connectgroup.transport.tcp_server import TcpServer
 from connectgroup.wire.apis import APIS
 from tests.log.test_postgres import Faulty, log_at
 from tests.transport.test_group_access import WITHOUT_GROUP, error_codes, request_about
@@ -193,3 +194,19 @@ async def test_members_without_news_are_served_while_the_log_is_away_until_the_l
         await owner.serves()
         assert await member.beat() == 0, "its session goes on"
         assert await connectors(owner) == set()
+
+
+async def test_connections_do_not_outlive_the_term_of_their_coordinator(database: str) -> None:
+    """A request that was sent to an earlier term must not arrive in a later one, which could take it for a new one."""
+    async with process(database, lease_s=1.5) as owner:
+        server = TcpServer(owner.elected)
+        owner.elected.on_term_end = server.hang_up_all
+        await server.start()
+        try:
+            await owner.serves()
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            owner.store.cut = True
+            assert await asyncio.wait_for(reader.read(), 60) == b""
+            writer.close()
+        finally:
+            await server.close()
