@@ -29,7 +29,7 @@ PATIENCE_S = 60.0
 RETURN_S = 60.0
 """More than a worker takes to return on a loaded machine: the scheduled rebalance delay of the rolling restarts, and
 the session timeout of the static workers."""
-JOINING = re.compile(r"^(\d\d:\d\d:\d\d\.\d{3}) INFO joining group")
+JOINING = re.compile(r"^(\S+) INFO joining group")
 
 
 class Unsettled(Exception):
@@ -265,8 +265,7 @@ class Bench:
     def _hear(self, name: str, line: str) -> None:
         """Process one line of a worker's log: the line before its first heartbeat begins with the time."""
         if found := JOINING.match(line):
-            clock = datetime.strptime(found[1], "%H:%M:%S.%f").time()
-            self.joined_ns[name] = int(datetime.combine(datetime.now().date(), clock).timestamp() * 1e3) * 1_000_000
+            self.joined_ns[name] = int(datetime.fromisoformat(found[1]).timestamp() * 1e3) * 1_000_000
             self._heard.set()
         elif self.verbose or " ERROR " in line:
             print(f"{name} | {line}", file=sys.stderr, flush=True)
