@@ -13,7 +13,6 @@ from ...errors import (
     ComputeAssignment,
     FencedMemberEpoch,
     GroupIdNotFound,
-    GroupMaxSizeReached,
     UnknownMemberId,
 )
 from ...protocol.messages.common import grouped, units_of
@@ -27,8 +26,8 @@ from ...protocol.messages.heartbeat import (
 from ...protocol.records.connect import MemberRecord
 from ...protocol.units import JOIN_EPOCH, MAX_NAME_BYTES, Unit, Units, printable, show
 from ..kernel import timers as timing
-from ..kernel.computation import under_way
-from ..kernel.members import check_sender, former_static_member
+from ..kernel.computation import forget_prepare, under_way
+from ..kernel.members import check_room, check_sender, former_static_member
 from ..kernel.outcome import Outcome
 from ..kernel.reconcile import Current, ReconcileTarget, acknowledges, reconcile
 from ..kernel.timers import Timer
@@ -264,10 +263,8 @@ def _join(
         else:
             draft.bump(f"{member_id} replaced {former.member_id}")
             draft.forget_member(former.member_id)
-    elif known is None and len(group.members) >= settings.max_members:
-        raise GroupMaxSizeReached(
-            f"{printable(member_id)} cannot join: the group has all of its {settings.max_members} members"
-        )
+    elif known is None:
+        check_room(group, member_id, settings.max_members)
     member = MemberRecord(
         group_id=group.group_id,
         member_id=member_id,
@@ -310,10 +307,7 @@ def _join(
     if known is not None:
         timers += (timing.cancel_rebalance(group.group_id, member_id),)
         _release_units(draft, member_id)
-        computation = under_way(draft)
-        if computation is not None and computation.member_id == member_id and computation.prepared:
-            # The member's former process may have sent Prepare and be gone: the new one receives COMPUTE_ASSIGNMENT.
-            draft.write(replace(computation, prepared=False))
+        forget_prepare(draft, member_id)
     return timers
 
 

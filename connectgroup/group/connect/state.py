@@ -72,8 +72,8 @@ class ConnectGroupState(GroupState[MemberRecord, Unit]):
         self.restart_requests: tuple[str, ...] = ()
         # The connectors by name, with configuration and tasks: set by a ConnectorRecord, removed by its tombstone.
         self.connectors: dict[str, ConnectorRecord] = {}
-        # Of the target assignment, set by the TargetRecord: units whose move is left to the next round, and units that
-        # are not moved while they start.
+        # Of the target assignment, set by the TargetRecord: how many moves are left to the next round, and how many of
+        # units that were starting.
         self.deferred = self.deferred_starts = 0
         # The last status of each unit, also of a former owner: it counts only if member and owner epoch are those of
         # ``holders``. Removed with the unit, by a tombstone.
@@ -104,7 +104,7 @@ class ConnectGroupState(GroupState[MemberRecord, Unit]):
         self.stops = Stops()
         # The assignments since the last finished rebalance, which clears them.
         self.landed: dict[Unit, Move] = {}
-        # For how long the member was silent that the last rebalance removes: its units stopped so much earlier.
+        # For how long the member that the last rebalance removes had been silent: its units stopped so much earlier.
         self.silent_ms = 0
 
         # ---- not from records: a new coordinator does not have it

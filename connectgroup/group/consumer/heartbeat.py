@@ -11,7 +11,6 @@ from dataclasses import replace
 from ...errors import (
     ComputeAssignment,
     FencedMemberEpoch,
-    GroupMaxSizeReached,
     PolicyViolation,
     UnknownMemberId,
 )
@@ -26,8 +25,8 @@ from ...protocol.records.base import MemberState
 from ...protocol.records.consumer import ConsumerMemberRecord
 from ...protocol.units import JOIN_EPOCH, MAX_NAME_BYTES, Partitions, TopicPartition, printable, show
 from ..kernel import timers as timing
-from ..kernel.computation import under_way
-from ..kernel.members import former_static_member
+from ..kernel.computation import forget_prepare, under_way
+from ..kernel.members import check_room, former_static_member
 from ..kernel.outcome import Outcome
 from ..kernel.reconcile import Current, ReconcileTarget, acknowledges, reconcile
 from ..kernel.selection import check_assignors
@@ -97,10 +96,8 @@ def _join(
     """Create or update the member. A member that joins again owns no partitions (KAFKA-19233)."""
     group, member_id = draft.group, request.member_id
     known, former = group.members.get(member_id), _former(draft, member_id, request.instance_id)
-    if known is None and former is None and len(group.members) >= settings.max_members:
-        raise GroupMaxSizeReached(
-            f"{printable(member_id)} cannot join: the group has all of its {settings.max_members} members"
-        )
+    if known is None and former is None:
+        check_room(group, member_id, settings.max_members)
     timers: tuple[Timer, ...] = ()
     before = known
     if known is not None and known.uses_classic_protocol:
@@ -127,10 +124,8 @@ def _join(
     store(draft, joined, settings, before=before)
     if former is not None:
         refresh(draft)
-    computing = under_way(draft)
-    if known is not None and computing is not None and computing.member_id == member_id and computing.prepared:
-        # The member's former process may have sent Prepare and be gone: the new one is asked to compute.
-        draft.write(replace(computing, prepared=False))
+    if known is not None:
+        forget_prepare(draft, member_id)
     return timers
 
 

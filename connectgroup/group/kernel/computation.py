@@ -337,6 +337,13 @@ def _end_without_target(
     return (compute_timer(draft, settings.session_timeout_ms),)
 
 
+def forget_prepare(draft: Draft, member_id: str) -> None:
+    """A member joins again. Its former process may have sent Prepare and be gone: the new one is asked to compute."""
+    computation = under_way(draft)
+    if computation is not None and computation.member_id == member_id and computation.prepared:
+        draft.write(replace(computation, prepared=False))
+
+
 def choose_again(draft: Draft, settings: ComputationSettings, computation: ComputationRecord) -> tuple[Timer, ...]:
     """Choose who computes for the newest group epoch; failures so far still count."""
     return _choose_member(draft, settings, _able(draft), computation)

@@ -11,7 +11,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ...errors import FencedInstanceId, GroupIdNotFound, NonEmptyGroup, UnknownMemberId, UnreleasedInstanceId
+from ...errors import (
+    FencedInstanceId,
+    GroupIdNotFound,
+    GroupMaxSizeReached,
+    NonEmptyGroup,
+    UnknownMemberId,
+    UnreleasedInstanceId,
+)
 from ...protocol.records.base import MemberState
 from ...protocol.units import STATIC_LEAVE_EPOCH, printable
 from .draft import GroupDraft
@@ -43,6 +50,12 @@ def check_deletable(group: AnyGroup) -> None:
         raise NonEmptyGroup(
             f"group {printable(group.group_id)} has {len(group.members)} members; allowed: a group without members"
         )
+
+
+def check_room(group: AnyGroup, member_id: str, max_members: int) -> None:
+    """Raise ``GroupMaxSizeReached`` if no further member can join."""
+    if len(group.members) >= max_members:
+        raise GroupMaxSizeReached(f"{printable(member_id)} cannot join: the group has all of its {max_members} members")
 
 
 def check_instance_id(group: AnyGroup, member_id: str, instance_id: str | None) -> None:

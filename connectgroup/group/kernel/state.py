@@ -125,7 +125,7 @@ class GroupState(Computing, Generic[M, U]):
         # Above ``target_epoch``, the group is waiting for the next one; members go on with this one.
         self.target_epoch = 0
         self.target_assignor = ""
-        # The member that computed it, ``COORDINATOR``, or empty: none, or it was kept under a later epoch.
+        # The member that computed it, or ``COORDINATOR``; empty: none, or it comes from the group's former type.
         self.computed_by = ""
         # Of the Install request, to recognize a repeated one; 0 if no member computed it.
         self.target_checksum = 0

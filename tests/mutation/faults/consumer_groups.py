@@ -42,7 +42,7 @@ CONSUMER_GROUPS: tuple[Fault, ...] = (
           "A.rack_id is not None", "False", model=True)),
     *at(f"{GROUP}.heartbeat:_join", "group/consumer/test_group_type.py",
         C("a member that joins again after Prepare is not asked to compute",
-          "if A and B and C and D: ...", seed=130, model=True),
+          "if A is not None: forget_prepare(B, C)", seed=130, model=True),
         C("the topics of a static member remain subscribed when another member takes over its instance id",
           "if A is not None: refresh(B)", seed=279, model=True)),
     *at(f"{GROUP}.heartbeat:_response", "",
