@@ -154,7 +154,29 @@ def test_tasks_run_on_while_the_database_is_away(tmp_path: Path) -> None:
             server = stack.enter_context(RestartableServer())
         except Unavailable as missing:
             pytest.skip(str(missing))
-        coordinators = Coordinators(server.url, 2, stack)
+        run_while_the_database_is_away(tmp_path, server.url, server, "cannot connect")
+
+
+@ci_only("30 s of processor time; in a user's run, tests/log/test_kafka.py, and the same test on PostgreSQL")
+def test_tasks_run_on_while_the_broker_is_away(tmp_path: Path) -> None:
+    pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")
+    from tests.consumer import broker as kafka
+
+    with ExitStack() as stack:
+        try:
+            broker = stack.enter_context(kafka.running_broker())
+        except kafka.Unavailable as missing:
+            pytest.skip(str(missing))
+        log = f"kafka://{broker.bootstrap}/connectgroup-log"
+        run_while_the_database_is_away(
+            tmp_path, log, broker, "the lease has expired, it could not be renewed: kafka://"
+        )
+
+
+def run_while_the_database_is_away(tmp_path: Path, log: str, server: RestartableServer | Broker, problem: str) -> None:
+    """``problem``: what the coordinator that served says."""
+    with ExitStack() as stack:
+        coordinators = Coordinators(log, 2, stack)
         group = CommandGroup(tmp_path, tasks=TASKS)
         group.address = coordinators.addresses
         coordinators.wait_for_all()
@@ -170,7 +192,7 @@ def test_tasks_run_on_while_the_database_is_away(tmp_path: Path) -> None:
 
         server.kill()
         owner.line_with("no longer the coordinator, stands by: ")
-        assert "cannot connect" in "".join(owner.lines)
+        assert problem in "".join(owner.lines)
         refused = group.run("connectors", "pause", "naps")
         assert refused.code != 0, refused.out
         server.start()
