@@ -22,8 +22,9 @@ from connectgroup.log.leased import LeasedLog
 from connectgroup.log.registry import log_from_url
 from connectgroup.log.rows import Sums, Values
 from connectgroup.protocol.records.base import Kind, Tombstone
-from connectgroup.protocol.records.connect import Record
+from connectgroup.protocol.records.connect import GroupRecord, Record
 from connectgroup.testing.contracts.log import LogContract, contents, member, newest, opened
+from tests.integration.processes import call_command
 from tests.volume import volume
 
 from .life import Acknowledged, batch, holds
@@ -249,6 +250,20 @@ async def test_copy_of_a_topic_is_recognized(broker: Broker) -> None:
         assert other.epoch > log.epoch + 100
         await other.mark_serving()
         assert not other.lost_records
+
+
+async def test_recovered_log_continues_at_higher_epochs(broker: Broker) -> None:
+    """``groups recover``, after a copy was put in the place of the topic."""
+    topic = new_topic()
+    log, _ = log_at(broker, topic)
+    async with opened(log):
+        await log.append([GroupRecord(group_id="g", epoch=3, created_ms=1_000), member("m")])
+    done = await asyncio.to_thread(call_command, "groups", "recover", f"kafka://{broker.bootstrap}/{topic}")
+    assert (done.code, done.out) == (0, "group g: recovered\n"), done.err
+    async with opened(log):
+        assert log.epoch > 1_000
+        (group,) = (each for each in await contents(log) if isinstance(each, GroupRecord))
+        assert group.epoch > 3
 
 
 async def test_group_with_a_damaged_record_is_not_loaded(broker: Broker) -> None:

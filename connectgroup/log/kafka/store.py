@@ -5,8 +5,9 @@ that initialized its transactions last write under an id; an open transaction of
 order of ``take`` is: fence the former owner (``init_transactions``), read what is committed to the end, write the
 ownership with the next epoch; then the caller serves.
 
-A producer is used until an outcome is unknown: then it is dropped, and ``renew`` or ``retake`` makes a new one, which
-settles the outcome (D6), unless the topic names another owner now. Nothing depends on the clocks of the brokers.
+A batch is acknowledged when its commit can be read, and not when the cluster has accepted the commit: its markers are
+written later. A producer is used until a transaction fails; the next call makes a new one, which settles the outcome
+(D6), unless the topic names another owner now. Nothing depends on the clocks of the brokers.
 
 confluent-kafka's calls block: all run in one thread of the log, in the order of the calls of ``KafkaStore``.
 
@@ -33,10 +34,13 @@ from ..base import Candidate, Log, LogNotWritable, Ownership
 from ..leased import LeasedLog, LeasedStore, OwnerRow
 from ..rows import Sums, Values
 from .records import Encoded, OwnerState, Standby, encode_owner, encode_row, encode_standby
-from .topic import CALL_S, OVERHEAD_BYTES, Tail, Topic, client_logger
+from .topic import CALL_S, OVERHEAD_BYTES, OpenTransactionError, Tail, Topic, client_logger
 
 REGISTER_S: Final = 2.0
 """A coordinator that stands by is registered again after this time; after five times that it is no longer listed."""
+
+HANGING_S: Final = 0.3
+"""How long a transaction may be open after the former owner was fenced before ``_abort_hanging``."""
 
 TRANSACTION_TIMEOUT_MS: Final = 10_000
 """When the cluster aborts the transaction of a silent owner. A successor aborts it at once; other readers wait."""
@@ -318,7 +322,12 @@ class KafkaStore(LeasedStore):
                 logger=client_logger,
             )
             producer.init_transactions(CALL_S)
-        tail = self._caught_up(topic.end_without_open_transactions())
+        try:
+            end = topic.end_without_open_transactions(HANGING_S)
+        except OpenTransactionError:
+            _abort_hanging(topic, producer)
+            end = topic.end_without_open_transactions()
+        tail = self._caught_up(end)
         if not may_own(tail.owner):
             return None
         self._owner = _Owner(topic, producer, OwnerState() if former is None else former.state, tail.position)
@@ -379,7 +388,7 @@ class KafkaStore(LeasedStore):
     def _read(self, groups: set[bytes] | None) -> tuple[list[Values], list[tuple[bytes, int, int]]]:
         tail = self._tail
         if tail is None or tail.rows is None:
-            tail = self._caught_up(self._topic.end_without_open_transactions())
+            tail = self._caught_up(self._topic.end())
         rows = tail.take_rows(groups)
         sums: dict[bytes, tuple[int, int]] = {}
         for row in rows:
@@ -466,8 +475,25 @@ class _Owner:
                 raise LogNotWritable(f"{topic.name}: {reason}") from error
             raise LogError(f"{topic.name}: the outcome of a change is unknown: {reason}") from error
         self._position = offset + 1
+        if rows:
+            self._wait_until_readable(offset)
         self.state = state
         return True
+
+    def _wait_until_readable(self, offset: int) -> None:
+        """Wait for the marker of a commit: a broker that is killed before it has written it may forget the commit.
+
+        Raises:
+            LogError: the outcome is unknown.
+        """
+        give_up = time.monotonic() + CALL_S
+        try:
+            while self._topic.end() <= offset:
+                if time.monotonic() > give_up:
+                    raise LogError(f"{self._topic.name}: the outcome of a change is unknown: it cannot be read yet")
+        except LogError:
+            self.drop()
+            raise
 
     def _send(self, records: Sequence[Encoded], reports: list[tuple[Any, int]]) -> None:
         """Queue records; ``reports`` gets the error of the last one, or null, and its offset in the topic."""
@@ -496,6 +522,22 @@ class _Owner:
             with suppress(Exception):  # such as the fatal error because of which it is dropped
                 producer.purge()
                 producer.flush(0)
+
+
+def _abort_hanging(topic: Topic, producer: Any) -> None:
+    """End a transaction of an earlier producer that its cluster has forgotten to end.
+
+    A cluster that restarts after a commit was acknowledged, and before its marker was written, may take the topic for
+    deleted, because it does not know its leader yet: the transaction stays open for ever. ``_Owner.write`` has not
+    acknowledged it. A marker ends all that is open of a producer id, which a new producer takes over from a former one
+    of its transactional id; so one more transaction of it, which is aborted, ends the hanging one, too.
+    """
+    with topic.errors():
+        producer.begin_transaction()
+        key, value, _ = encode_owner(OwnerState())
+        producer.produce(topic.topic, value, key, partition=0)
+        producer.flush(CALL_S)
+        producer.abort_transaction(CALL_S)
 
 
 class _NotDelivered(Exception):

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 CALL_S: Final = 4.0
 """How long one call of the client may take."""
 
+_RESULT_S: Final = CALL_S + 1.0
+"""The client reports a call that took too long itself, a moment later."""
+
 OPEN_TRANSACTION_S: Final = 2.0
 """How long a successor waits for an open transaction: one of the former owner is aborted at once."""
 
@@ -130,6 +133,8 @@ class Topic:
             hint = f"; {_RIGHTS}" if code in refused else ""
             hint = "; allowed: the address of a running Kafka broker" if code in away else hint
             raise LogError(f"{self.name}: {self.reason(error)}{hint}") from error
+        except TimeoutError as error:
+            raise LogError(f"{self.name}: did not answer in {_RESULT_S:g} s") from error
 
     # ------------------------------------------------------------------------------------------ checks
 
@@ -139,19 +144,20 @@ class Topic:
         Raises:
             LogError: a one-line description of the problem.
         """
-        from confluent_kafka import TopicCollection
-
         with self.errors():
-            cluster = self.admin.list_topics(timeout=CALL_S)
-            if self.topic not in cluster.topics:
+            # Not list_topics: it would fetch the metadata of all topics.
+            cluster = self.admin.describe_cluster(request_timeout=CALL_S).result(_RESULT_S)
+            found = self._described()
+            if found is None:
                 if self.server:
                     raise LogError(
                         f"{self.name}: the topic was deleted, and the state of all groups with it; allowed: the topic "
                         "as it was. To begin with an empty log, restart the coordinators"
                     )
-                self._create(len(cluster.brokers))
-            (described,) = self.admin.describe_topics(TopicCollection([self.topic]), request_timeout=CALL_S).values()
-            found = described.result(CALL_S)
+                self._create(len(cluster.nodes))
+                found = self._described()
+            if found is None:
+                raise LogError(f"{self.name}: the topic was deleted as soon as it was created")
             server = f"{cluster.cluster_id}/{found.topic_id}"
             if self.server and server != self.server:
                 raise LogError(
@@ -161,7 +167,7 @@ class Topic:
                 )
             if len(found.partitions) != 1:
                 raise LogError(f"{self.name}: the topic has {len(found.partitions)} partitions; allowed: 1")
-            self._check_settings(len(cluster.brokers), len(found.partitions[0].replicas))
+            self._check_settings(len(cluster.nodes), len(found.partitions[0].replicas))
             begins = self._offset("earliest")
             if begins > 0:
                 raise LogError(
@@ -169,6 +175,18 @@ class Topic:
                     "which only compaction removes records, such as a new one"
                 )
         self.server = server
+
+    def _described(self) -> Any:
+        """The description of the topic; null if there is none."""
+        from confluent_kafka import KafkaError, KafkaException, TopicCollection
+
+        (described,) = self.admin.describe_topics(TopicCollection([self.topic]), request_timeout=CALL_S).values()
+        try:
+            return described.result(_RESULT_S)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise
+            return None
 
     def _create(self, brokers: int) -> None:
         from confluent_kafka import KafkaError, KafkaException
@@ -178,7 +196,7 @@ class Topic:
         config = {**SETTINGS, "min.insync.replicas": str(min(2, replication))}
         try:
             wanted = NewTopic(self.topic, 1, replication, config=config)
-            self.admin.create_topics([wanted], request_timeout=CALL_S)[self.topic].result(CALL_S)
+            self.admin.create_topics([wanted], request_timeout=CALL_S)[self.topic].result(_RESULT_S)
             logger.warning("%s: created with replication factor %d", self.name, replication)
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
@@ -198,7 +216,7 @@ class Topic:
         from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]
 
         resource = ConfigResource(ResourceType.TOPIC, self.topic)
-        found = self.admin.describe_configs([resource], request_timeout=CALL_S)[resource].result(CALL_S)
+        found = self.admin.describe_configs([resource], request_timeout=CALL_S)[resource].result(_RESULT_S)
         settings = {name: entry.value for name, entry in found.items()}
         warnings = check_settings(self.name, settings, brokers=brokers, replicas=replicas)
         self.max_record_bytes = min(int(settings["max.message.bytes"]), _LARGEST_MESSAGE) - OVERHEAD_BYTES
@@ -213,29 +231,33 @@ class Topic:
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         asked = {self.partition: getattr(OffsetSpec, which)()}
         (answer,) = self.admin.list_offsets(asked, isolation_level=level, request_timeout=CALL_S).values()
-        return int(answer.result(CALL_S).offset)
+        return int(answer.result(_RESULT_S).offset)
 
     def end(self) -> int:
         """The end of what is committed."""
         with self.errors():
             return self._offset("latest", committed=True)
 
-    def end_without_open_transactions(self) -> int:
+    def end_without_open_transactions(self, limit_s: float = OPEN_TRANSACTION_S) -> int:
         """The end of the topic, once it has no open transaction. The caller has fenced the owner.
 
         Raises:
-            LogError: the transaction of another program is open.
+            OpenTransactionError: the transaction of another program is open.
         """
-        give_up = time.monotonic() + OPEN_TRANSACTION_S
+        give_up = time.monotonic() + limit_s
         with self.errors():
             while (end := self._offset("latest")) > (committed := self._offset("latest", committed=True)):
                 if time.monotonic() > give_up:
-                    raise LogError(
+                    raise OpenTransactionError(
                         f"{self.name}: a transaction of another program is open since offset {committed}; allowed: no "
                         "producer but the coordinators. It is aborted after the transaction.timeout.ms of its producer"
                     )
                 time.sleep(0.05)
         return end
+
+
+class OpenTransactionError(LogError):
+    """The topic has an open transaction, behind which nothing can be read."""
 
 
 def check_settings(name: str, settings: Mapping[str, str], *, brokers: int, replicas: int) -> list[str]:
