@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import random
 from dataclasses import dataclass
 
 
@@ -25,7 +24,12 @@ class BackOff:
 
     def wait_s(self, failures: int) -> float:
         """The wait after so many consecutive failures, at least one."""
-        return random.uniform(0, min(self.max_s, self.first_s * 2 ** min(failures - 1, 60)))
+        # Imported at the first failure: most commands have none, and its import takes a tenth of their start.
+        from tenacity import RetryCallState, Retrying, wait_random_exponential
+
+        state = RetryCallState(Retrying(), None, (), {})
+        state.attempt_number = failures
+        return wait_random_exponential(multiplier=self.first_s, max=self.max_s)(state)
 
 
 class Attempts:

@@ -49,7 +49,7 @@ def test_installed_script_is_the_same_command() -> None:
 
 def test_importing_the_package_imports_no_optional_dependency() -> None:
     """``import connectgroup`` loads no heavy module; a name loads its module when it is first used."""
-    heavy = {"numpy", "pydantic", "pyspark", "pyarrow", "pandas", "opentelemetry", "sqlite3", "asyncio"}
+    heavy = {"numpy", "pydantic", "pyspark", "pyarrow", "pandas", "opentelemetry", "tenacity", "sqlite3", "asyncio"}
     code = "import sys, connectgroup; print(*sorted(name.partition('.')[0] for name in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     assert not heavy & set(done.stdout.split())

@@ -18,7 +18,7 @@ import time
 import pytest
 
 PRELOADED = (
-    *("asyncio", "hypothesis.strategies", "numpy", "opentelemetry.sdk.trace", "pydantic"),
+    *("asyncio", "hypothesis.strategies", "numpy", "opentelemetry.sdk.trace", "pydantic", "tenacity"),
     *("pytest_asyncio.plugin", "pytest_timeout", "xdist.plugin"),
 )
 POLL_S = 0.01

@@ -75,7 +75,7 @@ WORKER: tuple[Fault, ...] = (
           "A is not None and not A.done()", "False")),
     *at("connectgroup.backoff:BackOff.wait_s", f"worker/test_waiting.py {LIFE}",
         C("workers that lost their coordinator together retry together (KAFKA-19813)",
-          "random.uniform(0, A)", "A")),
+          "wait_random_exponential(multiplier=A, max=B)(D)", "B")),
     *at("connectgroup.worker.offload:WakeUp.wait", "worker/test_waiting.py",
         C("a wake-up before the wait is lost",
           "if S.A: return")),
