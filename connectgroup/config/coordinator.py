@@ -15,7 +15,7 @@ from ..group.connect.settings import GroupSettings, ServerAssignorCall
 from ..group.consumer.settings import ConsumerSettings, MigrationPolicy
 from ..group.offsets.settings import OffsetSettings
 from ..log.base import SharedLog
-from ..log.registry import log_from_url, sqlite_url
+from ..log.registry import SHARED, log_from_url, sqlite_url
 from ..protocol import DEFAULT_PORT
 from ..transport.limits import LOOPBACK, Limits, is_address, is_loopback
 from .base import MaybeMilliseconds, Milliseconds, Name, Port, ProgramSettings, ShortText
@@ -182,6 +182,9 @@ class CoordinatorConfig(ProgramSettings):
             parse_address("topics_from", self.topics_from)
         if self.advertised is not None:
             parse_address("advertised", self.advertised)
+        elif self.host in ("", "0.0.0.0", "::") and self.log_url.partition(":")[0] in SHARED:
+            allowed = f"host:port at which clients and the other coordinators reach this one; not {self.host or 'all'}"
+            raise ConfigError("advertised", NO_VALUE, allowed)
         if self.log is not None and self.data is not None:
             raise ConfigError("log", self.log, "a URL without data, or data without a URL")
         log_from_url(self.log_url)

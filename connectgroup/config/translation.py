@@ -123,7 +123,7 @@ def translate(config: Mapping[str, str], *, bootstrap_servers: str = "") -> tupl
     name = config.get("connector.class", "")
     found = _translator(name)
     if found is None:
-        allowed = ", ".join(sorted(each.rpartition(".")[2] for each in TRANSLATED))
+        allowed = ", ".join(sorted({each.rpartition(".")[2] for each in TRANSLATED}))
         raise ConfigError("connector.class", name, f"{allowed}, with or without their packages")
     given = Translation({key: value for key, value in config.items() if key != "connector.class"})
     connector = given.take("name", "connector")

@@ -92,3 +92,11 @@ def test_coordinator_takes_a_file_or_a_url_or_neither() -> None:
         checked(CoordinatorConfig, {"log": "memory:", "data": "groups.sqlite"})
     with pytest.raises(ConfigError, match=f"log: got 'redis:x'; allowed: {ALL}"):
         checked(CoordinatorConfig, {"log": "redis:x"})
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", ""])
+def test_coordinator_of_a_shared_log_at_all_addresses_needs_one_that_others_reach(host: str) -> None:
+    """The others, and the clients that follow, would be sent to 0.0.0.0."""
+    values = {"host": host, "log": "postgresql://db/groups", "authentication": False}
+    with pytest.raises(ConfigError, match=r"^advertised: missing; allowed: host:port at which "):
+        checked(CoordinatorConfig, values)
