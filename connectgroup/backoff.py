@@ -22,6 +22,10 @@ class BackOff:
     first_s: float
     max_s: float
 
+    def limit_s(self, failures: int) -> float:
+        """The upper bound of the wait after so many consecutive failures: the wait of a sender that has no rival."""
+        return min(self.max_s, self.first_s * 2.0 ** min(failures - 1, 60))
+
     def wait_s(self, failures: int) -> float:
         """The wait after so many consecutive failures, at least one."""
         # Imported at the first failure: most commands have none, and its import takes a tenth of their start.

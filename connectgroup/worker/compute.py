@@ -126,7 +126,8 @@ class Computations:
             level = logging.ERROR if isinstance(error, InvalidAssignment) else logging.INFO
             logger.log(level, "assignment not installed: %s", error)
             self._rejections += 1
-            await asyncio.sleep(BackOff(self._times.retry_initial_s, self._times.retry_max_s).wait_s(self._rejections))
+            # Without jitter: no other member computes at the same time.
+            await asyncio.sleep(BackOff(self._times.retry_initial_s, self._times.retry_max_s).limit_s(self._rejections))
             self._notify()
         except TransportError as error:
             logger.info("assignment not installed: %s", error)

@@ -48,7 +48,8 @@ from connectgroup.log.kafka.records import OWNER_KEY, OwnerState, Standby, encod
 from connectgroup.log.kafka.store import KafkaStore
 from connectgroup.log.kafka.topic import Topic, check_settings
 
-LEASE_S = 3.0
+LEASE_S = 9.0
+"""A renewal is a transaction, which may take more than a second on a busy machine."""
 
 
 class TestKafkaLog(LogContract):
