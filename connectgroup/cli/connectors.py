@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError, ConnectGroupError, ConnectorAlreadyExists, ConnectorNotFound, InvalidRequest
+from ..masking import is_credential
 from ..protocol.messages.common import config_of
 from ..protocol.messages.describe import DescribedConnector, DescribedUnit
 from ..protocol.records.connect import TargetState
@@ -133,7 +134,8 @@ def _check_written(
         lines = "".join(f"\n{where}: {error}" for error in found.errors)
         raise InvalidRequest(f"{where}: {len(found.errors)} errors{lines}")
     if isinstance(error := found.error, ConfigError):
-        raise ConfigError(f"{where}: config.{error.field}", error.value, error.allowed) from error
+        is_path = str(error.value).startswith("/") and not is_credential(error.field)  # shown whole
+        raise ConfigError(f"{where}: config.{error.field}", error.value, error.allowed, is_path=is_path) from error
     if found.error is not None:
         raise found.error
     if found.errors:
