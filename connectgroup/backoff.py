@@ -49,13 +49,10 @@ class Attempts:
         self._back_off, self._ends_s = back_off, asyncio.get_running_loop().time() + for_s
 
     async def pause(self) -> bool:
-        """An attempt has failed: wait before the next one, the last of which may begin after the end of the time.
-
-        Returns false, without a wait, if the time is over.
-        """
+        """An attempt has failed: wait before the next one. Returns false, without a wait, if the time would be over."""
         self.failures += 1
         wait_s = self._back_off.wait_s(self.failures)
-        if asyncio.get_running_loop().time() >= self._ends_s:
+        if asyncio.get_running_loop().time() + wait_s >= self._ends_s:
             return False
         await asyncio.sleep(wait_s)
         return True

@@ -25,7 +25,6 @@ from ..protocol.messages.cluster import (
     DescribedCoordinator,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
-    FoundCoordinator,
 )
 from ..protocol.units import printable
 from ..wire.apis import FIND_COORDINATOR, refusal
@@ -84,15 +83,7 @@ class ElectedCoordinator:
         found = self.find()
         if found is None:
             return refusal(FIND_COORDINATOR, CoordinatorNotAvailable.code, "no coordinator owns the log at present")
-        host, port, node_id = found
-        return FindCoordinatorResponse(
-            node_id=node_id,
-            host=host,
-            port=port,
-            coordinators=tuple(
-                FoundCoordinator(key=key, node_id=node_id, host=host, port=port) for key in request.coordinator_keys
-            ),
-        )
+        return FindCoordinatorResponse.naming(request, *found)
 
     async def handle(
         self, request: Request, *, client_host: str, client_id: str = "", principal: str | None = ""

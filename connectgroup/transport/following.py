@@ -67,9 +67,8 @@ class FollowingClient(Client):
         self._configured: list[Client] = [self._make(host, port) for host, port in addresses]
         if first is not None:
             self._configured.insert(0, first)
-        self._told: dict[
-            str, Client
-        ] = {}  # by address: those that a coordinator has named and that were not configured
+        # By address: those that a coordinator has named, besides the configured ones. Changed by ``_client_at``.
+        self._named: dict[str, Client] = {}
         self._current = self._configured[0]
         self._closed = False
 
@@ -116,7 +115,7 @@ class FollowingClient(Client):
 
     async def close(self) -> None:
         self._closed = True
-        for client in *self._configured, *self._told.values():
+        for client in *self._configured, *self._named.values():
             await client.close()
 
     async def _follow(self, client: Client, responded: bool, timeout_s: float) -> Client:
@@ -140,10 +139,10 @@ class FollowingClient(Client):
         for client in self._configured:
             if client.address == address:
                 return client
-        if address not in self._told:
+        if address not in self._named:
             self._has_choice = True
-            self._told[address] = self._make(host, port)
-        return self._told[address]
+            self._named[address] = self._make(host, port)
+        return self._named[address]
 
     def _after(self, client: Client) -> Client:
         """The configured client after this one."""

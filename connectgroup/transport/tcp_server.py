@@ -25,7 +25,6 @@ from ..protocol.messages.cluster import (
     ApiVersionsResponse,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
-    FoundCoordinator,
 )
 from ..wire.apis import (
     FIND_COORDINATOR,
@@ -198,15 +197,7 @@ class TcpServer:
         found = self.find_coordinator()
         if found is None:
             return refusal(FIND_COORDINATOR, CoordinatorNotAvailable.code, "no coordinator owns the log at present")
-        host, port, node_id = found
-        return FindCoordinatorResponse(
-            node_id=node_id,
-            host=host,
-            port=port,
-            coordinators=tuple(
-                FoundCoordinator(key=key, node_id=node_id, host=host, port=port) for key in request.coordinator_keys
-            ),
-        )
+        return FindCoordinatorResponse.naming(request, *found)
 
     # ------------------------------------------------------------------------------------------ connections
 

@@ -12,7 +12,7 @@ from typing import Any
 from ..assign.api import ConnectAssignor
 from ..assign.convert import assignor_info, group_from_prepare, members_for_install
 from ..assign.sandbox import describe, describe_assignor, run_assignor
-from ..backoff import Attempts, BackOff
+from ..backoff import BackOff
 from ..checks import check_object, kind_of
 from ..connector import Config, Connector
 from ..errors import ConfigError, GroupError, InvalidAssignment, PluginError, StaleGroupEpoch, TransportError, from_code
@@ -220,10 +220,10 @@ class ControlRequests:
     async def send(self, request: Request) -> Response:
         """Send a request other than a heartbeat; retry retriable errors and transport errors, raise other errors.
 
-        Retries end after ``assignor_timeout_s``.
+        Retries end after ``assignor_timeout_s``; the last one may begin a back-off later.
         """
-        times = self._times
-        attempts = Attempts(BackOff(times.retry_initial_s, times.retry_max_s), for_s=times.assignor_timeout_s)
+        loop, times, failures = asyncio.get_running_loop(), self._times, 0
+        back_off, gives_up_s = BackOff(times.retry_initial_s, times.retry_max_s), loop.time() + times.assignor_timeout_s
 
         async def once() -> Response:
             try:
@@ -247,8 +247,11 @@ class ControlRequests:
             try:
                 return await once()
             except TryAgain as error:
-                if not await attempts.pause():
+                failures += 1
+                wait_s = back_off.wait_s(failures)
+                if loop.time() >= gives_up_s:
                     raise TransportError(f"given up after {times.assignor_timeout_s:g} s: {error}") from error
+            await asyncio.sleep(wait_s)
 
     async def publish_tasks(self, connector: str, owner_epoch: int, configs: Sequence[Config]) -> None:
         """See ``Worker.publish_tasks``."""

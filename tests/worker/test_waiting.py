@@ -49,11 +49,11 @@ def test_equal_numbers_of_failures_have_jittered_back_offs() -> None:
     assert max(waits) > 4.0
 
 
-async def test_attempts_end_with_their_time() -> None:
+async def test_attempts_end_before_their_time_is_over() -> None:
     loop = asyncio.get_running_loop()
     began, attempts = loop.time(), Attempts(BackOff(0.1, 1.0), for_s=10)
     while await attempts.pause():
-        assert loop.time() - began < 11, "the last one may begin a back-off later"
-    assert loop.time() - began >= 10
+        assert loop.time() - began < 10
+    assert loop.time() - began > 8.9
     assert attempts.failures > 10
     assert not await Attempts(BackOff(0.1, 1.0), for_s=0).pause(), "no second attempt"

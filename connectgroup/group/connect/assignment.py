@@ -42,7 +42,7 @@ from ..kernel.computation import (
 from ..kernel.effects import Compute, Computed, Effect, Warn
 from ..kernel.members import release_for_others
 from ..kernel.outcome import Outcome
-from ..kernel.selection import info_of, select_assignor
+from ..kernel.selection import info_of, select_assignor, version_violation
 from ..kernel.state import NO_TARGET, Target
 from ..kernel.timers import CancelTimer, SetTimer, Timer, TimerKey, TimerKind, cancel_compute
 from . import delay
@@ -363,12 +363,8 @@ def violation_of(
         return violation
     for installed in members:
         member = draft.member(installed.member_id)
-        info = info_of(member, assignor) if member else None
-        if info and not info.minimum_version <= installed.version <= info.maximum_version:
-            return (
-                f"version {installed.version} for {installed.member_id}, "
-                f"which reads {info.minimum_version} to {info.maximum_version}"
-            )
+        if violation := version_violation(installed.member_id, member, assignor, installed.version):
+            return violation
     return None
 
 

@@ -42,7 +42,7 @@ from ..kernel.computation import (
 from ..kernel.effects import Compute, Computed, Effect, Warn
 from ..kernel.members import release_for_others
 from ..kernel.outcome import Outcome
-from ..kernel.selection import info_of
+from ..kernel.selection import info_of, version_violation
 from ..kernel.state import NO_TARGET
 from ..kernel.timers import Timer, cancel_compute
 from .draft import ConsumerDraft
@@ -269,12 +269,8 @@ def violation_of(
                 name = draft.group.topic_names.get(topic.topic_id, topic.topic_id)
                 return f"{printable(name)} is assigned to {printable(installed.member_id)}, which is not subscribed"
         member = draft.member(installed.member_id)
-        info = info_of(member, assignor) if member else None
-        if info and not info.minimum_version <= installed.version <= info.maximum_version:
-            return (
-                f"version {installed.version} for {printable(installed.member_id)}, "
-                f"which reads {info.minimum_version} to {info.maximum_version}"
-            )
+        if violation := version_violation(installed.member_id, member, assignor, installed.version):
+            return violation
     return None
 
 

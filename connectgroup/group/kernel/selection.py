@@ -41,6 +41,15 @@ def info_of(member: GroupMember, assignor: str) -> AssignorInfo | None:
     return None
 
 
+def version_violation(member_id: str, member: GroupMember | None, assignor: str, version: int) -> str | None:
+    """Why a member of an assignment cannot read its metadata; ``None`` if it can, or is no member."""
+    info = info_of(member, assignor) if member else None
+    if info is None or info.minimum_version <= version <= info.maximum_version:
+        return None
+    reads = f"{info.minimum_version} to {info.maximum_version}"
+    return f"version {version} for {printable(member_id)}, which reads {reads}"
+
+
 def select_assignor(listings: Mapping[Listing, int]) -> str | None:
     """The client-side assignor to use: one that all members list with overlapping versions. Among several, the one
     that most members list first, then the first by name.

@@ -93,6 +93,12 @@ class FindCoordinatorResponse:
     port: int = -1
     coordinators: tuple[FoundCoordinator, ...] = ()
 
+    @classmethod
+    def naming(cls, request: FindCoordinatorRequest, host: str, port: int, node_id: int) -> FindCoordinatorResponse:
+        """One coordinator, for the key of a request or for each of its keys."""
+        found = (FoundCoordinator(key=key, node_id=node_id, host=host, port=port) for key in request.coordinator_keys)
+        return cls(node_id=node_id, host=host, port=port, coordinators=tuple(found))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeCoordinatorsRequest:
