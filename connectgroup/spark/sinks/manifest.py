@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import pickle
 import re
 import uuid
@@ -27,7 +28,7 @@ from ...dataplane.errors import SinkError, TaskFenced
 from ...dataplane.fences import Transaction
 from ...dataplane.offset_store import BUSY_TIMEOUT_S, FilePositions, OffsetStore, require_writable_directory
 from ...dataplane.ownership import Owner, Range
-from ...dataplane.real_paths import make_directory, remove_file
+from ...dataplane.real_paths import make_directory, open_to_append, remove_file
 from ...dataplane.settings import PluginSettings, require_absolute
 from ...dataplane.sink import Part, PartSink, PartWriter
 from ...errors import ConfigError
@@ -41,6 +42,8 @@ logger = logging.getLogger(__name__)
 
 MANIFEST: Final = "_manifest.sqlite"
 """Name of the manifest, in the same directory as the other files; it lists the committed files."""
+WANTED: Final = "wanted"
+"""The end of the name of ``PartFiles.wanted``."""
 
 
 class FileSinkSettings(PluginSettings):
@@ -177,12 +180,17 @@ class ManifestSink(PartSink):
     def part_writer(self, owner: Owner) -> PartWriter | None:
         if type(self).commit is not ManifestSink.commit:
             return None  # What a subclass does with rows, Spark's workers do not know.
-        writer = PartFiles(new_file=partial(self._new_file, owner), encode=self.encode)
+        wanted = self._wanted(owner)
+        writer = PartFiles(new_file=partial(self._new_file, owner), encode=self.encode, wanted=wanted)
         try:
             pickle.dumps(writer)
         except Exception as error:
             logger.info("%s: Spark's workers do not write its files themselves: %s", type(self).__name__, error)
             return None
+        try:
+            os.close(open_to_append(wanted))
+        except OSError as error:
+            raise SinkError(f"{wanted}: {disk_says(error)}") from error
         return writer
 
     def commit_parts(self, owner: Owner, ranges: Sequence[Range], parts: Sequence[Part]) -> bool:
@@ -190,6 +198,7 @@ class ManifestSink(PartSink):
         return self._list(owner, ranges, listed)
 
     def discard_parts(self, owner: Owner) -> None:
+        remove_file(self._wanted(owner))  # First: see ``PartFiles.wanted``.
         begin = f".{_begin(owner)}{self._opened}"
         for path in self._directory.iterdir():
             if path.name.startswith(begin):
@@ -266,6 +275,10 @@ class ManifestSink(PartSink):
 
     def _new_file(self, owner: Owner) -> Path:
         return self._directory / f"{_begin(owner)}{self._opened}{uuid.uuid4().hex[:16]}.{self.extension}"
+
+    def _wanted(self, owner: Owner) -> Path:
+        """The file that exists while a task wants parts. The next owner deletes it as it deletes leftover files."""
+        return hidden_name(self._directory / f"{_begin(owner)}{self._opened}{'0' * 16}.{WANTED}")
 
     def _remove_leftovers(self, owner: Owner) -> None:
         """Delete files of this connector's unfinished batches that no task can commit any more.

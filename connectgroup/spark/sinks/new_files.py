@@ -31,12 +31,15 @@ class PartFiles:
     Attributes:
         new_file: returns the path under which the task commits a file.
         encode: writes rows to an open file.
+        wanted: a file that exists while the task wants parts. Spark ends a job without waiting for the Python processes
+            that work for it: one of them may complete a file after the task has deleted the others.
     """
 
     new_file: Callable[[], Path]
     encode: Callable[[pa.Table, BinaryIO], None]
+    wanted: Path
 
-    def __call__(self, wanted: Range, batches: Iterator[pa.RecordBatch]) -> Iterator[Part]:
+    def __call__(self, rows_of: Range, batches: Iterator[pa.RecordBatch]) -> Iterator[Part]:
         """Yield a part for each file; no file has no rows.
 
         Raises:
@@ -47,6 +50,10 @@ class PartFiles:
             hidden = hidden_name(path)
             try:
                 size = write_synced(hidden, partial(self.encode, rows), lists=False)
+                # Looked at after the file is there, as the task deletes it before it looks for files: one of the two
+                # sees the other.
+                if not self.wanted.exists():
+                    remove_file(hidden)  # The part is returned: a task that was fenced learns that by its commit.
             except BaseException as error:
                 remove_file(hidden)
                 if isinstance(error, OSError):
@@ -54,9 +61,9 @@ class PartFiles:
                 raise
             yield Part(
                 name=path.name,
-                slice=wanted.slice,
-                start=wanted.start,
-                end=int(wanted.end),
+                slice=rows_of.slice,
+                start=rows_of.start,
+                end=int(rows_of.end),
                 rows=rows.num_rows,
                 bytes=size,
                 row_bytes=rows.nbytes,
