@@ -21,6 +21,7 @@ from connectgroup.errors import ConfigError, FencedInstanceId, PluginError
 from connectgroup.plugins import load_partition_assignor
 from connectgroup.protocol.messages.classic import LeaveGroupRequest, LeavingMember
 from connectgroup.protocol.units import Partitions, TopicPartition
+from tests.volume import ci_only
 
 from .conftest import NewGroup
 from .inside import PATIENCE_S, RecordingListener, eventually, member, places, poll_until, read, running
@@ -173,6 +174,7 @@ async def test_second_member_with_the_same_instance_id_fences_the_first(new_grou
                     await first.poll(0)
 
 
+@ci_only("a broker twice, 20 s; in a user's run, the other tests here take partitions away")
 async def test_consumer_survives_a_broker_restart(new_group: NewGroup, caplog: pytest.LogCaptureFixture) -> None:
     """Without a response for a whole session timeout it loses its partitions, by its own clock."""
     with new_group("outlives", partitions=2) as group:

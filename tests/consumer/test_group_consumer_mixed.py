@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from connectgroup.consumer.errors import Code
-from tests.volume import SIZE
+from tests.volume import SIZE, ci_only
 
 from .conftest import NewGroup
 
@@ -58,6 +58,7 @@ def test_consumer_follows_java_and_leads_after_it(new_group: NewGroup) -> None:
         group.assert_single_owner()
 
 
+@ci_only("nine restarts of clients; in a user's run, Java and librdkafka in one group above, and proxy/test_migration")
 def test_mixed_group_is_migrated_to_cooperative_and_back_by_rolling_restarts(new_group: NewGroup) -> None:
     """KIP-429, "Compatibility and Upgrade Path": range, then both, then cooperative-sticky; and the same way back."""
     with new_group("bounces", partitions=6) as group:

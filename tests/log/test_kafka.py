@@ -25,7 +25,7 @@ from connectgroup.protocol.records.base import Kind, Tombstone
 from connectgroup.protocol.records.connect import GroupRecord, Record
 from connectgroup.testing.contracts.log import LogContract, contents, member, newest, opened
 from tests.integration.processes import call_command
-from tests.volume import volume
+from tests.volume import ci_only, volume
 
 from .life import Acknowledged, batch, holds
 from .sqlite_helpers import CHILD, ENVIRONMENT
@@ -520,6 +520,7 @@ async def test_owner_of_which_the_broker_is_silent_acknowledges_nothing(broker: 
         assert (await contents(successor))[-1] == member("c")
 
 
+@ci_only("a broker twice, 20 s; in a user's run, the tests above end connections and transactions")
 async def test_log_goes_on_after_a_restart_of_the_broker(broker: Broker) -> None:
     topic = new_topic()
     log, _ = log_at(broker, topic)

@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.volume import volume
+from tests.volume import ci_only, volume
 
 from ..integration.commands import GROUP, CommandGroup
 from ..integration.processes import Program, wait
@@ -81,6 +81,7 @@ async def kill_workers(group: CommandGroup, workers: list[Program], done: asynci
     return kills
 
 
+@ci_only("30 s of a core; in a user's run, rest/test_connectors and the test of power loss of the log")
 async def test_every_acknowledged_write_is_kept_while_workers_are_killed(tmp_path: Path) -> None:
     with CommandGroup(tmp_path, tasks=2) as group:
         workers = [group.worker(f"w-{number}") for number in range(3)]

@@ -89,6 +89,7 @@ def test_seed_replayed_from_its_plan_is_the_same_run() -> None:
     assert again.plan == drawn.plan
 
 
+@ci_only("30 s of a core; it is about the report of a failure alone")
 def test_failing_run_is_shrunk_and_fails_in_the_same_way() -> None:
     """The shrunk plan holds only what the failure takes: no fault rates, no network faults, and few faults."""
     with named("a member that rejoins gets its units under their former tokens").planted():
