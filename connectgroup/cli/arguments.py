@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ..dataplane.java_plugins import PLUGIN_PATH
 from ..protocol import DEFAULT_PORT
 from ..protocol.units import name_violation, printable
 from .completion import with_groups
@@ -123,6 +124,18 @@ def allowed_paths_of(options: argparse.Namespace) -> tuple[Path, ...] | None:
     paths = tuple(map(Path, text.split(os.pathsep)))
     require_absolute_paths(ALLOWED_PATHS, paths)
     return paths
+
+
+def add_plugin_path(parser: argparse.ArgumentParser) -> None:
+    """Add ``--plugin-path``; ``command.main`` sets it for this process and those that it starts."""
+    parser.add_argument(
+        "--plugin-path",
+        type=path,
+        action="append",
+        metavar="DIR",
+        help="a directory of Kafka Connect's Java plug-ins, each in a directory of its own with its jars (Kafka "
+        f"Connect's plugin.path); may be repeated; the variable {PLUGIN_PATH} sets the default (none)",
+    )
 
 
 def add_wait(

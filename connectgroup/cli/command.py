@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
+from ..dataplane.java_plugins import set_plugin_path
 from ..errors import ConfigError, ConnectGroupError
 from ..event_loop import new_event_loop
 from ..loggers import FORMAT_VARIABLE, FORMATS, limit_repeats
@@ -54,6 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     limit_repeats(*own)
     logging.getLogger("py4j").setLevel(logging.ERROR)
     try:
+        if (directories := getattr(options, "plugin_path", None)) is not None:
+            set_plugin_path(tuple(directories))
         loop_factory = _loop_factory(options)
         code = _run(options.run(options), loop_factory)
         if sys.stdout is not None:  # None if the shell has closed it

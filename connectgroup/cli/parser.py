@@ -20,6 +20,7 @@ from .arguments import (
     add_coordinator,
     add_group,
     add_json,
+    add_plugin_path,
     add_secrets,
     count,
     group_types,
@@ -113,6 +114,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_metrics(up, "; worker-1 serves its own at the next port, worker-2 at the one after")
     add_secrets(up)
     add_allowed_paths(up, "the current directory")
+    add_plugin_path(up)
     # Its workers create the group if the first connector does not, and have the same secrets.
     up.set_defaults(run=subcommand("processes.run_up"), serves="up", new_group=True, gives_secrets=True)
 
@@ -124,6 +126,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_rest(rest, "--")
     add_secrets(rest)
     add_allowed_paths(rest, "only the workers check")
+    add_plugin_path(rest)
     rest.set_defaults(run=subcommand("processes.serve_rest"), serves="rest")
 
     coordinator = commands.add_parser("coordinator", help="run a coordinator")
@@ -141,6 +144,7 @@ def build_parser() -> argparse.ArgumentParser:
     with_groups(rest_group)
     add_secrets(coordinator)
     add_allowed_paths(coordinator, "only the workers check")
+    add_plugin_path(coordinator)
     coordinator.set_defaults(run=subcommand("processes.serve_coordinator"), serves="coordinator")
 
     proxy = commands.add_parser("proxy", help="serve the groups of a Kafka broker's clients; forward everything else")
@@ -191,6 +195,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_rest_port(worker)
     add_secrets(worker)
     add_allowed_paths(worker, "none")
+    add_plugin_path(worker)
     worker.set_defaults(run=subcommand("processes.serve_worker"), serves="worker", new_group=True)
 
     groups = commands.add_parser("groups", help="list, describe, explain and delete groups").add_subparsers(

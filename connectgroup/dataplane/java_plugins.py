@@ -1,0 +1,209 @@
+"""Kafka Connect's Java plug-ins on the plug-in path of this process: where they are, and which classes they offer.
+
+The layout is that of Kafka Connect's ``plugin.path``: each directory of the path has one directory for each plug-in,
+with its jars (``DIR/debezium-postgres/*.jar``), or single jars (``DIR/connect-file-4.3.1.jar``). Nothing of them is
+run here, and no Java is needed: a class is listed if its jar declares it (``META-INF/services``), and found if a jar
+has it. ``spark.connect_runtime`` loads them.
+
+Source: KIP-146 (isolation), KIP-898 (discovery by ServiceLoader).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
+
+from ..errors import ConfigError
+
+if TYPE_CHECKING:
+    import zipfile
+
+PLUGIN_PATH: Final = "CONNECTGROUP_PLUGIN_PATH"
+"""Environment variable: the directories of the plug-in path, separated by commas, as in Kafka Connect."""
+
+JavaKind = Literal["source", "sink", "transformation", "predicate", "converter", "header_converter"]
+SERVICES: Final[dict[str, JavaKind]] = {
+    "org.apache.kafka.connect.source.SourceConnector": "source",
+    "org.apache.kafka.connect.sink.SinkConnector": "sink",
+    "org.apache.kafka.connect.transforms.Transformation": "transformation",
+    "org.apache.kafka.connect.transforms.predicates.Predicate": "predicate",
+    "org.apache.kafka.connect.storage.Converter": "converter",
+    "org.apache.kafka.connect.storage.HeaderConverter": "header_converter",
+}
+"""Kafka's ``PluginType`` of each interface for which a jar may declare classes."""
+_CLASS_NAME: Final = re.compile(r"[A-Za-z_$][\w$]*(\.[A-Za-z_$][\w$]*)+")
+
+
+@dataclass(frozen=True, slots=True)
+class JavaClass:
+    """A class that a plug-in declares.
+
+    Attributes:
+        name: the full name of the class.
+        kind: Kafka's type of the plug-in.
+        version: that of the jar; empty if the jar tells none.
+        plugin: the plug-in that has the class.
+    """
+
+    name: str
+    kind: JavaKind
+    version: str
+    plugin: JavaPlugin
+
+
+@dataclass(frozen=True, slots=True)
+class JavaPlugin:
+    """One plug-in: a directory of jars, or one jar.
+
+    Attributes:
+        path: the directory or the jar.
+        jars: its jars, sorted.
+    """
+
+    path: Path
+    jars: tuple[Path, ...]
+
+    @property
+    def name(self) -> str:
+        """The name of the directory, or of the jar without its ending."""
+        return self.path.name.removesuffix(".jar")
+
+    def has(self, class_name: str) -> bool:
+        """Whether one of the jars has a class."""
+        entry = class_name.replace(".", "/") + ".class"
+        return any(entry in _entries(jar, *_stamp(jar)) for jar in self.jars)
+
+    def classes(self) -> list[JavaClass]:
+        """The classes that the jars declare, sorted by name."""
+        found = {
+            (name, kind): JavaClass(name, kind, version, self)
+            for jar in self.jars
+            for name, kind, version in _declared(jar, *_stamp(jar))
+        }
+        return [found[key] for key in sorted(found)]
+
+
+def plugin_path() -> tuple[Path, ...]:
+    """The plug-in path of this process; empty by default.
+
+    Raises:
+        ConfigError: a directory is relative.
+    """
+    paths = tuple(Path(text.strip()) for text in os.environ.get(PLUGIN_PATH, "").split(",") if text.strip())
+    for path in paths:
+        if not path.is_absolute():
+            raise ConfigError("plugin.path", path, "directories as absolute paths, separated by commas")
+    return paths
+
+
+def set_plugin_path(paths: tuple[Path, ...]) -> None:
+    """Set the plug-in path of this process and of those that it starts."""
+    os.environ[PLUGIN_PATH] = ",".join(map(str, paths))
+    plugin_path()
+
+
+def java_plugins() -> list[JavaPlugin]:
+    """The plug-ins on the plug-in path, in its order; those of a directory by name. A directory may be missing."""
+    found = []
+    for directory in plugin_path():
+        for path in sorted(directory.iterdir()) if directory.is_dir() else ():
+            if path.is_dir() and (jars := tuple(sorted(path.rglob("*.jar")))):
+                found.append(JavaPlugin(path, jars))
+            elif path.suffix == ".jar" and path.is_file():
+                found.append(JavaPlugin(path, (path,)))
+    return found
+
+
+def java_classes() -> list[JavaClass]:
+    """The classes that all plug-ins declare. One that two plug-ins have is listed twice; the first one runs."""
+    return [each for plugin in java_plugins() for each in plugin.classes()]
+
+
+def is_java_name(name: str) -> bool:
+    """Whether a text has the form of a Java class with its package."""
+    return _CLASS_NAME.fullmatch(name) is not None
+
+
+def find_java_class(name: str) -> JavaPlugin | None:
+    """The first plug-in on the path that has a class, declared or not; null if none has it."""
+    if not is_java_name(name):
+        return None
+    return next((plugin for plugin in java_plugins() if plugin.has(name)), None)
+
+
+def require_java_class(setting: str, name: str, kind: JavaKind) -> JavaPlugin:
+    """Return the plug-in that has a class.
+
+    Raises:
+        ConfigError: no plug-in has it; names the plug-in path, and the classes of this kind there.
+    """
+    plugin = find_java_class(name)
+    if plugin is not None:
+        return plugin
+    paths = plugin_path()
+    if not paths:
+        allowed = f"a class in a jar on the plug-in path (--plugin-path, {PLUGIN_PATH}), which is empty here"
+    else:
+        listed = ", ".join(sorted({each.name for each in java_classes() if each.kind == kind})) or "none"
+        allowed = f"a class in a jar on the plug-in path ({', '.join(map(str, paths))}): {listed}"
+    raise ConfigError(setting, name, allowed)
+
+
+# --------------------------------------------------------------------------------------------------
+
+
+def _stamp(jar: Path) -> tuple[int, int]:
+    """Size and time of a jar: what is known of it is remembered until they change."""
+    try:
+        status = jar.stat()
+    except OSError:
+        return -1, -1
+    return status.st_size, status.st_mtime_ns
+
+
+@lru_cache(maxsize=1024)
+def _entries(jar: Path, size: int, changed_ns: int) -> frozenset[str]:
+    import zipfile
+
+    try:
+        with zipfile.ZipFile(jar) as archive:
+            return frozenset(archive.namelist())
+    except (OSError, zipfile.BadZipFile):
+        return frozenset()
+
+
+@lru_cache(maxsize=1024)
+def _declared(jar: Path, size: int, changed_ns: int) -> tuple[tuple[str, JavaKind, str], ...]:
+    import zipfile
+
+    try:
+        with zipfile.ZipFile(jar) as archive:
+            return tuple(_read_declared(archive, jar))
+    except (OSError, zipfile.BadZipFile, UnicodeError):
+        return ()
+
+
+def _read_declared(archive: zipfile.ZipFile, jar: Path) -> Iterator[tuple[str, JavaKind, str]]:
+    names = frozenset(archive.namelist())
+    version = _version(archive, jar) if any(f"META-INF/services/{service}" in names for service in SERVICES) else ""
+    for service, kind in SERVICES.items():
+        if f"META-INF/services/{service}" not in names:
+            continue
+        for line in archive.read(f"META-INF/services/{service}").decode().splitlines():
+            if name := line.partition("#")[0].strip():
+                yield name, kind, version
+
+
+def _version(archive: zipfile.ZipFile, jar: Path) -> str:
+    """The version in the manifest, or in the name of the jar (``connect-file-4.3.1.jar``)."""
+    if "META-INF/MANIFEST.MF" in archive.namelist():
+        found = re.search(r"^Implementation-Version:\s*(\S+)", archive.read("META-INF/MANIFEST.MF").decode(), re.M)
+        if found is not None:
+            return found[1]
+    in_name = re.search(r"-(\d[\w.]*)\.jar$", jar.name)
+    return in_name[1] if in_name is not None else ""
