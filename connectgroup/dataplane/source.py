@@ -22,7 +22,7 @@ from ..errors import NO_VALUE, UNKNOWN_SETTING, ConfigError
 from ..protocol.units import printable
 from .columns import Columns
 from .errors import SourceError
-from .ownership import Position, Range, ranges_between
+from .ownership import Owner, Position, Range, ranges_between
 from .settings import PluginSettings
 
 if TYPE_CHECKING:
@@ -71,6 +71,20 @@ class PartReader(BatchReader):
         Raises:
             SourceError: the source cannot be read.
         """
+
+
+class Publisher(ABC):
+    """Shows the positions of one task to others, such as the tools of the system that it reads. The sink alone has the
+    positions that a task continues at: no error of a publisher ends a task.
+    """
+
+    @abstractmethod
+    def committed(self, positions: Mapping[str, int]) -> None:
+        """Receive the position of slices after the sink has committed them. Must not block and not raise."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Publish the last positions, for a few seconds at most. Called once, after the task's last commit."""
 
 
 class OffsetAdmin:
@@ -151,6 +165,15 @@ class BatchPlanner(ABC):
         Raises:
             SourceError: a slice is not the one that its position belongs to.
         """
+
+    def publisher(self, owner: Owner, positions: Mapping[str, int]) -> Publisher | None:
+        """Return what publishes the positions of a task; null: nothing does. Called when the task has claimed them.
+
+        Args:
+            owner: the task's grant.
+            positions: the position of each known slice of this task, from the sink.
+        """
+        return None
 
     def explained(self, error: BaseException, positions: Mapping[str, int]) -> BaseException:
         """Return the error that a user should see when reading after these positions has failed."""

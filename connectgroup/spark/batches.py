@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from ..dataplane.sink import Sink
-    from ..dataplane.source import BatchReader, PartReader, Source
+    from ..dataplane.source import BatchReader, PartReader, Publisher, Source
 
 
 class BatchTask(Protocol):
@@ -81,6 +81,7 @@ class Claimed:
         source, chain, sink: what was opened for it.
         positions: the position of each slice, as it was claimed.
         checkpoint: a directory of this start, for a streaming query.
+        publisher: shows the committed positions to others.
     """
 
     owner: Owner
@@ -89,6 +90,7 @@ class Claimed:
     sink: Sink
     positions: Mapping[str, int]
     checkpoint: Path
+    publisher: Publisher | None = None
 
 
 class Batches:
@@ -236,8 +238,10 @@ class Batches:
         if written:
             measured()
             self._task.committed(read - len(work.dead_letters), work.dead_letters)
-        for each in ranges:
-            self.reached[each.slice] = each.end
+        ends = {each.slice: each.end for each in ranges}
+        self.reached.update(ends)
+        if self.claimed.publisher is not None:
+            self.claimed.publisher.committed(ends)
 
     def ranges(self, batch_id: int) -> Sequence[Range]:
         """Return the ranges of a batch from the query's own offset log; its rows do not show them, because a source may

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from ..dataplane.committing import CommittedPositions
     from ..dataplane.sink import Sink
-    from ..dataplane.source import Source, SparkStream
+    from ..dataplane.source import Publisher, Source, SparkStream
 
 JITTER: Final = 0.2
 """Fraction of the trigger interval by which queries differ. Spark aligns triggers to the wall clock, so queries with
@@ -164,6 +164,7 @@ class SparkTask(Task):
             self._close_session()
             raise
         checkpoint: Path | None = None
+        publisher: Publisher | None = None
         try:
             owner = Owner(
                 connector=unit.connector,
@@ -178,8 +179,15 @@ class SparkTask(Task):
             positions = sink.claim(owner, source.owns)
             self._context.scratch.mkdir(parents=True, exist_ok=True)
             checkpoint = Path(tempfile.mkdtemp(prefix="checkpoint-", dir=self._context.scratch))
+            publisher = source.publisher(owner, positions)
             claimed = Claimed(
-                owner=owner, source=source, chain=chain, sink=sink, positions=positions, checkpoint=checkpoint
+                owner=owner,
+                source=source,
+                chain=chain,
+                sink=sink,
+                positions=positions,
+                checkpoint=checkpoint,
+                publisher=publisher,
             )
             batches = Batches(claimed, self)
             self._query = start_query(
@@ -192,7 +200,7 @@ class SparkTask(Task):
             threading.Thread(target=measuring.run, name=f"measure {unit}", daemon=True).start()
             watcher = threading.Thread(
                 target=self._watch,
-                args=(self._query, source, sink, batches, checkpoint),
+                args=(self._query, claimed, batches),
                 name=f"watch {unit}",
                 daemon=True,
             )
@@ -207,6 +215,8 @@ class SparkTask(Task):
             self.commits.wait()
             sink.close()
             self._close_session()
+            if publisher is not None:
+                publisher.close()
             if checkpoint is not None:
                 shutil.rmtree(checkpoint, ignore_errors=True)
             if isinstance(error, Exception):
@@ -255,9 +265,7 @@ class SparkTask(Task):
         chance = random.Random(self._name)
         return max(1, round(self._pipeline.trigger_ms * (1 + JITTER * chance.uniform(-1, 1))))
 
-    def _watch(
-        self, query: StreamingQuery | Triggered, source: Source, sink: Sink, batches: Batches, checkpoint: Path
-    ) -> None:
+    def _watch(self, query: StreamingQuery | Triggered, claimed: Claimed, batches: Batches) -> None:
         """Wait for the query's end, clean up, and report the failure once unless ``stop`` was called."""
         error: BaseException
         try:
@@ -276,11 +284,13 @@ class SparkTask(Task):
                 )
         elif not session_is_alive():
             cause = SparkError("Spark's Java process has ended; allowed: the task starts again, on a new one")
-        sink.close()
+        claimed.sink.close()
         self._close_session()
-        shutil.rmtree(checkpoint, ignore_errors=True)
+        if claimed.publisher is not None:
+            claimed.publisher.close()
+        shutil.rmtree(claimed.checkpoint, ignore_errors=True)
         if not self._stopping.is_set():
-            self._context.failed(source.explained(root_cause(cause or error), batches.reached))
+            self._context.failed(claimed.source.explained(root_cause(cause or error), batches.reached))
 
     def committed(self, rows: int, dead_letters: Sequence[DeadLetter]) -> None:
         """Report the rows of a committed batch."""

@@ -23,8 +23,8 @@ from pydantic import Field
 from ...connector import Lag, LocalPath
 from ...dataplane.columns import Column, Columns, check_names, from_ddl
 from ...dataplane.errors import SourceError
-from ...dataplane.ownership import Position, Range, metadata_of, ranges_between
-from ...dataplane.source import BatchReader, Source, field_of, position_of
+from ...dataplane.ownership import Owner, Position, Range, metadata_of, ranges_between
+from ...dataplane.source import BatchReader, Publisher, Source, field_of, position_of
 from ...dataplane.transform import listed
 from ...errors import NO_VALUE, ConfigError
 from ...protocol.units import printable
@@ -33,6 +33,7 @@ from ..converters import HEADERS_TYPE, ConverterSettings
 from ..errors import SparkError
 from ..kafka_client import admin, client_files, client_settings, kept_admin
 from .file_settings import check_timezone
+from .kafka_group import GroupPublisher
 from .kafka_records import rows_of
 
 if TYPE_CHECKING:
@@ -81,6 +82,11 @@ class KafkaSourceSettings(ConverterSettings):
         Literal["read_committed", "read_uncommitted"], Field(description="read_committed, read_uncommitted")
     ] = "read_committed"
     max_rows_per_batch: Annotated[int, Field(ge=1, le=10_000_000, description="1 to 10000000")] = 100_000
+    publish_offsets: Annotated[
+        bool,
+        Field(description="true, false: whether Kafka's tools see the positions, in the consumer group connect-NAME"
+              " of connector NAME"),
+    ] = True  # fmt: skip
     client: Annotated[
         str,
         LocalPath(within=client_files),
@@ -122,7 +128,9 @@ class KafkaSource(Source):
     STRING has a number as it is written, an object or an array as JSON; FLOAT and DOUBLE also take the texts NaN,
     Infinity and -Infinity. With ``errors.tolerance=all``, a record that cannot be read is a dead letter. The offsets
     belong to the topic's id: if a topic was deleted and made anew, or retention has deleted records that were not read,
-    the tasks fail with an error that names it, until the connector's offsets are reset or altered.
+    the tasks fail with an error that names it, until the connector's offsets are reset or altered. The positions are in
+    the sink; after its commit they are also published to the consumer group connect-NAME, as Kafka Connect has it, for
+    Kafka's tools and lag exporters: a task never reads that group.
     """
 
     Settings = KafkaSourceSettings
@@ -306,6 +314,11 @@ class KafkaSource(Source):
                     " lost records, or was made anew; allowed: the connector's offset of this partition altered to"
                     f" {ends[name]} or less, or its offsets reset"
                 )
+
+    def publisher(self, owner: Owner, positions: Mapping[str, int]) -> Publisher | None:
+        if not self._settings.publish_offsets:
+            return None
+        return GroupPublisher(self._settings.bootstrap_servers, self._settings.client, owner, positions)
 
     def explained(self, error: BaseException, positions: Mapping[str, int]) -> BaseException:
         if isinstance(error, SparkError):
