@@ -43,7 +43,7 @@ def group_of(connector: str) -> str:
     return f"connect-{connector}"
 
 
-class GroupClient:
+class GroupOffsets:
     """A client of one consumer group; the tasks of a connector in this process share it, for each has threads and
     connections. It never joins the group. It is a consumer: librdkafka's admin client ends the process when the group's
     coordinator moves while it lists offsets.
@@ -111,7 +111,7 @@ class GroupPublisher(Publisher):
                 its last commit and its publication.
         """
         self._servers, self._owner = servers, owner
-        self._client = GroupClient(servers, client, group_of(owner.connector))
+        self._client = GroupOffsets(servers, client, group_of(owner.connector))
         self._metadata = f"connectgroup {owner.fencing_token}"
         self._lock = threading.Lock()
         # Written by the threads that call ``committed``, under the lock.
@@ -196,7 +196,7 @@ class GroupPublisher(Publisher):
         if changes:
             for each in client.commit(offsets=changes, asynchronous=False) or ():
                 if each.error is not None:
-                    raise _Refused(each.error)
+                    raise _OffsetRejected(each.error)
 
     def _is_later(self, found: TopicPartition) -> bool:
         """Whether the offset that is there belongs to an owner with a higher fencing token."""
@@ -216,7 +216,7 @@ _MEMBERS: Final = frozenset({"UNKNOWN_MEMBER_ID", "STALE_MEMBER_EPOCH", "ILLEGAL
 """Errors of a commit without a member, to a group that has members."""
 
 
-class _Refused(Exception):
+class _OffsetRejected(Exception):
     """The broker has rejected the offset of a partition; the argument is its error, as of a ``KafkaException``."""
 
 
