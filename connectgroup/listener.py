@@ -11,7 +11,8 @@ The guarantees, for one worker:
   a unit are therefore visible to ``on_revoked``, and no other worker is assigned the unit before it has returned.
 - Lost: the units stop, then ``on_lost`` runs. The units may already be assigned to another worker.
 - Every unit passed to ``on_assigned`` is later passed to exactly one of the other two callbacks, unless the process
-  dies.
+  dies; after an ``on_revoked`` that raises, to ``on_lost`` as well. What is due while a callback hangs follows in order
+  once it has returned, and no unit is passed to ``on_lost`` that was not passed to ``on_assigned``.
 
 A callback may be a plain method or ``async``. A plain method is called off the event loop and may block; until it
 returns, the worker starts no units and only sends heartbeats. It must return within the rebalance timeout; otherwise
@@ -68,7 +69,8 @@ class WorkerRebalanceListener:
         Do not write on behalf of the units here: a new owner may already run them.
 
         Args:
-            units: all units that the worker owned; if the lease expired, those that are not fenced; not empty.
+            units: all units that the worker owned and that were passed to ``on_assigned``; if the lease expired, those
+                that are not fenced; not empty.
             epoch: the last epoch at which the worker owned them for certain.
 
         Raises:

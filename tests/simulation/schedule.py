@@ -280,7 +280,7 @@ class FaultSchedule:
         while cluster.loop.now < WHOLE_S - 3 * interval_s and not cluster.violations:
             living = cluster.living()
             what = random.choice(self.small_changes)
-            epoch = cluster.durable.epoch
+            epoch, dead = cluster.durable.epoch, len(cluster.dead_workers)
             if what == "join" and len(living) < worker_faults.MAX_WORKERS and len(cluster.setting.versions) == 1:
                 worker_faults.join(self, self.free_name())
             elif what == "lose" and cluster.setting.delay_s and len(living) > 2:
@@ -304,9 +304,13 @@ class FaultSchedule:
             most_epochs = 2 + (len(cluster.durable.runnable) // limit if limit else 0)
             while cluster.durable.epoch == epoch or self._unsettled():
                 rounds = max(1, min(cluster.durable.epoch - epoch, most_epochs)) if limit else 1
-                if cluster.loop.now - began_s > bound_s * rounds:
+                limit_s = bound_s * rounds
+                if cluster.setting.statics and any(node.refused for node in cluster.dead_workers[dead:]):
+                    # Its former process has left temporarily; the successor that was rejected does not take its place.
+                    limit_s += cluster.session_s * (1 + cluster.setting.drift)
+                if cluster.loop.now - began_s > limit_s:
                     why = self._unsettled() or "the epoch did not change"
-                    self.not_converged(f"{what} has not settled after {bound_s * rounds:.1f} s: {why}")
+                    self.not_converged(f"{what} has not settled after {limit_s:.1f} s: {why}")
                     return
                 await asyncio.sleep(0.25)
             moved = cluster.durable.epoch - epoch

@@ -19,12 +19,14 @@ from tests.mutation.faults import FAULTS, named
 from tests.volume import ci_only, volume
 
 from . import invariants
+from .classic import ClassicSchedule
+from .cluster import WorkerNode
 from .command import differing, shrunk
 from .fault_ids import ELSEWHERE, FAULT_IDS, NOT_YET
 from .invariants import Violation
 from .loop import SimulatedLoop, off_loop, simulated
 from .run import run_seed
-from .setting import Plan, is_mixed
+from .setting import Plan, Setting, is_mixed
 from .suite import KINDS, Suite, show
 
 ROOT = Path(__file__).parents[2]
@@ -117,6 +119,29 @@ def test_ten_workers_and_a_hundred_tasks_settle_without_faults() -> None:
     """L1, L2 at the size of the speed gate."""
     result = run_seed(7, faults=False, members=10, tasks=100)
     assert not result.violations, show(result.violations[0])
+
+
+def test_group_settles_after_the_rejected_join_of_a_returning_static_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """L1: it left temporarily, so its units move when its session ends, not within some heartbeat intervals."""
+    rejected: list[str] = []
+
+    class Schedule(ClassicSchedule):
+        """Only changes of protocol; the first worker to come back has assignor versions of its own."""
+
+        small_changes = ("change",)
+
+        async def change_protocol(self, node: WorkerNode) -> None:
+            cluster = self.cluster
+            if not rejected:
+                rejected.append(node.slot)
+                monkeypatch.setattr(cluster, "versions_of", lambda slot: (7, 7) if slot in rejected else (0, 0))
+            await super().change_protocol(node)
+
+    monkeypatch.setattr("tests.simulation.run.ClassicSchedule", Schedule)
+    plan = Plan(seed=8, members=4, tasks=3, setting=Setting(statics=True), faults=(), ends_s=0.0)
+    result = run_seed(8, faults=False, plan=plan)
+    assert not result.violations, show(result.violations[0])
+    assert rejected
 
 
 def test_seed_is_deterministic_across_processes() -> None:

@@ -74,11 +74,17 @@ class RecordingListener(WorkerRebalanceListener):
         if self.inside.total():
             self.world._violations.append(f"{self.member_id}: {event} while in {list(self.inside.elements())}")
         self.inside[event] += 1
+        if event == "on_assigned":  # also if it raises
+            self._count(units, 1)
         try:
             self.world.note(f"{self.member_id} {event} {show(units)}")
         finally:
             self.inside[event] -= 1
+        if event != "on_assigned":
+            self._count(units, -1)
+
+    def _count(self, units: Units, by: int) -> None:
         for unit in units:
-            self.held[unit] += 1 if event == "on_assigned" else -1
+            self.held[unit] += by
             if self.held[unit] not in (0, 1):
-                self.world._violations.append(f"{self.member_id}: {event} of {unit} makes the count {self.held[unit]}")
+                self.world._violations.append(f"{self.member_id}: {unit} is counted {self.held[unit]} times")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import NoReturn
 
@@ -82,6 +83,53 @@ async def test_tasks_are_stopped_when_the_lease_ends_although_a_listener_hangs(t
         await asyncio.sleep(20)
         assert world.count("a on_lost") == 0, "calls never overlap, so on_lost is not called while it hangs"
         assert a.worker.member.epoch > 0, "the worker has rejoined"
+        gate.open()
+
+
+@pytest.mark.parametrize("event", ["on_assigned", "on_lost"])
+async def test_listener_that_hung_is_called_for_what_it_missed_once_it_returns(tmp_path: Path, event: str) -> None:
+    """S11: every unit of ``on_assigned`` gets one ``on_lost``, also those that were lost while the listener hung."""
+    async with World(tmp_path) as world:
+        second = Counting()
+        await world.add("c", 2, fenced="true")
+        await world.add("u", 1)
+        first = RecordingListener(world, "a")
+        a = world.start("a", listeners=[first, second], times=WorkerSettings(lose_timeout_s=5))
+        await world.settled()
+        assigned = world.count("a on_assigned")
+        gate = world.gate()
+        if event == "on_assigned":
+            world.hook["a on_assigned d"] = gate.wait
+            await world.add("d", 1)
+        else:
+            world.hook["a on_lost u-0"] = gate.wait  # the lease ends; tasks that a sink fences run on
+            a.cut()
+        await world.until(lambda: gate.entered, within=20)
+        a.cut()
+        await asyncio.sleep(20)
+        a.heal()
+        await world.until(lambda: a.worker.lost and a.worker.member.owned, within=60)
+        await asyncio.sleep(5)
+        assert world.count("a on_assigned") == assigned + (event == "on_assigned"), "calls never overlap"
+        gate.open()
+        await world.settled()
+        expected = Counter(a.worker.member.owned.keys())
+        await world.until(lambda: +first.held == +second.held == expected)
+        assert not -second.held
+
+
+async def test_listener_after_one_that_hangs_is_called_for_a_loss(tmp_path: Path) -> None:
+    async with World(tmp_path) as world:
+        second = Counting()
+        await world.add("c", 2)
+        a = world.start("a", listeners=[RecordingListener(world, "a"), second], times=WorkerSettings(lose_timeout_s=5))
+        await world.settled()
+        gate = world.gate()
+        world.hook["a on_lost c, c-0, c-1"] = gate.wait
+        a.cut()
+        await world.until(lambda: a.worker.lost, within=20)
+        await world.until(lambda: not +second.held, within=20)
+        assert gate.entered
         gate.open()
 
 
@@ -188,6 +236,22 @@ async def test_task_that_never_stops_does_not_prevent_the_rejoin_of_its_worker(t
         del world.hook["a stop c-2"]
         await world.settled(within=20)
         assert a.worker.lost == 1
+
+
+class Counting(WorkerRebalanceListener):
+    """Counts the units that it was called for, as a listener that exports them does."""
+
+    def __init__(self) -> None:
+        self.held: Counter[Unit] = Counter()
+
+    def on_assigned(self, units: Units, epoch: int) -> None:
+        self.held.update(units)
+
+    def on_revoked(self, units: Units, epoch: int) -> None:
+        self.held.subtract(units)
+
+    def on_lost(self, units: Units, epoch: int) -> None:
+        self.held.subtract(units)
 
 
 class SelfCancelling(WorkerRebalanceListener):

@@ -53,16 +53,13 @@ class NoSkippedRevocation(Invariant):
                     self.broken(f"{name}: {show(listener_units & units)} assigned twice")
                 listener_units |= units
             else:
-                if event == "on_revoked" and units - listener_units and self._patient:
+                if event == "on_revoked" and units - listener_units:
                     self.broken(f"{name}: {show(units - listener_units)} revoked, and never assigned")
                 listener_units -= units
                 if event == "on_lost":
                     # Nothing is acknowledged; the worker abandons a call that hangs, and joins again.
                     node.listener_units -= units
             return
-        if event != "on_lost" and lost > self._lost[name]:
-            # Abandoned while it hung: on_lost was not called for what was lost meanwhile, because calls never overlap.
-            listener_units.clear()
         if event == "on_assigned" and lost == self._lost[name]:
             node.listener_units |= units
         elif event == "on_lost" or what == "ends":
@@ -70,13 +67,8 @@ class NoSkippedRevocation(Invariant):
         if event == "on_lost" and node.member_id in self.durable.members:
             self.cluster.sometimes.reach("a lease ended before the member was removed")
 
-    @property
-    def _patient(self) -> bool:
-        """Whether no listener hangs: while one does, it misses on_assigned (calls never overlap)."""
-        return "a listener hangs" not in self.cluster.setting.fault_rates
-
     def on_rest(self) -> None:
-        for node in self.cluster.living() if self._patient else ():
+        for node in self.cluster.living():
             listener_units, owned = self._open.get(node.name, set()), node.worker.member.owned.keys()
             if listener_units != owned:
                 self.broken(f"settled: {node.name} owns {show(owned)}, its listener has {show(listener_units)}")
@@ -91,6 +83,8 @@ class FencedUnitsRunOn(Invariant):
         member = node.worker.member
         if event != "on_lost" or what != "begins" or member.retiring:
             return
+        # A call that a listener had missed while it hung is of a former loss: the member may own the units again.
+        units = units & member.revoking if member.phase is Phase.MEMBER else units
         kept = {unit for unit, epoch in member.owned.items() if unit in units and (unit, epoch) not in self.watch.void}
         fenced = {unit for unit in kept - member.unfenced if not unit.is_connector}
         if member.phase is Phase.MEMBER:
