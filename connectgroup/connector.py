@@ -229,6 +229,14 @@ class Connector(ABC):
         keeps running; the other tasks are stopped and restarted under a later owner epoch.
         """
 
+    def stop(self) -> None:  # noqa: B027 (to do nothing is the usual case)
+        """Stop what ``task_configs`` has started. Called once, after the last call of it: the worker no longer owns the
+        connector, or ``task_configs`` has failed. Not called for a connector that only creates tasks.
+
+        Raises:
+            Exception: logged as one line.
+        """
+
     @abstractmethod
     def task(self, config: Config, context: TaskContext) -> Task:
         """Create a task, not yet started, for one of the configurations that ``task_configs`` returned.

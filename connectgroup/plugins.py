@@ -24,6 +24,7 @@ from .assign.api import Assignor, ConnectAssignor, PartitionAssignor
 from .assign.sandbox import declaration_violation, describe, location_in, location_of
 from .checks import kind_of
 from .connector import Connector
+from .dataplane.java_plugins import find_java_class, is_java_name
 from .dataplane.sink import Sink
 from .dataplane.source import Source
 from .dataplane.transform import Predicate, Transform
@@ -35,13 +36,22 @@ KNOWN_FOR_S: Final = 1.0
 """For how long the installed plug-ins are remembered: to read the metadata of all distributions takes 10 ms."""
 
 Kind = Literal[
-    "assignors", "partition_assignors", "listeners", "connectors", "sources", "sinks", "transforms", "predicates"
+    "assignors",
+    "partition_assignors",
+    "listeners",
+    "connectors",
+    "java_connectors",
+    "sources",
+    "sinks",
+    "transforms",
+    "predicates",
 ]
 _SETTING: dict[Kind, str] = {
     "assignors": "assignor",
     "partition_assignors": "assignor",
     "listeners": "listener",
     "connectors": "connector.class",
+    "java_connectors": "connector.class",
     "sources": "source",
     "sinks": "sink",
     "transforms": "transforms.<name>.type",
@@ -111,8 +121,13 @@ def connector_class_name(name: str) -> str:
 
 
 def load_connector_class(name: str) -> type[Connector]:
-    """Return the class that ``connector.class`` names. Raises the same errors as ``load_assignor``."""
-    found = _find("connectors", connector_class_name(name))
+    """Return the class that ``connector.class`` names. Raises the same errors as ``load_assignor``.
+
+    A Java class in a jar on the plug-in path is a source connector of Kafka Connect (``connectors.connect``).
+    """
+    named = connector_class_name(name)
+    is_java = is_java_name(named) and named not in available("connectors") and find_java_class(named) is not None
+    found = _find("java_connectors", "source") if is_java else _find("connectors", named)
     return _load(found, Connector)  # type: ignore[type-abstract]
 
 
@@ -157,6 +172,7 @@ _BASES: Final[dict[Kind, type]] = {
     "partition_assignors": PartitionAssignor,
     "listeners": WorkerRebalanceListener,
     "connectors": Connector,
+    "java_connectors": Connector,
     "sources": Source,
     "sinks": Sink,
     "transforms": Transform,

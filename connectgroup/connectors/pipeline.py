@@ -33,15 +33,17 @@ from ..dataplane.settings import (
     unknown_setting,
 )
 from ..dataplane.sink import PositionStore, Sink
-from ..dataplane.source import Source
+from ..dataplane.source import Division, Source
 from ..errors import NO_VALUE, UNKNOWN_SETTING, ConfigError, ConnectGroupError, PluginError
 from ..plugins import available, load_sink_class, load_source_class
 from ..spark.converters import CONVERTERS, check_pair
 from ..spark.remote import REMOTE, remote_address
+from ..spark.sources.connect import CONFIG, ConnectSource
 from ..spark.sources.listing import is_listed
 from .transforms import PREDICATES, TRANSFORMS, check_predicates, check_types, parse_chain
 
 if TYPE_CHECKING:
+    from ..spark.connect_runtime import JavaTransform
     from ..spark.query import Pipeline
     from ..spark.transforms.chain import Chain
 
@@ -68,6 +70,7 @@ class PipelineConnector(Connector):
         if LAYOUT in config:
             raise ConfigError(LAYOUT, UNKNOWN_SETTING, "nothing: the pipeline sets it for its tasks")
         self._parsed = _parse(config)
+        self._division: Division | None = None
 
     @classmethod
     def settings_models(cls, config: Config) -> Mapping[str, type[BaseModel]]:
@@ -81,14 +84,28 @@ class PipelineConnector(Connector):
         return models
 
     def task_configs(self, max_tasks: int) -> Sequence[Config]:
+        parsed = self._parsed
+        if self._division is None:
+            self._division = parsed.source.divide(parsed.source_settings, parsed.committed(self.name))
+        if self._division is not None:
+            return _divided(parsed.config, self._division.task_settings(max_tasks))
         layout = self._parsed.source.task_layout(self._parsed.source_settings)
         common = {**self.config, "tasks": str(max_tasks), **({LAYOUT: layout} if layout else {})}
         return [{**common, "task": str(task)} for task in range(max_tasks)]
 
+    def stop(self) -> None:
+        if self._division is not None:
+            self._division.stop()
+
     def task(self, config: Config, context: TaskContext) -> Task:
         from ..spark.query import SparkTask
 
-        return SparkTask(context, parse_config(config))
+        parsed = _parse(config)
+        if issubclass(parsed.source, ConnectSource):
+            from ..spark.connect_task import ConnectTask
+
+            return ConnectTask(context, parsed.pipeline(), parsed.java_transforms)
+        return SparkTask(context, parsed.pipeline())
 
     def offsets(self) -> Sequence[PartitionOffset]:
         source = self._parsed.source
@@ -233,6 +250,11 @@ class _Parsed:
     sink: type[Sink]
     sink_settings: Any
     chain: Chain
+    java_transforms: Sequence[JavaTransform] = ()
+
+    def committed(self, connector: str) -> CommittedPositions:
+        """Return where the positions of a connector are."""
+        return CommittedPositions.of(connector, self.sink, settings_below(self.config, SINK))
 
     def pipeline(self) -> Pipeline:
         """Return what a task runs."""
@@ -243,7 +265,7 @@ class _Parsed:
             source=lambda: source.create(self.source_settings, task=settings.task, tasks=settings.tasks),
             chain=lambda opened: parse_chain(self.config, opened.metadata),
             sink=lambda columns: sink.create(self.sink_settings, columns),
-            committed=lambda connector: CommittedPositions.of(connector, sink, settings_below(self.config, SINK)),
+            committed=self.committed,
             tasks=settings.tasks,
             trigger_ms=settings.trigger_ms,
             dead_letters=settings.errors_deadletterqueue_name,
@@ -275,14 +297,14 @@ def _parse(config: Config) -> _Parsed:
     if not config.get("sink"):
         raise ConfigError("sink", config.get("sink", NO_VALUE), ", ".join(available("sinks")))
     source, sink = load_source_class(config["source"]), load_sink_class(config["sink"])
-    config = _with_converters(config, source, sink)
+    config = _with_connect_defaults(_with_converters(config, source, sink))
     known = [
         *own,
         *setting_names(source.Settings, SOURCE),
         *setting_names(sink.Settings, SINK),
     ]
     for key in config:
-        if key not in known and not key.startswith((TRANSFORMS, PREDICATES)):
+        if key not in known and not key.startswith((TRANSFORMS, PREDICATES, *_free_prefixes(source))):
             raise _unknown(key, known)
     settings = parse_settings(
         PipelineSettings, {key: value for key, value in config.items() if not key.startswith(_PREFIXES)}
@@ -311,6 +333,32 @@ def _parse(config: Config) -> _Parsed:
     )
 
 
+def _divided(config: Config, settings: Sequence[Mapping[str, str]]) -> Sequence[Config]:
+    """Return the configurations of tasks whose source has settings of each task's own."""
+    found = []
+    for task, own in enumerate(settings):
+        words = tuple({f"{SOURCE}{name.partition('.')[0]}." for name in own})
+        common = {key: value for key, value in config.items() if not key.startswith(words)}
+        numbers = {"tasks": str(len(settings)), "task": str(task)}
+        found.append({**common, **{SOURCE + name: value for name, value in own.items()}, **numbers})
+    return found
+
+
+def _free_prefixes(source: type[Source]) -> tuple[str, ...]:
+    """Return the prefixes of settings of which only the source knows which there are."""
+    return (f"{SOURCE}{CONFIG}",) if issubclass(source, ConnectSource) else ()
+
+
+def _with_connect_defaults(config: Config) -> Config:
+    """Return a configuration in which the source ``connect`` makes the records that the sink ``kafka`` writes."""
+    if config["source"] != "connect" or config["sink"] != "kafka":
+        return config
+    defaults = {f"{SOURCE}value.form": "json"}
+    if config.get(f"{SOURCE}value.form", "json") == "json":
+        defaults[f"{SOURCE}metadata"] = "key,topic,timestamp,headers"
+    return {**defaults, **config}
+
+
 def _with_converters(config: Config, source: type[Source], sink: type[Sink]) -> Config:
     """Return a configuration in which the converters are settings of the source and of the sink.
 
@@ -326,6 +374,8 @@ def _with_converters(config: Config, source: type[Source], sink: type[Sink]) -> 
             for prefix, plugin in ((SOURCE, source), (SINK, sink))
             if prefix + name in setting_names(plugin.Settings, prefix)
         ]
+        if issubclass(source, ConnectSource):
+            ends = ends[:1]  # It makes the text; the sink writes it as it is.
         if not ends:
             raise ConfigError(name, config[name], "nothing: neither the source nor the sink has converters")
         result.update({end: config[name] for end in ends if end not in config})

@@ -252,6 +252,28 @@ class SparkStream(ABC):
         return list(ranges_between(start, end))
 
 
+class Division(ABC):
+    """How a connector's work is divided among its tasks, if the source decides that while it runs.
+
+    The worker that owns the connector has one; its calls come one at a time.
+    """
+
+    @abstractmethod
+    def task_settings(self, max_tasks: int) -> Sequence[Mapping[str, str]]:
+        """Return, for each task, the source's settings that are the task's own, without the prefix ``source.``.
+
+        They replace the settings of the connector that begin with the same word (``config.``). Called every few
+        seconds; tasks whose settings have changed are restarted.
+
+        Raises:
+            ConfigError: a setting cannot be used.
+            SourceError: the source cannot be read.
+        """
+
+    def stop(self) -> None:  # noqa: B027 (to do nothing is the usual case)
+        """Stop what ``task_settings`` has started. Idempotent."""
+
+
 class Source(OffsetAdmin, BatchPlanner, SparkStream):
     """The part of a source that one task reads: how it is opened, its columns, and its three roles.
 
@@ -290,6 +312,16 @@ class Source(OffsetAdmin, BatchPlanner, SparkStream):
             SourceError: the source cannot be read.
         """
         return ""
+
+    @classmethod
+    def divide(cls, settings: Any, committed: CommittedPositions) -> Division | None:
+        """Return what divides the work among tasks; null: task *i* of *n* knows its slices by ``owns``.
+
+        Args:
+            settings: an instance of ``Settings``.
+            committed: the positions of all tasks.
+        """
+        return None
 
     @classmethod
     def known_columns(cls, settings: Any, *, reads: bool = False) -> frozenset[str] | None:

@@ -19,6 +19,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -142,13 +143,59 @@ def cache_directory() -> Path:
 
 
 # --------------------------------------------------------------------------------------------------
-# The jars of Spark's Kafka source: fetched once by Maven, checked, and kept in the user's cache.
+# Jars that are fetched once by Maven, checked, and kept in the user's cache.
 #
 # ``spark.jars.packages`` would resolve them when Java starts, in every worker again; these are added to the running
 # session when the first task needs them.
 
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Jars:
+    """Jars of one purpose.
+
+    Attributes:
+        setting: the source that needs them, for errors.
+        what: what they are, for people.
+        folder: their directory in the cache.
+        digests: Maven coordinates and SHA-256 of each jar.
+    """
+
+    setting: str
+    what: str
+    folder: str
+    digests: tuple[tuple[str, str], ...]
+
+    @property
+    def directory(self) -> Path:
+        """Their directory."""
+        return cache_directory() / self.folder
+
+    def are_cached(self) -> bool:
+        """Whether the jars are in the cache."""
+        return all((self.directory / _file_name(name)).exists() for name, _ in self.digests)
+
+    def fetched(self) -> list[Path]:
+        """Return the jars; fetch them if the cache lacks one.
+
+        Raises:
+            ConfigError: Maven is not installed, and the jars are not in the cache; or others can write the cache.
+            SparkError: the jars cannot be fetched, or differ from the expected ones.
+        """
+        directory = self.directory
+        make_private(directory, CACHE, below=cache_directory())
+        expected = {directory / _file_name(name): digest for name, digest in self.digests}
+        if not self.are_cached():
+            _fetch(self)
+        for path, digest in expected.items():
+            if not path.exists() or hashlib.sha256(path.read_bytes()).hexdigest() != digest:
+                raise SparkError(
+                    f"{path}: is not the expected jar; allowed: remove {directory}, the jars are fetched again"
+                )
+        return list(expected)
+
 
 KAFKA_JARS: Final = (
     # Maven Central has no release for the latest pyspark 4.2; this one works with all of them.
@@ -164,7 +211,30 @@ KAFKA_JARS: Final = (
     ("org.apache.kafka:kafka-clients:3.9.2", "014b4ef36884478a932641818b080c36a8f8e2e92dc771e800c9d2694f4f83d8"),
     ("org.apache.commons:commons-pool2:2.12.1", "5273c8bc8c0dca2211175c0d27efbd7228efae99689aac001a8e1ef8e872e9ef"),
 )
-"""Maven coordinates and SHA-256 of the jars."""
+"""Maven coordinates and SHA-256 of the jars of Spark's Kafka source."""
+_OF_KAFKA: Final = Jars("kafka", "Spark's Kafka source", "kafka-jars", KAFKA_JARS)
+
+CONNECT_JARS: Final = Jars(
+    "connect",
+    "Kafka Connect's interfaces",
+    "connect-jars",
+    (
+        ("org.apache.kafka:connect-api:4.3.1", "5ce6158d453d2d84ab3509260fff872c67fb532a51519da6acafc6835bc48cfe"),
+        ("org.apache.kafka:connect-json:4.3.1", "ebd6d4900eb6835f30c6ce74b5f6d4a4fdc19e0a4a1de8da2f4463ea3ef20e41"),
+        ("org.apache.kafka:connect-runtime:4.3.1", "9df3d2f78f8a1740af358dd78ccdf1396559223e0cfbf1a697ab9363dead6175"),
+        ("org.apache.kafka:kafka-clients:4.3.1", "52501b7b47510c66f898871adaf6d2968ab7246561d44ced43643a8a587f0b36"),
+        # Those of Kafka's JSON; the other parts of Jackson are Spark's, of the same version.
+        (
+            "com.fasterxml.jackson.module:jackson-module-blackbird:2.21.2",
+            "5ed62cdcd357a24b73de9280e167aa014d7b4c17d04823844d482274cf07097e",
+        ),
+        (
+            "com.fasterxml.jackson.datatype:jackson-datatype-jdk8:2.21.2",
+            "e581bbf3fc5622d16b57366dd41e10fc56921fb202879de2ef487f87dd9b30e7",
+        ),
+    ),
+)
+"""What Kafka Connect's plug-ins are compiled against; the source ``connect`` runs them with it."""
 
 _TIMEOUT_S: Final = 280
 _DEPENDENCY: Final = """
@@ -216,40 +286,24 @@ def check_kafka_of_server(session: SparkSession) -> None:
 
 
 def has_kafka_jars() -> bool:
-    """Whether the jars are in the cache."""
-    return all((_directory() / _file_name(name)).exists() for name, _ in KAFKA_JARS)
+    """Whether the jars of Spark's Kafka source are in the cache."""
+    return _OF_KAFKA.are_cached()
 
 
 def kafka_jars() -> list[Path]:
-    """Return the jars; fetch them if the cache lacks one.
-
-    Raises:
-        ConfigError: Maven is not installed, and the jars are not in the cache; or others can write the cache.
-        SparkError: the jars cannot be fetched, or differ from the expected ones.
-    """
-    directory = _directory()
-    make_private(directory, CACHE, below=cache_directory())
-    expected = {directory / _file_name(name): digest for name, digest in KAFKA_JARS}
-    if not has_kafka_jars():
-        _fetch(directory)
-    for path, digest in expected.items():
-        if not path.exists() or hashlib.sha256(path.read_bytes()).hexdigest() != digest:
-            raise SparkError(
-                f"{path}: is not the expected jar; allowed: remove {directory}, the jars are fetched again"
-            )
-    return list(expected)
+    """Return the jars of Spark's Kafka source; see ``Jars.fetched``."""
+    return _OF_KAFKA.fetched()
 
 
-def _fetch(directory: Path) -> None:
+def _fetch(jars: Jars) -> None:
+    directory, what = jars.directory, jars.what
     maven = shutil.which("mvn")
     if maven is None:
-        raise ConfigError(
-            "kafka", "mvn", f"Maven installed (to fetch Spark's Kafka source), or its jars in {directory}"
-        )
-    logger.info("fetching the %d jars of Spark's Kafka source with Maven, once for this user ...", len(KAFKA_JARS))
+        raise ConfigError(jars.setting, "mvn", f"Maven installed (to fetch {what}), or its jars in {directory}")
+    logger.info("fetching the %d jars of %s with Maven, once for this user ...", len(jars.digests), what)
     with tempfile.TemporaryDirectory(dir=directory.parent) as scratch:
         project, fresh = Path(scratch, "pom.xml"), Path(scratch, "jars")
-        project.write_text(_PROJECT.format("".join(_DEPENDENCY.format(*name.split(":")) for name, _ in KAFKA_JARS)))
+        project.write_text(_PROJECT.format("".join(_DEPENDENCY.format(*name.split(":")) for name, _ in jars.digests)))
         command = [maven, "-q", "-B", "-f", str(project), "dependency:copy-dependencies", f"-DoutputDirectory={fresh}"]
         try:
             subprocess.run(
@@ -257,17 +311,13 @@ def _fetch(directory: Path) -> None:
             )
         except subprocess.CalledProcessError as error:
             reason = " ".join((error.stdout + error.stderr).split())[:300]
-            raise SparkError(f"Maven cannot fetch Spark's Kafka source: {reason}; allowed: Maven Central") from error
+            raise SparkError(f"Maven cannot fetch {what}: {reason}; allowed: Maven Central") from error
         except subprocess.TimeoutExpired as error:
             raise SparkError(f"Maven has not ended within {_TIMEOUT_S} s; allowed: Maven Central") from error
         # Whole or not at all: another worker may fetch them at the same time.
         for jar in sorted(fresh.glob("*.jar")):
             jar.replace(directory / jar.name)
-    logger.info("fetched the jars of Spark's Kafka source into %s", directory)
-
-
-def _directory() -> Path:
-    return cache_directory() / "kafka-jars"
+    logger.info("fetched the jars of %s into %s", what, directory)
 
 
 def _file_name(coordinates: str) -> str:

@@ -340,16 +340,24 @@ class TaskRunner:
             connector = await off_loop(f"make {grant.unit}", self._create, run, cls)
         limit = max_tasks(run.grant.connector_config)
         known: list[dict[str, str]] | None = None
-        while not run.stopping:
-            with _named(run, "task_configs", f"tasks of {connector.name}"):
-                wanted = await off_loop(f"tasks of {connector.name}", connector.task_configs, limit)
-            configs = restored(wanted, grant.connector_config, run.secrets)
-            if configs != known or fault_point("a task list is published again"):
-                check_task_configs(connector, configs, limit)
-                await self._publish(connector.name, run.grant.owner_epoch, configs)
-                known = configs
-                self._say(run, UnitState.RUNNING, None)
-            await run.pause(self._settings.refresh_s)
+        try:
+            while not run.stopping:
+                with _named(run, "task_configs", f"tasks of {connector.name}"):
+                    wanted = await off_loop(f"tasks of {connector.name}", connector.task_configs, limit)
+                configs = restored(wanted, grant.connector_config, run.secrets)
+                if configs != known or fault_point("a task list is published again"):
+                    check_task_configs(connector, configs, limit)
+                    await self._publish(connector.name, run.grant.owner_epoch, configs)
+                    known = configs
+                    self._say(run, UnitState.RUNNING, None)
+                await run.pause(self._settings.refresh_s)
+        finally:
+            if type(connector).stop is not Connector.stop:
+                try:
+                    with _named(run, "stop of its connector", f"end {grant.unit}"):
+                        await off_loop(f"end {grant.unit}", connector.stop)
+                except Exception as error:
+                    logger.error("%s: stop raised: %s", grant.unit, _with_location(run.line_of(error), error, cls))
 
     def _create(self, run: UnitRun, cls: type[Connector]) -> Connector:
         """Create the connector with its secrets. Blocks."""

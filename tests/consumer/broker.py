@@ -281,6 +281,12 @@ def fetched_transforms() -> Path:
     return _cached(f"connect-transforms-{KAFKA}", "".join(DEPENDENCY.format(*each) for each in wanted), len(wanted))
 
 
+def fetched_jars_of(name: str, jars: Sequence[str]) -> Path:
+    """The directory with these jars alone; see ``fetched_with_dependencies``."""
+    _check_commands()
+    return _cached(name, "".join(DEPENDENCY.format(*each.split(":")) for each in jars), len(jars))
+
+
 def fetched_with_dependencies(name: str, jars: Sequence[str]) -> Path:
     """The directory with these jars and all their dependencies; they are fetched if the cache lacks them.
 

@@ -1,0 +1,86 @@
+"""Source connectors of Kafka Connect in Kafka Connect's own form: ``connector.class`` is the Java class.
+
+Such a configuration is a pipeline from the source ``connect``: the settings of the sink, of the transforms and of the
+pipeline itself are its own, and all settings but the sink's are the plug-in's, as in Kafka Connect. Without a sink,
+records go to Kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Annotated, Final
+
+from pydantic import BaseModel, Field
+
+from ..assign.placement import RESERVED
+from ..connector import Config, Task, TaskContext
+from ..dataplane.java_plugins import require_java_class
+from ..dataplane.settings import setting_names
+from ..errors import ConfigError, PluginError
+from ..plugins import load_sink_class
+from ..spark.sources.connect import CONFIG, ConnectSettings
+from .pipeline import LAYOUT, SINK, SOURCE, PipelineConnector, PipelineSettings
+from .transforms import PREDICATES, TRANSFORMS
+
+_OWN: Final = frozenset(setting_names(PipelineSettings)) - {"source"}
+_OF_SOURCE: Final = frozenset(setting_names(ConnectSettings, SOURCE)) - {f"{SOURCE}connector.class"}
+_NOT_THE_PLUGINS: Final = frozenset({"sink", "trigger.ms", LAYOUT, *RESERVED})
+_PLUGIN: Final = f"{SOURCE}{CONFIG}"
+
+
+class JavaSettings(PipelineSettings):
+    """The settings of the pipeline of a source connector of Kafka Connect."""
+
+    source: Annotated[str, Field(exclude=True, description="connect")] = "connect"
+    sink: Annotated[str, Field(description="the name of an installed sink")] = "kafka"
+
+
+class JavaSourceSettings(ConnectSettings):
+    """The settings of the source ``connect`` beside ``connector.class``."""
+
+    connector_class: Annotated[str, Field(exclude=True, description="a Java class")] = ""
+
+
+class JavaSourceConnector(PipelineConnector):
+    """A pipeline from a source connector of Kafka Connect, whose Java class is ``connector.class``."""
+
+    def __init__(self, name: str, config: Config) -> None:
+        require_java_class("connector.class", config.get("connector.class", ""), "source")
+        super().__init__(name, pipeline_form({"name": name, **config}))
+        self.config = config
+
+    @classmethod
+    def settings_models(cls, config: Config) -> Mapping[str, type[BaseModel]]:
+        models: dict[str, type[BaseModel]] = {"": JavaSettings, SOURCE: JavaSourceSettings}
+        # A plug-in that cannot be loaded has no settings to list; the check of the configuration reports it.
+        with suppress(ConfigError, PluginError):
+            models[SINK] = load_sink_class(config.get("sink", "kafka")).Settings
+        return models
+
+    def task_configs(self, max_tasks: int) -> Sequence[Config]:
+        return [connect_form(config) for config in super().task_configs(max_tasks)]
+
+    def task(self, config: Config, context: TaskContext) -> Task:
+        return super().task(pipeline_form(config), context)
+
+
+def pipeline_form(config: Config) -> dict[str, str]:
+    """Return a configuration in Kafka Connect's form as that of a pipeline."""
+    result = {"sink": "kafka", "source": "connect", f"{SOURCE}connector.class": config.get("connector.class", "")}
+    for key, value in config.items():
+        if key in _OF_SOURCE or key.startswith(SINK):
+            result[key] = value
+            continue
+        if key in _OWN or key.startswith((TRANSFORMS, PREDICATES)):
+            result[key] = value
+        if key not in _NOT_THE_PLUGINS:
+            result[_PLUGIN + key] = value
+    return result
+
+
+def connect_form(config: Config) -> dict[str, str]:
+    """Return the configuration of a pipeline's task in Kafka Connect's form; the inverse of ``pipeline_form``."""
+    plugin = {key.removeprefix(_PLUGIN): value for key, value in config.items() if key.startswith(_PLUGIN)}
+    dropped = ("source", f"{SOURCE}connector.class")
+    return plugin | {key: value for key, value in config.items() if not key.startswith(_PLUGIN) and key not in dropped}

@@ -1,0 +1,1041 @@
+package connectgroup.connect;
+
+import java.io.Closeable;
+import java.io.File;
+import java.io.FileOutputStream;
+import java.math.BigDecimal;
+import java.math.BigInteger;
+import java.net.URL;
+import java.nio.ByteBuffer;
+import java.nio.channels.Channels;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.time.LocalTime;
+import java.time.OffsetDateTime;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Collection;
+import java.util.HashMap;
+import java.util.IdentityHashMap;
+import java.util.Iterator;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+
+import com.fasterxml.jackson.databind.DeserializationFeature;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import com.fasterxml.jackson.databind.SerializationFeature;
+
+import org.apache.arrow.memory.BufferAllocator;
+import org.apache.arrow.vector.VectorSchemaRoot;
+import org.apache.arrow.vector.ipc.ArrowStreamWriter;
+import org.apache.kafka.common.config.ConfigDef;
+import org.apache.kafka.common.config.ConfigValue;
+import org.apache.kafka.common.metrics.Metrics;
+import org.apache.kafka.common.metrics.PluginMetrics;
+import org.apache.kafka.common.metrics.internals.PluginMetricsImpl;
+import org.apache.kafka.connect.connector.Connector;
+import org.apache.kafka.connect.data.Field;
+import org.apache.kafka.connect.data.Schema;
+import org.apache.kafka.connect.data.Struct;
+import org.apache.kafka.connect.errors.RetriableException;
+import org.apache.kafka.connect.header.Header;
+import org.apache.kafka.connect.json.JsonConverter;
+import org.apache.kafka.connect.runtime.isolation.PluginClassLoader;
+import org.apache.kafka.connect.sink.SinkConnector;
+import org.apache.kafka.connect.source.SourceConnector;
+import org.apache.kafka.connect.source.SourceConnectorContext;
+import org.apache.kafka.connect.source.SourceRecord;
+import org.apache.kafka.connect.source.SourceTask;
+import org.apache.kafka.connect.source.SourceTaskContext;
+import org.apache.kafka.connect.source.TransactionContext;
+import org.apache.kafka.connect.storage.OffsetStorageReader;
+import org.apache.kafka.connect.transforms.Transformation;
+import org.apache.kafka.connect.transforms.predicates.Predicate;
+import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
+import org.apache.spark.sql.catalyst.util.ArrayBasedMapData;
+import org.apache.spark.sql.catalyst.util.GenericArrayData;
+import org.apache.spark.sql.execution.arrow.ArrowWriter;
+import org.apache.spark.sql.types.*;
+import org.apache.spark.sql.util.ArrowUtils;
+import org.apache.spark.unsafe.types.UTF8String;
+
+/**
+ * The side of Java of the source "connect": it runs a plug-in's connector and tasks. Janino, which Spark ships, compiles
+ * this file when the first of them starts: no lambdas, no type parameters. Everything that crosses to Python is a text,
+ * mostly JSON, or a file with rows in Arrow's format.
+ */
+public class Plugins {
+  private final Map loaders = new HashMap();
+
+  /** The class loader of a plug-in: child first, by Kafka's own rules. One for all that run here. */
+  public synchronized ClassLoader loader(String location, String jars) throws Exception {
+    ClassLoader known = (ClassLoader) loaders.get(location + jars);
+    if (known != null) return known;
+    List paths = (List) Json.MAPPER.readValue(jars, List.class);
+    URL[] urls = new URL[paths.size()];
+    for (int i = 0; i < urls.length; i++) urls[i] = new File((String) paths.get(i)).toURI().toURL();
+    ClassLoader parent = Plugins.class.getClassLoader().getParent();
+    ClassLoader made = new PluginClassLoader(new File(location).toURI().toURL(), urls, parent);
+    loaders.put(location + jars, made);
+    return made;
+  }
+
+  public ConnectorRun connector(String name, ClassLoader loader, String config, String offsets) throws Exception {
+    return new ConnectorRun(name, loader, Json.texts(config), new Offsets(offsets));
+  }
+
+  /** transforms: objects of Transforms. */
+  public SourceRun task(String name, ClassLoader loader, String config, String offsets, List transforms, String options)
+      throws Exception {
+    return new SourceRun(name, loader, Json.texts(config), new Offsets(offsets), transforms, options);
+  }
+
+  public TransformStep transform(ClassLoader loader, String name, String config, ClassLoader predicateLoader,
+      String predicate, String predicateConfig, boolean negate) throws Exception {
+    return new TransformStep(loader, name, Json.texts(config), predicateLoader, predicate, Json.texts(predicateConfig),
+        negate);
+  }
+
+  /** When this Java ends because some code has called System.exit, say in a file which code that was. */
+  public void noteExits(String path) {
+    Runtime.getRuntime().addShutdownHook(new ExitNote(path));
+  }
+
+  /** Class and message of an error and of its cause, with the place of the cause in the code. */
+  static String describe(Throwable error) {
+    Throwable cause = error;
+    for (int depth = 0; depth < 20 && cause.getCause() != null && cause.getCause() != cause; depth++) {
+      cause = cause.getCause();
+    }
+    String text = error.toString();
+    if (cause != error && !text.contains(cause.toString())) text = text + "; cause: " + cause.toString();
+    StackTraceElement[] trace = cause.getStackTrace();
+    for (int i = 0; i < trace.length; i++) {
+      String place = trace[i].getClassName();
+      if (!place.startsWith("java.") && !place.startsWith("jdk.") && !place.startsWith("sun.")) {
+        return text + " (at " + trace[i] + ")";
+      }
+    }
+    return text;
+  }
+
+  public String describeThrown(Throwable error) {
+    return describe(error);
+  }
+
+  static PluginMetrics metrics() {
+    return new PluginMetricsImpl(new Metrics(), new LinkedHashMap());
+  }
+
+  static Object make(ClassLoader loader, String name) throws Exception {
+    return Class.forName(name, true, loader).getDeclaredConstructor(new Class[0]).newInstance(new Object[0]);
+  }
+}
+
+class Json {
+  static final ObjectMapper MAPPER = new ObjectMapper();
+  static {
+    // Numbers of offsets come back as Kafka Connect's own converter makes them. Sorted: partitions are compared as text.
+    MAPPER.configure(DeserializationFeature.USE_LONG_FOR_INTS, true);
+    MAPPER.configure(SerializationFeature.ORDER_MAP_ENTRIES_BY_KEYS, true);
+  }
+
+  static Map texts(String json) throws Exception {
+    return (Map) MAPPER.readValue(json, LinkedHashMap.class);
+  }
+
+  static String text(Object value) {
+    try {
+      return MAPPER.writeValueAsString(value);
+    } catch (Exception error) {
+      throw new RuntimeException(error);
+    }
+  }
+}
+
+class ExitNote extends Thread {
+  private final String path;
+
+  ExitNote(String path) {
+    this.path = path;
+  }
+
+  public void run() {
+    Iterator traces = Thread.getAllStackTraces().values().iterator();
+    while (traces.hasNext()) {
+      StackTraceElement[] trace = (StackTraceElement[]) traces.next();
+      boolean exits = false;
+      for (int i = 0; i < trace.length; i++) {
+        String place = trace[i].getClassName();
+        if (place.equals("java.lang.Runtime") && trace[i].getMethodName().equals("exit")) exits = true;
+        if (exits && !place.startsWith("java.lang.")) {
+          try {
+            Files.write(new File(path).toPath(), trace[i].toString().getBytes(StandardCharsets.UTF_8));
+          } catch (Exception error) {
+            // Java ends anyway.
+          }
+          return;
+        }
+      }
+    }
+  }
+}
+
+/** The committed offsets of a connector, by source partition. Partitions are compared as Kafka Connect does: as JSON. */
+class Offsets implements OffsetStorageReader {
+  private final Map byPartition = new HashMap();
+
+  Offsets(String json) throws Exception {
+    Iterator entries = ((List) Json.MAPPER.readValue(json, List.class)).iterator();
+    while (entries.hasNext()) {
+      List entry = (List) entries.next();
+      put((Map) entry.get(0), (Map) entry.get(1));
+    }
+  }
+
+  synchronized void put(Map partition, Map offset) {
+    byPartition.put(Json.text(partition), offset);
+  }
+
+  public synchronized Map offset(Map partition) {
+    return (Map) byPartition.get(Json.text(partition));
+  }
+
+  public synchronized Map offsets(Collection partitions) {
+    Map found = new HashMap();
+    Iterator each = partitions.iterator();
+    while (each.hasNext()) {
+      Map partition = (Map) each.next();
+      found.put(partition, offset(partition));
+    }
+    return found;
+  }
+}
+
+/** A plug-in's connector, which makes the configurations of its tasks. Python calls it from one thread at a time. */
+public class ConnectorRun implements SourceConnectorContext {
+  private final Connector connector;
+  private final ClassLoader loader;
+  private final Map config;
+  private final Offsets offsets;
+  private boolean reconfigure;
+  private String error;
+
+  ConnectorRun(String name, ClassLoader loader, Map config, Offsets offsets) throws Exception {
+    this.loader = loader;
+    this.config = config;
+    this.offsets = offsets;
+    Thread.currentThread().setContextClassLoader(loader);
+    this.connector = (Connector) Plugins.make(loader, name);
+  }
+
+  /** "source", "sink", or empty. */
+  public String kind() {
+    return connector instanceof SourceConnector ? "source" : connector instanceof SinkConnector ? "sink" : "";
+  }
+
+  /** The settings that are passwords. */
+  public String passwords() {
+    List names = new ArrayList();
+    ConfigDef definition = connector.config();
+    if (definition != null) {
+      Iterator keys = definition.configKeys().values().iterator();
+      while (keys.hasNext()) {
+        ConfigDef.ConfigKey key = (ConfigDef.ConfigKey) keys.next();
+        if (key.type == ConfigDef.Type.PASSWORD) names.add(key.name);
+      }
+    }
+    return Json.text(names);
+  }
+
+  /** The errors of the settings: a list of pairs of name and messages. */
+  public String validate() {
+    Thread.currentThread().setContextClassLoader(loader);
+    List found = new ArrayList();
+    Iterator values = connector.validate(config).configValues().iterator();
+    while (values.hasNext()) {
+      ConfigValue value = (ConfigValue) values.next();
+      if (!value.errorMessages().isEmpty()) {
+        List pair = new ArrayList();
+        pair.add(value.name());
+        pair.add(value.errorMessages());
+        found.add(pair);
+      }
+    }
+    return Json.text(found);
+  }
+
+  public void start() {
+    Thread.currentThread().setContextClassLoader(loader);
+    connector.initialize(this);
+    connector.start(config);
+  }
+
+  /** A list of objects of texts; the class of the tasks is the setting "task.class" of each, as in Kafka Connect. */
+  public String taskConfigs(int most) {
+    Thread.currentThread().setContextClassLoader(loader);
+    synchronized (this) {
+      reconfigure = false;
+    }
+    String taskClass = connector.taskClass().getName();
+    List found = new ArrayList();
+    Iterator configs = connector.taskConfigs(most).iterator();
+    while (configs.hasNext()) {
+      Map each = new LinkedHashMap((Map) configs.next());
+      each.put("task.class", taskClass);
+      found.add(each);
+    }
+    return Json.text(found);
+  }
+
+  public synchronized boolean wantsTasks() {
+    return reconfigure;
+  }
+
+  public synchronized String error() {
+    return error;
+  }
+
+  public void stop() {
+    Thread.currentThread().setContextClassLoader(loader);
+    connector.stop();
+  }
+
+  public synchronized void requestTaskReconfiguration() {
+    reconfigure = true;
+  }
+
+  public synchronized void raiseError(Exception raised) {
+    error = Plugins.describe(raised);
+  }
+
+  public OffsetStorageReader offsetStorageReader() {
+    return offsets;
+  }
+
+  public PluginMetrics pluginMetrics() {
+    return Plugins.metrics();
+  }
+}
+
+/** A transformation of a plug-in, with its predicate. */
+public class TransformStep {
+  private final Transformation transformation;
+  private final Predicate predicate;
+  private final boolean negate;
+
+  TransformStep(ClassLoader loader, String name, Map config, ClassLoader predicateLoader, String predicateName,
+      Map predicateConfig, boolean negate) throws Exception {
+    Thread.currentThread().setContextClassLoader(loader);
+    transformation = (Transformation) Plugins.make(loader, name);
+    transformation.configure(config);
+    Predicate made = null;
+    if (predicateName != null) {
+      made = (Predicate) Plugins.make(predicateLoader, predicateName);
+      made.configure(predicateConfig);
+    }
+    predicate = made;
+    this.negate = negate;
+  }
+
+  SourceRecord apply(SourceRecord record) {
+    if (predicate != null && predicate.test(record) == negate) return record;
+    return (SourceRecord) transformation.apply(record);
+  }
+
+  void close() {
+    transformation.close();
+    if (predicate != null) {
+      try {
+        predicate.close();
+      } catch (Exception error) {
+        // The task ends anyway.
+      }
+    }
+  }
+}
+
+/** A plug-in's source task. It polls in a thread of its own; Python takes what was polled and says when it is durable. */
+public class SourceRun implements SourceTaskContext, Runnable {
+  private final SourceTask task;
+  private final String name;
+  private final ClassLoader loader;
+  private final Map config;
+  private final Offsets offsets;
+  private final List transforms;
+  private final Rows rows;
+  private final int mostRecords;
+  private final Thread thread;
+  private final Object lock = new Object();
+  /** The thread that is in a call of the plug-in and is no poll; interrupted by a stop. Guarded by lock. */
+  private Thread caller;
+  private List polled = new ArrayList();
+  private List taken = new ArrayList();
+  private Throwable failure;
+  private boolean started;
+  private boolean stopping;
+  private boolean ended;
+  private String retried = "";
+
+  SourceRun(String name, ClassLoader loader, Map config, Offsets offsets, List transforms, String options)
+      throws Exception {
+    this.name = name;
+    this.loader = loader;
+    this.config = config;
+    this.offsets = offsets;
+    this.transforms = transforms;
+    Map wanted = (Map) Json.MAPPER.readValue(options, LinkedHashMap.class);
+    this.mostRecords = ((Number) wanted.get("records")).intValue();
+    this.rows = new Rows(wanted);
+    Thread.currentThread().setContextClassLoader(loader);
+    this.task = (SourceTask) Plugins.make(loader, (String) config.get("task.class"));
+    this.thread = new Thread(this, "connect task " + name);
+    thread.setDaemon(true);
+    thread.setContextClassLoader(loader);
+  }
+
+  public void start() {
+    thread.start();
+  }
+
+  public void run() {
+    try {
+      task.initialize(this);
+      task.start(config);
+      synchronized (lock) {
+        started = true;
+        lock.notifyAll();
+        if (stopping) return;
+      }
+      long pause = 100;
+      while (true) {
+        synchronized (lock) {
+          if (stopping) return;
+        }
+        List records;
+        try {
+          records = task.poll();
+          pause = 100;
+        } catch (RetriableException error) {
+          synchronized (lock) {
+            retried = Plugins.describe(error);
+            if (stopping) return;
+            lock.wait(pause);
+          }
+          pause = Math.min(2 * pause, 10000);
+          continue;
+        }
+        synchronized (lock) {
+          if (records != null && !records.isEmpty()) {
+            polled.addAll(records);
+            lock.notifyAll();
+            while (polled.size() >= mostRecords && !stopping) lock.wait();
+          } else if (!stopping) {
+            // A plug-in that returns null at once instead of blocking would use a whole processor.
+            lock.wait(5);
+          }
+        }
+      }
+    } catch (Throwable error) {
+      synchronized (lock) {
+        if (!stopping) failure = error;
+      }
+    } finally {
+      boolean stops;
+      synchronized (lock) {
+        stops = stopping ? !started || caller == null : true;
+      }
+      if (stops) quietStop();
+      synchronized (lock) {
+        ended = true;
+        lock.notifyAll();
+      }
+    }
+  }
+
+  private boolean stopCalled;
+
+  private void quietStop() {
+    synchronized (lock) {
+      if (stopCalled) return;
+      stopCalled = true;
+    }
+    try {
+      task.stop();
+    } catch (Throwable error) {
+      synchronized (lock) {
+        if (failure == null && !stopping) failure = error;
+      }
+    }
+  }
+
+  /** End the task: a signal, an interrupt, and no longer than the bound. Returns whether its thread has ended. */
+  public boolean stop(long boundMs) throws Exception {
+    long end = System.currentTimeMillis() + boundMs;
+    boolean signals;
+    synchronized (lock) {
+      stopping = true;
+      signals = started && !ended;
+      if (caller != null) caller.interrupt();
+      lock.notifyAll();
+    }
+    if (signals) {
+      Thread stopper = new Thread(new Stopper(this), "connect stop " + name);
+      stopper.setDaemon(true);
+      stopper.setContextClassLoader(loader);
+      stopper.start();
+      stopper.join(Math.max(1, boundMs / 2));
+      if (stopper.isAlive()) stopper.interrupt();
+      thread.join(Math.max(1, (end - System.currentTimeMillis()) / 2));
+    }
+    if (thread.isAlive()) {
+      thread.interrupt();
+      thread.join(Math.max(1, end - System.currentTimeMillis()));
+    }
+    if (!thread.isAlive()) {
+      Iterator each = transforms.iterator();
+      while (each.hasNext()) ((TransformStep) each.next()).close();
+    }
+    return !thread.isAlive();
+  }
+
+  void signalStop() {
+    quietStop();
+  }
+
+  /** Where the thread of the task is, for the error about one that does not end. */
+  public String place() {
+    StackTraceElement[] trace = thread.getStackTrace();
+    for (int i = 0; i < trace.length; i++) {
+      String at = trace[i].getClassName();
+      if (!at.startsWith("java.") && !at.startsWith("jdk.")) return trace[i].toString();
+    }
+    return trace.length > 0 ? trace[0].toString() : "";
+  }
+
+  public boolean isStarted() {
+    synchronized (lock) {
+      return started && !ended;
+    }
+  }
+
+  /** The error after which the last poll was repeated, once; empty without one. */
+  public String retriedAfter() {
+    synchronized (lock) {
+      String text = retried;
+      retried = "";
+      return text;
+    }
+  }
+
+  /**
+   * What has been polled since the last call: its rows in a file, and the offsets. Waits up to so many milliseconds for
+   * the first record. Empty: nothing. Called when all that was taken before is committed.
+   */
+  public String take(long waitMs, String path) throws Exception {
+    List records;
+    synchronized (lock) {
+      if (polled.isEmpty() && failure == null && !stopping && waitMs > 0) lock.wait(waitMs);
+      if (stopping) return "";
+      if (polled.isEmpty()) {
+        if (failure != null) return Json.text(error(failure));
+        return "";
+      }
+      records = polled;
+      polled = new ArrayList();
+      // Those of which no row was committed are still there.
+      taken.addAll(records);
+      caller = Thread.currentThread();
+      lock.notifyAll();
+    }
+    ClassLoader before = Thread.currentThread().getContextClassLoader();
+    try {
+      Thread.currentThread().setContextClassLoader(loader);
+      List transformed = transforms.isEmpty() ? records : new ArrayList(records.size());
+      if (!transforms.isEmpty()) {
+        for (int i = 0; i < records.size(); i++) {
+          SourceRecord record = (SourceRecord) records.get(i);
+          for (int step = 0; step < transforms.size() && record != null; step++) {
+            record = ((TransformStep) transforms.get(step)).apply(record);
+          }
+          if (record != null) transformed.add(record);
+        }
+      }
+      Map result = rows.write(transformed, path);
+      result.put("records", records.size());
+      result.put("offsets", offsetsOf(records));
+      return Json.text(result);
+    } catch (Throwable error) {
+      return Json.text(error(error));
+    } finally {
+      Thread.currentThread().setContextClassLoader(before);
+      synchronized (lock) {
+        caller = null;
+      }
+    }
+  }
+
+  private static Map error(Throwable error) {
+    Map result = new HashMap();
+    result.put("error", Plugins.describe(error));
+    return result;
+  }
+
+  /** For each source partition: itself as JSON, the number of its records, its last offset. */
+  private static List offsetsOf(List records) {
+    Map found = new LinkedHashMap();
+    Map lastMap = null;
+    List last = null;
+    for (int i = 0; i < records.size(); i++) {
+      SourceRecord record = (SourceRecord) records.get(i);
+      Map partition = record.sourcePartition();
+      // Most plug-ins give the same object with each record.
+      if (last == null || partition != lastMap) {
+        String key = Json.text(partition);
+        last = (List) found.get(key);
+        if (last == null) {
+          last = new ArrayList();
+          last.add(key);
+          last.add(Integer.valueOf(0));
+          last.add(null);
+          found.put(key, last);
+        }
+        lastMap = partition;
+      }
+      last.set(1, Integer.valueOf(((Integer) last.get(1)).intValue() + 1));
+      last.set(2, record.sourceOffset());
+    }
+    return new ArrayList(found.values());
+  }
+
+  /** What was taken is durable. Returns the error of the plug-in's commit, which Kafka Connect only logs, too. */
+  public String committed() {
+    List records;
+    synchronized (lock) {
+      if (stopping) return "";
+      records = taken;
+      taken = new ArrayList();
+      caller = Thread.currentThread();
+    }
+    ClassLoader before = Thread.currentThread().getContextClassLoader();
+    try {
+      Thread.currentThread().setContextClassLoader(loader);
+      for (int i = 0; i < records.size(); i++) {
+        SourceRecord record = (SourceRecord) records.get(i);
+        if (record.sourcePartition() != null) offsets.put(record.sourcePartition(), record.sourceOffset());
+        task.commitRecord(record, null);
+      }
+      task.commit();
+      return "";
+    } catch (Throwable error) {
+      return Plugins.describe(error);
+    } finally {
+      Thread.currentThread().setContextClassLoader(before);
+      synchronized (lock) {
+        caller = null;
+      }
+    }
+  }
+
+  public Map configs() {
+    return config;
+  }
+
+  public OffsetStorageReader offsetStorageReader() {
+    return offsets;
+  }
+
+  public TransactionContext transactionContext() {
+    return null;
+  }
+
+  public PluginMetrics pluginMetrics() {
+    return Plugins.metrics();
+  }
+}
+
+class Stopper implements Runnable {
+  private final SourceRun run;
+
+  Stopper(SourceRun run) {
+    this.run = run;
+  }
+
+  public void run() {
+    run.signalStop();
+  }
+}
+
+/** Makes rows of Spark's types of records, and writes them in Arrow's format. */
+class Rows {
+  private static final DataType HEADERS = new ArrayType(
+      new StructType(new StructField[] {
+        new StructField("key", DataTypes.StringType, true, Metadata.empty()),
+        new StructField("value", DataTypes.StringType, true, Metadata.empty())
+      }), true);
+
+  private final List metadata;
+  private final boolean isJson;
+  private final JsonConverter keys = new JsonConverter();
+  private final JsonConverter values = new JsonConverter();
+  /** Name to type: the metadata, then the fields that any record has had so far. */
+  private final LinkedHashMap columns = new LinkedHashMap();
+  private final Map known = new IdentityHashMap();
+  private final BufferAllocator allocator = ArrowUtils.rootAllocator().newChildAllocator("connect", 0, Long.MAX_VALUE);
+
+  Rows(Map options) throws Exception {
+    metadata = (List) options.get("metadata");
+    isJson = ((Boolean) options.get("json")).booleanValue();
+    Map plain = new HashMap();
+    plain.put("schemas.enable", String.valueOf(options.get("key_schemas")));
+    keys.configure(plain, true);
+    plain.put("schemas.enable", String.valueOf(options.get("value_schemas")));
+    values.configure(plain, false);
+    for (int i = 0; i < metadata.size(); i++) columns.put(metadata.get(i), metadataType((String) metadata.get(i)));
+    if (isJson) columns.put("value", DataTypes.StringType);
+  }
+
+  private static DataType metadataType(String name) {
+    if (name.equals("partition")) return DataTypes.IntegerType;
+    if (name.equals("timestamp")) return DataTypes.TimestampType;
+    return name.equals("headers") ? HEADERS : DataTypes.StringType;
+  }
+
+  /** Write the rows of records to a file; the result has their number and the columns: pairs of name and type. */
+  Map write(List records, String path) throws Exception {
+    List kept = new ArrayList(records.size());
+    for (int i = 0; i < records.size(); i++) {
+      SourceRecord record = (SourceRecord) records.get(i);
+      if (!isJson) {
+        if (record.value() == null) continue;  // a tombstone has no fields
+        learn(record.valueSchema(), record.value());
+      }
+      kept.add(record);
+    }
+    Map result = new HashMap();
+    List names = new ArrayList();
+    StructField[] fields = new StructField[columns.size()];
+    Iterator each = columns.entrySet().iterator();
+    for (int i = 0; i < fields.length; i++) {
+      Map.Entry column = (Map.Entry) each.next();
+      DataType type = (DataType) column.getValue();
+      fields[i] = new StructField((String) column.getKey(), type, true, Metadata.empty());
+      List pair = new ArrayList();
+      pair.add(column.getKey());
+      pair.add(type.sql());
+      names.add(pair);
+    }
+    result.put("columns", names);
+    result.put("rows", kept.size());
+    if (columns.isEmpty()) return result;
+    StructType type = new StructType(fields);
+    VectorSchemaRoot root = VectorSchemaRoot.create(ArrowUtils.toArrowSchema(type, "UTC", true, false), allocator);
+    FileOutputStream file = new FileOutputStream(path);
+    try {
+      ArrowWriter writer = ArrowWriter.create(root);
+      ArrowStreamWriter stream = new ArrowStreamWriter(root, null, Channels.newChannel(file));
+      stream.start();
+      for (int i = 0; i < kept.size(); i++) writer.write(row((SourceRecord) kept.get(i), fields));
+      writer.finish();
+      stream.writeBatch();
+      stream.end();
+    } finally {
+      file.close();
+      root.close();
+    }
+    return result;
+  }
+
+  private void learn(Schema schema, Object value) {
+    if (schema == null || schema.type() != Schema.Type.STRUCT) {
+      DataType type = schema != null ? typeOf(schema) : typeOf(value);
+      DataType before = (DataType) columns.get("value");
+      columns.put("value", before == null ? type : merged("value", before, type));
+      return;
+    }
+    if (known.containsKey(schema)) return;
+    Iterator fields = schema.fields().iterator();
+    while (fields.hasNext()) {
+      Field field = (Field) fields.next();
+      String name = field.name();
+      if (metadata.contains(name)) {
+        throw new IllegalArgumentException("the value has a field " + name
+            + ", which is the name of a column of the record; allowed: source.metadata without " + name);
+      }
+      DataType type = typeOf(field.schema());
+      DataType before = (DataType) columns.get(name);
+      columns.put(name, before == null ? type : merged(name, before, type));
+    }
+    if (known.size() > 1000) known.clear();
+    known.put(schema, Boolean.TRUE);
+  }
+
+  static DataType merged(String name, DataType before, DataType type) {
+    if (before.equals(type)) return before;
+    if (before instanceof StructType && type instanceof StructType) {
+      LinkedHashMap fields = new LinkedHashMap();
+      StructField[] old = ((StructType) before).fields();
+      for (int i = 0; i < old.length; i++) fields.put(old[i].name(), old[i].dataType());
+      StructField[] more = ((StructType) type).fields();
+      for (int i = 0; i < more.length; i++) {
+        DataType known = (DataType) fields.get(more[i].name());
+        DataType found = more[i].dataType();
+        fields.put(more[i].name(), known == null ? found : merged(name + "." + more[i].name(), known, found));
+      }
+      return structOf(fields);
+    }
+    if (before instanceof ArrayType && type instanceof ArrayType) {
+      return new ArrayType(merged(name, ((ArrayType) before).elementType(), ((ArrayType) type).elementType()), true);
+    }
+    if (before instanceof MapType && type instanceof MapType) {
+      return new MapType(merged(name, ((MapType) before).keyType(), ((MapType) type).keyType()),
+          merged(name, ((MapType) before).valueType(), ((MapType) type).valueType()), true);
+    }
+    int low = rank(before);
+    int high = rank(type);
+    if (low > 0 && high > 0) return low > high ? before : type;
+    if (low > 0 && low < 4 && type.equals(DataTypes.DoubleType)) return type;
+    if (high > 0 && high < 4 && before.equals(DataTypes.DoubleType)) return before;
+    if (before.equals(DataTypes.FloatType) && type.equals(DataTypes.DoubleType)) return type;
+    if (before.equals(DataTypes.DoubleType) && type.equals(DataTypes.FloatType)) return before;
+    throw new IllegalArgumentException("the field " + name + " was " + before.sql() + " and is " + type.sql()
+        + "; allowed: the same type or a wider number, a transform that casts it, or another connector");
+  }
+
+  private static int rank(DataType type) {
+    if (type.equals(DataTypes.ByteType)) return 1;
+    if (type.equals(DataTypes.ShortType)) return 2;
+    if (type.equals(DataTypes.IntegerType)) return 3;
+    return type.equals(DataTypes.LongType) ? 4 : 0;
+  }
+
+  private static StructType structOf(LinkedHashMap types) {
+    StructField[] fields = new StructField[types.size()];
+    Iterator each = types.entrySet().iterator();
+    for (int i = 0; i < fields.length; i++) {
+      Map.Entry entry = (Map.Entry) each.next();
+      fields[i] = new StructField((String) entry.getKey(), (DataType) entry.getValue(), true, Metadata.empty());
+    }
+    return new StructType(fields);
+  }
+
+  /** Spark's type of a schema. Times of day and decimals without a fixed scale are texts: Arrow has no exact type. */
+  static DataType typeOf(Schema schema) {
+    String name = schema.name() == null ? "" : schema.name();
+    if (name.equals("org.apache.kafka.connect.data.Decimal")) {
+      int scale = Integer.parseInt((String) schema.parameters().get("scale"));
+      String digits = (String) schema.parameters().get("connect.decimal.precision");
+      int precision = digits == null ? 38 : Integer.parseInt(digits);
+      boolean fits = scale >= 0 && precision <= 38 && scale <= precision;
+      return fits ? DataTypes.createDecimalType(precision, scale) : DataTypes.StringType;
+    }
+    if (name.equals("org.apache.kafka.connect.data.Date") || name.equals("io.debezium.time.Date")) {
+      return DataTypes.DateType;
+    }
+    if (name.equals("org.apache.kafka.connect.data.Timestamp") || name.equals("io.debezium.time.ZonedTimestamp")) {
+      return DataTypes.TimestampType;
+    }
+    if (name.equals("io.debezium.time.Timestamp") || name.equals("io.debezium.time.MicroTimestamp")) {
+      return DataTypes.TimestampNTZType;
+    }
+    if (isTimeOfDay(name) || name.equals("io.debezium.data.VariableScaleDecimal")) return DataTypes.StringType;
+    Schema.Type type = schema.type();
+    if (type == Schema.Type.INT8) return DataTypes.ByteType;
+    if (type == Schema.Type.INT16) return DataTypes.ShortType;
+    if (type == Schema.Type.INT32) return DataTypes.IntegerType;
+    if (type == Schema.Type.INT64) return DataTypes.LongType;
+    if (type == Schema.Type.FLOAT32) return DataTypes.FloatType;
+    if (type == Schema.Type.FLOAT64) return DataTypes.DoubleType;
+    if (type == Schema.Type.BOOLEAN) return DataTypes.BooleanType;
+    if (type == Schema.Type.BYTES) return DataTypes.BinaryType;
+    if (type == Schema.Type.ARRAY) return new ArrayType(typeOf(schema.valueSchema()), true);
+    if (type == Schema.Type.MAP) return new MapType(typeOf(schema.keySchema()), typeOf(schema.valueSchema()), true);
+    if (type == Schema.Type.STRUCT) {
+      LinkedHashMap fields = new LinkedHashMap();
+      Iterator each = schema.fields().iterator();
+      while (each.hasNext()) {
+        Field field = (Field) each.next();
+        fields.put(field.name(), typeOf(field.schema()));
+      }
+      return structOf(fields);
+    }
+    return DataTypes.StringType;
+  }
+
+  private static boolean isTimeOfDay(String name) {
+    return name.equals("org.apache.kafka.connect.data.Time") || name.equals("io.debezium.time.Time")
+        || name.equals("io.debezium.time.MicroTime") || name.equals("io.debezium.time.NanoTime");
+  }
+
+  /** The type of a value without a schema: objects and lists are JSON. */
+  private static DataType typeOf(Object value) {
+    if (value instanceof Byte) return DataTypes.ByteType;
+    if (value instanceof Short) return DataTypes.ShortType;
+    if (value instanceof Integer) return DataTypes.IntegerType;
+    if (value instanceof Long) return DataTypes.LongType;
+    if (value instanceof Float) return DataTypes.FloatType;
+    if (value instanceof Double) return DataTypes.DoubleType;
+    if (value instanceof Boolean) return DataTypes.BooleanType;
+    if (value instanceof byte[] || value instanceof ByteBuffer) return DataTypes.BinaryType;
+    if (value instanceof java.util.Date) return DataTypes.TimestampType;
+    return DataTypes.StringType;
+  }
+
+  private GenericInternalRow row(SourceRecord record, StructField[] fields) {
+    Object[] found = new Object[fields.length];
+    int own = metadata.size();
+    for (int i = 0; i < own; i++) found[i] = metadataOf(record, (String) metadata.get(i));
+    Schema schema = record.valueSchema();
+    Object value = record.value();
+    if (isJson) {
+      found[own] = text(values, record.topic(), schema, value);
+      return new GenericInternalRow(found);
+    }
+    boolean isStruct = schema != null && schema.type() == Schema.Type.STRUCT;
+    for (int i = own; i < fields.length; i++) {
+      String name = fields[i].name();
+      if (!isStruct) {
+        if (name.equals("value")) found[i] = converted(name, schema, value, fields[i].dataType());
+        continue;
+      }
+      Field field = schema.field(name);
+      if (field != null) {
+        found[i] = converted(name, field.schema(), ((Struct) value).get(field), fields[i].dataType());
+      }
+    }
+    return new GenericInternalRow(found);
+  }
+
+  private Object metadataOf(SourceRecord record, String name) {
+    if (name.equals("topic")) return UTF8String.fromString(record.topic());
+    if (name.equals("partition")) return record.kafkaPartition();
+    if (name.equals("timestamp")) {
+      return record.timestamp() == null ? null : Long.valueOf(record.timestamp().longValue() * 1000);
+    }
+    if (name.equals("key")) return text(keys, record.topic(), record.keySchema(), record.key());
+    List headers = new ArrayList();
+    Iterator each = record.headers().iterator();
+    while (each.hasNext()) {
+      Header header = (Header) each.next();
+      Object[] pair = new Object[2];
+      pair[0] = UTF8String.fromString(header.key());
+      pair[1] = text(keys, record.topic(), header.schema(), header.value());
+      headers.add(new GenericInternalRow(pair));
+    }
+    return new GenericArrayData(headers.toArray());
+  }
+
+  /** A text as it is, anything else as JSON. */
+  private static UTF8String text(JsonConverter converter, String topic, Schema schema, Object value) {
+    if (value == null) return null;
+    if (value instanceof String && (schema == null || schema.name() == null)) return UTF8String.fromString((String) value);
+    byte[] json = converter.fromConnectData(topic, schema, value);
+    return json == null ? null : UTF8String.fromBytes(json);
+  }
+
+  private static Object converted(String where, Schema schema, Object value, DataType target) {
+    if (value == null) return null;
+    String name = schema == null || schema.name() == null ? "" : schema.name();
+    if (target instanceof StringType) return UTF8String.fromString(textOf(name, value));
+    if (target instanceof LongType) return Long.valueOf(((Number) value).longValue());
+    if (target instanceof IntegerType) return Integer.valueOf(((Number) value).intValue());
+    if (target instanceof ShortType) return Short.valueOf(((Number) value).shortValue());
+    if (target instanceof ByteType) return Byte.valueOf(((Number) value).byteValue());
+    if (target instanceof DoubleType) return Double.valueOf(((Number) value).doubleValue());
+    if (target instanceof FloatType) return Float.valueOf(((Number) value).floatValue());
+    if (target instanceof BooleanType) return value;
+    if (target instanceof BinaryType) {
+      if (value instanceof byte[]) return value;
+      ByteBuffer buffer = (ByteBuffer) ((ByteBuffer) value).duplicate();
+      byte[] bytes = new byte[buffer.remaining()];
+      buffer.get(bytes);
+      return bytes;
+    }
+    if (target instanceof DecimalType) {
+      DecimalType type = (DecimalType) target;
+      BigDecimal number = ((BigDecimal) value).setScale(type.scale());
+      if (number.precision() > type.precision()) {
+        throw new IllegalArgumentException("the field " + where + " is " + number.toPlainString()
+            + "; allowed: a decimal of at most " + type.precision() + " digits, or decimal.handling.mode string");
+      }
+      return Decimal.apply(number, type.precision(), type.scale());
+    }
+    if (target instanceof DateType) {
+      if (value instanceof java.util.Date) {
+        return Integer.valueOf((int) Math.floorDiv(((java.util.Date) value).getTime(), 86400000L));
+      }
+      return Integer.valueOf(((Number) value).intValue());
+    }
+    if (target instanceof TimestampType) {
+      if (value instanceof java.util.Date) {
+        return Long.valueOf(Math.multiplyExact(((java.util.Date) value).getTime(), 1000L));
+      }
+      return Long.valueOf(micros(where, (String) value));
+    }
+    if (target instanceof TimestampNTZType) {
+      long at = ((Number) value).longValue();
+      return Long.valueOf(name.equals("io.debezium.time.Timestamp") ? Math.multiplyExact(at, 1000L) : at);
+    }
+    if (target instanceof ArrayType) {
+      DataType element = ((ArrayType) target).elementType();
+      return array(where, schema.valueSchema(), (Collection) value, element);
+    }
+    if (target instanceof MapType) {
+      MapType type = (MapType) target;
+      Map map = (Map) value;
+      return new ArrayBasedMapData(array(where, schema.keySchema(), map.keySet(), type.keyType()),
+          array(where, schema.valueSchema(), map.values(), type.valueType()));
+    }
+    StructField[] fields = ((StructType) target).fields();
+    Object[] found = new Object[fields.length];
+    for (int i = 0; i < fields.length; i++) {
+      Field field = schema.field(fields[i].name());
+      if (field != null) {
+        found[i] = converted(where + "." + field.name(), field.schema(), ((Struct) value).get(field), fields[i].dataType());
+      }
+    }
+    return new GenericInternalRow(found);
+  }
+
+  private static GenericArrayData array(String where, Schema schema, Collection values, DataType target) {
+    Object[] found = new Object[values.size()];
+    Iterator each = values.iterator();
+    for (int i = 0; i < found.length; i++) found[i] = converted(where, schema, each.next(), target);
+    return new GenericArrayData(found);
+  }
+
+  private static long micros(String where, String text) {
+    OffsetDateTime at;
+    try {
+      at = OffsetDateTime.parse(text);
+    } catch (Exception error) {
+      throw new IllegalArgumentException("the field " + where + " is " + text + "; allowed: a time in ISO 8601");
+    }
+    if (at.getNano() % 1000 != 0) {
+      throw new IllegalArgumentException("the field " + where + " is " + text + "; allowed: a time in microseconds");
+    }
+    return Math.addExact(Math.multiplyExact(at.toEpochSecond(), 1000000L), (long) (at.getNano() / 1000));
+  }
+
+  private static String textOf(String name, Object value) {
+    if (value instanceof String) return (String) value;
+    if (isTimeOfDay(name)) {
+      long nanos = value instanceof java.util.Date ? ((java.util.Date) value).getTime() * 1000000L
+          : name.equals("io.debezium.time.Time") ? ((Number) value).longValue() * 1000000L
+          : name.equals("io.debezium.time.MicroTime") ? ((Number) value).longValue() * 1000L
+          : ((Number) value).longValue();
+      // 24:00:00 is a time of PostgreSQL and none of Java.
+      return nanos == 86400000000000L ? "24:00:00" : LocalTime.ofNanoOfDay(nanos).toString();
+    }
+    if (name.equals("io.debezium.data.VariableScaleDecimal")) {
+      Struct number = (Struct) value;
+      Object bytes = number.get("value");
+      byte[] unscaled = bytes instanceof byte[] ? (byte[]) bytes : ((ByteBuffer) bytes).array();
+      return new BigDecimal(new BigInteger(unscaled), number.getInt32("scale").intValue()).toPlainString();
+    }
+    if (value instanceof BigDecimal) return ((BigDecimal) value).toPlainString();
+    if (value instanceof Map || value instanceof List) return Json.text(value);
+    return String.valueOf(value);
+  }
+}

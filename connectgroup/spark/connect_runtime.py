@@ -1,0 +1,379 @@
+"""Kafka Connect's Java plug-ins in the Java process of this worker's Spark: class loaders, connectors and tasks.
+
+``ConnectBridge.java`` is the side of Java. Each plug-in has a class loader of its own, and each task a thread of its
+own; what a plug-in throws arrives as a text. A plug-in that ends Java (``System.exit``) ends the other tasks of this
+worker with it: they start again, on a new Java, and the error of those that ran in it names the code.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from ..dataplane.errors import SourceError
+from ..dataplane.java_plugins import JavaPlugin, require_java_class
+from ..errors import ConfigError
+from ..masking import HIDDEN
+from ..protocol.units import printable
+from .errors import SparkError
+from .java import CONNECT_JARS
+from .session import spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+STOP_BOUND_MS: Final = 10_000
+"""How long a plug-in may take to stop, in milliseconds: half of it for its ``stop``, half for its thread."""
+_END_WAIT_S: Final = 5.0
+MAX_MESSAGE: Final = 600
+"""Characters of a plug-in's error."""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JavaTransform:
+    """A transformation of a plug-in.
+
+    Attributes:
+        cls: its class.
+        setting: the setting that names the class, for errors.
+        config: its settings.
+        predicate: the class of its predicate; empty: none.
+        predicate_config: the predicate's settings.
+        negate: whether it applies to the records for which the predicate is false.
+    """
+
+    cls: str
+    setting: str
+    config: Mapping[str, str] = field(repr=False)
+    predicate: str = ""
+    predicate_config: Mapping[str, str] = field(default_factory=dict, repr=False)
+    negate: bool = False
+
+
+class _Runtime:
+    """What has been loaded into one Java process.
+
+    Attributes:
+        session: the session of that process.
+        java: Java's packages.
+        plugins: the object of Java.
+        exit_note: the file in which Java says what has ended it.
+    """
+
+    def __init__(self, session: SparkSession) -> None:
+        """Compile the side of Java: about a second.
+
+        Raises:
+            ConfigError, SparkError: the jars of Kafka Connect cannot be fetched.
+        """
+        jars = CONNECT_JARS.fetched()
+        self.session = session
+        # Of this process: the attributes of pyspark change when another one starts.
+        gateway: Any = session.sparkContext._gateway
+        self._gateway = gateway
+        java: Any = session._jvm
+        self.java = java
+        urls = gateway.new_array(java.java.net.URL, len(jars))
+        for number, jar in enumerate(jars):
+            urls[number] = java.java.io.File(str(jar)).toURI().toURL()
+        spark = java.org.apache.spark.util.Utils.getSparkClassLoader()
+        base = java.java.net.URLClassLoader(urls, spark)
+        compiler = java.org.codehaus.janino.SimpleCompiler()
+        compiler.setParentClassLoader(base)
+        compiler.cook((Path(__file__).parent / "ConnectBridge.java").read_text())
+        cls = compiler.getClassLoader().loadClass("connectgroup.connect.Plugins")
+        made = cls.getDeclaredConstructor(gateway.new_array(java.java.lang.Class, 0))
+        self.plugins: Any = made.newInstance(gateway.new_array(java.java.lang.Object, 0))
+        handle, name = tempfile.mkstemp(prefix="exit-")
+        os.close(handle)
+        self.exit_note = Path(name)
+        self.plugins.noteExits(name)
+
+    def is_alive(self) -> bool:
+        """Whether this Java process runs."""
+        process: Any = self._gateway.proc
+        return process.poll() is None
+
+    def list_of(self, items: Sequence[Any]) -> Any:
+        """Return a list of objects of Java."""
+        found = self.java.java.util.ArrayList()
+        for item in items:
+            found.add(item)
+        return found
+
+    def loader(self, plugin: JavaPlugin) -> Any:
+        """Return the class loader of a plug-in."""
+        return self.plugins.loader(str(plugin.path), json.dumps([str(jar) for jar in plugin.jars]))
+
+
+_lock = threading.Lock()
+_runtime: _Runtime | None = None
+_runtimes: deque[_Runtime] = deque(maxlen=4)
+"""The last ones, also those whose Java has ended."""
+
+
+def _current() -> _Runtime:
+    """Return what is loaded into this worker's Java; load it if Java is another one."""
+    global _runtime
+    session = spark_session()
+    with _lock:
+        if _runtime is None or _runtime.session is not session:
+            _runtime = _Runtime(session)
+            _runtimes.append(_runtime)
+        return _runtime
+
+
+def _called(runtime: _Runtime, what: str, secrets: Sequence[str], call: Callable[[], T]) -> T:
+    """Call a plug-in.
+
+    Raises:
+        SourceError: it has thrown; names the class of the error, its message and its cause.
+        SparkError: Java has ended; names the code that has ended it, if it was a plug-in.
+    """
+    from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
+
+    try:
+        return call()
+    except Py4JJavaError as error:
+        thrown = error.java_exception
+        try:
+            text = str(runtime.plugins.describeThrown(thrown))
+        except Py4JError:
+            text = str(thrown)
+        raise SourceError(message_of(what, text, secrets)) from None
+    except (Py4JError, OSError, EOFError) as error:
+        # A Java that has closed its connections takes a moment to end.
+        give_up_s = time.monotonic() + _END_WAIT_S
+        while runtime.is_alive() and time.monotonic() < give_up_s:
+            time.sleep(0.05)
+        if runtime.is_alive():
+            raise SparkError(f"{what}: Java does not answer: {type(error).__name__}; allowed: a running Java") from None
+        raise SparkError(java_ended(what)) from None
+
+
+def java_ended(what: str) -> str:
+    """The message about a Java that has ended."""
+    note = ""
+    ended = [runtime for runtime in _runtimes if not runtime.is_alive()]
+    with suppress(OSError):
+        note = ended[-1].exit_note.read_text() if ended else ""
+    if note:
+        return f"{what}: Java has ended: {printable(note, limit=200)} called System.exit; allowed: a plug-in without it"
+    return f"{what}: Spark's Java process has ended; allowed: the task starts again, on a new one"
+
+
+def message_of(what: str, text: str, secrets: Sequence[str]) -> str:
+    """The message about what a plug-in has thrown, on one line and without its passwords."""
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = text.replace(secret, HIDDEN)
+    return f"{what}: {printable(' '.join(text.split()), limit=MAX_MESSAGE)}"
+
+
+def _secrets(config: Mapping[str, str], names: Sequence[str]) -> list[str]:
+    return [config[name] for name in names if len(config.get(name, "")) >= 4]
+
+
+class JavaConnector:
+    """A plug-in's connector: it divides the work into the configurations of tasks. Used by one thread at a time."""
+
+    def __init__(self, cls: str, config: Mapping[str, str], offsets: Callable[[], Sequence[Any]]) -> None:
+        """Create, check and start it.
+
+        Args:
+            cls: the Java class.
+            config: its settings.
+            offsets: reads the committed offsets: pairs of partition and offset.
+
+        Raises:
+            ConfigError: no plug-in has the class, it is no source, or a setting is not allowed.
+            SourceError: the plug-in has thrown.
+        """
+        plugin = require_java_class("connector.class", cls, "source")
+        self.cls, self._secrets = cls, list[str]()
+        self._runtime = runtime = _current()
+        text = json.dumps(dict(config))
+
+        def make() -> Any:
+            return runtime.plugins.connector(cls, runtime.loader(plugin), text, json.dumps(offsets()))
+
+        try:
+            self._connector = _called(runtime, cls, (), make)
+        except SourceError as error:
+            if "ClassCastException" in str(error):
+                raise ConfigError("connector.class", cls, "a source connector; this class is no connector") from None
+            raise
+        kind = self._call(self._connector.kind)
+        if kind != "source":
+            shown = "a sink" if kind == "sink" else "no connector"
+            raise ConfigError("connector.class", cls, f"a source connector; this class is {shown}")
+        self._secrets = _secrets(config, json.loads(self._call(self._connector.passwords)))
+        for name, messages in json.loads(self._call(self._connector.validate)):
+            raise ConfigError(name, self._shown(config, name), message_of(cls, "; ".join(messages), self._secrets))
+        self._call(self._connector.start)
+
+    def is_alive(self) -> bool:
+        """Whether the Java in which it runs is still the worker's."""
+        return self._runtime.is_alive()
+
+    def wants_tasks(self) -> bool:
+        """Whether it has asked for new configurations of its tasks since the last ones.
+
+        Raises:
+            SourceError: it has reported an error (``raiseError``), and must be started again.
+        """
+        error = self._call(self._connector.error)
+        if error is not None:
+            raise SourceError(message_of(self.cls, str(error), self._secrets))
+        return bool(self._call(self._connector.wantsTasks))
+
+    def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
+        """Return the configurations of its tasks. The values are texts; one that is null is left out."""
+        found = json.loads(self._call(lambda: self._connector.taskConfigs(max_tasks)))
+        return [{key: str(value) for key, value in each.items() if value is not None} for each in found]
+
+    def stop(self) -> None:
+        """Stop it, without an error: it has no tasks to wait for."""
+        connector = self._connector
+        thread = threading.Thread(target=lambda: _quietly(connector.stop), name=f"stop {self.cls}", daemon=True)
+        thread.start()
+        thread.join(STOP_BOUND_MS / 1000)
+
+    def _call(self, call: Callable[[], T]) -> T:
+        return _called(self._runtime, self.cls, self._secrets, call)
+
+    def _shown(self, config: Mapping[str, str], name: str) -> str:
+        value = config.get(name, "")
+        return HIDDEN if value in self._secrets else value
+
+
+def _quietly(call: Callable[[], object]) -> None:
+    with suppress(Exception):
+        call()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Polled:
+    """What a task has polled.
+
+    Attributes:
+        records: the number of records, those included of which no row was made.
+        rows: the number of rows in the file.
+        columns: name and Spark's type of each column that any record of the task has had.
+        offsets: for each source partition, as JSON: itself, the number of its records, its last offset.
+    """
+
+    records: int
+    rows: int
+    columns: Sequence[tuple[str, str]]
+    offsets: Sequence[tuple[str, int, Any]]
+
+
+class JavaTask:
+    """A plug-in's source task, polled in a thread of Java."""
+
+    def __init__(
+        self,
+        name: str,
+        config: Mapping[str, str],
+        offsets: Sequence[Any],
+        transforms: Sequence[JavaTransform],
+        options: Mapping[str, Any],
+    ) -> None:
+        """Create it; ``start`` starts.
+
+        Args:
+            name: of the task, for threads.
+            config: its settings; ``connector.class`` and ``task.class`` among them.
+            offsets: the committed offsets of the connector: pairs of partition and offset.
+            transforms: what is applied to each record, in order.
+            options: of ``Rows`` in ``ConnectBridge.java``, and ``records``: the number of records that are read ahead.
+
+        Raises:
+            ConfigError: no plug-in has a class.
+            SourceError: the plug-in has thrown.
+        """
+        cls = config["connector.class"]
+        plugin = require_java_class("connector.class", cls, "source")
+        self._what, self._runtime = cls, _current()
+        runtime, self._secrets = self._runtime, list[str]()
+
+        def make() -> Any:
+            loader = runtime.loader(plugin)
+            steps = runtime.list_of([self._transform(each) for each in transforms])
+            texts = json.dumps(dict(config)), json.dumps(list(offsets)), json.dumps(dict(options))
+            return runtime.plugins.task(name, loader, texts[0], texts[1], steps, texts[2])
+
+        self._secrets = [value for key, value in config.items() if "passw" in key.lower() and len(value) >= 4]
+        self._task = self._call(make)
+
+    def start(self) -> None:
+        """Start its thread."""
+        self._call(self._task.start)
+
+    def take(self, wait_ms: int, path: Path) -> Polled | None:
+        """Return what has been polled since the last call, whose rows are in a file; null: nothing.
+
+        Args:
+            wait_ms: how long to wait for the first record, in milliseconds.
+            path: the file, in Arrow's format of streams; not written without rows.
+
+        Raises:
+            SourceError: the task has failed, and everything that it polled before has been taken.
+        """
+        text = self._call(lambda: self._task.take(wait_ms, str(path)))
+        if not text:
+            return None
+        found = json.loads(text)
+        if "error" in found:
+            raise SourceError(message_of(self._what, found["error"], self._secrets))
+        return Polled(
+            records=found["records"],
+            rows=found["rows"],
+            columns=[(name, kind) for name, kind in found["columns"]],
+            offsets=[(name, count, offset) for name, count, offset in found["offsets"]],
+        )
+
+    def is_started(self) -> bool:
+        """Whether the plug-in's ``start`` has returned; it polls from then on."""
+        return bool(self._call(self._task.isStarted))
+
+    def committed(self) -> str:
+        """Tell the plug-in that what was taken is durable; return its error, which Kafka Connect ignores, too."""
+        text = self._call(self._task.committed)
+        return message_of(self._what, text, self._secrets) if text else ""
+
+    def retried_after(self) -> str:
+        """Return the error after which the last poll is repeated, once; empty without one."""
+        text = self._call(self._task.retriedAfter)
+        return message_of(self._what, text, self._secrets) if text else ""
+
+    def stop(self) -> str:
+        """End it, within ``STOP_BOUND_MS``; return where its thread hangs if it has not ended, else an empty text."""
+        if not self._runtime.is_alive():
+            return ""
+        if self._call(lambda: self._task.stop(STOP_BOUND_MS)):
+            return ""
+        return str(self._call(self._task.place))
+
+    def _transform(self, step: JavaTransform) -> Any:
+        runtime = self._runtime
+        loader = runtime.loader(require_java_class(step.setting, step.cls, "transformation"))
+        other, name = loader, None
+        if step.predicate:
+            name = step.predicate
+            other = runtime.loader(require_java_class(f"{step.setting} (predicate)", name, "predicate"))
+        texts = json.dumps(dict(step.config)), json.dumps(dict(step.predicate_config))
+        return runtime.plugins.transform(loader, step.cls, texts[0], other, name, texts[1], step.negate)
+
+    def _call(self, call: Callable[[], T]) -> T:
+        return _called(self._runtime, self._what, self._secrets, call)

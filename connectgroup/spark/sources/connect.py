@@ -1,0 +1,246 @@
+"""The source ``connect``: a source connector of Kafka Connect, which runs in the Java process of the worker's Spark.
+
+A slice is a source partition of the connector, named by its JSON text. Its position counts the records that have been
+committed, and the metadata of the position are the source offset, so that rows and offsets are committed together.
+Which task reads a partition is the plug-in's choice (``taskConfigs``): a task claims the partition in the sink when it
+has its first record. Offsets belong to the connector, not to a task: another number of tasks continues with them.
+
+``spark.connect_runtime`` runs the plug-in, and ``spark.connect_task`` its tasks.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+from pydantic import ConfigDict, Field
+
+from ...dataplane.columns import Columns
+from ...dataplane.errors import SourceError
+from ...dataplane.java_plugins import require_java_class
+from ...dataplane.ownership import Position, metadata_of
+from ...dataplane.settings import PluginSettings, settings_below, unknown_setting
+from ...dataplane.source import Division, Source
+from ...dataplane.transform import listed
+from ...errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from ...dataplane.committing import CommittedPositions
+    from ..connect_runtime import JavaConnector
+
+METADATA: Final = ("key", "topic", "partition", "timestamp", "headers")
+CONFIG: Final = "config."
+"""Prefix of the plug-in's own settings."""
+MAX_METADATA_BYTES: Final = 64 * 1024
+"""Upper bound on a source offset, as JSON."""
+_CONVERTERS: Final[Mapping[str, str]] = {
+    name: name.rpartition(".")[2]
+    for name in ("org.apache.kafka.connect.json.JsonConverter", "org.apache.kafka.connect.storage.StringConverter")
+}
+_NO_CONVERTER: Final = (
+    "JsonConverter, StringConverter or nothing: the sink gets the record's fields, and no converter of Java is needed"
+)
+_SCHEMAS: Final = "true, false: with source.value.form json, whether the JSON is an object of schema and payload"
+
+logger = logging.getLogger(__name__)
+
+
+class ConnectSettings(PluginSettings):
+    """Settings of the source ``connect``, each with the prefix ``source.``; the plug-in's own begin with
+    ``source.config.``."""
+
+    # Only the plug-in knows its settings.
+    model_config = ConfigDict(extra="allow")
+
+    connector_class: Annotated[
+        str,
+        Field(min_length=1, description="the Java class of a source connector in a jar on the worker's plug-in path"),
+    ]
+    value_form: Annotated[
+        Literal["columns", "json"],
+        Field(
+            description="columns, json: whether a record's fields are columns, or the whole value is a column value"
+            " with Kafka Connect's JSON. By default columns, and json with the sink kafka, which may get records of"
+            " several forms"
+        ),
+    ] = "columns"
+    metadata: Annotated[
+        str,
+        Field(
+            description=f"columns of the record to read beside the value: {', '.join(METADATA)}. By default none; with"
+            " the sink kafka key, topic, timestamp, headers"
+        ),
+    ] = ""
+    max_rows_per_batch: Annotated[int, Field(ge=1, le=1_000_000, description="1 to 1000000")] = 50_000
+    key_converter: Annotated[str, Field(description=_NO_CONVERTER)] = ""
+    key_converter_schemas_enable: Annotated[bool, Field(description=_SCHEMAS)] = False
+    value_converter: Annotated[str, Field(description=_NO_CONVERTER)] = ""
+    value_converter_schemas_enable: Annotated[bool, Field(description=_SCHEMAS)] = False
+    header_converter: Annotated[str, Field(description=_NO_CONVERTER)] = ""
+
+    def model_post_init(self, _: Any) -> None:
+        """Check the names.
+
+        Raises:
+            ConfigError: there is no such setting, column or converter.
+        """
+        for name in self.model_extra or {}:
+            if not name.startswith(CONFIG):
+                known = [str(field.alias or name) for name, field in type(self).model_fields.items()]
+                raise unknown_setting(f"source.{name}", [f"source.{each}" for each in (*known, f"{CONFIG}NAME")])
+        for name in listed(self.metadata):
+            if name not in METADATA:
+                raise ConfigError("source.metadata", name, ", ".join(METADATA))
+        for part, converter in (
+            ("key", self.key_converter),
+            ("value", self.value_converter),
+            ("header", self.header_converter),
+        ):
+            if converter and converter not in (*_CONVERTERS, *_CONVERTERS.values()):
+                raise ConfigError(f"{part}.converter", converter, _NO_CONVERTER)
+
+    @property
+    def plugin_config(self) -> dict[str, str]:
+        """The settings of the plug-in."""
+        return settings_below({name: str(value) for name, value in (self.model_extra or {}).items()}, CONFIG)
+
+    @property
+    def row_options(self) -> dict[str, Any]:
+        """How rows are made of records: the options of ``connect_runtime.JavaTask``."""
+        return {
+            "metadata": list(listed(self.metadata)),
+            "json": self.value_form == "json",
+            "key_schemas": bool(self.key_converter) and self.key_converter_schemas_enable,
+            "value_schemas": bool(self.value_converter) and self.value_converter_schemas_enable,
+            "records": self.max_rows_per_batch,
+        }
+
+
+class ConnectDivision(Division):
+    """The plug-in's connector, which divides its work among tasks. It runs from the first call until ``stop``."""
+
+    def __init__(self, settings: ConnectSettings, committed: CommittedPositions) -> None:
+        """Store the arguments."""
+        self._settings, self._committed = settings, committed
+        # Changed by task_settings and stop.
+        self._connector: JavaConnector | None = None
+        self._found: list[dict[str, str]] = []
+
+    def task_settings(self, max_tasks: int) -> Sequence[Mapping[str, str]]:
+        from ..connect_runtime import JavaConnector
+
+        settings = self._settings
+        config = {"connector.class": settings.connector_class, **settings.plugin_config}
+        if self._connector is not None and not self._connector.is_alive():
+            self._connector = None
+        if self._connector is None:
+            offsets = self._committed.read
+            self._connector = JavaConnector(settings.connector_class, config, lambda: decoded_offsets(offsets()))
+        elif not self._connector.wants_tasks():
+            return self._found
+        found = self._connector.task_configs(max_tasks)
+        if not found:
+            raise SourceError(f"{settings.connector_class}: has nothing for a task to read; allowed: at least one task")
+        self._found = [
+            {f"{CONFIG}{name}": value for name, value in {**_framework(config), **each}.items()} for each in found
+        ]
+        return self._found
+
+    def stop(self) -> None:
+        connector, self._connector = self._connector, None
+        if connector is not None and connector.is_alive():
+            connector.stop()
+
+
+def _framework(config: Mapping[str, str]) -> dict[str, str]:
+    """The settings that Kafka Connect gives each task, and some plug-ins read."""
+    return {name: config[name] for name in ("name", "connector.class", "tasks.max") if name in config}
+
+
+class ConnectSource(Source):
+    """A source connector of Kafka Connect, such as Debezium's: the plug-in runs unchanged, in the Java process of the
+    worker's Spark, in a class loader of its own. `source.connector.class` is its Java class, in a jar on the worker's
+    `--plugin-path`; its own settings begin with `source.config.`. In Kafka Connect's own form, `connector.class` is
+    the Java class and all settings are the plug-in's, except those of the sink, the transforms and the pipeline. The
+    source offsets are committed with the rows, and the plug-in's `commit` follows. Types keep their values: decimals,
+    dates, times with and without a zone, bytes, arrays, maps and structs; a time of day is a text. A record without a
+    value (a tombstone) makes no row, except with `source.value.form=json`.
+    """
+
+    Settings = ConnectSettings
+    metadata = frozenset(METADATA)
+    columns: Columns = ()
+
+    def __init__(self, settings: ConnectSettings, *, task: int, tasks: int) -> None:
+        """Store the arguments; the plug-in starts with the task."""
+        self.settings, self.task, self.tasks = settings, task, tasks
+
+    @classmethod
+    def create(cls, settings: ConnectSettings, *, task: int, tasks: int) -> ConnectSource:
+        require_java_class("source.connector.class", settings.connector_class, "source")
+        return cls(settings, task=task, tasks=tasks)
+
+    @classmethod
+    def known_columns(cls, settings: ConnectSettings, *, reads: bool = False) -> frozenset[str] | None:
+        # Those of records are known when there is one.
+        return frozenset({*listed(settings.metadata), "value"}) if settings.value_form == "json" else None
+
+    @classmethod
+    def divide(cls, settings: ConnectSettings, committed: CommittedPositions) -> ConnectDivision:
+        return ConnectDivision(settings, committed)
+
+    @classmethod
+    def partition_of(cls, slice_name: str, position: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        ((partition, offset),) = decoded_offsets({slice_name: position})
+        return partition or {}, offset or {}
+
+    @classmethod
+    def slice_of(cls, partition: Mapping[str, Any], offset: Mapping[str, Any] | None) -> tuple[str, int | None]:
+        name = encoded(partition)
+        if offset is None:
+            return name, None
+        text = encoded(offset)
+        if len(text) > MAX_METADATA_BYTES:
+            raise ConfigError("offset", f"{len(text)} bytes", f"at most {MAX_METADATA_BYTES} bytes")
+        # The number only counts records; it begins anew.
+        return name, Position(1, text)
+
+    @property
+    def description(self) -> str:
+        return f"Kafka Connect's {self.settings.connector_class}"
+
+    def owns(self, slice_name: str) -> bool:
+        return self.tasks == 1
+
+    def stream(self, session: SparkSession, positions: Mapping[str, int]) -> DataFrame:
+        """Raise an error: the plug-in is polled, there is no stream of Spark's."""
+        raise SourceError(f"{self.description}: has no stream of Spark; allowed: a task, which polls it")
+
+
+def encoded(value: Any) -> str:
+    """Return a source partition or offset as the JSON text that names it, as ``ConnectBridge.java`` does."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def decoded_offsets(positions: Mapping[str, int]) -> list[tuple[Any, Any]]:
+    """Return the source partitions and offsets of positions.
+
+    Raises:
+        SourceError: a position is not one of this source.
+    """
+    return list(_decoded(positions.items()))
+
+
+def _decoded(positions: Iterable[tuple[str, int]]) -> Iterable[tuple[Any, Any]]:
+    for name, position in positions:
+        try:
+            yield json.loads(name), json.loads(metadata_of(position))
+        except ValueError:
+            raise SourceError(
+                f"slice {name}: position {int(position)} has no source offset; allowed: offsets of this source, or a"
+                " reset"
+            ) from None
