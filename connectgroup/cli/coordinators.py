@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from ..log.base import NONE_STOOD_BY
 from ..rest.views import coordinators_description
 from .render import print_json, print_table, time_text
 from .requests import connected
@@ -30,5 +31,9 @@ async def list_coordinators(options: argparse.Namespace) -> int:
         ],
     )
     if failover := shown["last_failover"]:
-        print(f"last fail-over: {time_text(failover['at_ms'])}, {failover['cause']}, took {failover['took_ms']} ms")
+        at, took_ms = time_text(failover["at_ms"]), failover["took_ms"]
+        if failover["cause"] == NONE_STOOD_BY:
+            print(f"no coordinator served for {took_ms} ms until {at}: none stood by")
+        else:
+            print(f"last fail-over: {at}, {failover['cause']}, took {took_ms} ms")
     return 0

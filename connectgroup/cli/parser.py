@@ -14,6 +14,7 @@ from ..log.registry import LOG_FORMS
 from ..loggers import FORMAT_VARIABLE, FORMATS
 from ..protocol import DEFAULT_REST_PORT
 from ..protocol.records.connect import HISTORY
+from ..protocol.units import printable
 from .arguments import (
     GROUP_TYPES,
     add_allowed_paths,
@@ -105,6 +106,7 @@ def build_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="one Spark Connect server for all workers instead of one Java for each (extra 'spark-connect')",
     )
+    up.add_argument("--coordinator", type=_not_of_up, help=argparse.SUPPRESS)
     up.add_argument("--no-restart", action="store_true", help="do not restart a worker process that died")
     # Long enough for the start of Spark on a busy machine. The supervisor reports a worker that died, without a delay.
     add_server(up, rebalance_delay_ms=30_000)
@@ -345,13 +347,20 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _not_of_up(text: str) -> str:
+    raise argparse.ArgumentTypeError(
+        "up runs a coordinator of its own; allowed: connectgroup worker --coordinator "
+        f"{printable(text)} for workers of other coordinators"
+    )
+
+
 _GLOBAL = {"--coordinator": True, "--group": True, "--json": False}
 """Options that may also stand before the subcommand or its action, and whether they have a value."""
 
 _ANYWHERE = {"--verbose": False, "--log-format": True}
 """Options of the command itself that may stand anywhere, and whether they have a value."""
 
-_WITH_ACTIONS = ("groups", "workers", "connectors", "plugins")
+_WITH_ACTIONS = ("groups", "workers", "connectors", "coordinators", "plugins")
 """The subcommands that have actions."""
 
 

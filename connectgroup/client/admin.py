@@ -137,7 +137,7 @@ class Admin:
             CoordinatorNotAvailable: the log cannot be read.
         """
         request = DescribeCoordinatorsRequest()
-        return await self._sender.send(request, DescribeCoordinatorsResponse, idempotent=True)
+        return await self._sender.send(request, DescribeCoordinatorsResponse, idempotent=True, reads=True)
 
     # ---------------------------------------------------------------------------------------------- groups
 
@@ -150,7 +150,7 @@ class Admin:
             connectors: whether to describe the connectors as well.
         """
         request = DescribeRequest(connectors=None if connectors else ())
-        return (await self._sender.send(request, DescribeResponse, idempotent=True)).groups
+        return (await self._sender.send(request, DescribeResponse, idempotent=True, reads=True)).groups
 
     async def describe(
         self,
@@ -182,12 +182,12 @@ class Admin:
             include_credentials=credentials,
             include_assignor_input=assignor_input,
         )
-        return (await self._sender.send(request, DescribeResponse, idempotent=True)).groups[0]
+        return (await self._sender.send(request, DescribeResponse, idempotent=True, reads=True)).groups[0]
 
     async def committed_offsets(self, group_id: str) -> tuple[FetchedTopic, ...]:
         """Return the offsets that the members of a consumer or classic group have committed."""
         request = OffsetFetchRequest(groups=(GroupToFetch(group_id=group_id, topics=None),))
-        return (await self._sender.send(request, OffsetFetchResponse, idempotent=True)).first.topics
+        return (await self._sender.send(request, OffsetFetchResponse, idempotent=True, reads=True)).first.topics
 
     async def delete_group(self, group_id: str) -> None:
         """Delete a group that has no members, with its connectors.

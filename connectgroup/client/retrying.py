@@ -4,7 +4,8 @@
 - an idempotent request whose outcome is unknown: the response is lost, or the log failed.
 
 A creation or a deletion with an unknown outcome is not retried, because the retry could not distinguish its own earlier
-success from a conflict: the error says that the change may have been made.
+success from a conflict. The error of a change says that it may have been made if the outcome of any attempt is unknown,
+also of one before the last.
 """
 
 from __future__ import annotations
@@ -54,27 +55,29 @@ class RetryingSender:
         for client in self._clients:
             await client.close()
 
-    async def send(self, request: Request, expected: type[R], *, idempotent: bool) -> R:
+    async def send(self, request: Request, expected: type[R], *, idempotent: bool, reads: bool = False) -> R:
         """Return the response; an error code in it becomes its exception.
 
         Args:
             expected: the class of the response.
             idempotent: whether the request may be retried although an earlier attempt may have been processed.
+            reads: whether it changes nothing.
 
         Raises:
             GroupError: the coordinator rejects the request.
             TransportError: there is no response.
         """
         retried = (*_NOT_PROCESSED, *_UNKNOWN_OUTCOME) if idempotent else _NOT_PROCESSED
-        attempts = Attempts(BACK_OFF, for_s=self._retry_for_s)
+        attempts, may_have_changed = Attempts(BACK_OFF, for_s=self._retry_for_s), False
         while True:
             try:
                 response = await self._attempt(request)
                 break
             except (*_NOT_PROCESSED, *_UNKNOWN_OUTCOME) as error:
                 again = isinstance(error, retried) and not isinstance(error, NotAuthenticated)
+                may_have_changed |= not (reads or isinstance(error, _NOT_PROCESSED))
                 if not (again and await attempts.pause()):
-                    if idempotent or isinstance(error, _NOT_PROCESSED):
+                    if not may_have_changed:
                         raise
                     raise type(error)(f"{error}; the change may have been made") from error
                 # The next address, unless this coordinator is about to serve the group.

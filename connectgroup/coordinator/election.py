@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from ..checks import parse_address
 from ..errors import ConnectGroupError, CoordinatorNotAvailable, LogError, NotCoordinator
-from ..log.base import LogHeld, SharedLog
+from ..log.base import LogAway, LogHeld, Ownership, SharedLog
 from ..protocol.messages.api import Request, Response
 from ..protocol.messages.cluster import (
     DescribeCoordinatorsRequest,
@@ -32,6 +32,9 @@ from .runtime import Coordinator
 
 RETRY_S = 0.5
 """Interval between two attempts to serve a log that this coordinator may own but cannot read."""
+
+SHOWN_S = 0.25
+"""How old a description of the coordinators may be: clients that ask together cost the log one query."""
 
 logger = logging.getLogger(__name__)
 
@@ -50,14 +53,28 @@ class ElectedCoordinator:
         self.serving: Coordinator | None = None
         self.on_term_end: Callable[[], None] = lambda: None
         self._campaigning: asyncio.Task[None] | None = None
+        # What was read last for ``_described``, and until when it is shown.
+        self._ownership: asyncio.Future[Ownership] | None = None
+        self._ownership_until_s = 0.0
 
     async def start(self) -> None:
-        """Check the log, then try to own it in the background.
+        """Check the log, then try to own it in the background. While its database is away, wait for that.
 
         Raises:
             LogError: the log cannot be used.
         """
-        await self._log.connect()
+        is_away = False
+        while True:
+            try:
+                await self._log.connect()
+                break
+            except LogAway as error:
+                if not is_away:
+                    logger.warning("%s; waiting until it can be reached", error)
+                is_away = True
+                await asyncio.sleep(RETRY_S)
+        if is_away:
+            logger.info("the log can be reached")
         self._campaigning = asyncio.create_task(self._campaign(), name="election of the coordinator")
 
     async def close(self) -> None:
@@ -119,8 +136,12 @@ class ElectedCoordinator:
             self.serving.lost_connections.on_lost(request, principal)
 
     async def _described(self, request: DescribeCoordinatorsRequest) -> DescribeCoordinatorsResponse:
+        now_s = asyncio.get_running_loop().time()
+        if self._ownership is None or now_s >= self._ownership_until_s:
+            self._ownership_until_s = now_s + SHOWN_S
+            self._ownership = asyncio.ensure_future(self._log.ownership())
         try:
-            found = await self._log.ownership()
+            found = await asyncio.shield(self._ownership)
         except LogError as error:
             refused = CoordinatorNotAvailable(str(error))
             return DescribeCoordinatorsResponse(error_code=refused.code, error_message=str(refused))
@@ -155,7 +176,7 @@ class ElectedCoordinator:
                 await asyncio.sleep(RETRY_S)
                 continue
             self.serving = coordinator
-            logger.warning("owns the log since epoch %d, serves its groups", self._log.epoch)
+            logger.info("owns the log since epoch %d, serves its groups", self._log.epoch)
             try:
                 reason = await self._log.wait_lost()
                 logger.error("no longer the coordinator, stands by: %s", reason)

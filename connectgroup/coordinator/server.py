@@ -18,6 +18,7 @@ from ..transport.credentials import (
     FILE_NAME,
     announce,
     create_credentials,
+    fingerprint,
     own_file,
     read_credentials,
     read_passwords,
@@ -185,6 +186,7 @@ class CoordinatorServer(GroupServer):
         """Open the port, then take part in the election: the other coordinators are told the port."""
         await self._server.start()
         log.address = self.config.advertised or self.address
+        log.credentials = self._fingerprint()
         self._server.find_coordinator = coordinator.find
         coordinator.on_term_end = self._server.hang_up_all
         try:
@@ -192,6 +194,12 @@ class CoordinatorServer(GroupServer):
         except BaseException:
             await self.close()
             raise
+
+    def _fingerprint(self) -> str:
+        """Of the users, for the other coordinators of the log; empty: this process makes up a user."""
+        if not self.config.authentication:
+            return "none"
+        return fingerprint(read_passwords("credentials", self.credentials)) if self.credentials is not None else ""
 
     def _use_temporary(self, port: int) -> Path:
         path = own_file(port)

@@ -57,6 +57,13 @@ class LogNotWritable(LogError):
     """
 
 
+class LogAway(LogNotWritable):
+    """The server of the log cannot be reached, or is not ready yet: an attempt in a while may succeed.
+
+    Any other error of ``SharedLog.connect`` stays until an operator has changed something.
+    """
+
+
 class LogFenced(LogError):
     """Another process has opened the log. This process must stop serving; to reopen would fence the other process."""
 
@@ -137,13 +144,18 @@ class Ownership:
         coordinators: the owner first, if there is one, then those that stand by, sorted by address.
         failover_ms: when the owner took over, in milliseconds since 1970; -1: it is the first one of the log.
         failover_took_ms: from the last sign of life of its predecessor until then, in milliseconds.
-        failover_cause: ``handed over`` or ``lease expired``; empty if there was no predecessor.
+        failover_cause: ``handed over``, ``lease expired``, or ``NONE_STOOD_BY``: the owner was started later; empty if
+            there was no predecessor.
     """
 
     coordinators: tuple[Candidate, ...]
     failover_ms: int = -1
     failover_took_ms: int = -1
     failover_cause: str = ""
+
+
+NONE_STOOD_BY: Final = "no coordinator stood by"
+"""``Ownership.failover_cause`` of an owner that was started when its predecessor had ended: no fail-over, but a gap."""
 
 
 @runtime_checkable
@@ -162,9 +174,12 @@ class SharedLog(Log, Protocol):
 
     Attributes:
         address: the ``host:port`` at which clients reach this coordinator; set before ``connect``.
+        credentials: a fingerprint of the users that this coordinator knows, to compare with those of the others; empty:
+            unknown. Set before ``connect``.
     """
 
     address: str
+    credentials: str
 
     @property
     def owner(self) -> str:
@@ -182,6 +197,7 @@ class SharedLog(Log, Protocol):
         """Check that the log can be used by this process; create it if necessary.
 
         Raises:
+            LogAway: not now.
             LogError: a one-line description of the problem.
         """
 

@@ -78,6 +78,8 @@ class OwnerRow:
         holder: the opening that holds the lease, ``process:number``; empty: it was released.
         address: what the holder advertises.
         lease_ms: the lease of the holder.
+        credentials: of the holder, see ``SharedLog.credentials``.
+        namesake: the process of another coordinator that stands by at the address of the one that looks; empty: none.
         server: the identity of the database server when the log was written last.
         current: its identity now.
     """
@@ -90,6 +92,8 @@ class OwnerRow:
     lease_ms: int
     server: str
     current: str
+    credentials: str = ""
+    namesake: str = ""
 
 
 class LeasedStore(Protocol):
@@ -115,7 +119,7 @@ class LeasedStore(Protocol):
         """Read the ownership, and note that this process stands by."""
 
     async def take(
-        self, seen: OwnerRow, *, holder: str, address: str, lease_ms: int, epochs: int
+        self, seen: OwnerRow, *, holder: str, address: str, lease_ms: int, epochs: int, credentials: str = ""
     ) -> tuple[int, int] | None:
         """Become the holder, unless another one did or the lease was renewed since ``seen``.
 
@@ -178,7 +182,7 @@ class LeasedLog(SharedLog):
         compact_after: int = COMPACT_AFTER,
         restored: bool = False,
     ) -> None:
-        self.store, self.address = store, address
+        self.store, self.address, self.credentials = store, address, ""
         self._process = process or uuid.uuid4().hex
         self._lease_s, self._max_batch_bytes, self._compact_after = lease_s, max_batch_bytes, compact_after
         self._lost_records = "it was restored" if restored else ""
@@ -187,6 +191,7 @@ class LeasedLog(SharedLog):
         self._known = (0, 0)  # the highest epoch and offset that this process knows to have been durable
         self._owned = (0, 0)  # those of its own last opening, in which it knows all that was acknowledged
         self._openings = 0
+        self._warned: set[str] = set()  # what ``_warn`` has logged
         self._term: _Term | None = None
 
     # ------------------------------------------------------------------------------------------ standing by
@@ -234,6 +239,7 @@ class LeasedLog(SharedLog):
         row = await _answered(self.store.look(self._process, self.address), self.store.name)
         now_s = asyncio.get_running_loop().time()
         seen = self._seen
+        self._warn(row, seen)
         if seen is None or (row.epoch, row.renewals, row.holder) != (seen.epoch, seen.renewals, seen.holder):
             self._seen_since_s = now_s
         self._seen = row
@@ -243,11 +249,37 @@ class LeasedLog(SharedLog):
                 f"{self._known[0]} was written"
             )
         elif row.server != row.current and (row.epoch != self._owned[0] or row.last < self._owned[1]):
-            self._lost_records = f"it is on another server than before: {row.current}, not {row.server}"
+            self._lost_records = (
+                f"it was restored, or is on another server than before: {row.current}, not {row.server}"
+            )
         self._known = max(self._known, (row.epoch, row.last))
         if not row.holder or row.holder.partition(":")[0] == self._process:
             return 0.0
         return self._seen_since_s + row.lease_ms / 1000 - now_s
+
+    def _warn(self, row: OwnerRow, seen: OwnerRow | None) -> None:
+        """Warn, once for each of them, of coordinators between which clients cannot follow."""
+        process = row.holder.partition(":")[0]
+        is_other = process not in ("", self._process)
+        # Not of a former process at this address: its lease is renewed no longer.
+        renews = is_other and seen is not None and seen.holder == row.holder and seen.renewals != row.renewals
+        namesake = process if renews and row.address == self.address else row.namesake
+        warnings = {}
+        if namesake and self.address:
+            warnings[f"{namesake} {self.address}"] = (
+                f"another coordinator of this log advertises {self.address}, too: clients take the two for one; "
+                "allowed: an --advertised address of its own for each"
+            )
+        if is_other and row.credentials and self.credentials and row.credentials != self.credentials:
+            warnings[f"{row.holder} {row.credentials}"] = (
+                f"the coordinator at {row.address}, which owns the log, has other users or passwords than this one: "
+                "clients cannot follow from one to the other; allowed: the same --credentials for all coordinators of "
+                "a log"
+            )
+        for who, warning in warnings.items():
+            if who not in self._warned:
+                self._warned.add(who)
+                logger.warning("%s: %s", self.store.name, warning)
 
     async def ownership(self) -> Ownership:
         return await _answered(self.store.ownership(), self.store.name)
@@ -275,7 +307,12 @@ class LeasedLog(SharedLog):
         sent_s = asyncio.get_running_loop().time()
         taken = await _answered(
             self.store.take(
-                row, holder=holder, address=self.address, lease_ms=round(self._lease_s * 1000), epochs=epochs
+                row,
+                holder=holder,
+                address=self.address,
+                lease_ms=round(self._lease_s * 1000),
+                epochs=epochs,
+                credentials=self.credentials,
             ),
             self.store.name,
         )

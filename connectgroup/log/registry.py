@@ -6,7 +6,8 @@ A back end is one module or package of ``connectgroup.log`` with a function ``fr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
@@ -65,6 +66,19 @@ def log_from_url(url: str, *, field: str = "log", restored: bool = False) -> Log
     except ValueError as error:
         raise ConfigError(field, url, form) from error
     return log
+
+
+def check_parameters(given: Iterable[str], known: Sequence[str]) -> None:
+    """Check the names of the parameters of a URL, which follow its question mark.
+
+    Raises:
+        ConfigError: one is unknown.
+    """
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            allowed = f"?{near[0]}= (did you mean that?)" if near else f"the parameters {', '.join(known)}"
+            raise ConfigError("log", f"?{name}=", allowed)
 
 
 def sqlite_url(path: Path) -> str:

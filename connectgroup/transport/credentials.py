@@ -9,9 +9,11 @@ user on this machine need no option. A note or a file that another user could ha
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import secrets
 import stat
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -42,6 +44,12 @@ class Credentials:
 
     name: str
     password: str = field(repr=False)
+
+
+def fingerprint(passwords: Mapping[str, str]) -> str:
+    """Four digits, equal for equal names and passwords: too few to tell a password that was guessed from others."""
+    text = "\n".join(f"{name}={password}" for name, password in sorted(passwords.items()))
+    return hashlib.scrypt(text.encode(), salt=b"connectgroup", n=2**14, r=8, p=1, dklen=2).hex()
 
 
 def read_passwords(setting: str, path: Path) -> dict[str, str]:

@@ -1,9 +1,12 @@
 """A client of the coordinator that serves, wherever that is: it follows a fail-over from one address to another.
 
 A request that was not processed (no connection, or NOT_COORDINATOR) is sent to another address at once: first to the
-one that a coordinator names as the owner of the log (FindCoordinator), then to those that were configured. While no
-coordinator serves, the addresses are tried again and again until the time of the call is up. A request whose outcome is
-unknown fails, as with any client; the next call begins at another address.
+one that a coordinator names as the owner of the log (FindCoordinator), then to those that were configured or learnt.
+While no coordinator serves, the addresses are tried again and again until the time of the call is up. A request whose
+outcome is unknown fails, as with any client; the next call begins at another address.
+
+A client that lives longer than ``LEARN_S`` learns the addresses of the coordinators that stand by, too: one that was
+given a single address is not lost with the machine that has it.
 
 Source: Kafka's ``ConsumerCoordinator.lookupCoordinator``; KIP-302 (several addresses).
 """
@@ -11,15 +14,22 @@ Source: Kafka's ``ConsumerCoordinator.lookupCoordinator``; KIP-302 (several addr
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from typing import Final
 
 from ..backoff import Attempts, BackOff
 from ..checks import parse_address
-from ..errors import NotAuthenticated, NotCoordinator, NotSent, TransportError
+from ..errors import ConfigError, NotAuthenticated, NotCoordinator, NotSent, TransportError
 from ..protocol.messages.api import Request, Response
-from ..protocol.messages.cluster import FindCoordinatorRequest, FindCoordinatorResponse
+from ..protocol.messages.cluster import (
+    DescribeCoordinatorsRequest,
+    DescribeCoordinatorsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
 from ..protocol.messages.rejected import error_of
+from ..protocol.units import printable
 from .access import Access
 from .base import Client
 from .tcp_client import TcpClient
@@ -32,6 +42,18 @@ CONNECT_TIMEOUT_S: Final = 2.0
 
 LOOK_UP_TIMEOUT_S: Final = 1.0
 """How long a coordinator may take to say which one serves."""
+
+LEARN_S: Final = 1.0
+"""When a client asks for the other coordinators of the log: so long after its first response. Most commands have ended
+by then."""
+
+LEARN_AGAIN_S: Final = 120.0
+"""When it asks again, once it has been answered."""
+
+LEARN_TIMEOUT_S: Final = 30.0
+"""How long it waits for the answer, which comes after those to earlier requests, such as a parked heartbeat."""
+
+logger = logging.getLogger(__name__)
 
 
 def parse_addresses(field: str, text: str | Sequence[str]) -> list[tuple[str, int]]:
@@ -69,6 +91,10 @@ class FollowingClient(Client):
             self._configured.insert(0, first)
         # By address: those that a coordinator has named, besides the configured ones. Changed by ``_client_at``.
         self._named: dict[str, Client] = {}
+        # Of ``_named``: those that share the log, as learnt last. Changed by ``_learn``.
+        self._learnt: list[Client] = []
+        self._learn_at_s: float | None = None
+        self._learning: asyncio.Task[None] | None = None
         self._current = self._configured[0]
         self._closed = False
 
@@ -99,6 +125,8 @@ class FollowingClient(Client):
                     self._current = self._after(client)
                 raise
             if response is not None and error_of(request, response)[0] != NotCoordinator.code:
+                if self._is_due(loop.time()):
+                    self._learning = loop.create_task(self._learn(), name=f"coordinators besides {client.address}")
                 return response
             tried.add(client)
             following = await self._follow(client, response is not None, ends_s - loop.time())
@@ -115,6 +143,9 @@ class FollowingClient(Client):
 
     async def close(self) -> None:
         self._closed = True
+        if self._learning is not None:
+            self._learning.cancel()
+            await asyncio.gather(self._learning, return_exceptions=True)
         for client in *self._configured, *self._named.values():
             await client.close()
 
@@ -134,6 +165,39 @@ class FollowingClient(Client):
                 return owner
         return self._after(client)
 
+    def _is_due(self, now_s: float) -> bool:
+        """Whether to learn the other coordinators now."""
+        if self._closed or (self._learning is not None and not self._learning.done()):
+            return False
+        if self._learn_at_s is None:
+            self._learn_at_s = now_s + LEARN_S
+        return now_s >= self._learn_at_s
+
+    async def _learn(self) -> None:
+        """Ask which coordinators share the log."""
+        self._learn_at_s = asyncio.get_running_loop().time() + LEARN_S
+        try:
+            found = await self._current.call(DescribeCoordinatorsRequest(), timeout_s=LEARN_TIMEOUT_S)
+        except TransportError:
+            return
+        if not isinstance(found, DescribeCoordinatorsResponse) or found.error_code:
+            return
+        self._learn_at_s += LEARN_AGAIN_S - LEARN_S
+        before = {client.address for client in self._configured + self._learnt}
+        learnt = []
+        for each in found.coordinators:
+            try:
+                host, port = parse_address("advertised", each.address)
+            except ConfigError:  # of a log that is not shared
+                continue
+            learnt.append(self._client_at(host, port))
+        self._learnt = [client for client in learnt if client not in self._configured]
+        for client in self._configured if self._learnt else ():
+            if isinstance(client, TcpClient):
+                client.connect_timeout_s = min(client.connect_timeout_s, CONNECT_TIMEOUT_S)
+        if new := [client.address for client in self._learnt if client.address not in before]:
+            logger.info("follows the coordinators of the same log, too: %s", printable(", ".join(new)))
+
     def _client_at(self, host: str, port: int) -> Client:
         address = f"{host}:{port}"
         for client in self._configured:
@@ -145,10 +209,11 @@ class FollowingClient(Client):
         return self._named[address]
 
     def _after(self, client: Client) -> Client:
-        """The configured client after this one."""
-        if client not in self._configured:
-            return self._configured[0]
-        return self._configured[(self._configured.index(client) + 1) % len(self._configured)]
+        """The client after this one, of those that were configured or learnt."""
+        clients = self._configured + self._learnt
+        if client not in clients:
+            return clients[0]
+        return clients[(clients.index(client) + 1) % len(clients)]
 
     def _make(self, host: str, port: int) -> TcpClient:
         if not self._has_choice:

@@ -53,6 +53,9 @@ class TcpClient(Client):
         max_response_bytes: maximum response size.
         access: how to authenticate, and TLS; ``None``: see ``Access``.
 
+    Attributes:
+        connect_timeout_s: as above. ``FollowingClient`` lowers it.
+
     Raises:
         ConfigError: an argument is out of its range.
     """
@@ -73,7 +76,7 @@ class TcpClient(Client):
         check_whole("port", port, 1, 65_535)
         check_number("connect_timeout_s", connect_timeout_s, 0, 3_600)
         self._host, self._port, self._client_id = host, port, client_id
-        self._connect_timeout_s = connect_timeout_s
+        self.connect_timeout_s = connect_timeout_s
         self._max_response_bytes = max_response_bytes
         self._access = access or Access()
         self._turn = asyncio.Lock()  # first come, first sent
@@ -149,7 +152,7 @@ class TcpClient(Client):
 
     async def _connect(self, link: Link) -> None:
         try:
-            async with asyncio.timeout(self._connect_timeout_s):
+            async with asyncio.timeout(self.connect_timeout_s):
                 theirs = await link.connect(self._host, self._port, self._access.tls)
                 if HeartbeatRequest not in link.versions:
                     raise TransportError(self._no_coordinator())
@@ -166,7 +169,7 @@ class TcpClient(Client):
         except ConfigError as error:  # not the caller's error: the file may have changed since the client was created
             raise NotAuthenticated(f"{self.address}: {error}") from error
         except TimeoutError:
-            timeout_s = self._connect_timeout_s
+            timeout_s = self.connect_timeout_s
             problem = f"not connected within {timeout_s:g} s" if link.transport is None else _no_answer(timeout_s)
             raise TransportError(f"{self.address}: {problem}") from None
         except (OSError, UnicodeError, OverflowError) as error:

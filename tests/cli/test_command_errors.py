@@ -54,6 +54,11 @@ LINES = {
         ["worker", "--group", "g", "--coordinator", "here"],
         r"connectgroup: --coordinator: got 'here'; allowed: host:port, port 1 to 65535",
     ),
+    "the coordinators of others, for up": (
+        ["up", "--coordinator", "a:8474,b:8474"],
+        r"connectgroup up: argument --coordinator: up runs a coordinator of its own; allowed: connectgroup worker "
+        r"--coordinator a:8474,b:8474 for workers of other coordinators.*",
+    ),
     "a port that is too high": (
         ["coordinator", "--port", "65536", "--data", "{tmp}/unused"],
         r"connectgroup: --port: got '65536'; allowed: .*",

@@ -292,6 +292,20 @@ async def test_a_creation_or_deletion_with_an_unknown_outcome_is_not_repeated(fa
         assert len(client.calls) == 1
 
 
+@pytest.mark.parametrize("unknown", [LOST, CoordinatorNotAvailable.code])
+async def test_an_unknown_outcome_is_not_hidden_by_a_retry_that_fails(unknown: Exception | int) -> None:
+    """The retries of a change were not processed, the first attempt may have been; a description changes nothing."""
+    failures = [unknown, *[NotCoordinator.code] * 100]
+    with pytest.raises(NotCoordinator, match="; the change may have been made"):
+        await Admin([ScriptedClient("a", *failures)], retry_for_s=0.5).patch_connector(GROUP, "c", {"a": "1"})
+    with pytest.raises(NotCoordinator) as error:
+        await Admin([ScriptedClient("a", *failures[1:])], retry_for_s=0.5).patch_connector(GROUP, "c", {"a": "1"})
+    assert "may have been made" not in str(error.value)
+    with pytest.raises(NotCoordinator) as error:
+        await Admin([ScriptedClient("a", *failures)], retry_for_s=0.5).describe(GROUP)
+    assert "may have been made" not in str(error.value)
+
+
 async def test_a_rejected_request_is_not_retried() -> None:
     client = ScriptedClient("a", ConnectorNotFound.code)
     with pytest.raises(ConnectorNotFound):

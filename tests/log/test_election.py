@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,10 +12,11 @@ import pytest
 
 pytest.importorskip("psycopg")
 
+from connectgroup.checks import parse_address
 from connectgroup.coordinator.compute import server_assignors
 from connectgroup.coordinator.election import ElectedCoordinator
 from connectgroup.coordinator.runtime import Coordinator
-from connectgroup.errors import CoordinatorNotAvailable, NotCoordinator
+from connectgroup.errors import CoordinatorNotAvailable, LogError, NotCoordinator
 from connectgroup.group.connect.settings import GroupSettings
 from connectgroup.protocol.messages.cluster import (
     DescribeCoordinatorsRequest,
@@ -23,11 +25,14 @@ from connectgroup.protocol.messages.cluster import (
     FindCoordinatorResponse,
 )
 from connectgroup.protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequest
-from connectgroup.protocol.messages.describe import DescribeRequest
+from connectgroup.protocol.messages.describe import DescribeRequest, DescribeResponse
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
+from connectgroup.transport import following
+from connectgroup.transport.access import Access
 from connectgroup.transport.tcp_server import TcpServer
 from connectgroup.wire.apis import APIS
 from tests.log.test_postgres import Faulty, log_at
+from tests.spark.postgres_server import running_server
 from tests.transport.test_group_access import WITHOUT_GROUP, error_codes, request_about
 
 pytestmark = pytest.mark.asyncio
@@ -52,6 +57,20 @@ class Process:
         self.log, self.store = log_at(url, lease_s=lease_s)
         settings = GroupSettings(server_assignor="balanced", server_assignors=server_assignors(["balanced"]))
         self.elected = ElectedCoordinator(self.log, lambda: Coordinator(self.log, settings))
+        self.server: TcpServer | None = None
+
+    async def listen(self) -> None:
+        """Open a port, before the election begins."""
+        self.server = TcpServer(self.elected)
+        self.elected.on_term_end = self.server.hang_up_all
+        await self.server.start()
+        self.server.find_coordinator = self.elected.find
+        self.log.address = f"127.0.0.1:{self.server.port}"
+
+    async def close(self) -> None:
+        await self.elected.close()
+        if self.server is not None:
+            await self.server.close()
 
     async def ask(self, request: Any) -> Any:
         return await self.elected.handle(request, client_host="test")
@@ -91,7 +110,19 @@ async def process(url: str, *, lease_s: float = 60.0) -> AsyncIterator[Process]:
     try:
         yield started
     finally:
-        await started.elected.close()
+        await started.close()
+
+
+@asynccontextmanager
+async def listening(url: str) -> AsyncIterator[Process]:
+    """A coordinator process with a port."""
+    started = Process(url, 60.0)
+    await started.listen()
+    await started.elected.start()
+    try:
+        yield started
+    finally:
+        await started.close()
 
 
 def change(name: str) -> UpdateConnectorsRequest:
@@ -196,17 +227,58 @@ async def test_members_without_news_are_served_while_the_log_is_away_until_the_l
         assert await connectors(owner) == set()
 
 
+async def test_start_waits_for_a_server_that_is_away_and_ends_at_one_that_refuses(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A coordinator that starts with its machine, before the database; a wrong password does not get better."""
+    caplog.set_level(logging.INFO, "connectgroup.coordinator.election")
+    with running_server() as url:
+        refused = Process(f"{url}-missing", 60.0)
+        with pytest.raises(LogError, match="does not exist"):
+            await refused.elected.start()
+        await refused.elected.close()
+        owner = Process(url, 60.0)
+        owner.store.is_away = True
+        starting = asyncio.ensure_future(owner.elected.start())
+        await until(lambda: bool(caplog.messages))
+        owner.store.is_away = False
+        await starting
+        await owner.serves()
+        await owner.elected.close()
+    assert [each for each in caplog.messages if "waiting" in each] == [
+        "the server: cannot connect; waiting until it can be reached"
+    ]
+    assert "the log can be reached" in caplog.messages
+
+
+async def test_client_with_one_address_follows_when_that_coordinator_is_gone(
+    database: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has learnt the addresses of those that stand by, also of one that was never the owner before."""
+    caplog.set_level(logging.INFO, "connectgroup.transport.following")
+    monkeypatch.setattr(following, "LEARN_S", 0.05)
+    monkeypatch.setattr(following, "LEARN_AGAIN_S", 0.05)
+    request = DescribeRequest(group_ids=(GROUP,))
+    async with listening(database) as owner:
+        await owner.serves()
+        client = following.FollowingClient([parse_address("owner", owner.log.address)], access=Access())
+        async with listening(database) as other, asyncio.timeout(60):
+            while f"follows the coordinators of the same log, too: {other.log.address}" not in caplog.messages:
+                assert isinstance(await client.call(request, timeout_s=60), DescribeResponse)
+                await asyncio.sleep(0.01)
+            await owner.close()
+            await other.serves()
+            assert isinstance(await client.call(request, timeout_s=60), DescribeResponse)
+            assert client.address == other.log.address
+            await client.close()
+
+
 async def test_connections_do_not_outlive_the_term_of_their_coordinator(database: str) -> None:
     """A request that was sent to an earlier term must not arrive in a later one, which could take it for a new one."""
     async with process(database, lease_s=1.5) as owner:
-        server = TcpServer(owner.elected)
-        owner.elected.on_term_end = server.hang_up_all
-        await server.start()
-        try:
-            await owner.serves()
-            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-            owner.store.cut = True
-            assert await asyncio.wait_for(reader.read(), 60) == b""
-            writer.close()
-        finally:
-            await server.close()
+        await owner.listen()
+        await owner.serves()
+        reader, writer = await asyncio.open_connection(*parse_address("owner", owner.log.address))
+        owner.store.cut = True
+        assert await asyncio.wait_for(reader.read(), 60) == b""
+        writer.close()

@@ -14,14 +14,23 @@ import pytest
 
 from connectgroup.coordinator.loading import recover_groups
 from connectgroup.errors import LogError
-from connectgroup.log.base import MAX_BATCH_BYTES, AppendRefused, Log, LogFenced, LogHeld, LogNotWritable
+from connectgroup.log.base import (
+    MAX_BATCH_BYTES,
+    NONE_STOOD_BY,
+    AppendRefused,
+    Log,
+    LogAway,
+    LogFenced,
+    LogHeld,
+    LogNotWritable,
+)
 from connectgroup.log.leased import LeasedLog
 from connectgroup.log.postgres.store import PostgresStore
 from connectgroup.log.registry import log_from_url
 from connectgroup.log.rows import Sums, Values
 from connectgroup.protocol.records.connect import GroupRecord
 from connectgroup.testing.contracts.log import LogContract, contents, member, opened
-from tests.spark.postgres_server import running_server, running_standby
+from tests.spark.postgres_server import programs, running_server, running_standby
 from tests.volume import ci_only
 
 if TYPE_CHECKING:
@@ -49,6 +58,11 @@ class Faulty(PostgresStore):
     def __init__(self, url: str, **named: Any) -> None:
         super().__init__(url, **named)
         self._late: tuple[Any, ...] = ()
+
+    async def connect(self) -> None:
+        if self.is_away:
+            raise LogAway("the server: cannot connect")
+        await super().connect()
 
     async def renew(self, holder: str, last: int) -> bool:
         if self.cut or self.is_away:
@@ -244,6 +258,66 @@ async def test_ownership_lists_the_owner_those_that_stand_by_and_the_last_failov
         assert found.coordinators[0].since_ms <= found.failover_ms
 
 
+async def test_start_after_the_owner_has_ended_is_no_failover(database: str) -> None:
+    """A start when no coordinator stood by: how long the groups were not served says nothing of a fail-over."""
+    (first, _), (second, _) = log_at(database), log_at(database)
+    async with opened(first):
+        await first.mark_serving()
+    async with opened(second):
+        await second.mark_serving()
+        found = await second.ownership()
+        assert found.failover_cause == NONE_STOOD_BY
+        assert found.failover_took_ms >= 0
+
+
+async def test_coordinators_between_which_clients_cannot_follow_are_warned_of(
+    database: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One address for two of them; other users. Not a former process at an address, which was started again."""
+    (former, _), (owner, _), (other, _), (third, _) = (log_at(database, lease_s=3) for _ in range(4))
+    for each in owner, other, former:
+        each.address, each.credentials = "a:1", "0001"
+    third.address, third.credentials = "b:1", "0002"
+    async with opened(former):
+        assert not warnings_of(caplog, "")
+    async with opened(owner):
+        async with standing_by(other, third):
+            await warned(caplog, "advertises a:1, too")
+            await warned(caplog, "other users")
+        caplog.clear()
+        for each in other, third:
+            each.address, each.credentials = "b:1", "0001"
+        async with standing_by(other, third):
+            await warned(caplog, "advertises b:1, too", times=2)
+        assert not warnings_of(caplog, "other users")
+
+
+@asynccontextmanager
+async def standing_by(*logs: LeasedLog) -> AsyncIterator[None]:
+    """These coordinators stand by until the end of the block."""
+    waiting = [asyncio.ensure_future(each.stand_by()) for each in logs]
+    yield
+    for each in waiting:
+        each.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    for log in logs:
+        await log.close()
+
+
+async def warned(caplog: pytest.LogCaptureFixture, text: str, *, times: int = 1) -> None:
+    """Wait for a warning."""
+    for _ in range(6_000):
+        if len(warnings_of(caplog, text)) >= times:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"not within a minute: {text}")
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture, text: str) -> list[str]:
+    found = [record.getMessage() for record in caplog.records if record.name == "connectgroup.log.leased"]
+    return [each for each in found if text in each]
+
+
 # ------------------------------------------------------------------------------------------- unknown outcomes
 
 
@@ -410,7 +484,7 @@ async def test_log_on_another_server_is_recovered_until_its_owner_has_proved_tha
     async with session(database) as other:
         await other.execute("UPDATE connectgroup.owner SET server = 'a/00000001/1'")
     async with opened(third):
-        assert "it is on another server than before: " in third.lost_records
+        assert "it was restored, or is on another server than before: " in third.lost_records
         assert "not a/00000001/1" in third.lost_records
         assert await recover_groups(third, now_ms=1_000) == ["g"]
         group = [record for record in await contents(third) if isinstance(record, GroupRecord)][-1]
@@ -419,6 +493,42 @@ async def test_log_on_another_server_is_recovered_until_its_owner_has_proved_tha
     fourth, _ = log_at(database)
     async with opened(fourth):
         assert not fourth.lost_records
+
+
+async def test_older_dump_that_is_put_back_while_no_coordinator_runs_is_recognized(
+    postgres: str, database: str
+) -> None:
+    """As docs/several-machines.md says how to: the tables are new ones then."""
+    first, _ = log_at(database)
+    async with opened(first):
+        await first.append([GroupRecord(group_id="g", epoch=3, created_ms=5_000), member("m")])
+    dump = await _run_program("pg_dump", "--schema=connectgroup", database)
+    second, _ = log_at(database)
+    async with opened(second):
+        assert not second.lost_records
+        await second.append([member("gone")])
+    async with session(database) as other:
+        await other.execute("DROP SCHEMA connectgroup CASCADE")
+    await _run_program("psql", "--quiet", "--set=ON_ERROR_STOP=1", database, stdin=dump)
+    third, _ = log_at(database)
+    async with opened(third):
+        assert "it was restored, or is on another server than before" in third.lost_records
+        assert member("gone") not in await contents(third)
+        assert await recover_groups(third, now_ms=1_000) == ["g"]
+        await third.mark_serving()
+    fourth, _ = log_at(database)
+    async with opened(fourth):
+        assert not fourth.lost_records
+
+
+async def _run_program(name: str, *words: str, stdin: bytes = b"") -> bytes:
+    """Run a client program of PostgreSQL; return what it prints."""
+    process = await asyncio.create_subprocess_exec(
+        str(programs() / name), *words, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )
+    out, _ = await process.communicate(stdin)
+    assert process.returncode == 0, name
+    return out
 
 
 async def test_promoted_standby_is_another_server() -> None:
@@ -434,7 +544,7 @@ async def test_promoted_standby_is_another_server() -> None:
                 await other.execute("SELECT pg_promote()")
             promoted, _ = log_at(standby)
             async with opened(promoted):
-                assert "it is on another server than before" in promoted.lost_records
+                assert "is on another server than before" in promoted.lost_records
                 assert await contents(promoted) == [member("a")]
 
 
@@ -470,7 +580,7 @@ async def test_missing_rights_are_named(database: str) -> None:
                 await log.open()
             async with opened(log_at(database)[0]):
                 pass  # creates the tables
-            with pytest.raises(LogError, match="permission denied for schema connectgroup"):
+            with pytest.raises(LogError, match='schema connectgroup; allowed: GRANT USAGE ON SCHEMA "connectgroup" TO'):
                 await log.open()
             await admin.execute(f"GRANT USAGE ON SCHEMA connectgroup TO {user}")
             with pytest.raises(LogError, match=f"user {user} lacks SELECT on .*owner; allowed: GRANT SELECT, "):
@@ -478,12 +588,32 @@ async def test_missing_rights_are_named(database: str) -> None:
             await admin.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA connectgroup TO {user}")
             async with opened(log):
                 await log.append([member("a")])
+                await admin.execute(f"REVOKE INSERT ON connectgroup.records FROM {user}")
+                with pytest.raises(
+                    LogNotWritable, match=r'permission denied .*; allowed: GRANT .* SCHEMA "connectgroup"'
+                ):
+                    await log.append([member("b")])
+            await admin.execute("CREATE SCHEMA empty")
+            await admin.execute(f"GRANT USAGE ON SCHEMA empty TO {user}")
+            with pytest.raises(LogError, match='schema empty; allowed: GRANT CREATE ON SCHEMA "empty" TO that user'):
+                await PostgresStore(of_user, schema="empty").connect()
             await admin.execute(f"ALTER USER {user} SET synchronous_commit = off")
             with pytest.raises(LogError, match=f"synchronous_commit is off for user {user}, .*; allowed: "):
                 await log_at(of_user)[0].open()
         finally:
             await admin.execute(f"DROP OWNED BY {user}")
             await admin.execute(f"DROP USER {user}")
+
+
+async def test_server_that_is_away_is_told_from_one_that_refuses(postgres: str) -> None:
+    server = postgres.rpartition("/")[0]
+    for url in "postgresql://test@127.0.0.1:1/postgres", "postgresql://test@nowhere.invalid/postgres":
+        with pytest.raises(LogAway):
+            await log_at(url)[0].connect()
+    for url in f"{server}/no_such_database", f"{server}/postgres?sslmode=require":
+        with pytest.raises(LogError) as error:
+            await log_at(url)[0].connect()
+        assert not isinstance(error.value, LogAway)
 
 
 async def test_tables_of_other_software_are_refused(database: str) -> None:

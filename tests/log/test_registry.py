@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 
 import pytest
@@ -49,11 +50,9 @@ ALL = f"{KAFKA}, memory:, {POSTGRESQL}, sqlite:///path"
         ("kafka://broker:x/topic", KAFKA),
         ("kafka://broker:9092/topic/1", KAFKA),
         ("kafka://broker:9092/topic#1", KAFKA),
-        ("kafka://broker:9092/topic?partition=1", KAFKA),
         ("kafka://broker:9092/topic?replication=0", KAFKA),
         ("kafka://broker:9092/topic?replication=x", KAFKA),
         ("sqlite://[", ALL),
-        ("postgresql://host/db?no_such_option=1", POSTGRESQL),
         ("postgresql://host:port/db", POSTGRESQL),
         ("postgresql://host/db?schema=", POSTGRESQL),
         ("postgresql://host/db#fragment", POSTGRESQL),
@@ -69,6 +68,19 @@ def test_invalid_url_names_the_allowed_ones(url: str, allowed: str) -> None:
     with pytest.raises(ConfigError) as error:
         log_from_url(url)
     assert (error.value.field, error.value.allowed) == ("log", allowed)
+
+
+@pytest.mark.parametrize(
+    ("url", "error"),
+    [
+        ("postgresql://host/db?shema=x", r"log: got '?shema='; allowed: ?schema= (did you mean that?)"),
+        ("postgresql://host/db?sslmode=require&ssl_mod=x", r"log: got '?ssl_mod='; allowed: ?sslmode= (did you mean "),
+        ("kafka://broker:9092/topic?x=1", "log: got '?x='; allowed: the parameters config, replication"),
+    ],
+)
+def test_unknown_parameter_of_a_url_is_named(url: str, error: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{re.escape(error)}"):
+        log_from_url(url)
 
 
 def test_password_in_a_url_is_not_shown() -> None:

@@ -116,7 +116,7 @@ class SimulatedStore(LeasedStore):
         return await self._call("look", lambda: self._database.owner)
 
     async def take(
-        self, seen: OwnerRow, *, holder: str, address: str, lease_ms: int, epochs: int
+        self, seen: OwnerRow, *, holder: str, address: str, lease_ms: int, epochs: int, credentials: str = ""
     ) -> tuple[int, int] | None:
         def effect() -> tuple[int, int] | None:
             owner = self._database.owner

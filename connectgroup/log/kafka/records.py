@@ -66,7 +66,7 @@ class OwnerState(_Stored):
     """The ownership of the log.
 
     Attributes:
-        epoch, renewals, last, holder, address, lease_ms, server: see ``leased.OwnerRow``.
+        epoch, renewals, last, holder, address, lease_ms, credentials, server: see ``leased.OwnerRow``.
         since_ms: since when the holder owns the log. This and all times: milliseconds since 1970, by its own clock.
         renewed_ms: when its lease was renewed last.
         failover_from_ms: the last sign of life of its predecessor; -1: it had none.
@@ -80,6 +80,7 @@ class OwnerState(_Stored):
     holder: str = ""
     address: str = ""
     lease_ms: int = 0
+    credentials: str = ""
     server: str = ""
     since_ms: int = -1
     renewed_ms: int = -1

@@ -30,8 +30,9 @@ from urllib.parse import SplitResult, parse_qsl, unquote
 from ...errors import ConfigError, LogError
 from ...properties import read_properties
 from ...protocol.units import printable
-from ..base import Candidate, Log, LogNotWritable, Ownership
+from ..base import NONE_STOOD_BY, Candidate, Log, LogAway, LogNotWritable, Ownership
 from ..leased import LeasedLog, LeasedStore, OwnerRow
+from ..registry import check_parameters
 from ..rows import Sums, Values
 from .records import Encoded, OwnerState, Standby, encode_owner, encode_row, encode_standby
 from .topic import CALL_S, OVERHEAD_BYTES, OpenTransactionError, Tail, Topic, client_logger
@@ -98,7 +99,8 @@ class KafkaStore(LeasedStore):
         self._owner: _Owner | None = None
         self._announcer: Any = None
         self._standby = Standby()
-        self._address = ""
+        self._address = self._namesake = ""
+        self._is_registered = False  # this process was found to stand by
 
     @property
     def max_record_bytes(self) -> int | None:
@@ -111,9 +113,9 @@ class KafkaStore(LeasedStore):
         return await self._run(KafkaStore._look, process, address)
 
     async def take(
-        self, seen: OwnerRow, *, holder: str, address: str, lease_ms: int, epochs: int
+        self, seen: OwnerRow, *, holder: str, address: str, lease_ms: int, epochs: int, credentials: str = ""
     ) -> tuple[int, int] | None:
-        taken = OwnerState(holder=holder, address=address, lease_ms=lease_ms)
+        taken = OwnerState(holder=holder, address=address, lease_ms=lease_ms, credentials=credentials)
         return await self._run(KafkaStore._take, seen, taken, epochs)
 
     async def retake(self, holder: str) -> tuple[int, int] | None:
@@ -165,7 +167,12 @@ class KafkaStore(LeasedStore):
     # ------------------------------------------------------------------------------------------ standing by
 
     def _connect(self) -> None:
-        self._topic.check()
+        try:
+            self._topic.check()
+        except LogError as error:
+            if self._topic.is_away(error):
+                raise LogAway(str(error)) from error
+            raise
 
     def _look(self, process: str, address: str) -> OwnerRow:
         if self._owner is not None:  # its lease was lost
@@ -177,7 +184,12 @@ class KafkaStore(LeasedStore):
         if due:
             since = self._standby.since_ms if self._standby.process == process else _ms(now)
             self._announce(address, Standby(process=process, since_ms=since, seen_ms=_ms(now)))
-        return self._row(self._caught_up(self._topic.end()).owner)
+        tail = self._caught_up(self._topic.end())
+        # The order in the topic says which of two coordinators at one address has registered since the other did.
+        found = tail.standbys.get(address, Standby()).process
+        self._is_registered = self._is_registered or found == process
+        self._namesake = found if self._is_registered and found != process else ""
+        return self._row(tail.owner)
 
     def _row(self, owner: OwnerState) -> OwnerRow:
         tail = self._tail
@@ -190,6 +202,8 @@ class KafkaStore(LeasedStore):
             lease_ms=owner.lease_ms,
             server=owner.server,
             current=self._topic.server,
+            credentials=owner.credentials,
+            namesake=self._namesake,
         )
 
     def _caught_up(self, end: int, *, fresh: bool = False) -> Tail:
@@ -266,6 +280,9 @@ class KafkaStore(LeasedStore):
             return None
         before, now_ms = tail.owner, _ms(time.time())
         cause = "lease expired" if before.holder else "handed over"
+        is_other = before.holder.partition(":")[0] != taken.holder.partition(":")[0]
+        if is_other and self._standby.since_ms > before.renewed_ms:
+            cause = NONE_STOOD_BY
         state = replace(
             taken,
             epoch=before.epoch + epochs,
@@ -569,11 +586,12 @@ def from_url(url: SplitResult, *, restored: bool = False) -> Log:
 
     Raises:
         ValueError: it has no broker or no topic, or something that such a URL does not have.
-        ConfigError: a setting of the file, or the file, is not valid.
+        ConfigError: a setting of the file, the file, or a parameter of the URL is not valid.
     """
     servers, topic = unquote(url.netloc), unquote(url.path.removeprefix("/"))
     options = dict(parse_qsl(url.query, keep_blank_values=True, strict_parsing=bool(url.query)))
-    if not servers or not topic or url.fragment or options.keys() - {"config", "replication"}:
+    check_parameters(options, ("config", "replication"))
+    if not servers or not topic or url.fragment:
         raise ValueError("a broker and a topic are required")
     if "@" in servers or "/" in topic or topic != printable(topic):
         raise ValueError("a login belongs into the file of config=FILE")

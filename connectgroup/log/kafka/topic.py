@@ -65,6 +65,13 @@ client_logger.addHandler(logging.NullHandler())
 client_logger.propagate = False
 
 
+def _away() -> set[int]:
+    """The codes of errors of a client that reaches no broker."""
+    from confluent_kafka import KafkaError
+
+    return {KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE}
+
+
 class Topic:
     """The topic and an admin client.
 
@@ -99,9 +106,10 @@ class Topic:
             "log_level": 0,
         }
         self.server = ""
+        self._refusal = ""  # why a broker refuses connections: ``_on_error``, ``errors``
         self.max_record_bytes = MAX_MESSAGE_BYTES
         try:
-            self.admin: Any = AdminClient(self._client, logger=client_logger)
+            self.admin: Any = AdminClient(self.client(error_cb=self._on_error), logger=client_logger)
         except KafkaException as error:
             raise ValueError(self.reason(error)) from error
 
@@ -109,9 +117,9 @@ class Topic:
         """Settings of a client; ``_`` in a name stands for ``.``."""
         return {**self._client, **{name.replace("_", "."): value for name, value in more.items()}}
 
-    def reason(self, error: Exception) -> str:
-        """The text of an error of the Kafka client on one line, without credentials."""
-        first: Any = error.args[0] if error.args else error
+    def reason(self, error: Any) -> str:
+        """The text of an error of the Kafka client (an exception or a ``KafkaError``) on one line, no credentials."""
+        first: Any = error.args[0] if getattr(error, "args", ()) else error
         text = " ".join((first.str() if hasattr(first, "str") else str(first)).split())
         return printable(without_secrets(text, self._client), limit=300)
 
@@ -125,16 +133,33 @@ class Topic:
             KafkaError.CLUSTER_AUTHORIZATION_FAILED,
             KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
         }
-        away = {KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE}
         try:
             yield
         except KafkaException as error:
             code = error.args[0].code() if error.args and hasattr(error.args[0], "code") else None
             hint = f"; {_RIGHTS}" if code in refused else ""
-            hint = "; allowed: the address of a running Kafka broker" if code in away else hint
+            self.admin.poll(0)  # calls ``_on_error``
+            if code in _away():
+                hint = self._refusal or "; allowed: the address of a running Kafka broker"
             raise LogError(f"{self.name}: {self.reason(error)}{hint}") from error
         except TimeoutError as error:
-            raise LogError(f"{self.name}: did not answer in {_RESULT_S:g} s") from error
+            self.admin.poll(0)
+            raise LogError(f"{self.name}: did not answer in {_RESULT_S:g} s{self._refusal}") from error
+        self._refusal = ""
+
+    def is_away(self, error: LogError) -> bool:
+        """Whether ``errors`` raised the error because no broker can be reached, and none has refused the client."""
+        cause = error.__cause__
+        code = cause.args[0].code() if cause and cause.args and hasattr(cause.args[0], "code") else None
+        return not self._refusal and (isinstance(cause, TimeoutError) or code in _away())
+
+    def _on_error(self, error: Any) -> None:
+        """Note why a broker refuses connections: a call only says that none can be reached."""
+        from confluent_kafka import KafkaError
+
+        text = self.reason(error)
+        if error.code() == KafkaError._AUTHENTICATION or (error.code() == KafkaError._SSL and "certificate" in text):
+            self._refusal = f": {text}"
 
     # ------------------------------------------------------------------------------------------ checks
 

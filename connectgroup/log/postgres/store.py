@@ -28,8 +28,9 @@ from urllib.parse import SplitResult, parse_qsl, urlencode
 
 from ...errors import ConfigError, LogError
 from ...protocol.units import printable
-from ..base import Candidate, Log, LogNotWritable, Ownership
+from ..base import NONE_STOOD_BY, Candidate, Log, LogAway, LogNotWritable, Ownership
 from ..leased import LeasedLog, LeasedStore, OwnerRow
+from ..registry import check_parameters
 from ..rows import Sums, Values
 
 if TYPE_CHECKING:
@@ -60,8 +61,10 @@ _SERVER: Final = """
     (SELECT system_identifier::text FROM pg_control_system())
     || '/' || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8)
     || '/' || (SELECT oid::text FROM pg_database WHERE datname = current_database())
+    || '/' || tableoid::text
 """
-"""The identity of a server: its cluster, its timeline, which each recovery and promotion increments, its database."""
+"""The identity of a log: its cluster, its timeline, which each recovery and promotion increments, its database, and its
+table, which a dump that is restored creates anew."""
 
 _CREATE: Final = f"""
 CREATE TABLE {{schema}}.owner (
@@ -73,7 +76,8 @@ CREATE TABLE {{schema}}.owner (
     holder text NOT NULL DEFAULT '',
     address text NOT NULL DEFAULT '',
     lease_ms int NOT NULL DEFAULT 0,
-    server text NOT NULL,
+    credentials text NOT NULL DEFAULT '',
+    server text NOT NULL DEFAULT '',
     since timestamptz NOT NULL DEFAULT clock_timestamp(),
     renewed timestamptz NOT NULL DEFAULT clock_timestamp(),
     failover_from timestamptz,
@@ -102,11 +106,16 @@ CREATE TABLE {{schema}}.groups (
     row_count bigint NOT NULL,
     checksum bigint NOT NULL
 );
-INSERT INTO {{schema}}.owner (version, server) SELECT {SCHEMA_VERSION}, {_SERVER};
+INSERT INTO {{schema}}.owner (version) VALUES ({SCHEMA_VERSION});
+UPDATE {{schema}}.owner SET server = {_SERVER};
 """
 
 _LOOK: Final = f"""
-SELECT epoch, renewals, last, holder, address, lease_ms, server, {_SERVER} FROM {{schema}}.owner
+SELECT epoch, renewals, last, holder, address, lease_ms, server, {_SERVER}, credentials, coalesce((
+    SELECT min(other.process)
+    FROM {{schema}}.coordinators itself JOIN {{schema}}.coordinators other ON other.address = itself.address
+    WHERE itself.process = %(process)s AND other.process <> itself.process AND other.seen > itself.since
+), '') FROM {{schema}}.owner
 """
 
 _REGISTER: Final = """
@@ -123,9 +132,15 @@ ON CONFLICT (process) DO UPDATE SET seen = excluded.seen, address = excluded.add
 _TAKE: Final = """
 UPDATE {schema}.owner SET
     epoch = epoch + %(epochs)s, renewals = renewals + 1, holder = %(holder)s, address = %(address)s,
-    lease_ms = %(lease_ms)s, since = clock_timestamp(), renewed = clock_timestamp(), failover = NULL,
-    failover_from = CASE WHEN epoch > 0 THEN renewed END,
-    failover_cause = CASE WHEN epoch = 0 THEN '' WHEN holder = '' THEN 'handed over' ELSE 'lease expired' END
+    lease_ms = %(lease_ms)s, credentials = %(credentials)s, since = clock_timestamp(), renewed = clock_timestamp(),
+    failover = NULL, failover_from = CASE WHEN epoch > 0 THEN renewed END,
+    failover_cause = CASE
+        WHEN epoch = 0 THEN ''
+        WHEN split_part(holder, ':', 1) <> %(process)s
+            AND (SELECT c.since FROM {schema}.coordinators c WHERE c.process = %(process)s) > renewed
+        THEN %(none_stood_by)s
+        WHEN holder = '' THEN 'handed over' ELSE 'lease expired'
+    END
 WHERE epoch = %(seen_epoch)s AND renewals = %(seen_renewals)s AND holder = %(seen_holder)s
 RETURNING epoch, last
 """
@@ -209,8 +224,10 @@ WHERE seen > clock_timestamp() - %(kept_s)s * interval '1 s' ORDER BY address, p
 _CHECKS: Final = """
 SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), current_setting('synchronous_commit'),
     current_setting('fsync'), current_user::text, has_database_privilege(current_database(), 'CREATE'),
-    (SELECT oid FROM pg_namespace WHERE nspname = %(schema)s), to_regclass(%(owner)s) IS NOT NULL,
+    n.oid, (SELECT oid FROM pg_class WHERE relname = 'owner' AND relnamespace = n.oid) IS NOT NULL,
+    has_schema_privilege(n.oid, 'USAGE'), has_schema_privilege(n.oid, 'CREATE'),
     has_function_privilege('pg_control_system()', 'EXECUTE')
+FROM (VALUES (1)) one LEFT JOIN pg_namespace n ON n.nspname = %(schema)s
 """
 
 _RIGHTS: Final = """
@@ -219,6 +236,17 @@ WHERE NOT has_table_privilege(t.name, r.name)
 """
 
 _RIGHTS_NEEDED: Final = ("SELECT", "INSERT", "UPDATE", "DELETE")
+
+_NO_SERVER: Final = (
+    "Connection refused", "Connection reset", "Connection timed out", "Host is unreachable", "Network is unreachable",
+    "No route to host", "connection timeout expired", "failed to resolve host", "server closed the connection",
+    "timeout expired",
+)  # fmt: skip
+
+_NOT_READY: Final = (
+    "is starting up", "is shutting down", "in recovery mode", "not yet accepting connections", "too many clients",
+    "too many connections", "remaining connection slots",
+)  # fmt: skip
 
 logger = logging.getLogger(__name__)
 
@@ -261,12 +289,22 @@ class PostgresStore(LeasedStore):
         self._registered_s = -REGISTER_S
         self._has_warned = False
 
+    @property
+    def grants(self) -> str:
+        """The statement that gives a user all rights on the tables, for messages."""
+        return f"GRANT {', '.join(_RIGHTS_NEEDED)} ON ALL TABLES IN SCHEMA {_quoted(self._schema)} TO that user"
+
     # ------------------------------------------------------------------------------------------ the tables
 
     async def connect(self) -> None:
-        owner = f"{_quoted(self._schema)}.owner"
-        (found,) = await self._run(self._lease, _CHECKS, schema=self._schema, owner=owner)
-        version, is_standby, synchronous, fsync, user, may_create, schema, exists, may_identify = found
+        try:
+            (found,) = await self._run(self._lease, _CHECKS, schema=self._schema)
+        except LogError as error:
+            if error.__cause__ is not None and _is_away(error.__cause__):
+                raise LogAway(str(error)) from error
+            raise
+        version, is_standby, synchronous, fsync, user, may_create, schema, exists, *rights = found
+        may_use, may_create_in, may_identify = rights
         if version < OLDEST_SERVER * 10_000:
             raise LogError(f"{self.name}: runs PostgreSQL {version // 10_000}; allowed: {OLDEST_SERVER} or later")
         if is_standby:
@@ -284,7 +322,17 @@ class PostgresStore(LeasedStore):
                 f"{self.name}: user {printable(user)} may not identify the server; "
                 "allowed: GRANT EXECUTE ON FUNCTION pg_control_system TO that user"
             )
+        if schema is not None and not may_use:
+            raise LogError(
+                f"{self.name}: user {printable(user)} may not use the schema {printable(self._schema)}; allowed: "
+                f"GRANT USAGE ON SCHEMA {_quoted(self._schema)} TO that user"
+            )
         if not exists:
+            if schema is not None and not may_create_in:
+                raise LogError(
+                    f"{self.name}: user {printable(user)} may not create tables in the schema "
+                    f"{printable(self._schema)}; allowed: GRANT CREATE ON SCHEMA {_quoted(self._schema)} TO that user"
+                )
             await self._create(user, may_create=may_create, has_schema=schema is not None)
         await self._check_rights(user)
         ((stored,),) = await self._run(self._lease, "SELECT max(version) FROM {schema}.owner")
@@ -318,8 +366,7 @@ class PostgresStore(LeasedStore):
         if lacking:
             table, right = lacking[0]
             raise LogError(
-                f"{self.name}: user {printable(user)} lacks {right} on {printable(table)}; allowed: GRANT "
-                f"{', '.join(_RIGHTS_NEEDED)} ON ALL TABLES IN SCHEMA {_quoted(self._schema)} TO that user"
+                f"{self.name}: user {printable(user)} lacks {right} on {printable(table)}; allowed: {self.grants}"
             )
 
     # ------------------------------------------------------------------------------------------ the lease
@@ -328,10 +375,10 @@ class PostgresStore(LeasedStore):
         if time.monotonic() >= self._registered_s + REGISTER_S:
             await self._run(self._lease, _REGISTER, process=process, address=address, kept_s=5 * REGISTER_S)
             self._registered_s = time.monotonic()
-        rows = await self._run(self._lease, _LOOK)
+        rows = await self._run(self._lease, _LOOK, process=process)
         if len(rows) != 1:
             raise LogError(f"{self.name}: has lost the row of its owner")
-        epoch, renewals, last, holder, address, lease_ms, server, current = rows[0]
+        epoch, renewals, last, holder, address, lease_ms, server, current, credentials, namesake = rows[0]
         return OwnerRow(
             epoch=epoch,
             renewals=renewals,
@@ -341,10 +388,12 @@ class PostgresStore(LeasedStore):
             lease_ms=lease_ms,
             server=server,
             current=current,
+            credentials=credentials,
+            namesake=namesake,
         )
 
     async def take(
-        self, seen: OwnerRow, *, holder: str, address: str, lease_ms: int, epochs: int
+        self, seen: OwnerRow, *, holder: str, address: str, lease_ms: int, epochs: int, credentials: str = ""
     ) -> tuple[int, int] | None:
         rows = await self._run(
             self._lease,
@@ -353,6 +402,9 @@ class PostgresStore(LeasedStore):
             address=address,
             lease_ms=lease_ms,
             epochs=epochs,
+            credentials=credentials,
+            process=holder.partition(":")[0],
+            none_stood_by=NONE_STOOD_BY,
             seen_epoch=seen.epoch,
             seen_renewals=seen.renewals,
             seen_holder=seen.holder,
@@ -491,6 +543,8 @@ class _Line:
                 raise
             except psycopg.Error as error:
                 message = f"{self._store.name}: {_reason(error)}"
+                if error.sqlstate == psycopg.errors.InsufficientPrivilege.sqlstate:
+                    message += f"; allowed: {self._store.grants}"
                 if error.sqlstate is not None and not connection.closed:
                     raise LogNotWritable(message) from error
                 self.drop()
@@ -526,8 +580,29 @@ def _with_functions(statement: LiteralString) -> LiteralString:
     return whole
 
 
+def _parameters() -> list[str]:
+    """The parameters that libpq knows in a URL; none if the driver is not installed."""
+    try:
+        from psycopg.pq import Conninfo
+    except ImportError:
+        return []
+    return [each.keyword.decode() for each in Conninfo.get_defaults()]
+
+
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
+
+
+def _is_away(error: BaseException) -> bool:
+    """Whether an attempt to connect has found no server that is ready.
+
+    A server that refuses this user, its password or the database is there. libpq has only texts for these errors; the
+    strings of the system are not translated in a Python process.
+    """
+    text = str(error)
+    if "FATAL" in text:
+        return any(each in text for each in _NOT_READY)
+    return any(each in text for each in _NO_SERVER)
 
 
 def _reason(error: Exception) -> str:
@@ -540,9 +615,11 @@ def from_url(url: SplitResult, *, restored: bool = False) -> Log:
     """The log of ``postgresql://USER@HOST:PORT/DATABASE``; see ``registry``.
 
     Raises:
+        ConfigError: the URL has a parameter that neither libpq nor this log has.
         ValueError: libpq rejects the URL, or the schema has no name.
     """
     options = parse_qsl(url.query, keep_blank_values=True)
+    check_parameters([name for name, _ in options], ("schema", *_parameters()))
     schema = next((value for name, value in options if name == "schema"), SCHEMA)
     if not schema or "\0" in schema or url.fragment:
         raise ValueError("schema")

@@ -130,7 +130,8 @@ class DescribeCoordinatorsResponse:
 
     failover_ms: when the one that serves took over, in milliseconds since 1970; -1: it had no predecessor.
     failover_took_ms: from the last sign of life of its predecessor until it served, in milliseconds; -1: unknown.
-    failover_cause: ``handed over`` or ``lease expired``; empty without a predecessor.
+    failover_cause: ``handed over``, ``lease expired``, or ``no coordinator stood by``: the one that serves was started
+        when its predecessor had ended. Empty without a predecessor.
     """
 
     throttle_time_ms: int = 0
