@@ -262,6 +262,48 @@ def test_keys_that_begin_again_in_postgres_are_an_error(database: str, how: str,
     assert len(on.read()) == rows - 39, "the offset was altered"
 
 
+@pytest.mark.parametrize("name", ["t", "v"])
+@pytest.mark.parametrize("rows", [50, 150])
+@pytest.mark.parametrize("restarts", [False, True])
+def test_rows_that_were_deleted_and_written_anew_with_chosen_keys_are_an_error(
+    database: str, rows: int, restarts: bool, name: str
+) -> None:
+    """No sequence, no new table: other rows have the keys, and rows were deleted."""
+
+    def fill(count: int, text: str) -> str:
+        return f"INSERT INTO t SELECT n, '{text}' FROM generate_series(1, {count}) AS n"
+
+    run(database, "CREATE TABLE t (id BIGINT PRIMARY KEY, v TEXT)", "CREATE VIEW v AS TABLE t", fill(100, "old"))
+    reader = Reader(table(database, name))
+    assert len(reader.read()) == 100
+    run(database, f"BEGIN; DELETE FROM t; {fill(rows, 'new')}; COMMIT")
+    if restarts:
+        reader = Reader(table(database, name), reader.at)
+    with pytest.raises(SourceError, match="was emptied and filled again, rows below the key 101 were read; allowed"):
+        reader.read()
+    assert len(Reader(table(database, name)).read()) == rows, "the offsets were reset"
+
+
+def test_rows_that_change_or_are_deleted_after_they_were_read_stop_no_task(
+    database: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill = "INSERT INTO t (v) SELECT 'x' FROM generate_series(1, 100)"
+    run(database, "CREATE TABLE t (id BIGSERIAL PRIMARY KEY, v TEXT)", fill)
+    reader = Reader(table(database))
+    assert len(reader.read()) == 100
+    for statement in (
+        "UPDATE t SET v = 'all'",
+        "DELETE FROM t WHERE id < 10; UPDATE t SET v = 'the last' WHERE id > 90",
+        "DELETE FROM t WHERE id > 90",
+    ):
+        run(database, statement)
+        assert reader.keys() == []
+        run(database, "INSERT INTO t (v) VALUES ('next')")
+        assert len(reader.keys()) == 1
+        reader = Reader(table(database), reader.at)
+    assert "the row with the key 100 has changed since it was read: such changes are not read" in caplog.text
+
+
 OTHERS = {
     "a partition": "CREATE TABLE v (LIKE t) PARTITION BY RANGE (id); ALTER TABLE v ATTACH PARTITION t DEFAULT",
     "a child": "CREATE TABLE v (LIKE t); ALTER TABLE t INHERIT v",
@@ -354,6 +396,48 @@ def test_keys_that_begin_again_in_sqlite_are_an_error(tmp_path: Path, how: str, 
         reader = Reader(sqlite(path, name), reader.at)
     with pytest.raises(SourceError, match=r"by id: .*, rows below the key 101 were read; allowed: keys that only grow"):
         reader.read()
+
+
+@pytest.mark.parametrize("rows", [50, 150])
+@pytest.mark.parametrize("kind", ["INTEGER PRIMARY KEY AUTOINCREMENT", "INT"])
+def test_rows_that_appear_below_the_position_in_an_emptied_table_are_an_error(
+    tmp_path: Path, kind: str, rows: int
+) -> None:
+    path = tmp_path / "d"
+    change(path, f"CREATE TABLE t (id {kind}, v TEXT)", *(f"INSERT INTO t VALUES ({n}, 'old')" for n in range(1, 101)))
+    reader = Reader(sqlite(path, slices=3))
+    assert len(reader.read()) == 100
+    change(path, "DELETE FROM t")
+    assert reader.read() == []
+    change(path, *(f"INSERT INTO t VALUES ({n}, 'new')" for n in range(1, rows + 1)))
+    with pytest.raises(SourceError, match=r", rows below the key 101 were read; allowed: keys that only grow"):
+        reader.read()
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_row_below_all_others_is_an_error_if_its_key_was_passed(tmp_path: Path, restarts: bool) -> None:
+    path = tmp_path / "d"
+    change(path, "CREATE TABLE t (id INT, v TEXT)", "INSERT INTO t VALUES (100, 'x'), (101, 'x')")
+    reader = Reader(sqlite(path, slices=2))
+    assert reader.keys() == [100, 101]
+    change(path, "INSERT INTO t VALUES (50, 'y'), (102, 'y')")
+    if restarts:
+        reader = Reader(sqlite(path, slices=2), reader.at)
+    with pytest.raises(SourceError, match="has a new row with the key 50, rows below the key 102 were read"):
+        reader.read()
+
+
+def test_changed_row_of_sqlite_that_was_read_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """SQLite does not tell a changed row from one that was deleted and written anew."""
+    path = tmp_path / "d"
+    rows = [f"INSERT INTO t VALUES ({n}, 'old')" for n in range(1, 11)]
+    change(path, "CREATE TABLE t (id INTEGER PRIMARY KEY, v TEXT)", *rows)
+    reader = Reader(sqlite(path))
+    assert len(reader.read()) == 10
+    change(path, "DELETE FROM t", *(f"INSERT INTO t VALUES ({n}, 'new')" for n in range(1, 16)))
+    assert reader.keys() == [11, 12, 13, 14, 15]
+    assert "row with the key 10 has changed since it was read" in caplog.text
+    assert "if the table was emptied and filled again, reset the offsets" in caplog.text
 
 
 def test_sqlite_table_with_autoincrement_may_lose_its_last_rows(tmp_path: Path) -> None:

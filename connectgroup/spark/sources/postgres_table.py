@@ -100,8 +100,9 @@ class PostgresTableSource(TableSource):
     """The rows of a table of PostgreSQL, by a growing integer column, in the order of the keys: a row that is committed
     late, because its transaction was open for long, delays the rows behind it. A table, its partitions and children, or
     a view of these; not a hot standby, whose writers are on another server, nor a materialized view. Keys that begin
-    again, and a table that was emptied or made anew and filled again, also behind a view, are errors. A sequence with
-    CACHE above 1, a foreign table and a table that a subscription fills need `source.settle.ms`. Numbers of type
+    again, and a table that was emptied or made anew and filled again, also behind a view, are errors; if rows were only
+    deleted and others inserted with their keys, the first row and the last one that was read must differ from the
+    former ones. A row that changes after it was read is not read again. A sequence with CACHE above 1, a foreign table and a table that a subscription fills need `source.settle.ms`. Numbers of type
     numeric, arrays and all other types that the table of types lacks are STRING. Timestamps without a time zone count
     as UTC; years are 1 to 9999. With `errors.tolerance=all`, a row that does not fit its columns, such as one with the
     date infinity, is a dead letter.
@@ -196,6 +197,12 @@ class PostgresTableSource(TableSource):
         query = f"SELECT md5(ROW({names})::text) FROM {_table(self.settings)} WHERE {sql_name(column)} = ? LIMIT 1"
         found = _run(self._kept(), query, key)
         return str(found[0][0]) if found else None
+
+    def deleted(self) -> int:
+        # A session reports what it has done when it is idle or ends; a snapshot of the statistics would hide it.
+        query = f"{_READ} SELECT coalesce(sum(pg_stat_get_tuples_deleted(id)), 0) FROM read"
+        ((count,),) = _run(self._kept(), query, _table(self.settings))
+        return int(count)
 
     def last_key(self, number: int, start: int, limit: int) -> int | None:
         query = self.last_key_query(sql_name(self.settings.incrementing_column), _table(self.settings))

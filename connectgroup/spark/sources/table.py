@@ -137,6 +137,10 @@ class TableSource(SlicedSource):
     def digest(self, key: int) -> str | None:
         """Return a digest of the row with a key; None without one."""
 
+    def deleted(self) -> int | None:
+        """Return how many rows of the table were deleted so far; None if it is not known."""
+        return None
+
     @abstractmethod
     def last_key(self, number: int, start: int, limit: int) -> int | None:
         """Return the last key of a slice's next batch: at least ``start``, at most ``limit``; None without rows."""
@@ -220,7 +224,10 @@ class SqliteTableSettings(TableSourceSettings):
 class SqliteTableSource(TableSource):
     """The rows of a table in an SQLite file. Writers of SQLite are serialized, so keys that SQLite chooses appear in
     their order. Without AUTOINCREMENT, SQLite gives the greatest key again after its row was deleted: that is an error
-    if the row was read, as are keys that begin again, also behind a view of one table. A column that is declared as
+    if the row was read, as are keys that begin again, also behind a view of one table, and a new row below the others
+    whose key was passed. Rows that are deleted and written anew with the same keys, or more, between two looks at the
+    table are not told from rows that change: the task logs that the last row that it read has changed, and goes on.
+    Reset the offsets after such a reload. A column that is declared as
     something else than an integer, boolean or floating-point number is STRING: its values as text. With
     `errors.tolerance=all`, a row that does not fit its columns is a dead letter.
     """

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_STATISTICS_S: Final = 15.0
+"""A session of PostgreSQL reports the rows that it has deleted at most this long after its transaction has ended."""
+
 _MAX_CANDIDATES: Final = 32
 """Highest keys that are noted at once: the settle window ends for one of them after the other."""
 
@@ -57,6 +60,8 @@ class TableMark:
         next_key: as in ``Seen``, at most the position; null: not known.
         columns: the names of the columns of the digest.
         row: digest of the last row that was read.
+        lowest, first: the lowest key and the digest of its row; null and empty: not known.
+        deleted: how many rows of the table had been deleted; null: not known.
     """
 
     table: str
@@ -64,6 +69,9 @@ class TableMark:
     next_key: int | None
     columns: str
     row: str
+    lowest: int | None = None
+    first: str = ""
+    deleted: int | None = None
 
     @classmethod
     def from_metadata(cls, text: str) -> TableMark | None:
@@ -107,6 +115,12 @@ class Table(Protocol):
     def digest(self, key: int) -> str | None:
         """Return a digest of the row with a key; None without one."""
 
+    def deleted(self) -> int | None:
+        """Return how many rows were deleted so far; None if it is not known."""
+
+    def last_key(self, number: int, start: int, limit: int) -> int | None:
+        """As in ``TableSource``."""
+
 
 class Keys:
     """The keys of one table, as the planner of a task sees them."""
@@ -120,7 +134,9 @@ class Keys:
         self._candidates: deque[_Candidate] = deque()
         self._last_seen: Seen | None = None
         self._same_storage = ""
-        self._has_warned = False
+        self._has_warned = self._has_warned_of_change = False
+        # Until when a deletion is looked for that would explain that rows have other contents, and the count before.
+        self._suspicion: tuple[float, int] | None = None
 
     def check_keys(self, seen: Seen) -> None:
         """Raise an error if a row has a key that is never read."""
@@ -148,6 +164,7 @@ class Keys:
             return
         highest, what = seen.highest, ""
         is_below = highest is not None and highest < position - 1
+        lowest_before = mark.lowest if before is None else before.lowest
         if seen.table and mark.table and seen.table != mark.table:
             what = "was dropped and created again"
         elif seen.next_key is not None and mark.next_key is not None and seen.next_key < mark.next_key:
@@ -157,8 +174,10 @@ class Keys:
                 what = "was emptied and filled again"
             elif highest is not None:
                 self._same_storage = seen.storage
-        elif highest is not None and is_below and before is not None and (before.highest or -1) < highest:
-            what = f"has a new row with the key {highest}"
+        elif (key := self._new_key(seen, before, lowest_before, start)) is not None:
+            what = f"has a new row with the key {key}"
+        elif self._is_filled_again(position - 1, mark):
+            what = "was emptied and filled again"
         if what:
             raise SourceError(
                 f"{self._source.description}: {what}, rows below the key {position} were read; allowed: keys that only"
@@ -172,6 +191,57 @@ class Keys:
                 highest,
                 position,
             )
+
+    def _new_key(
+        self, seen: Seen, before: Seen | None, lowest_before: int | None, start: Mapping[str, int]
+    ) -> int | None:
+        """Return the key of a row that was not there before and that its slice does not read; None without one."""
+        slices = self._source.settings.slices
+        if seen.highest is None or seen.lowest is None:
+            return None
+        if lowest_before is not None and seen.lowest < lowest_before:
+            name = f"keys {seen.lowest % slices} of {slices}"
+            if seen.lowest < start.get(name, 0):
+                return seen.lowest
+        if before is None or before == seen:
+            return None
+        after = 0 if before.highest is None else before.highest + 1
+        for name, position in start.items():
+            if after < position:
+                key = self._source.last_key(int(name.split()[1]), after, position - 1)
+                if key is not None:
+                    return key
+        return None
+
+    def _is_filled_again(self, last: int, mark: TableMark) -> bool:
+        """Whether the rows that were read were deleted and others have their keys, without a sign of it in the keys.
+
+        Rows that were only changed have other contents as well. So it takes deleted rows besides, and the first row
+        must have changed together with the last one, which often is for itself, as old rows are deleted.
+        """
+        if self._suspicion is not None:
+            until_s, deleted_before = self._suspicion
+            if (self._source.deleted() or 0) > deleted_before:
+                return True
+            self._suspicion = None if time.monotonic() > until_s else self._suspicion
+        row = self._source.digest(last)
+        if row == mark.row or mark.columns != self._column_names:
+            return False
+        first = None if mark.lowest is None else self._source.digest(mark.lowest)
+        if first is not None and first != mark.first and mark.deleted is not None:
+            if (self._source.deleted() or 0) > mark.deleted:
+                return True
+            if self._suspicion is None:
+                self._suspicion = time.monotonic() + _STATISTICS_S, mark.deleted
+        if row is not None and not self._has_warned_of_change:
+            self._has_warned_of_change = True
+            logger.warning(
+                "%s: the row with the key %d has changed since it was read: such changes are not read; if the table was"
+                " emptied and filled again, reset the offsets",
+                self._source.description,
+                last,
+            )
+        return False
 
     def _is_another_row(self, key: int, mark: TableMark) -> bool:
         if mark.columns != self._column_names:
@@ -191,6 +261,9 @@ class Keys:
             next_key=None if seen.next_key is None else min(seen.next_key, last + 1),
             columns=self._column_names,
             row=self._source.digest(last) or "",
+            lowest=seen.lowest,
+            first="" if seen.lowest is None else self._source.digest(seen.lowest) or "",
+            deleted=self._source.deleted(),
         )
         self._marks[name] = last + 1, mark
         return Position(last + 1, mark.metadata())
