@@ -5,7 +5,17 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from .arguments import add_coordinator, add_group, add_json, add_secrets, add_wait, number, path, subcommand
+from .arguments import (
+    add_coordinator,
+    add_group,
+    add_json,
+    add_plugin_path,
+    add_secrets,
+    add_wait,
+    number,
+    path,
+    subcommand,
+)
 from .completion import with_connectors, with_plugins
 
 Commands = Any
@@ -104,11 +114,17 @@ def add_connectors(commands: Commands) -> None:
 
 def add_plugins(commands: Commands) -> None:
     """Add ``plugins`` and its actions."""
-    actions = commands.add_parser("plugins", help="list installed plug-ins; describe settings").add_subparsers(
-        required=True, metavar="ACTION"
-    )
+    actions = commands.add_parser(
+        "plugins", help="list plug-ins; describe settings; install Java plug-ins"
+    ).add_subparsers(required=True, metavar="ACTION")
     listing = actions.add_parser("list", help="list the installed plug-ins")
+    add_plugin_path(listing)
     listing.set_defaults(run=subcommand("connectors.list_plugins"))
+    install = actions.add_parser("install", help="install a Java plug-in of Kafka Connect with Maven")
+    install.add_argument("coordinates", metavar="GROUP:ARTIFACT:VERSION", help="the plug-in in a Maven repository")
+    install.add_argument("--replace", action="store_true", help="replace another version of it")
+    add_plugin_path(install)
+    install.set_defaults(run=subcommand("connectors.install_plugin"))
     describe = actions.add_parser("describe", help="describe the settings of a connector class, transform or predicate")
     with_plugins(describe.add_argument("name", help="its name"), "connectors")
     describe.add_argument(
@@ -120,5 +136,5 @@ def add_plugins(commands: Commands) -> None:
         help="a setting that other settings depend on, such as source=files; may be repeated",
     )
     describe.set_defaults(run=subcommand("connectors.describe_plugin"))
-    for action in (listing, describe):
+    for action in (listing, install, describe):
         add_json(action)

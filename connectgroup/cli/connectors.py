@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ConfigError, ConnectGroupError, ConnectorAlreadyExists, ConnectorNotFound, InvalidRequest
+from ..errors import NO_VALUE, ConfigError, ConnectGroupError, ConnectorAlreadyExists, ConnectorNotFound, InvalidRequest
 from ..masking import is_credential
 from ..protocol.messages.common import config_of
 from ..protocol.messages.describe import DescribedConnector, DescribedUnit
@@ -437,17 +437,68 @@ def _report(options: argparse.Namespace, name: str, text: str, **fields: object)
 
 
 async def list_plugins(options: argparse.Namespace) -> int:
+    """Print the installed plug-ins; those of Java with the directory or the jar that they are in."""
     from ..config.connector_validation import list_plugins as listed
+    from ..dataplane.java_plugins import java_classes
     from ..plugins import Kind, available, installed_versions, unusable
 
     kinds: tuple[Kind, ...] = ("connectors", "sources", "sinks", "transforms", "predicates", "assignors")
     for problem in (each for kind in kinds for each in unusable(kind)):
         print(f"connectgroup: {problem}", file=sys.stderr)
+    java = java_classes()
+    first: dict[tuple[str, str], Path] = {}
+    for each in java:
+        path = first.setdefault((each.name, each.kind), each.plugin.path)
+        if path != each.plugin.path:
+            print(f"connectgroup: {each.name} is in {path}, which runs, and in {each.plugin.path}", file=sys.stderr)
     if options.json:
-        print_json({"connectors": listed("connectors"), **{kind: available(kind) for kind in kinds[1:]}})
+        shown = [
+            {"class": each.name, "type": each.kind, "version": each.version, "location": str(each.plugin.path)}
+            for each in java
+        ]
+        installed = {"connectors": listed("connectors"), **{kind: available(kind) for kind in kinds[1:]}}
+        print_json({**installed, "java": shown})
         return 0
-    rows = [(kind.removesuffix("s"), *found) for kind in kinds for found in installed_versions(kind).items()]
-    print_table(("KIND", "NAME", "VERSION"), rows)
+    rows = [
+        (kind.removesuffix("s"), name, version, "-")
+        for kind in kinds
+        for name, version in installed_versions(kind).items()
+    ]
+    rows += [(f"Java {each.kind}", each.name, each.version or "-", str(each.plugin.path)) for each in java]
+    print_table(("KIND", "NAME", "VERSION", "LOCATION"), rows, limit=150)
+    return 0
+
+
+async def install_plugin(options: argparse.Namespace) -> int:
+    """Install a Java plug-in, and print what was fetched, with licences."""
+    import asyncio
+
+    from ..dataplane.java_install import check_coordinates, fetch, install
+    from ..dataplane.java_plugins import PLUGIN_PATH, plugin_path
+
+    check_coordinates(options.coordinates)
+    paths = plugin_path()
+    if not paths:
+        raise ConfigError("--plugin-path", NO_VALUE, f"a directory for plug-ins, here or in {PLUGIN_PATH}")
+    jars = await asyncio.to_thread(fetch, options.coordinates)
+    if not options.json:
+        print_table(
+            ("FETCHED", "KB", "LICENCE"),
+            [(each.coordinates, -(-each.size // 1024), each.licence or "not stated") for each in jars],
+            limit=150,
+        )
+    done = await asyncio.to_thread(install, jars, options.coordinates, paths[0], replace=options.replace)
+    if options.json:
+        shown = [
+            {"coordinates": each.coordinates, "bytes": each.size, "sha256": each.sha256, "licence": each.licence}
+            for each in done.jars
+        ]
+        classes = [{"class": each.name, "type": each.kind, "version": each.version} for each in done.classes]
+        print_json({"location": str(done.path), "installed": done.is_new, "jars": shown, "classes": classes})
+        return 0
+    print(f"{options.coordinates}: {'installed in' if done.is_new else 'is installed in'} {done.path}")
+    for each in done.classes:
+        print(f"  {each.kind} {each.name} {each.version}")
     return 0
 
 

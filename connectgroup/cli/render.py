@@ -67,15 +67,15 @@ def time_text(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if at_ms else ""
 
 
-def print_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table with a line of headings; columns are as wide as their widest cell, at most 60 characters.
+def print_table(head: Sequence[str], rows: Iterable[Sequence[object]], *, limit: int = 60) -> None:
+    """Print a table with a line of headings; columns are as wide as their widest cell, at most ``limit`` characters.
 
     The last column is not aligned, and is at most 500 characters wide.
     """
     last = len(head) - 1
     texts = [
         list(head),
-        *([printable(cell, limit=500 if column == last else 60) for column, cell in enumerate(row)] for row in rows),
+        *([printable(cell, limit=500 if column == last else limit) for column, cell in enumerate(row)] for row in rows),
     ]
     widths = [max(len(row[column]) for row in texts) for column in range(len(head))]
     for row in texts:

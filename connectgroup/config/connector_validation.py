@@ -26,6 +26,7 @@ from ..assign.placement import (
     placement_settings,
 )
 from ..connector import Config, Connector
+from ..dataplane.java_plugins import JavaKind, java_classes
 from ..dataplane.settings import NOT_INSTALLED, settings_below
 from ..dataplane.transform import entry_point_name
 from ..errors import NO_VALUE, UNKNOWN_SETTING, ConfigError, PluginError
@@ -161,6 +162,17 @@ def list_plugins(*kinds: Kind) -> list[dict[str, str]]:
         for kind in kinds
         for name, version in installed_versions(kind).items()
     ]
+
+
+def list_java_plugins(*kinds: JavaKind) -> list[dict[str, str]]:
+    """Name, type and version of each class of these kinds on the plug-in path, in the same form. No Java is needed. One
+    that two plug-ins have is listed once: the first one runs.
+    """
+    listed: dict[tuple[str, str], dict[str, str]] = {}
+    for each in java_classes():
+        if each.kind in kinds:
+            listed.setdefault((each.name, each.kind), {"class": each.name, "type": each.kind, "version": each.version})
+    return list(listed.values())
 
 
 def plugin_definitions(name: str) -> tuple[Definition, ...]:

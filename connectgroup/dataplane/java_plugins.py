@@ -2,8 +2,9 @@
 
 The layout is that of Kafka Connect's ``plugin.path``: each directory of the path has one directory for each plug-in,
 with its jars (``DIR/debezium-postgres/*.jar``), or single jars (``DIR/connect-file-4.3.1.jar``). Nothing of them is
-run here, and no Java is needed: a class is listed if its jar declares it (``META-INF/services``), and found if a jar
-has it. ``spark.connect_runtime`` loads them.
+run here, and no Java is needed: a class is listed if its jar declares it (``META-INF/services``), or if the plug-in is
+so old that it declares no connector, and a class file says that it is one; it is found if a jar has it.
+``spark.connect_runtime`` loads them.
 
 Source: KIP-146 (isolation), KIP-898 (discovery by ServiceLoader).
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import os
 import re
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -79,12 +81,11 @@ class JavaPlugin:
         return any(entry in _entries(jar, *_stamp(jar)) for jar in self.jars)
 
     def classes(self) -> list[JavaClass]:
-        """The classes that the jars declare, sorted by name."""
-        found = {
-            (name, kind): JavaClass(name, kind, version, self)
-            for jar in self.jars
-            for name, kind, version in _declared(jar, *_stamp(jar))
-        }
+        """The classes that the jars declare, or have if they declare no connector, sorted by name."""
+        offered = [each for jar in self.jars for each in _declared(jar, *_stamp(jar))]
+        if not any(kind in ("source", "sink") for _, kind, _ in offered):
+            offered += _scanned(self.jars, tuple(map(_stamp, self.jars)))
+        found = {(name, kind): JavaClass(name, kind, version, self) for name, kind, version in offered}
         return [found[key] for key in sorted(found)]
 
 
@@ -112,6 +113,8 @@ def java_plugins() -> list[JavaPlugin]:
     found = []
     for directory in plugin_path():
         for path in sorted(directory.iterdir()) if directory.is_dir() else ():
+            if path.name.startswith("."):
+                continue  # an installation that is not finished
             if path.is_dir() and (jars := tuple(sorted(path.rglob("*.jar")))):
                 found.append(JavaPlugin(path, jars))
             elif path.suffix == ".jar" and path.is_file():
@@ -197,6 +200,99 @@ def _read_declared(archive: zipfile.ZipFile, jar: Path) -> Iterator[tuple[str, J
         for line in archive.read(f"META-INF/services/{service}").decode().splitlines():
             if name := line.partition("#")[0].strip():
                 yield name, kind, version
+
+
+@lru_cache(maxsize=256)
+def _scanned(jars: tuple[Path, ...], stamps: tuple[tuple[int, int], ...]) -> tuple[tuple[str, JavaKind, str], ...]:
+    """The public, concrete classes of jars that extend or implement one of the interfaces, directly or not.
+
+    As Kafka Connect's ``ReflectionScanner``, from the class files. Only a class file that has the name of an interface,
+    or of a class that was found to be below one, can be below it; so few are parsed.
+    """
+    import zipfile
+
+    kinds: dict[bytes, JavaKind] = {name.replace(".", "/").encode(): kind for name, kind in SERVICES.items()}
+    files: list[tuple[bytes, str]] = []
+    for jar in jars:
+        try:
+            with zipfile.ZipFile(jar) as archive:
+                names = [each for each in archive.namelist() if each.endswith(".class")]
+                names = [each for each in names if not each.startswith("META-INF/") and "module-info" not in each]
+                if names:
+                    version = _version(archive, jar)
+                    files += [(archive.read(each), version) for each in names]
+        except (OSError, zipfile.BadZipFile, UnicodeError):
+            continue
+    found: list[tuple[str, JavaKind, str]] = []
+    new = list(kinds)
+    while new:
+        below: list[bytes] = []
+        rest: list[tuple[bytes, str]] = []
+        for content, version in files:
+            parsed = _class_file(content) if any(name in content for name in new) else None
+            kind = next((kinds[above] for above in parsed.above if above in kinds), None) if parsed else None
+            if parsed is None or kind is None:
+                rest.append((content, version))
+                continue
+            kinds[parsed.name] = kind
+            below.append(parsed.name)
+            if parsed.is_usable:
+                found.append((parsed.name.decode(errors="replace").replace("/", "."), kind, version))
+        files, new = rest, below
+    return tuple(sorted(found))
+
+
+@dataclass(frozen=True, slots=True)
+class _ClassFile:
+    """Attributes: the names in Java's internal form (``a/b/C``); ``above`` is the superclass and the interfaces."""
+
+    name: bytes
+    above: tuple[bytes, ...]
+    is_usable: bool
+
+
+def _class_file(content: bytes) -> _ClassFile | None:
+    """What a class file says of its class; null if it is none. Source: the JVM specification, chapter 4."""
+    unpack = struct.unpack_from
+    try:
+        if content[:4] != b"\xca\xfe\xba\xbe":
+            return None
+        (count,) = unpack(">H", content, 8)
+        at, number = 10, 1
+        texts: dict[int, bytes] = {}
+        classes: dict[int, int] = {}
+        while number < count:
+            tag = content[at]
+            if tag == 1:
+                (length,) = unpack(">H", content, at + 1)
+                texts[number] = content[at + 3 : at + 3 + length]
+                at += 3 + length
+            else:
+                if tag == 7:
+                    (classes[number],) = unpack(">H", content, at + 1)
+                at += _CONSTANT_BYTES[tag]
+            number += 2 if tag in (5, 6) else 1
+        access, this, parent, interfaces = unpack(">4H", content, at)
+        above = (parent, *unpack(f">{interfaces}H", content, at + 8))
+        return _ClassFile(
+            texts[classes[this]],
+            tuple(texts[classes[each]] for each in above if each),
+            bool(access & _PUBLIC) and not access & _NOT_CONCRETE,
+        )
+    except (struct.error, IndexError, KeyError):
+        return None
+
+
+_CONSTANT_BYTES: Final = {
+    **dict.fromkeys((7, 8, 16, 19, 20), 3),
+    **dict.fromkeys((3, 4, 9, 10, 11, 12, 17, 18), 5),
+    **dict.fromkeys((5, 6), 9),
+    15: 4,
+}
+"""The size of each constant of a class file by its tag, without those of texts."""
+_PUBLIC: Final = 0x0001
+_NOT_CONCRETE: Final = 0x0200 | 0x0400 | 0x1000
+"""Interfaces, abstract classes, and classes that the compiler has made."""
 
 
 def _version(archive: zipfile.ZipFile, jar: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -322,3 +323,16 @@ async def test_a_boolean_parameter_is_true_or_false(api: Api) -> None:
     await api("POST", "/connectors", 201, {"name": "c", "config": IDLE})
     message = await api("POST", "/connectors/c/restart?includeTasks=yes", 400)
     assert message == "includeTasks: got 'yes'; allowed: true, false"
+
+
+async def test_java_plugins_on_the_plugin_path_are_listed(
+    api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with zipfile.ZipFile(tmp_path / "acme-1.5.jar", "w") as jar:
+        jar.writestr("META-INF/services/org.apache.kafka.connect.sink.SinkConnector", "acme.Sink\n")
+        jar.writestr("META-INF/services/org.apache.kafka.connect.transforms.Transformation", "acme.Upper\n")
+    monkeypatch.setenv("CONNECTGROUP_PLUGIN_PATH", str(tmp_path))
+    java = [each for each in await api("GET", "/connector-plugins", 200) if "acme" in each["class"]]
+    assert java == [{"class": "acme.Sink", "type": "sink", "version": "1.5"}]
+    everything = await api("GET", "/connector-plugins?connectorsOnly=false", 200)
+    assert {"class": "acme.Upper", "type": "transformation", "version": "1.5"} in everything

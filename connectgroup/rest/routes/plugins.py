@@ -55,16 +55,28 @@ def _classes(request: Request) -> list[dict[str, str]]:
     return [each for each in connector_validation.list_plugins("connectors") if not allowed or each["class"] in allowed]
 
 
+def _java_classes(request: Request, *, connectors_only: bool) -> list[dict[str, str]]:
+    """The classes on the plug-in path of this server: the jars are opened."""
+    allowed = request.app.state.context.connector_classes
+    listed = connector_validation.list_java_plugins("source", "sink")
+    if not connectors_only:
+        listed += connector_validation.list_java_plugins("transformation", "predicate", "converter", "header_converter")
+    return [each for each in listed if not allowed or each["class"] in allowed]
+
+
 async def list_plugins(request: Request) -> Response:
     """The installed connector classes, sources and sinks; with ``connectorsOnly=false``, transforms and predicates.
+    Last those of Kafka Connect's Java plug-ins on the plug-in path.
 
     Sources and sinks are those of the class ``pipeline``, whose settings ``source`` and ``sink`` name them.
     """
+    connectors_only = flag(request, "connectorsOnly", default=True)
     listed = _classes(request)
     if not request.app.state.context.connector_classes:
         listed += connector_validation.list_plugins("sources", "sinks")
-    if not flag(request, "connectorsOnly", default=True):
+    if not connectors_only:
         listed += connector_validation.list_plugins("transforms", "predicates")
+    listed += await off_loop(lambda: _java_classes(request, connectors_only=connectors_only))
     return JSONResponse(listed)
 
 
