@@ -292,5 +292,15 @@ class Connector(ABC):
     def warm_up(cls) -> None:
         """Run slow initialization that all tasks of this class share (a Spark session).
 
-        Called once per worker, before the worker joins the group.
+        Called once per worker, before the worker joins the group; while its tasks run already, if ``starts_cold`` says
+        so of all connectors of this class.
         """
+
+    @classmethod
+    def starts_cold(cls, config: Config) -> bool:
+        """Whether tasks of this configuration can start, and process records, before ``warm_up`` has returned.
+
+        Raises:
+            ConfigError: this worker lacks what they need.
+        """
+        return False

@@ -183,6 +183,20 @@ class PipelineConnector(Connector):
 
         warm_up()
 
+    @classmethod
+    def starts_cold(cls, config: Config) -> bool:
+        if remote_address():
+            return False
+        from ..spark.query import starts_without_spark
+        from ..spark.session import check_spark
+
+        check_spark()
+        try:
+            source = load_source_class(config.get("source", ""))
+        except (ConfigError, PluginError):
+            return False  # its tasks report that
+        return starts_without_spark(source, bool(config.get("transforms", "").strip()))
+
 
 class PipelineSettings(PluginSettings):
     """The settings of the pipeline itself. Those of its source and sink are prefixed ``source.`` and ``sink.``."""

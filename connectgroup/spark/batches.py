@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -18,9 +18,9 @@ from ..dataplane.sink import PartSink, PartWriter
 from ..dataplane.transform import RowTransform
 from .errors import SparkError
 from .remote import frame_of
-from .tolerance import apply_tolerantly, check_texts
+from .tolerance import apply_tolerantly, check_texts, split_errors
 from .transforms.chain import Chain, apply_chain
-from .writing import write_parts
+from .writing import read_here, write_parts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -97,7 +97,7 @@ class Batches:
     """The callback with each batch.
 
     Attributes:
-        claimed: what the batches are read from, and committed to.
+        claimed: what the batches are read from, and committed to. ``continue_from_here`` replaces its positions.
         reached: the committed position of each slice that has been read.
     """
 
@@ -137,6 +137,21 @@ class Batches:
         work = self._work(ranges, *read)
         self._task.commits.submit(partial(self._commit, ranges, work, time.monotonic() - began_s))
 
+    def take_here(self, reader: PartReader, ranges: Sequence[Range]) -> None:
+        """Read a batch in this process, without Spark, and commit it. Only without transforms."""
+        with self._reporting():
+            began_s = time.monotonic()
+            table, letters = read_here(reader, ranges), DeadLetters(self._owner)
+            if self._is_tolerant:
+                table, letters = split_errors(table, self._owner)
+            self._commit(ranges, self._work(ranges, table, letters), time.monotonic() - began_s)
+
+    def continue_from_here(self) -> Claimed:
+        """Return the claim with the positions that are committed by now: the next query begins there."""
+        self._task.commits.wait()
+        self.claimed = replace(self.claimed, positions=dict(self.reached))
+        return self.claimed
+
     def take_parts(self, session: SparkSession, reader: PartReader, write: PartWriter, ranges: Sequence[Range]) -> None:
         """Have Spark's workers write a batch that this process drives, and hand its parts over to be committed."""
         with self._reporting():
@@ -156,12 +171,16 @@ class Batches:
         assert isinstance(self._sink, PartSink)
         self._sink.discard_parts(self._owner)
 
-    def commit_rows(self, session: SparkSession, table: pa.Table, ranges: Sequence[Range]) -> None:
-        """Commit a batch that was polled in this process. Without transforms there is nothing for Spark to compute."""
+    def commit_rows(self, session: SparkSession | None, table: pa.Table, ranges: Sequence[Range]) -> None:
+        """Commit a batch that was polled in this process. Without transforms there is nothing for Spark to compute, and
+        no session is needed."""
         with self._reporting():
             began_s = time.monotonic()
             letters = DeadLetters(self._owner)
-            if self._is_tolerant:
+            if session is None:
+                if self._is_tolerant:
+                    table, letters = split_errors(table, self._owner)
+            elif self._is_tolerant:
                 table, letters = apply_tolerantly(self._chain, table, session, self._owner)
             elif self._chain:
                 table = apply_chain(self._chain, frame_of(session, table)).toArrow()

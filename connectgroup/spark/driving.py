@@ -2,7 +2,7 @@
 
 On a Spark Connect server there is no streaming query: its ``foreachBatch`` would run there, apart from the sink's
 connection and from the grant, and would go on without its worker. In the worker's own Spark there is none where Spark's
-workers write the rows themselves (``writing``).
+workers write the rows themselves (``writing``), and none while Spark starts (``ReadingHere``).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ..connector import TaskContext
 from ..dataplane.ownership import Range, ranges_between
@@ -146,6 +146,79 @@ class Driving(Triggered):
                 return
             self._take(ranges)
             self._at = end
+
+
+class ReadingHere(Driving):
+    """A task's first batches, read in this process while Spark starts; then ``follow`` starts the task's own query.
+
+    The query that follows begins at the positions that the batches here have committed, under the same claim.
+
+    Attributes:
+        followed: the query that reads now; null: this one. Its own thread sets it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        reader: PartReader,
+        positions: Mapping[str, int],
+        take: Take,
+        *,
+        interval_ms: int,
+        is_ready: Callable[[], bool],
+        follow: Callable[[], StreamingQuery | Triggered],
+    ) -> None:
+        """Store the arguments; ``start`` starts.
+
+        Args:
+            take: reads and commits each batch, in one thread.
+            is_ready: whether Spark is there; raises the error of a start that has failed.
+            follow: starts the query that reads from then on, between two batches.
+        """
+        super().__init__(name, reader, positions, take, interval_ms=interval_ms)
+        self._is_ready, self._follow = is_ready, follow
+        self._lock = threading.Lock()
+        self.followed: StreamingQuery | Triggered | None = None
+
+    @property
+    def lastProgress(self) -> Mapping[str, Any] | None:
+        query = self.followed
+        return (query.lastProgress if query is not None else None) or super().lastProgress
+
+    def _run(self) -> None:
+        try:
+            while not self._is_ready():
+                self._wake.wait(self._interval_s)
+                self._wake.clear()
+                if self._stopping:
+                    return
+                if not self._is_ready():
+                    self._trigger()
+                    self._triggers += 1
+            with self._lock:
+                if self._stopping:
+                    return
+                self.followed = query = self._follow()
+            query.awaitTermination()
+        except BaseException as error:
+            self._error = error
+
+    def _trigger(self) -> None:
+        while not self._stopping and not self._is_ready():
+            end = self._reader.plan(self._at)
+            ranges = list(ranges_between(self._at, end))
+            if not ranges or self._stopping:
+                return
+            self._take(ranges)
+            self._at = end
+
+    def stop(self) -> None:
+        self._stopping = True
+        with self._lock:
+            query = self.followed
+        if query is not None:
+            query.stop()
+        super().stop()
 
 
 class LocalDriving(Driving):

@@ -9,6 +9,7 @@ offsets, so no part of a checkpoint outlives the query that wrote it.
 from __future__ import annotations
 
 import contextlib
+import logging
 import random
 import shutil
 import tempfile
@@ -26,12 +27,15 @@ from ..dataplane.dead_letters import DeadLetter, DeadLetterSink, log_dead_letter
 from ..dataplane.iterator import IteratorSource
 from ..dataplane.ownership import Owner
 from ..dataplane.polling import Polling, Triggered
+from ..dataplane.source import PartReader
 from .batches import Batches, Claimed
-from .driving import Driving, LocalDriving, Measuring
+from .driving import Driving, LocalDriving, Measuring, ReadingHere
 from .errors import SparkError, root_cause
 from .remote import RemoteSession, TaskKey, own_session, remote_address, shown_address
 from .session import kill_session, session_is_alive, spark_session
+from .sources.sliced import SlicedSource
 from .transforms.chain import Chain, columns_after
+from .warm_up import start_beside
 from .writing import direct_batches
 
 if TYPE_CHECKING:
@@ -42,24 +46,34 @@ if TYPE_CHECKING:
     from ..dataplane.sink import Sink
     from ..dataplane.source import Publisher, Source, SparkStream
 
+logger = logging.getLogger(__name__)
+
 JITTER: Final = 0.2
 """Fraction of the trigger interval by which queries differ. Spark aligns triggers to the wall clock, so queries with
 equal intervals would fire at the same moment."""
 
 
+def starts_without_spark(source: type[Source], has_transforms: bool) -> bool:
+    """Whether the rows of a source can be read and committed before Spark has started: Python code reads them, and
+    nothing transforms them."""
+    return not has_transforms and issubclass(source, IteratorSource | SlicedSource)
+
+
 def start_query(
-    name: str, batches: Batches, session: SparkSession, *, interval_ms: int, is_remote: bool
+    name: str, batches: Batches, session: SparkSession | None, *, interval_ms: int, is_remote: bool = False
 ) -> StreamingQuery | Triggered:
-    """Start the query of a task, with one of four drivers.
+    """Start the query of a task, with one of five drivers.
 
     - An iterator source is polled in this process (``Polling``), and Spark applies the transforms to its rows.
     - On a Spark Connect server, this process plans the batches, and Spark's workers read them (``Driving``).
     - Where Spark's workers write the files of a sink themselves (``writing``): the same (``LocalDriving``).
+    - While Spark starts, this process reads what Python code can read (``ReadingHere``); one of the others follows.
     - Anything else is a streaming query of Spark's own, whose batches have their ranges in its offset log. Spark's log
       of completed batches may be one ahead of the sink.
 
     Args:
         name: of the query.
+        session: null: there is none yet, and the task starts without (``starts_without_spark``).
         interval_ms: interval in milliseconds at which the query looks for new data.
         is_remote: whether the session is one on a Spark Connect server.
     """
@@ -68,8 +82,20 @@ def start_query(
     query: Triggered
     if isinstance(source, IteratorSource):
         # A session of its own, as a streaming query has: an sql step makes a view, which a session shares.
-        commit = partial(batches.commit_rows, own_session(session))
+        commit = partial(batches.commit_rows, None if session is None else own_session(session))
         query = Polling(name, source, positions, commit, interval_ms=interval_ms)
+    elif session is None:
+        reader = source.batches(positions)
+        assert isinstance(reader, PartReader)
+        query = ReadingHere(
+            name,
+            reader,
+            positions,
+            partial(batches.take_here, reader),
+            interval_ms=interval_ms,
+            is_ready=start_beside().is_ready,
+            follow=partial(_follow, name, batches, interval_ms=interval_ms),
+        )
     elif is_remote:
         reader = source.batches(positions)
         query = Driving(name, reader, positions, partial(batches.take_frame, session, reader), interval_ms=interval_ms)
@@ -92,6 +118,14 @@ def start_query(
     return query
 
 
+def _follow(name: str, batches: Batches, *, interval_ms: int) -> StreamingQuery | Triggered:
+    """Start the query of a task that has read its first batches itself, where these have ended."""
+    batches.continue_from_here()
+    query = start_query(name, batches, spark_session(), interval_ms=interval_ms)
+    logger.info("%s: Spark has started, and reads from here on", name)
+    return query
+
+
 def open_stream(source: SparkStream, session: SparkSession, positions: Mapping[str, int]) -> DataFrame:
     """Return the rows of a source after these positions as a streaming DataFrame; see ``SparkStream.stream``.
 
@@ -101,6 +135,11 @@ def open_stream(source: SparkStream, session: SparkSession, positions: Mapping[s
 
     session.dataSource.register(SlicesDataSource)
     return source.stream(session, positions)
+
+
+def _uses_spark(query: StreamingQuery | Triggered) -> bool:
+    """Whether the query ends with Spark: not while this process reads the rows."""
+    return not isinstance(query, ReadingHere) or query.followed is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,9 +195,9 @@ class SparkTask(Task):
     def start(self) -> None:
         unit = self._context.unit
         source = self._pipeline.source().sharing(self._pipeline.committed(unit.connector))
-        session = self._open_session()
+        chain = self._pipeline.chain(source)
+        session = self._open_session(starts_without_spark(type(source), bool(chain)))
         try:
-            chain = self._pipeline.chain(source)
             sink = self._pipeline.sink(columns_after(chain, source.columns, session, source.metadata))
         except BaseException:
             self._close_session()
@@ -245,10 +284,21 @@ class SparkTask(Task):
         else:
             kill_session()
 
-    def _open_session(self) -> SparkSession:
-        """Return the worker's session, or a new one of this task on the Spark Connect server."""
+    def _open_session(self, starts_without: bool) -> SparkSession | None:
+        """Return the worker's session, or a new one of this task on the Spark Connect server.
+
+        Args:
+            starts_without: whether the task can start without a session: null, while the worker's own Spark starts.
+        """
         if not remote_address():
-            return spark_session()
+            if not starts_without or session_is_alive():
+                return spark_session()
+            if not (starting := start_beside()).has_failed:
+                return None
+            # Wait for it: a task that fails with Spark again and again must not be RUNNING in between.
+            session = spark_session()
+            starting.has_failed = False
+            return session
         task = f"{self._context.incarnation} {self._context.unit}"
         self._remote = RemoteSession(TaskKey(task=task, fencing_token=self._context.fencing_token))
         return self._remote.session  # type: ignore[no-any-return]
@@ -282,7 +332,7 @@ class SparkTask(Task):
                     f"Spark Connect server {shown_address()} has ended, or has ended the session; allowed: the task"
                     " starts again, when the server answers"
                 )
-        elif not session_is_alive():
+        elif _uses_spark(query) and not session_is_alive():
             cause = SparkError("Spark's Java process has ended; allowed: the task starts again, on a new one")
         claimed.sink.close()
         self._close_session()

@@ -8,6 +8,7 @@ exits when the pipe closes. It runs in its own process session, so that a signal
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import os
 import shlex
@@ -69,6 +70,17 @@ def spark_session() -> SparkSession:
         if _session is None:
             _session = _start_in_thread()
         return _session
+
+
+def check_spark() -> None:
+    """Check that Spark can be started.
+
+    Raises:
+        ConfigError: pyspark or Java is missing.
+    """
+    if importlib.util.find_spec("pyspark") is None:
+        raise ConfigError("spark", "no package pyspark", "pip install 'connectgroup[spark]' on each worker")
+    find_java()
 
 
 def stop_session(*, timeout_s: float = 30.0) -> None:

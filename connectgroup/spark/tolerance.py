@@ -36,16 +36,7 @@ def apply_tolerantly(
         Exception: the source cannot be read, or a transform of the whole batch (``sql``, ``Filter`` by a condition that
             fails) cannot be applied: then no single record is at fault.
     """
-    import pyarrow.compute as pc
-
-    letters = DeadLetters(owner)
-    if ERROR_COLUMN in table.column_names:
-        errors = table[ERROR_COLUMN]
-        letters.extend(dead_letter(owner, _with_text(json.loads(text))) for text in errors.drop_null().to_pylist())
-        table = table.filter(pc.is_null(errors)).drop_columns([ERROR_COLUMN])
-    if PLACE_COLUMN in table.column_names:
-        letters.places = table[PLACE_COLUMN]
-        table = table.drop_columns([PLACE_COLUMN])
+    table, letters = split_errors(table, owner)
     if not chain:
         return table, letters
     whole_batch = not all(isinstance(step.transform, RowTransform) for step in chain)
@@ -58,6 +49,21 @@ def apply_tolerantly(
     elif places is not None and bad:
         letters.places = places.take(pa.array(sorted(set(range(len(places))) - set(bad)), pa.int64()))
     return pa.concat_tables(parts), letters
+
+
+def split_errors(table: pa.Table, owner: Owner) -> tuple[pa.Table, DeadLetters]:
+    """Return the rows of a batch as read, and the records that the source could not read."""
+    import pyarrow.compute as pc
+
+    letters = DeadLetters(owner)
+    if ERROR_COLUMN in table.column_names:
+        errors = table[ERROR_COLUMN]
+        letters.extend(dead_letter(owner, _with_text(json.loads(text))) for text in errors.drop_null().to_pylist())
+        table = table.filter(pc.is_null(errors)).drop_columns([ERROR_COLUMN])
+    if PLACE_COLUMN in table.column_names:
+        letters.places = table[PLACE_COLUMN]
+        table = table.drop_columns([PLACE_COLUMN])
+    return table, letters
 
 
 def check_texts(rows: pa.Table, letters: DeadLetters, is_tolerant: bool) -> pa.Table:

@@ -1,36 +1,113 @@
-"""Prepares a session for its first query, and archives the classes that both load."""
+"""Starts Spark beside tasks that read without it, prepares it for its first query, and archives what both load."""
 
 from __future__ import annotations
 
+import logging
 import tempfile
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from .archive import recording
+from .errors import root_cause
 from .java import find_java
-from .query import open_stream
 from .remote import check_server, remote_address
-from .session import spark_session, stop_session
+from .session import check_spark, session_is_alive, spark_session, stop_session
 from .sources.file_settings import FileSettings
 from .sources.files import FileSource
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 ARCHIVE_TIMEOUT_S: Final = 300
 """How long Java may take to write the archive at its exit."""
+
+logger = logging.getLogger(__name__)
+
+_one_at_a_time = threading.Lock()
+_warm: SparkSession | None = None
+_starting_lock = threading.Lock()
+_starting: Starting | None = None
+
+
+class Starting:
+    """A start of this process's Spark, in a thread of its own.
+
+    Attributes:
+        has_failed: whether it has ended without a session. Its thread sets it, and the task that has started Spark
+            since then takes it back.
+    """
+
+    def __init__(self) -> None:
+        """Begin to start Spark."""
+        self.has_failed = False
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="start Spark", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended."""
+        return not self._thread.is_alive()
+
+    def is_ready(self) -> bool:
+        """Whether queries can start.
+
+        Raises:
+            Exception: the start has failed.
+        """
+        if not self.is_over:
+            return False
+        if self._error is not None and self.has_failed:
+            raise self._error
+        return True
+
+    def _run(self) -> None:
+        try:
+            warm_up()
+        except BaseException as error:
+            self._error = error
+            if session_is_alive():
+                logger.warning("Spark has started, and its first query has failed: %s", root_cause(error))
+            else:
+                self.has_failed = True
+
+
+def start_beside() -> Starting:
+    """Return the start of Spark that is under way, the last one if it has failed, or else begin one.
+
+    Raises:
+        ConfigError: pyspark or Java is missing.
+    """
+    global _starting
+    with _starting_lock:
+        if _starting is None or (_starting.is_over and not _starting.has_failed and not session_is_alive()):
+            check_spark()
+            _starting = Starting()
+        return _starting
 
 
 def warm_up() -> None:
     """Create the session and run a small batch like those of tasks, so that no task start pays for the first query.
     With a Spark Connect server, check that it answers.
 
-    The first query of a session starts four Python helpers and loads half of Spark: 2 s once, 0.4 s after that.
+    The first query of a session starts four Python helpers and loads half of Spark: 2 s once, 0.4 s after that. Called
+    again, it waits for the call in progress, and does nothing more while the session lives.
     """
+    global _warm
     if remote_address():
         check_server()
         return
-    session = spark_session()
+    with _one_at_a_time:
+        session = spark_session()
+        if session is not _warm:
+            _run_first_query(session)
+            _warm = session
+
+
+def _run_first_query(session: SparkSession) -> None:
+    from .query import open_stream  # which starts tasks, and they Spark
+
     with tempfile.TemporaryDirectory(prefix="connectgroup-warm-up-") as scratch:
         root = Path(scratch, "files")
         root.mkdir()

@@ -66,6 +66,19 @@ def write_parts(session: SparkSession, reader: PartReader, ranges: Sequence[Rang
     return [part for some in found for part in some]
 
 
+def read_here(reader: PartReader, ranges: Sequence[Range]) -> pa.Table:
+    """Return the rows of ranges, read in this process.
+
+    Raises:
+        SourceError: the source cannot be read.
+    """
+    import pyarrow as pa
+
+    schema = to_arrow(reader.columns)
+    read = ((name, rows) for name, part in reader.parts(ranges) for rows in reader.read_part(part))
+    return pa.Table.from_batches([fitting(rows, schema, name) for name, rows in read], schema)
+
+
 def fitting(batch: pa.RecordBatch, schema: pa.Schema, slice_name: str) -> pa.RecordBatch:
     """Return the rows of a source with the types of its columns.
 

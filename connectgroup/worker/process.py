@@ -20,7 +20,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from operator import itemgetter
 
 from ..assign.placement import placement_of
@@ -124,7 +124,8 @@ async def run_worker(
     try:
         signals = handle_signals(worker.stop, worker.drain, restart)
         with scratch.for_temporary_files(), signals, short_collections():
-            warming_up = asyncio.create_task(_warm_up(config, control))
+            starting: list[asyncio.Task[None]] = []
+            warming_up = asyncio.create_task(_warm_up(config, control, None if replacement else starting))
             if await _unless_stopped(worker, warming_up):
                 if supervision is not None and replacement:
                     with contextlib.suppress(BrokenPipeError, ValueError):
@@ -137,7 +138,11 @@ async def run_worker(
                     with contextlib.suppress(BrokenPipeError, ValueError):
                         _write_report(_report(worker, runner))
                         _write_report({RELEASED if worker.restarts else LEFT: True})
-            elif not await _ended_within(warming_up, WARM_UP_END_S):
+            else:
+                starting.append(warming_up)
+            if any(not each.done() for each in starting):
+                kill_java()  # what still starts is not needed any more, and ends sooner without it
+            if not all([await _ended_within(each, WARM_UP_END_S) for each in starting]):
                 # What it started still needs its directory: Spark's Java would hang without it, and end with this
                 # process otherwise. The next worker of this name removes the directory.
                 scratch.leave()
@@ -183,8 +188,12 @@ async def _ended_within(task: asyncio.Task[None], timeout_s: float) -> bool:
     return True
 
 
-async def _warm_up(config: WorkerConfig, control: FollowingClient) -> None:
+async def _warm_up(config: WorkerConfig, control: FollowingClient, beside: list[asyncio.Task[None]] | None) -> None:
     """Run slow initialization before joining, so that assigned tasks start immediately.
+
+    Args:
+        beside: receives the initialization of classes whose tasks start without it (``Connector.starts_cold``), which
+            goes on while the worker joins; null: a replacement, which joins when all is done.
 
     Raises:
         ConfigError: this worker lacks what a connector of the group needs, such as Spark. As a member it would be
@@ -196,20 +205,30 @@ async def _warm_up(config: WorkerConfig, control: FollowingClient) -> None:
         logger.warning("cannot ask which connectors there are, so nothing is warmed up: %s", error)
         return
     assert isinstance(described, DescribeResponse)
-    classes = {
-        settings.get("connector.class", ""): connector.connector
+    connectors = [
+        (connector.connector, settings)
         for group in described.groups
         for connector in group.connectors
         # A connector with labels that this worker does not have is for other workers (``assignment.labels``).
         if set(placement_of(settings := config_of(connector.config)).labels) <= set(config.traits().labels)
-    }
-    for name, connector_name in sorted(classes.items()):
+    ]
+    for name in sorted({settings.get("connector.class", "") for _, settings in connectors}):
         cls: type[Connector] | None = None
+        connector_name = ""
         try:
             cls = load_connector_class(name)
-            if cls.warm_up.__func__ is not Connector.warm_up.__func__:  # type: ignore[attr-defined]
-                logger.info("warming up %s before joining ...", name)
-            await off_loop(f"warm up {name}", cls.warm_up)
+            starts_cold = beside is not None
+            for connector_name, settings in connectors:
+                if settings.get("connector.class", "") == name and starts_cold:
+                    starts_cold = await off_loop(f"look at {connector_name}", cls.starts_cold, settings)
+            has_warm_up = cls.warm_up.__func__ is not Connector.warm_up.__func__  # type: ignore[attr-defined]
+            if has_warm_up:
+                logger.info("warming up %s %s ...", name, "beside its first tasks" if starts_cold else "before joining")
+            warming = off_loop(f"warm up {name}", cls.warm_up)
+            if starts_cold and beside is not None:
+                beside.append(asyncio.create_task(_logging_failure(name, warming)))
+            else:
+                await warming
         except ConfigError as error:
             if cls is None:
                 logger.error("connector.class %s cannot be warmed up: %s", name, error)
@@ -217,10 +236,21 @@ async def _warm_up(config: WorkerConfig, control: FollowingClient) -> None:
             where = f"connector {connector_name} of group {config.group}: {error.field}"
             raise ConfigError(where, error.value, error.allowed) from error
         except Exception as error:
-            # Not fatal: the tasks of this class will report the error; other tasks run.
-            kind = "" if isinstance(error, ConnectGroupError) else f"{type(error).__name__}: "
-            text = error.with_location() if isinstance(error, PluginError) else f"{kind}{error}"
-            logger.error("connector.class %s cannot be warmed up: %s", name, text)
+            _log_failure(name, error)
+
+
+async def _logging_failure(name: str, warming: Awaitable[None]) -> None:
+    try:
+        await warming
+    except Exception as error:
+        _log_failure(name, error)
+
+
+def _log_failure(name: str, error: Exception) -> None:
+    """Log why a class is not warmed up. Not fatal: its tasks will report the error; other tasks run."""
+    kind = "" if isinstance(error, ConnectGroupError) else f"{type(error).__name__}: "
+    text = error.with_location() if isinstance(error, PluginError) else f"{kind}{error}"
+    logger.error("connector.class %s cannot be warmed up: %s", name, text)
 
 
 class _Supervision:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 
-from tests.integration.processes import Program, family, wait as wait_for
+from connectgroup.spark.java import find_java
+from tests.integration.processes import Program, call_command, family, wait as wait_for
 from tests.volume import volume
 
 from .conftest import Bench, wait
@@ -181,6 +184,64 @@ def test_interrupt_of_the_process_group_stops_the_worker_in_order(
     wait(lambda: "stopped again\n" in lines)
     assert not [line for line in lines if line.startswith("failed")]
     assert complaints == "", "no output on a terminal"
+
+
+def java_that_waits(directory: Path) -> tuple[Path, Path]:
+    """A home of Java whose Java starts nothing until a file is there; and that file."""
+    go, script = directory / "go", directory / "bin" / "java"
+    script.parent.mkdir(parents=True)
+    script.write_text(
+        f"""#!/bin/sh
+        case "$*" in
+          *-XshowSettings*) echo 'java.home = {directory}' >&2; echo 'java.specification.version = 17' >&2; exit ;;
+          *deploy.SparkSubmit*) while ! [ -e '{go}' ]; do sleep 0.1; done ;;
+        esac
+        exec '{find_java()}' "$@"
+        """
+    )
+    script.chmod(0o755)
+    return directory, go
+
+
+@pytest.mark.processes
+def test_rows_arrive_while_spark_starts_and_spark_goes_on_where_they_end(tmp_path: Path) -> None:
+    """Files that Python reads, without transforms: the first rows do not wait for Java, and no row is lost or doubled
+    when Spark takes the task over."""
+    home, go = java_that_waits(tmp_path / "java")
+    source, sink = tmp_path / "in", tmp_path / "out.db"
+    source.mkdir()
+
+    def write(rows: range) -> None:
+        (tmp_path / "part").write_text("".join(f"{row}\n" for row in rows))
+        (tmp_path / "part").rename(source / f"{rows.start}.txt")
+
+    def rows() -> list[int]:
+        with suppress(sqlite3.OperationalError), closing(sqlite3.connect(sink)) as connection:
+            return sorted(int(value) for (value,) in connection.execute("SELECT value FROM t"))
+        return []
+
+    write(range(100))
+    of_source = {"source": "files", "source.path": str(source), "source.format": "text"}
+    of_sink = {"sink": "sqlite", "sink.path": str(sink), "sink.table": "t"}
+    config = {"connector.class": "pipeline", **of_source, **of_sink}
+    connector = tmp_path / "c.json"
+    connector.write_text(json.dumps({"name": "c", "config": config}))
+    words = ("up", "--port", "0", "--workers", "1", "--data", tmp_path / "data", "--connector", connector)
+    with Program(*words, cwd=tmp_path, environment={"JAVA_HOME": str(home)}) as up:
+        wait_for("the first rows", lambda: rows() == [*range(100)], up.output)
+        at = up.line_with("coordinator at ").removeprefix("coordinator at ").partition(",")[0]
+        wait_for(
+            "a task that runs", lambda: "RUNNING" in call_command("connectors", "status", "c", "--coordinator", at).out
+        )
+        write(range(100, 200))
+        wait_for("more rows", lambda: rows() == [*range(200)], up.output)
+        go.touch()
+        write(range(200, 300))
+        up.line_with("Spark has started, and reads from here on")
+        write(range(300, 400))
+        wait_for("rows that Spark reads", lambda: len(rows()) >= 400, up.output)
+        assert rows() == [*range(400)]
+        assert "FAILED" not in "\n".join(up.lines)
 
 
 @pytest.mark.processes

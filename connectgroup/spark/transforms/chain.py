@@ -49,10 +49,11 @@ def apply_chain(chain: Chain, frame: DataFrame) -> DataFrame:
     return frame
 
 
-def columns_after(chain: Chain, columns: Columns, session: SparkSession, metadata: frozenset[str]) -> Columns:
+def columns_after(chain: Chain, columns: Columns, session: SparkSession | None, metadata: frozenset[str]) -> Columns:
     """Return the columns after all steps, computed on an empty batch. Structs, arrays and maps keep Spark's type.
 
     Args:
+        session: null: only without steps.
         metadata: the columns of the source that are record metadata; those that the steps add are, too.
 
     Raises:
@@ -61,6 +62,7 @@ def columns_after(chain: Chain, columns: Columns, session: SparkSession, metadat
     names = metadata.union(*(step.transform.adds_metadata for step in chain))
     if not chain:
         return tuple(replace(column, metadata=column.name in names) for column in columns)
+    assert session is not None
     # A session of its own: the view of an sql step is visible in the whole session.
     empty = own_session(session).createDataFrame([], to_ddl(columns))
     fields = apply_chain(chain, empty).schema.fields
