@@ -32,7 +32,8 @@ from connectgroup import IteratorSource, TaskContext, Unit
 from connectgroup.connectors.pipeline import PipelineConnector
 from connectgroup.dataplane.columns import from_ddl, to_arrow
 from connectgroup.dataplane.committing import CommittedPositions
-from connectgroup.spark.query import Pipeline, SparkTask, open_stream
+from connectgroup.spark.driving import open_stream
+from connectgroup.spark.query import Pipeline, SparkTask
 from connectgroup.spark.session import spark_session, stop_session
 from connectgroup.spark.sinks.parquet import ParquetSettings, ParquetSink
 from connectgroup.spark.sources.datagen import DatagenSettings, DatagenSource

@@ -21,11 +21,11 @@ from ..dataplane.polling import Triggered
 from .errors import root_cause
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from ..dataplane.committing import CommitQueue
-    from ..dataplane.source import BatchPlanner, BatchReader, PartReader
+    from ..dataplane.source import BatchPlanner, BatchReader, PartReader, SparkStream
 
 # --------------------------------------------------------------------------------------------------
 # Measures a running query at intervals: whether it polls its source, and what it has not read yet.
@@ -112,6 +112,17 @@ class Measuring:
 
 
 # --------------------------------------------------------------------------------------------------
+
+
+def open_stream(source: SparkStream, session: SparkSession, positions: Mapping[str, int]) -> DataFrame:
+    """Return the rows of a source after these positions as a streaming DataFrame; see ``SparkStream.stream``.
+
+    The session learns the data source that reads Python sources first (``sources.sliced``).
+    """
+    from .sources.sliced_reader import SlicesDataSource
+
+    session.dataSource.register(SlicesDataSource)
+    return source.stream(session, positions)
 
 
 logger = logging.getLogger(__name__)

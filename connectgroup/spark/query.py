@@ -14,7 +14,7 @@ import random
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ from ..dataplane.ownership import Owner
 from ..dataplane.polling import Polling, Triggered
 from ..dataplane.source import PartReader
 from .batches import Batches, Claimed
-from .driving import Driving, LocalDriving, Measuring, ReadingHere
+from .driving import Driving, LocalDriving, Measuring, ReadingHere, open_stream
 from .errors import SparkError, root_cause
 from .remote import RemoteSession, TaskKey, own_session, remote_address, shown_address
 from .session import kill_session, session_is_alive, spark_session
@@ -39,12 +39,12 @@ from .warm_up import start_beside
 from .writing import direct_batches
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from ..dataplane.committing import CommittedPositions
     from ..dataplane.sink import Sink
-    from ..dataplane.source import Publisher, Source, SparkStream
+    from ..dataplane.source import Publisher, Source
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +86,8 @@ def start_query(
         query = Polling(name, source, positions, commit, interval_ms=interval_ms)
     elif session is None:
         reader = source.batches(positions)
-        assert isinstance(reader, PartReader)
+        if not isinstance(reader, PartReader):  # a plug-in's own
+            return start_query(name, batches, spark_session(), interval_ms=interval_ms)
         query = ReadingHere(
             name,
             reader,
@@ -124,17 +125,6 @@ def _follow(name: str, batches: Batches, *, interval_ms: int) -> StreamingQuery 
     query = start_query(name, batches, spark_session(), interval_ms=interval_ms)
     logger.info("%s: Spark has started, and reads from here on", name)
     return query
-
-
-def open_stream(source: SparkStream, session: SparkSession, positions: Mapping[str, int]) -> DataFrame:
-    """Return the rows of a source after these positions as a streaming DataFrame; see ``SparkStream.stream``.
-
-    The session learns the data source that reads Python sources first (``sources.sliced``).
-    """
-    from .sources.sliced_reader import SlicesDataSource
-
-    session.dataSource.register(SlicesDataSource)
-    return source.stream(session, positions)
 
 
 def _uses_spark(query: StreamingQuery | Triggered) -> bool:

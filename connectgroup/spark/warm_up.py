@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from .archive import recording
+from .driving import open_stream
 from .errors import root_cause
 from .java import find_java
 from .remote import check_server, remote_address
@@ -106,8 +107,6 @@ def warm_up() -> None:
 
 
 def _run_first_query(session: SparkSession) -> None:
-    from .query import open_stream  # which starts tasks, and they Spark
-
     with tempfile.TemporaryDirectory(prefix="connectgroup-warm-up-") as scratch:
         root = Path(scratch, "files")
         root.mkdir()

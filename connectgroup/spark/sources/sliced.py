@@ -3,7 +3,7 @@
 Spark runs the code in processes of its own: one of a query plans the batches (``plan``), Spark's workers read the
 ranges (``read``), or the parts that they are divided into (``parts_of``). Over Spark Connect, and for a sink of files
 without transforms (``spark.writing``), a thread of the worker plans instead. ``sliced_reader`` is what Spark calls;
-``query.open_stream`` registers it.
+``driving.open_stream`` registers it.
 
 Spark's offset is a JSON object of slice names and positions. Spark writes the end of a batch to the query's offset log
 before it reads the batch, so a retry within a query reads the same rows again. The first batch starts from the

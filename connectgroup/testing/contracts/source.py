@@ -111,7 +111,7 @@ def read(source: Source, positions: Mapping[str, int], number: str) -> tuple[lis
     """
     if isinstance(source, IteratorSource):
         return _poll(source, positions, number)
-    from ...spark.query import open_stream
+    from ...spark.driving import open_stream
     from ...spark.session import spark_session
 
     rows: list[int] = []
