@@ -142,7 +142,11 @@ if TYPE_CHECKING:
         Rebalance as Rebalance,
     )
     from .protocol.messages.heartbeat import TaskStatus as TaskStatus
-    from .protocol.messages.progress import Progress as Progress
+    from .protocol.messages.progress import (
+        ConnectorHistory as ConnectorHistory,
+        Progress as Progress,
+        UnitEvent as UnitEvent,
+    )
     from .protocol.records.connect import TargetState as TargetState, UnitState as UnitState
     from .protocol.units import TopicPartition as TopicPartition, Unit as Unit, Units as Units
     from .supervisor import Supervisor as Supervisor
@@ -290,7 +294,7 @@ _HOME = {
         "Rebalance",
     ),
     "protocol.messages.heartbeat": ("TaskStatus",),
-    "protocol.messages.progress": ("Progress",),
+    "protocol.messages.progress": ("ConnectorHistory", "Progress", "UnitEvent"),
     "protocol.records.connect": ("TargetState", "UnitState"),
     "protocol.units": ("TopicPartition", "Unit", "Units"),
     "supervisor": ("Supervisor",),

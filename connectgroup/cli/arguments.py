@@ -13,7 +13,7 @@ from ..dataplane.java_plugins import PLUGIN_PATH
 from ..protocol import DEFAULT_PORT
 from ..protocol.units import name_violation, printable
 from .completion import with_groups
-from .requests import add_access
+from .requests import add_access, options_about
 
 if TYPE_CHECKING:
     from ..config.secrets import Secrets
@@ -59,14 +59,15 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 def add_secrets(parser: argparse.ArgumentParser) -> None:
     """Add the allow-lists of secrets."""
-    parser.add_argument(
+    part = options_about(parser, "what connectors may use")
+    part.add_argument(
         "--secret-env",
         action="append",
         default=[],
         metavar="NAME",
         help="an environment variable for ${env:NAME} in connectors; a prefix ends with *; may be repeated",
     )
-    parser.add_argument(
+    part.add_argument(
         "--secret-path",
         type=path,
         action="append",
@@ -97,7 +98,8 @@ ALLOWED_PATHS: Final = "CONNECTGROUP_ALLOWED_PATHS"
 
 def add_allowed_paths(parser: argparse.ArgumentParser, default: str) -> None:
     """Add ``--allowed-path``; ``default`` describes it."""
-    parser.add_argument(
+    part = options_about(parser, "what connectors may use")
+    part.add_argument(
         "--allowed-path",
         type=path,
         action="append",

@@ -12,6 +12,7 @@ from .arguments import (
     add_plugin_path,
     add_secrets,
     add_wait,
+    count,
     number,
     path,
     subcommand,
@@ -22,6 +23,31 @@ Commands = Any
 """What ``ArgumentParser.add_subparsers`` returns."""
 
 
+OF_STATUS = ("show_status", "describe_connector", "connector_logs", "connector_errors")
+"""Actions whose functions are in ``status.py``."""
+
+
+def add_status(command: argparse.ArgumentParser) -> None:
+    """Add the options of ``status``, but for the group and the coordinator."""
+    with_connectors(
+        command.add_argument("names_of_connectors", nargs="*", metavar="NAME", help="a connector (all of the group)")
+    )
+    command.add_argument(
+        "--watch",
+        type=count,
+        nargs="?",
+        const=2,
+        metavar="SECONDS",
+        help="show it again at this interval, until Ctrl-C (2)",
+    )
+    command.add_argument(
+        "--check",
+        action="store_true",
+        help="for monitors: one line for each problem; exit code 0: all runs, 1: something does not run yet, cannot be "
+        "read or had errors within the last hour, 2: something has failed; 3 and above: no answer",
+    )
+
+
 def add_connectors(commands: Commands) -> None:
     """Add ``connectors`` and its actions."""
     help_ = "list, create, change, restart and delete connectors; their status and offsets"
@@ -29,7 +55,8 @@ def add_connectors(commands: Commands) -> None:
 
     def add(name: str, help_: str, run: str, *, waits: bool = False) -> argparse.ArgumentParser:
         action: argparse.ArgumentParser = actions.add_parser(name, help=help_)
-        action.set_defaults(run=subcommand(f"connectors.{run}"), action=name)
+        module = "status" if run in OF_STATUS else "connectors"
+        action.set_defaults(run=subcommand(f"{module}.{run}"), action=name)
         add_group(action)
         add_coordinator(action)
         add_json(action)
@@ -56,8 +83,23 @@ def add_connectors(commands: Commands) -> None:
     with_connectors(patch.add_argument("name"))
     patch.add_argument("settings", nargs="*", metavar="SETTING=VALUE")
     patch.add_argument("--remove", action="append", default=[], metavar="SETTING", help="remove a setting")
-    status = add("status", "show the state of a connector and of its tasks", "connector_status")
-    with_connectors(status.add_argument("name"))
+    add_status(add("status", "show the states of connectors, or of the tasks of those that are named", "show_status"))
+    about = add("describe", "show all of a connector: failures, tasks, events, configuration", "describe_connector")
+    with_connectors(about.add_argument("name"))
+    for name, help_, last in (
+        ("logs", "show the last log lines of a connector and of its tasks", 100),
+        ("errors", "show the last errors and dead letters of a connector", 20),
+    ):
+        events = add(name, help_, f"connector_{name}")
+        with_connectors(events.add_argument("name"))
+        events.add_argument("--task", type=number, metavar="N", help="of this task only; -1: the connector itself")
+        events.add_argument("--last", type=count, default=last, metavar="N", help=f"at most so many ({last})")
+        if name == "logs":
+            events.add_argument("--follow", action="store_true", help="go on with those that come, until Ctrl-C")
+    edit = add("edit", "change the configuration of a connector in $EDITOR; it is checked before it is sent", "")
+    edit.set_defaults(run=subcommand("editing.edit_connector"))
+    add_wait(edit)
+    with_connectors(edit.add_argument("name"))
     config = add("config", "print the configuration of a connector as JSON, as put reads it", "connector_config")
     with_connectors(config.add_argument("name"))
     validate = add(

@@ -5,17 +5,19 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..errors import NO_VALUE, ConfigError, ConnectGroupError, ConnectorAlreadyExists, ConnectorNotFound, InvalidRequest
 from ..masking import is_credential
 from ..protocol.messages.common import config_of
-from ..protocol.messages.describe import DescribedConnector, DescribedUnit
+from ..protocol.messages.describe import DescribedConnector
 from ..protocol.records.connect import TargetState
 from ..protocol.units import CONNECTOR, Unit, counted, printable
 from .arguments import secrets_of
-from .render import dead_letters_text, lag_text, print_json, print_table, rate_text, time_text
+from .render import print_json, print_table
 from .requests import check_group, connected
+from .status import state_of
 from .waiting import report_progress, started, wait_for, wait_until_ended
 
 if TYPE_CHECKING:
@@ -23,11 +25,9 @@ if TYPE_CHECKING:
 
     from ..client.admin import Admin
     from ..config.connector_file import ConnectorFile
+    from ..config.connector_validation import Validation
     from ..config.paths import AllowedPaths
     from ..config.secrets import Secrets
-
-MEASURED = ("ROWS", "ROWS/S", "LAG", "LAST RECORD", "LAST POLL")
-"""The columns of ``connectors status`` with the numbers that workers report."""
 
 NOTE_TIMEOUT_S = 2.0
 """How long commands that change a connector wait for a note on it."""
@@ -47,7 +47,7 @@ async def list_connectors(options: argparse.Namespace) -> int:
             (
                 each.connector,
                 config_of(each.config).get("connector.class", ""),
-                _state(each),
+                state_of(each),
                 sum(unit.task != CONNECTOR for unit in each.units),
                 _count(each, "RUNNING"),
                 _count(each, "FAILED") + _count(each, "STALLED"),
@@ -62,13 +62,6 @@ def _as_written(connector: DescribedConnector) -> dict[str, object]:
     """A connector in the form that ``put`` reads."""
     state = {} if connector.target_state == "RUNNING" else {"initial_state": connector.target_state}
     return {"name": connector.connector, "config": config_of(connector.config), **state}
-
-
-def _state(connector: DescribedConnector) -> str:
-    """The state of the connector itself; its tasks are counted apart."""
-    state = connector.units[0].state
-    # A paused connector itself keeps running.
-    return connector.target_state if state == "RUNNING" else state
 
 
 def _count(connector: DescribedConnector, state: str) -> int:
@@ -213,73 +206,39 @@ async def connector_config(options: argparse.Namespace) -> int:
     return 0
 
 
-async def connector_status(options: argparse.Namespace) -> int:
-    from ..rest.views import connector_status
-
-    async with connected(options) as admin:
-        connector = await admin.describe_connector(options.group, options.name)
-    if options.json:
-        print_json(connector_status(connector))
-        return 0
-    print(f"connector {printable(connector.connector)}: {_state_and_wanted(connector)}, version {connector.version}")
-    # Tasks of connectors without records have no numbers: then the columns are left out.
-    measured = any(unit.numbers is not None for unit in connector.units)
-    print_table(
-        ("UNIT", "STATE", "WORKER", "OWNER EPOCH", *(MEASURED if measured else ())),
-        [
-            (
-                *(Unit(connector.connector, unit.task), unit.state, unit.member_id or "-"),
-                max(unit.owner_epoch, 0) or "-",
-                *(_numbers(unit) if measured else ()),
-            )
-            for unit in connector.units
-        ],
-    )
-    for unit in connector.units:
-        if unit.message:
-            print(f"{Unit(connector.connector, unit.task)}: {options.names.in_text(unit.message)}")
-        if unit.numbers is not None and (letters := dead_letters_text(unit.numbers)):
-            print(f"{Unit(connector.connector, unit.task)}: {letters}")
-    return 0
-
-
-def _state_and_wanted(connector: DescribedConnector) -> str:
-    state, wanted = _state(connector), connector.target_state
-    return wanted if state == wanted else f"{state} (wanted: {wanted})"
-
-
-def _numbers(unit: DescribedUnit) -> tuple[object, ...]:
-    numbers = unit.numbers
-    if numbers is None:
-        return ("-",) * len(MEASURED)
-    times = time_text(numbers.last_record_ms) or "-", time_text(numbers.last_poll_ms) or "-"
-    return numbers.records_written, rate_text(numbers), lag_text(numbers) or "-", *times
-
-
 async def validate_connector(options: argparse.Namespace) -> int:
-    """Print all errors of a file; exit code 1 if there are any."""
-    from ..config.connector_file import read_unchecked
+    """Print all errors of a file, which may have several connectors; exit code 1 if there are any."""
+    from ..config.connector_file import read_several
     from ..config.connector_offsets import Permissions
     from ..config.connector_validation import validate
     from ..threads import off_loop
 
-    connector = read_unchecked(options.file)
-    config = {**connector.config, "name": connector.name}
     access = None if options.offline else Permissions(secrets=secrets_of(options))
-    found = await off_loop("validate", lambda: validate(config, access=access))
+    connectors = read_several(options.file)
+    results, code = [], 0
+    for number, connector in enumerate(connectors):
+        where = f"{options.file}[{number}]" if len(connectors) > 1 else str(options.file)
+        config = {**connector.config, "name": connector.name}
+        found = await off_loop("validate", partial(validate, config, access=access))
+        code = 1 if found.errors else code
+        results.append(found.as_json())
+        if not options.json:
+            _print_validation(options, where, connector.name, found)
     if options.json:
-        print_json(found.as_json())
-    else:
-        for error in found.errors:
-            print(f"{options.file}: {options.names.in_text(str(error))}")
-        if not found.errors:
-            print(f"{options.file}: connector {connector.name} is valid")
-            if found.access:
-                why = options.names.in_text(found.access)
-                print(f"{options.file}: its source and sink were not tried: {why}")
-                if "--secret-" in why:
-                    print(f"{options.file}: allow here what its workers may use, with that option, to try them")
-    return 1 if found.errors else 0
+        print_json(results[0] if len(results) == 1 else results)
+    return code
+
+
+def _print_validation(options: argparse.Namespace, where: str, name: str, found: Validation) -> None:
+    for error in found.errors:
+        print(f"{where}: {options.names.in_text(str(error))}")
+    if not found.errors:
+        print(f"{where}: connector {name} is valid")
+        if found.access:
+            why = options.names.in_text(found.access)
+            print(f"{where}: its source and sink were not tried: {why}")
+            if "--secret-" in why:
+                print(f"{where}: allow here what its workers may use, with that option, to try them")
 
 
 async def connector_topics(options: argparse.Namespace) -> int:

@@ -18,7 +18,7 @@ from ..protocol.messages.offsets import FetchedTopic
 from ..protocol.records.connect import GROUP_TYPE
 from ..protocol.units import CONNECTOR, Unit, counted, printable, show
 from ..rest.views import group_description, group_summary, member_protocol
-from .render import dead_letters_text, lag_text, print_json, print_table, rate_text, time_text
+from .render import ago_text, dead_letters_text, lag_text, print_json, print_table, rate_text
 from .requests import confirm, connected
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ def _measured(unit: DescribedUnit) -> str:
     numbers = unit.numbers
     if numbers is None:
         return ""
-    lag, last = lag_text(numbers), time_text(numbers.last_record_ms)
+    lag, last = lag_text(numbers), ago_text(numbers.last_record_ms)
     return (
         f", {rate_text(numbers)} rows/s, {numbers.records_written:,} rows"
         f"{f', lag {lag}' if lag else ''}{f', last record {last}' if last else ''}"

@@ -7,7 +7,7 @@ import difflib
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from .. import __version__
 from ..log.registry import LOG_FORMS
@@ -31,7 +31,7 @@ from .arguments import (
     subcommand,
 )
 from .completion import SHELLS, with_groups, with_plugins, with_workers
-from .connector_options import add_connectors, add_plugins
+from .connector_options import add_connectors, add_plugins, add_status
 from .errors import UsageError
 from .requests import add_security
 from .server_options import (
@@ -68,6 +68,18 @@ class _Parser(argparse.ArgumentParser):
         return options, unknown
 
 
+UP_EXAMPLES: Final = """examples:
+  connectgroup up --connector orders.json --allowed-path /data
+      three workers, and one connector that may use the files below /data
+  connectgroup up --workers 2 --rest-port 8083 --metrics-port 9100
+      with the REST API and the live page at http://127.0.0.1:8083/page, and metrics for Prometheus
+  connectgroup up --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem --credentials users
+      workers and clients on other machines may connect
+  connectgroup status --watch
+      in another terminal: what the connectors do
+"""
+
+
 def build_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="connectgroup",
@@ -85,7 +97,12 @@ def build_parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    up = commands.add_parser("up", help="run a coordinator and workers on this machine until Ctrl-C")
+    up = commands.add_parser(
+        "up",
+        help="run a coordinator and workers on this machine until Ctrl-C",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=UP_EXAMPLES,
+    )
     up.add_argument("--workers", type=count, default=3, help="number of worker processes (3)")
     add_group(up)
     up.add_argument(
@@ -331,6 +348,13 @@ def build_parser() -> argparse.ArgumentParser:
         add_coordinator(action)
         add_json(action)
         action.set_defaults(run=subcommand(f"workers.{verb}_worker"))
+
+    status = commands.add_parser("status", help="show the connectors of a group, those that have failed first")
+    add_status(status)
+    add_group(status)
+    add_coordinator(status)
+    add_json(status)
+    status.set_defaults(run=subcommand("status.show_status"))
 
     add_connectors(commands)
     add_plugins(commands)

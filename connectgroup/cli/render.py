@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -65,6 +66,26 @@ def bytes_text(count: float) -> str:
 def time_text(at_ms: int) -> str:
     """Format a time in milliseconds since 1970, in UTC to the second; empty for 0."""
     return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if at_ms else ""
+
+
+def ago_text(at_ms: int, now_ms: int | None = None) -> str:
+    """Format a time in milliseconds since 1970 as the time since: ``3 s ago``, ``5 min ago``; empty for 0.
+
+    Args:
+        now_ms: the clock of this machine by default; a time after it is ``now``.
+    """
+    if not at_ms:
+        return ""
+    age_s = ((time.time_ns() // 1_000_000 if now_ms is None else now_ms) - at_ms) // 1000
+    return f"{age_text(age_s)} ago" if age_s > 0 else "now"
+
+
+def age_text(seconds: float) -> str:
+    """Format a duration in its largest unit: ``3 s``, ``5 min``, ``2 h``, ``4 d``."""
+    for length, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * length or (length == 60 and seconds >= length):
+            return f"{seconds // length:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def print_table(head: Sequence[str], rows: Iterable[Sequence[object]], *, limit: int = 60) -> None:

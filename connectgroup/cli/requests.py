@@ -85,9 +85,16 @@ async def _no_such_group(options: argparse.Namespace) -> GroupIdNotFound:
 # Options about authentication and TLS: of a server, and of the programs that connect to it.
 
 
+def options_about(parser: argparse.ArgumentParser, what: str) -> argparse._ArgumentGroup:
+    """The part of a command's help with this title; created if there is none. Commands with many options have parts."""
+    found = (each for each in parser._action_groups if each.title == what)
+    return next(found, None) or parser.add_argument_group(what)
+
+
 def add_access(parser: argparse.ArgumentParser) -> None:
     """Add the options of a program that connects to a coordinator."""
-    parser.add_argument(
+    part = options_about(parser, "users and TLS")
+    part.add_argument(
         "--credentials",
         type=Path,
         metavar="FILE",
@@ -99,7 +106,8 @@ def add_access(parser: argparse.ArgumentParser) -> None:
 
 def add_security(parser: argparse.ArgumentParser) -> None:
     """Add the options of a coordinator about its clients: authentication and TLS."""
-    users = parser.add_mutually_exclusive_group()
+    part = options_about(parser, "users and TLS")
+    users = part.add_mutually_exclusive_group()
     users.add_argument(
         "--credentials",
         type=Path,
@@ -111,7 +119,7 @@ def add_security(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="let any process that can connect do everything: it may read and write files as the workers' user",
     )
-    parser.add_argument(
+    part.add_argument(
         "--group-users",
         type=_users_of_group,
         action="append",
@@ -136,9 +144,10 @@ def _users_of_group(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _add_tls(parser: argparse.ArgumentParser, ca: str, certificate: str) -> None:
-    parser.add_argument("--tls-ca", type=Path, metavar="FILE", help=f"PEM file with {ca}")
-    parser.add_argument("--tls-cert", type=Path, metavar="FILE", help=f"PEM file with {certificate}")
-    parser.add_argument("--tls-key", type=Path, metavar="FILE", help="PEM file with the key of that certificate")
+    part = options_about(parser, "users and TLS")
+    part.add_argument("--tls-ca", type=Path, metavar="FILE", help=f"PEM file with {ca}")
+    part.add_argument("--tls-cert", type=Path, metavar="FILE", help=f"PEM file with {certificate}")
+    part.add_argument("--tls-key", type=Path, metavar="FILE", help="PEM file with the key of that certificate")
 
 
 ACCESS_OPTIONS: Final = ("credentials", "tls_ca", "tls_cert", "tls_key")

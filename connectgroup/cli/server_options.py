@@ -7,6 +7,7 @@ import argparse
 from ..protocol import DEFAULT_PORT
 from .arguments import number, path
 from .completion import with_plugins
+from .requests import options_about
 
 
 def add_server(parser: argparse.ArgumentParser, *, rebalance_delay_ms: int = 10_000) -> None:
@@ -15,108 +16,114 @@ def add_server(parser: argparse.ArgumentParser, *, rebalance_delay_ms: int = 10_
     Args:
         rebalance_delay_ms: the default of ``--rebalance-delay-ms``.
     """
-    parser.add_argument(
+    where = options_about(parser, "where the coordinator listens, and its log")
+    moves = options_about(parser, "rebalances: when tasks move, and how")
+    consumers = options_about(parser, "consumer groups of Kafka clients")
+    limits = options_about(parser, "limits")
+    where.add_argument(
         "--config",
         type=path,
         metavar="FILE",
         help="properties with Kafka's names of a broker's settings for groups (group.consumer.*, group.*, offsets.*); "
         "an option takes precedence",
     )
-    parser.add_argument(
+    where.add_argument(
         "--log",
         metavar="URL",
         help="memory:, sqlite:///path, postgresql://USER@HOST/DATABASE or kafka://HOST:PORT/TOPIC instead of a file "
         "in the --data directory; coordinators with the same log in PostgreSQL or Kafka replace each other",
     )
-    parser.add_argument(
+    where.add_argument(
         "--uvloop",
         action=argparse.BooleanOptionalAction,
         help="run on uvloop, a faster event loop (extra 'uvloop'); by default if it is installed",
     )
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
-    parser.add_argument(
+    where.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
+    where.add_argument(
         "--port", type=number, default=DEFAULT_PORT, help=f"port to listen on, 0 for any ({DEFAULT_PORT})"
     )
-    parser.add_argument(
+    moves.add_argument(
         "--session-timeout-ms",
         type=number,
         default=10_000,
         help="a worker without a heartbeat for this long is removed (10000)",
     )
-    parser.add_argument(
+    moves.add_argument(
         "--heartbeat-interval-ms",
         type=number,
         default=3_000,
         help="heartbeat interval of workers (3000); at most a third of the session timeout",
     )
-    parser.add_argument(
+    consumers.add_argument(
         "--topics-from",
         metavar="HOST:PORT",
         help="PLAINTEXT listener of the Kafka broker whose topics consumer groups (KIP-848) subscribe to",
     )
-    parser.add_argument("--consumer-session-timeout-ms", type=number, help="session timeout of consumer groups (45000)")
-    parser.add_argument(
+    consumers.add_argument(
+        "--consumer-session-timeout-ms", type=number, help="session timeout of consumer groups (45000)"
+    )
+    consumers.add_argument(
         "--consumer-heartbeat-interval-ms",
         type=number,
         help="heartbeat interval of consumer groups (5000)",
     )
-    parser.add_argument(
+    consumers.add_argument(
         "--consumer-assignment-interval-ms",
         type=number,
         help="minimum interval between two computations of the assignment of a consumer group: consumers that join "
         "within it are assigned together (1000)",
     )
-    parser.add_argument(
+    consumers.add_argument(
         "--consumer-migration-policy",
         choices=("bidirectional", "upgrade", "downgrade", "disabled"),
         help="which groups of consumers change between the classic protocol and KIP-848 while they have members "
         "(bidirectional)",
     )
-    parser.add_argument(
+    moves.add_argument(
         "--fallback-assignor",
         default="balanced",
         metavar="NAME",
         help="server-side assignor, used after three failures of the workers' assignor (balanced)",
     )
-    parser.add_argument(
+    moves.add_argument(
         "--group-assignors",
         metavar="NAME,...",
         help="server-side assignors that members may request: entry points for consumer groups, of which the first is "
         "the default, or for workers (uniform,range)",
     )
-    parser.add_argument(
+    moves.add_argument(
         "--rebalance-delay-ms",
         type=number,
         default=rebalance_delay_ms,
         help="how long the tasks of a lost or restarting worker are delayed for it; 0 reassigns them at once "
         f"({rebalance_delay_ms})",
     )
-    parser.add_argument(
+    moves.add_argument(
         "--connection-loss-grace-ms",
         type=number,
         default=1_000,
         help="how long after the loss of its connection to look whether a worker's process on this machine has ended, "
         "which removes the worker at once; 0: only its session timeout does (1000)",
     )
-    parser.add_argument(
+    moves.add_argument(
         "--assignment-interval-ms",
         type=number,
         default=0,
         help="minimum interval between two computations of an assignment (0)",
     )
-    parser.add_argument(
+    moves.add_argument(
         "--moves-per-round",
         type=number,
         default=0,
         help="maximum number of running tasks that are moved at a time; 0 moves all (0)",
     )
-    parser.add_argument(
+    limits.add_argument(
         "--max-connections",
         type=number,
         default=2000,
         help="maximum number of open connections; a worker needs two (2000)",
     )
-    parser.add_argument(
+    limits.add_argument(
         "--max-connections-per-address",
         type=number,
         default=1500,
@@ -131,12 +138,13 @@ def add_server(parser: argparse.ArgumentParser, *, rebalance_delay_ms: int = 10_
         ("--max-members", 1_000, "maximum number of members of one group"),
         ("--max-units", 25_000, "maximum number of connectors and tasks of one group"),
     ):
-        parser.add_argument(option, type=number, default=default, help=f"{help_} ({default})")
+        limits.add_argument(option, type=number, default=default, help=f"{help_} ({default})")
 
 
 def add_advertised(parser: argparse.ArgumentParser) -> None:
     """Add the address of a coordinator that shares its log."""
-    parser.add_argument(
+    part = options_about(parser, "where the coordinator listens, and its log")
+    part.add_argument(
         "--advertised",
         metavar="HOST:PORT",
         help="where clients, and the other coordinators of the --log, reach this one (--host and --port)",
@@ -145,7 +153,8 @@ def add_advertised(parser: argparse.ArgumentParser) -> None:
 
 def add_group_protocol(parser: argparse.ArgumentParser) -> None:
     """Add the option for the protocol of workers."""
-    parser.add_argument(
+    part = options_about(parser, "rebalances: when tasks move, and how")
+    part.add_argument(
         "--group-protocol",
         choices=("connect", "classic", "generic"),
         help="group.protocol: generic is another name of classic; a group may have workers of both (connect)",
@@ -154,20 +163,22 @@ def add_group_protocol(parser: argparse.ArgumentParser) -> None:
 
 def add_assigning(parser: argparse.ArgumentParser, assignor_help: str) -> None:
     """Add the options that select the assignor, and the rebalance timeout."""
-    assignors = parser.add_mutually_exclusive_group()
+    part = options_about(parser, "rebalances: when tasks move, and how")
+    assignors = part.add_mutually_exclusive_group()
     with_plugins(assignors.add_argument("--assignor", action="append", help=assignor_help), "assignors")
     assignors.add_argument("--no-assignor", action="store_true", help="list no assignor: the coordinator assigns")
     assignors.add_argument(
         "--server-assignor", metavar="NAME", help="list no assignor and request this server-side assignor"
     )
-    parser.add_argument(
+    part.add_argument(
         "--rebalance-timeout-ms", type=number, help="how long a worker may take to stop revoked tasks (60000)"
     )
 
 
 def add_metrics(parser: argparse.ArgumentParser, more: str = "") -> None:
     """Add the option of the Prometheus endpoint."""
-    parser.add_argument(
+    part = options_about(parser, "REST API, live page and metrics")
+    part.add_argument(
         "--metrics-port",
         type=number,
         metavar="PORT",
@@ -177,43 +188,45 @@ def add_metrics(parser: argparse.ArgumentParser, more: str = "") -> None:
 
 def add_rest_port(parser: argparse.ArgumentParser) -> None:
     """Add ``--rest-port`` and the options of a REST server in the process of another server."""
+    part = options_about(parser, "REST API, live page and metrics")
     help_ = "serve the REST API at this port, 0 for any (off)"
-    parser.add_argument("--rest-port", type=number, metavar="PORT", help=help_)
+    part.add_argument("--rest-port", type=number, metavar="PORT", help=help_)
     add_rest(parser, "--rest-")
 
 
 def add_rest(parser: argparse.ArgumentParser, prefix: str) -> None:
     """Add the options of a REST server, each with this prefix."""
+    part = options_about(parser, "REST API, live page and metrics")
     parser.set_defaults(rest_prefix=prefix, gives_secrets=False)
-    parser.add_argument(
+    part.add_argument(
         f"{prefix}host",
         dest="rest_host",
         default="127.0.0.1",
         metavar="HOST",
         help="address to listen on; any but a loopback address requires users, certificate and key (127.0.0.1)",
     )
-    parser.add_argument(
+    part.add_argument(
         f"{prefix}users",
         dest="rest_users",
         type=path,
         metavar="FILE",
         help="name=password lines: basic authentication",
     )
-    parser.add_argument(
+    part.add_argument(
         f"{prefix}readers",
         dest="rest_readers",
         type=path,
         metavar="FILE",
         help="name=password lines: users that may only read",
     )
-    parser.add_argument(
+    part.add_argument(
         f"{prefix}connector-class",
         dest="rest_connector_classes",
         action="append",
         metavar="NAME",
         help="a connector class that clients may use; may be repeated (all that are installed)",
     )
-    parser.add_argument(
+    part.add_argument(
         f"{prefix}requests-per-second",
         dest="rest_requests_per_second",
         type=number,
@@ -226,7 +239,7 @@ def add_rest(parser: argparse.ArgumentParser, prefix: str) -> None:
         ("max-connections-per-address", 500, "maximum number of connections from one address"),
         ("idle-timeout-s", 30, "close a connection without a request for this long"),
     ):
-        parser.add_argument(
+        part.add_argument(
             f"{prefix}{name}",
             dest=f"rest_{name.replace('-', '_')}",
             type=number,
@@ -234,13 +247,9 @@ def add_rest(parser: argparse.ArgumentParser, prefix: str) -> None:
             metavar="N",
             help=f"{help_} ({default})",
         )
-    parser.add_argument(
-        f"{prefix}certificate", dest="rest_certificate", type=path, metavar="PEM", help="TLS certificate"
-    )
-    parser.add_argument(
-        f"{prefix}key", dest="rest_key", type=path, metavar="PEM", help="private key of the certificate"
-    )
-    parser.add_argument(
+    part.add_argument(f"{prefix}certificate", dest="rest_certificate", type=path, metavar="PEM", help="TLS certificate")
+    part.add_argument(f"{prefix}key", dest="rest_key", type=path, metavar="PEM", help="private key of the certificate")
+    part.add_argument(
         f"{prefix}allowed-host",
         dest="rest_allowed_hosts",
         action="append",

@@ -14,6 +14,7 @@ from ..rest.views import group_description
 from .errors import NotReached
 from .render import print_json, print_table
 from .requests import connected
+from .status import worker_times
 from .waiting import report_progress
 
 
@@ -24,13 +25,14 @@ async def list_workers(options: argparse.Namespace) -> int:
         print_json(group_description(group)["workers"])
         return 0
     print_table(
-        ("NAME", "STATE", "EPOCH", "UNITS", "HOST", "ADDRESS"),
+        ("NAME", "STATE", "EPOCH", "UNITS", "UPTIME", "MEMORY", "HOST", "ADDRESS"),
         [
             (
                 member.member_id,
                 member.state,
                 member.member_epoch,
                 sum(1 for _ in each_unit(member.assigned)),
+                *worker_times(member.started_ms, member.memory_bytes),
                 member.host,
                 member.client_host,
             )

@@ -161,6 +161,8 @@ class Admin:
         connectors_only: bool = False,
         credentials: bool = False,
         assignor_input: bool = False,
+        history_points: int = 0,
+        events: bool = False,
     ) -> DescribedGroup:
         """Return the current description of a group.
 
@@ -170,6 +172,8 @@ class Admin:
             connectors_only: whether to omit members, rebalances and delayed units.
             credentials: whether the configurations of connectors contain credentials. Never show them.
             assignor_input: whether to include what an assignor and the rules of the group read (``analysis.plan``).
+            history_points: include the last hour of each connector in at most so many intervals.
+            events: whether to include the last events of each connector: errors, dead letters, log lines.
 
         Raises:
             GroupIdNotFound: there is no such group.
@@ -181,6 +185,8 @@ class Admin:
             connectors_only=connectors_only,
             include_credentials=credentials,
             include_assignor_input=assignor_input,
+            history_points=history_points,
+            include_events=events,
         )
         return (await self._sender.send(request, DescribeResponse, idempotent=True, reads=True)).groups[0]
 
@@ -245,13 +251,22 @@ class Admin:
 
     # ---------------------------------------------------------------------------------------------- connectors
 
-    async def describe_connector(self, group_id: str, name: str, *, task_configs: bool = False) -> DescribedConnector:
-        """Return the current description of one connector.
+    async def describe_connector(
+        self, group_id: str, name: str, *, task_configs: bool = False, history_points: int = 0, events: bool = False
+    ) -> DescribedConnector:
+        """Return the current description of one connector; see ``describe``.
 
         Raises:
             GroupIdNotFound, ConnectorNotFound: there is no such group, or no such connector in it.
         """
-        group = await self.describe(group_id, connectors=(name,), task_configs=task_configs, connectors_only=True)
+        group = await self.describe(
+            group_id,
+            connectors=(name,),
+            task_configs=task_configs,
+            connectors_only=True,
+            history_points=history_points,
+            events=events,
+        )
         if not group.connectors:
             known = [each.connector for each in (await self.describe(group_id, connectors_only=True)).connectors]
             raise ConnectorNotFound(

@@ -132,6 +132,25 @@ def read_json(path: Path, *, form: str = '{"offsets": [...]}') -> Any:
         raise ConfigError(str(path), error, f"JSON: {form}") from error
 
 
+def settings_from(text: str) -> dict[str, str]:
+    """Read the settings of a connector from a JSON object; numbers and booleans become text.
+
+    Raises:
+        ConfigError: it is not a JSON object, or a value is none of a setting.
+    """
+    form = 'an object of settings: {"connector.class": ..., ...}'
+    try:
+        content = json.loads(text, object_pairs_hook=_once)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError("configuration", error, f"JSON: {form}") from error
+    if not isinstance(content, dict):
+        raise ConfigError("configuration", json_kind(content), form)
+    for name, value in content.items():
+        if setting_text(value) is None:
+            raise ConfigError(printable(name), json_kind(value), "a string, a number or a boolean")
+    return {name: _text(value) for name, value in content.items()}
+
+
 def _text(value: Any) -> Any:
     """The text of a setting; ``ConnectorFile`` rejects values without one."""
     text = setting_text(value)

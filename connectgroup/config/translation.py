@@ -442,9 +442,7 @@ def _s3_sink(given: Translation) -> None:
     if partitioner and not partitioner.endswith("DefaultPartitioner"):
         given.notes.append("partitioner.class: only the sink delta has directories by column: sink.partition.by")
     if not given.left.get("value.converter", "").endswith("JsonConverter"):
-        given.notes.append(
-            "source.schema: without it, the rows have the columns key, value, topic, partition, offset, timestamp"
-        )
+        given.need("source.schema", "the fields of the values as NAME TYPE, unless a converter's schema names them")
     topics = _names(source.get("source.topics", ""))
     for topic in topics or [""]:
         own = {**source, **({"source.topics": topic} if topic else {}), "sink": sink}

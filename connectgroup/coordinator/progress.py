@@ -1,14 +1,14 @@
-"""The numbers of running tasks, and the topics they use, as workers have reported them: in memory only, because they
-change all the time.
+"""What workers report of their units, in memory only, because it changes all the time: the numbers of tasks, the topics
+they use, log lines; and the memory of the workers.
 
-No rule of a group depends on them, so they are no records. After a change of coordinator they are unknown until the
-workers report them again, some seconds later.
+No rule of a group depends on it, so it is no records. The numbers of a task are the totals of all workers that have run
+it; after a change of coordinator they begin again with what the present owners report, some seconds later.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
 from ..errors import InvalidRequest
@@ -16,99 +16,326 @@ from ..group.connect.state import ConnectGroupState
 from ..loggers import LEVELS
 from ..protocol.messages.classic import GroupHeartbeatRequest, GroupHeartbeatResponse
 from ..protocol.messages.common import LoggerLevel, SetLoggerLevelRequest
-from ..protocol.messages.describe import DescribedConnector, DescribedGroup, DescribedUnit
-from ..protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from ..protocol.messages.progress import Progress, TaskProgress
-from ..protocol.units import Unit, printable
+from ..protocol.messages.describe import (
+    LAST_ERROR,
+    DescribedConnector,
+    DescribedGroup,
+    DescribedMember,
+    DescribedUnit,
+    DescribeRequest,
+)
+from ..protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse, TaskStatus
+from ..protocol.messages.progress import UNKNOWN, ConnectorHistory, Progress, TaskProgress, UnitEvent
+from ..protocol.records.connect import UnitState
+from ..protocol.units import CONNECTOR, Unit, printable
+from .history import Histories
 
-Reports = dict[Unit, tuple[str, int, Progress]]
-"""By task: the member that reported the numbers, the owner epoch they belong to, the numbers."""
-
+Owner = tuple[str, int]
+"""Member id and owner epoch: one run of a unit."""
 
 MAX_TOPICS: Final = 1_000
 """Topics of one connector; more are not kept."""
 
+_MAX_STARTS: Final = 100
+"""A heartbeat that reports more units as running or starting is no event for each of them."""
+
+
+@dataclass(slots=True)
+class Account:
+    """The numbers of one task.
+
+    Attributes:
+        owner: the run that has reported last; changed by ``begin``.
+        numbers: what it has reported; changed by ``report``.
+        earlier: the totals of the runs before; changed by ``begin``.
+        errors: statuses that report an error; changed by ``ReportedProgress``.
+        lag: what the history of the connector has of this task; changed by ``report``.
+        status: the last error that was noted, which a worker may send again; changed by ``ReportedProgress``.
+    """
+
+    owner: Owner = ("", -1)
+    numbers: Progress | None = None
+    earlier: Progress | None = None
+    errors: int = 0
+    lag: int = 0
+    status: TaskStatus | None = None
+
+    def begin(self, owner: Owner) -> None:
+        """Another run begins."""
+        self.earlier, self.owner, self.numbers = self.total(), owner, None
+
+    def report(self, numbers: Progress) -> tuple[int, int, int]:
+        """Keep the numbers of the present run; return how many records, dead letters and how much lag they add."""
+        before = self.numbers or Progress()
+        if numbers.records_written < before.records_written or numbers.dead_letters < before.dead_letters:
+            return 0, 0, 0  # a late copy of an earlier report
+        lag = next((max(each, 0) for each in _lags(numbers) if each != UNKNOWN), 0)
+        more = lag - self.lag
+        self.numbers, self.lag = numbers, lag
+        return numbers.records_written - before.records_written, numbers.dead_letters - before.dead_letters, more
+
+    def total(self) -> Progress | None:
+        """The numbers of the present run with the totals of those before."""
+        if self.earlier is None or self.numbers is None:
+            return self.numbers or self.earlier
+        earlier, now = self.earlier, self.numbers
+        return replace(
+            now,
+            records_read=_sum(earlier.records_read, now.records_read),
+            records_written=earlier.records_written + now.records_written,
+            bytes_read=_sum(earlier.bytes_read, now.bytes_read),
+            bytes_written=_sum(earlier.bytes_written, now.bytes_written),
+            dead_letters=earlier.dead_letters + now.dead_letters,
+            last_record_ms=now.last_record_ms or earlier.last_record_ms,
+            last_poll_ms=now.last_poll_ms or earlier.last_poll_ms,
+            last_dead_letter=now.last_dead_letter or earlier.last_dead_letter,
+        )
+
+    def shown(self, owner: Owner) -> Progress | None:
+        """The numbers as they are described while this run has the task."""
+        total = self.total()
+        if total is None:
+            return Progress(errors=self.errors) if self.errors else None
+        if owner != self.owner:
+            total = replace(
+                total,
+                records_per_minute=0,
+                # Only the present owner knows what is left to read.
+                records_lag=UNKNOWN,
+                bytes_lag=UNKNOWN,
+                files_left=UNKNOWN,
+                unfinished_files=UNKNOWN,
+                unreadable_files=UNKNOWN,
+                skipped_files=UNKNOWN,
+            )
+        return replace(total, errors=self.errors) if self.errors else total
+
+
+def _lags(numbers: Progress) -> tuple[int, int, int]:
+    return numbers.records_lag, numbers.bytes_lag, numbers.files_left
+
+
+def _sum(earlier: int, now: int) -> int:
+    return now if earlier == UNKNOWN else earlier if now == UNKNOWN else earlier + now
+
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """What the workers of one group have reported.
+    """What the workers of one group have reported, as a request selects it.
 
     Attributes:
-        topics: by connector.
+        accounts: by task.
+        topics, history, events: by connector.
+        workers: by member id: when its process started, its memory.
     """
 
-    reports: Reports
+    accounts: Mapping[Unit, Account]
     topics: Mapping[str, Collection[str]]
+    workers: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    history: Mapping[str, ConnectorHistory] = field(default_factory=dict)
+    events: Mapping[str, tuple[UnitEvent, ...]] = field(default_factory=dict)
 
     def add_to(self, described: DescribedGroup) -> DescribedGroup:
-        """Add the numbers to a description, each to the owner that has reported it."""
-        if not self.reports:
+        """Add it to a description."""
+        if not (self.accounts or self.workers or self.history or self.events):
             return described
-        connectors = [_with(each, self.reports, self.topics.get(each.connector, ())) for each in described.connectors]
-        return replace(described, connectors=tuple(connectors))
+        connectors = [self._with(each) for each in described.connectors]
+        members = [self._worker(each) for each in described.members]
+        return replace(described, connectors=tuple(connectors), members=tuple(members))
+
+    def _with(self, connector: DescribedConnector) -> DescribedConnector:
+        name = connector.connector
+        history = (self.history[name],) if name in self.history else ()
+        return replace(
+            connector,
+            units=tuple([self._unit(name, unit) for unit in connector.units]),
+            topics=tuple(sorted(self.topics.get(name, ()))),
+            history=history,
+            events=self.events.get(name, ()),
+        )
+
+    def _unit(self, connector: str, unit: DescribedUnit) -> DescribedUnit:
+        account = self.accounts.get(Unit(connector, unit.task))
+        numbers = account.shown((unit.member_id, unit.owner_epoch)) if account is not None else None
+        return unit if numbers is None else replace(unit, progress=(numbers,))
+
+    def _worker(self, member: DescribedMember) -> DescribedMember:
+        started_ms, memory_bytes = self.workers.get(member.member_id, (0, 0))
+        return replace(member, started_ms=started_ms, memory_bytes=memory_bytes) if started_ms else member
+
+
+class _Known:
+    """What is known of one group; changed by ``ReportedProgress``."""
+
+    def __init__(self) -> None:
+        self.accounts: dict[Unit, Account] = {}
+        self.topics: dict[str, set[str]] = {}
+        self.workers: dict[str, tuple[int, int]] = {}
+        self.pruned_epoch = -1
 
 
 class ReportedProgress:
-    """The latest numbers of each task and the topics of each connector, by group."""
+    """What workers have reported, by group."""
 
-    def __init__(self) -> None:
-        self._groups: dict[str, Reports] = {}
-        self._topics: dict[str, dict[str, set[str]]] = {}
+    def __init__(self, clock_ms: Callable[[], int]) -> None:
+        """``clock_ms``: the wall clock."""
+        self._clock_ms = clock_ms
+        self._groups: dict[str, _Known] = {}
+        self._histories = Histories()
 
     def record(self, group: Any, request: HeartbeatRequest) -> None:
-        """Keep the numbers of an accepted heartbeat, those of tasks that its sender owns.
+        """Keep the numbers of a heartbeat, those of runs that its sender has, or of which it has reported before.
+
+        Called as the heartbeat arrives: one that acknowledges a revocation has the last numbers of the task. Nothing
+        but the owner epoch proves the sender, and a late report of a run changes nothing but its own numbers.
 
         Args:
             group: the state of the request's group; ``None`` if there is none.
         """
         if not isinstance(group, ConnectGroupState):
             return
-        reports = self._groups.setdefault(group.group_id, {})
+        known, now_ms = self._of(group), self._clock_ms()
         for each in request.progress:
             unit, owner = Unit(each.connector, each.task), (request.member_id, each.owner_epoch)
-            if group.holders.get(unit) == owner:
-                reports[unit] = (*owner, each.progress)
-                if each.topics:
-                    self._add_topics(group, each)
-        if len(reports) > 2 * len(group.holders):
-            self._groups[group.group_id] = {
-                unit: report for unit, report in reports.items() if group.holders.get(unit) == report[:2]
-            }
+            account = known.accounts.get(unit)
+            if account is None or account.owner != owner:
+                if group.holders.get(unit) != owner:
+                    continue
+                account = known.accounts.setdefault(unit, Account())
+                account.begin(owner)
+            rows, letters, lag = account.report(each.progress)
+            name = group.group_id, each.connector
+            self._histories.add(name, now_ms, rows=rows, errors=letters, lag=lag)
+            if letters:
+                self._histories.note(name, _dead_letter(each, request.member_id, letters, now_ms))
+            if each.topics:
+                _add_topics(known, each)
+
+    def record_accepted(self, group: Any, request: HeartbeatRequest) -> None:
+        """Keep what a heartbeat that the group has accepted says of the worker and of the state of its units."""
+        if not isinstance(group, ConnectGroupState):
+            return
+        known, now_ms = self._of(group), self._clock_ms()
+        if request.started_ms:
+            if len(known.workers) > 2 * len(group.members):
+                known.workers = {name: each for name, each in known.workers.items() if name in group.members}
+            known.workers[request.member_id] = (request.started_ms, max(request.memory_bytes, 0))
+        for status in request.statuses:
+            unit = Unit(status.connector, status.task)
+            is_start = status.state in (UnitState.RUNNING, UnitState.STARTING)
+            if is_start and len(request.statuses) > _MAX_STARTS:
+                continue
+            if group.holders.get(unit) == (request.member_id, status.owner_epoch):
+                self._note_status(known, group.group_id, unit, status, request.member_id, now_ms)
+        for line in request.log_lines:
+            if line.connector in group.connectors:
+                self._histories.note(
+                    (group.group_id, line.connector),
+                    UnitEvent(
+                        at_ms=min(max(line.at_ms, 0), now_ms),
+                        task=line.task,
+                        member_id=request.member_id,
+                        kind="log",
+                        level=printable(line.level),
+                        message=line.message,
+                    ),
+                )
+
+    def _note_status(
+        self, known: _Known, group_id: str, unit: Unit, status: TaskStatus, member_id: str, now_ms: int
+    ) -> None:
+        is_error = status.state in (UnitState.FAILED, UnitState.STALLED)
+        if is_error:
+            account = known.accounts.setdefault(unit, Account())
+            if account.status == status:
+                return
+            account.status = status
+            account.errors += 1
+            self._histories.add((group_id, unit.connector), now_ms, errors=1)
+        attempt, found, cause = status.message.partition(LAST_ERROR)
+        message = cause if found else attempt
+        words = {UnitState.RUNNING: "runs", UnitState.STARTING: "is starting", UnitState.STALLED: "has stalled"}
+        event = UnitEvent(
+            at_ms=now_ms,
+            task=unit.task,
+            member_id=member_id,
+            kind="error" if is_error else "state",
+            level="ERROR" if is_error else "INFO",
+            message=message or words.get(UnitState(status.state), "has failed"),
+        )
+        self._histories.note((group_id, unit.connector), event)
 
     def forget(self, group_id: str) -> None:
-        """Drop the numbers of a group that is deleted."""
+        """Drop what is known of a group that is deleted."""
         self._groups.pop(group_id, None)
-        self._topics.pop(group_id, None)
+        self._histories.forget(group_id)
+
+    def forget_connector(self, group_id: str, connector: str) -> None:
+        """Drop what is known of a connector that is deleted."""
+        self.reset_topics(group_id, connector)
+        self._histories.forget(group_id, connector)
+        if (known := self._groups.get(group_id)) is not None:
+            known.accounts = {unit: each for unit, each in known.accounts.items() if unit.connector != connector}
 
     def reset_topics(self, group_id: str, connector: str) -> None:
-        """Forget the topics that a connector has used (KIP-558), or that is deleted."""
-        self._topics.get(group_id, {}).pop(connector, None)
+        """Forget the topics that a connector has used (KIP-558)."""
+        if (known := self._groups.get(group_id)) is not None:
+            known.topics.pop(connector, None)
 
-    def _add_topics(self, group: ConnectGroupState, reported: TaskProgress) -> None:
-        topics = self._topics.setdefault(group.group_id, {})
-        used = topics.setdefault(reported.connector, set())
-        used.update(reported.topics[: MAX_TOPICS - len(used)])
-
-    def of(self, group_id: str) -> Reported:
+    def of(self, group_id: str, request: DescribeRequest) -> Reported:
         """What is known of a group, for use before anything else is recorded."""
-        return Reported(self._groups.get(group_id, {}), self._topics.get(group_id, {}))
+        known = self._groups.get(group_id) or _Known()
+        points, histories = request.history_points, self._histories
+        return Reported(
+            known.accounts,
+            known.topics,
+            known.workers,
+            histories.shown(group_id, points, self._clock_ms()) if points > 0 else {},
+            histories.events(group_id, request.connectors) if request.include_events else {},
+        )
 
-    def snapshot(self, group_id: str) -> Reported:
+    def snapshot(self, group_id: str, request: DescribeRequest) -> Reported:
         """A copy of what is known of a group, for a thread."""
-        topics = {connector: tuple(used) for connector, used in self._topics.get(group_id, {}).items()}
-        return Reported(self._groups.get(group_id, {}).copy(), topics)
+        found = self.of(group_id, request)
+        return replace(
+            found,
+            accounts={unit: replace(each) for unit, each in found.accounts.items()},
+            topics={connector: tuple(used) for connector, used in found.topics.items()},
+            workers=dict(found.workers),
+        )
+
+    def _of(self, group: ConnectGroupState) -> _Known:
+        """What is known of a group, without tasks that it has no more: looked for once in each group epoch."""
+        known = self._groups.setdefault(group.group_id, _Known())
+        if known.pruned_epoch != group.epoch:
+            known.pruned_epoch = group.epoch
+            for unit in [each for each in known.accounts if not _exists(group, each)]:
+                lag = known.accounts.pop(unit).lag
+                if lag:
+                    self._histories.add((group.group_id, unit.connector), self._clock_ms(), lag=-lag)
+        return known
 
 
-def _with(connector: DescribedConnector, reports: Reports, topics: Collection[str]) -> DescribedConnector:
-    units = [_unit_with(connector.connector, unit, reports) for unit in connector.units]
-    return replace(connector, units=tuple(units), topics=tuple(sorted(topics)))
+def _exists(group: ConnectGroupState, unit: Unit) -> bool:
+    connector = group.connectors.get(unit.connector)
+    return connector is not None and CONNECTOR <= unit.task < len(connector.tasks)
 
 
-def _unit_with(connector: str, unit: DescribedUnit, reports: Reports) -> DescribedUnit:
-    report = reports.get(Unit(connector, unit.task))
-    if report is None or report[:2] != (unit.member_id, unit.owner_epoch):
-        return unit
-    return replace(unit, progress=(report[2],))
+def _dead_letter(reported: TaskProgress, member_id: str, letters: int, now_ms: int) -> UnitEvent:
+    return UnitEvent(
+        at_ms=now_ms,
+        task=reported.task,
+        member_id=member_id,
+        kind="dead_letter",
+        level="ERROR",
+        message=reported.progress.last_dead_letter or "a dead letter",
+        count=letters,
+    )
+
+
+def _add_topics(known: _Known, reported: TaskProgress) -> None:
+    used = known.topics.setdefault(reported.connector, set())
+    used.update(reported.topics[: MAX_TOPICS - len(used)])
 
 
 # --------------------------------------------------------------------------------------------------

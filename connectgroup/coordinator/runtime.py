@@ -119,7 +119,7 @@ class Coordinator:
         self._clock_s: Callable[[], float] = time.monotonic  # ``start`` sets that of the event loop
         self._started = False
         self._wall_clock_ms, self._since_ms = wall_clock_ms, -1
-        self._progress = ReportedProgress()
+        self._progress = ReportedProgress(wall_clock_ms)
         self._copying = asyncio.Lock()  # one copy of a large group at a time
         self._logger_levels = LoggerLevels(wall_clock_ms)
         self._completed = CompletedResponses()
@@ -262,7 +262,7 @@ class Coordinator:
             elif isinstance(request, UpdateConnectorsRequest) and response.error_code == 0:
                 for each in request.changes:
                     if each.delete:
-                        self._progress.reset_topics(request.group_id, each.connector)
+                        self._progress.forget_connector(request.group_id, each.connector)
         if isinstance(request, GroupHeartbeatRequest) and not self._is_of_consumers(request):
             response = self._logger_levels.add_to(response, request)
         return self._with_epoch(request, response)
@@ -301,6 +301,9 @@ class Coordinator:
 
     def _unchanged(self, request: HeartbeatRequest | ConsumerHeartbeatRequest, client: ClientInfo) -> Any:
         """The response to a heartbeat that need not wait for a turn, or ``None`` (``Shard.unchanged``)."""
+        if isinstance(request, HeartbeatRequest) and request.progress:
+            loaded = self.shard.groups.loaded.get(request.group_id)
+            self._progress.record(loaded.state if loaded is not None else None, request)
         is_of_consumer = isinstance(request, ConsumerHeartbeatRequest)
         return self.shard.unchanged(self._consumer_type if is_of_consumer else self._connect_type, request, client)
 
@@ -311,9 +314,12 @@ class Coordinator:
         if isinstance(request, ConsumerHeartbeatRequest):
             answered: Response = response  # of Kafka's own protocol
             return answered
-        if request.progress and response.error_code == 0:
-            loaded = self.shard.groups.loaded.get(request.group_id)
-            self._progress.record(loaded.state if loaded is not None else None, request)
+        if response.error_code == 0:
+            if request.progress or request.statuses or request.log_lines or request.started_ms:
+                loaded = self.shard.groups.loaded.get(request.group_id)
+                state = loaded.state if loaded is not None else None
+                self._progress.record(state, request)  # again, if the group had not been loaded
+                self._progress.record_accepted(state, request)
         elif response.error_code == UnreleasedInstanceId.code:
             self._look_for_process(request)
         levelled = self._logger_levels.add_to(response, request)
@@ -366,12 +372,12 @@ class Coordinator:
             async with self._copying:
                 described = await self.shard.describe(request, group_id, copies=True)
                 if isinstance(described, Snapshot):
-                    return await self._describe_in_thread(described, group_id)
+                    return await self._describe_in_thread(described, request, group_id)
         assert isinstance(described, DescribedGroup)
-        return self._progress.of(group_id).add_to(described)
+        return self._progress.of(group_id, request).add_to(described)
 
-    async def _describe_in_thread(self, snapshot: Snapshot, group_id: str) -> DescribedGroup:
-        progress = self._progress.snapshot(group_id)
+    async def _describe_in_thread(self, snapshot: Snapshot, request: DescribeRequest, group_id: str) -> DescribedGroup:
+        progress = self._progress.snapshot(group_id, request)
 
         def describe() -> DescribedGroup:
             return progress.add_to(snapshot.described())

@@ -6,6 +6,7 @@ UNASSIGNED there; ``GET /groups/{group}`` shows the state as it is.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
@@ -19,7 +20,7 @@ from ..protocol.messages.describe import (
     DescribedMember,
     DescribedUnit,
 )
-from ..protocol.messages.progress import UNKNOWN
+from ..protocol.messages.progress import UNKNOWN, ConnectorHistory
 from ..protocol.units import CONNECTOR
 
 
@@ -92,8 +93,7 @@ def _unit_status(connector: DescribedConnector, unit: DescribedUnit, version: st
     status: dict[str, Any] = {"state": _state(connector, unit), "worker_id": unit.member_id, "version": version}
     if unit.message:
         # The cause first: clients show the first line.
-        attempt, found, cause = unit.message.partition(LAST_ERROR)
-        status["trace"] = f"{cause}\n{attempt}" if found else unit.message
+        status["trace"] = "\n".join(filter(None, cause_of(unit)))
     return {**status, **progress_of(unit)}
 
 
@@ -110,6 +110,63 @@ def progress_of(unit: DescribedUnit) -> dict[str, Any]:
     for name in ("last_record_ms", "last_poll_ms"):
         numbers[name] = numbers[name] or None
     return {"progress": {**numbers, "records_per_second": round((per_minute or 0) / 60, 1)}}
+
+
+def cause_of(unit: DescribedUnit) -> tuple[str, str]:
+    """Why a unit has failed, and what its worker does about it; both empty without an error."""
+    attempt, found, cause = unit.message.partition(LAST_ERROR)
+    return (cause, attempt) if found else (attempt, "")
+
+
+def connector_description(connector: DescribedConnector) -> dict[str, Any]:
+    """All of one connector: ``connectors describe --json``, and ``GET /groups/{group}/connectors/{name}``.
+
+    Failed units come first. Events are in the order in which they happened; times are milliseconds since 1970.
+    """
+    return {
+        "name": connector.connector,
+        "version": connector.version,
+        "target_state": connector.target_state,
+        "state": connector.units[0].state if connector.units else "",
+        "type": connector_type(connector),
+        "config": connector_config(connector),
+        "units": [
+            {
+                "task": unit.task,
+                "state": unit.state,
+                "worker": unit.member_id,
+                "owner_epoch": unit.owner_epoch,
+                "cause": cause_of(unit)[0],
+                "attempt": cause_of(unit)[1],
+                **progress_of(unit),
+            }
+            for unit in failed_first(connector.units)
+        ],
+        "topics": list(connector.topics),
+        "history": history_json(connector.history[0]) if connector.history else None,
+        "events": [
+            {
+                "at_ms": each.at_ms,
+                "task": each.task,
+                "worker": each.member_id,
+                "kind": each.kind,
+                "level": each.level,
+                "message": each.message,
+                "count": each.count,
+            }
+            for each in connector.events
+        ],
+    }
+
+
+def failed_first(units: Iterable[DescribedUnit]) -> list[DescribedUnit]:
+    """Units that have failed or stalled first, then in their order."""
+    return sorted(units, key=lambda unit: unit.state not in ("FAILED", "STALLED"))
+
+
+def history_json(history: ConnectorHistory) -> dict[str, Any]:
+    """The last hour of a connector: the end of the last interval, the length of each, and the numbers of each."""
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(history).items()}
 
 
 def _state(connector: DescribedConnector, unit: DescribedUnit) -> str:
@@ -225,6 +282,9 @@ def _worker(member: DescribedMember) -> dict[str, Any]:
         "kept_ms": None if member.kept_ms < 0 else member.kept_ms,
         # Why the last restart that was requested has not happened; empty: no error.
         "restart_error": member.restart_error,
+        # When its process started, and its memory with that of the processes that it has started.
+        "started_ms": member.started_ms or None,
+        "memory_bytes": member.memory_bytes or None,
     }
 
 

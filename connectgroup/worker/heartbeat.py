@@ -18,13 +18,14 @@ from ..member.actions import Action
 from ..member.assignment import ConvertedAssignment, convert
 from ..member.state_machine import Member
 from ..protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse, TaskStatus
-from ..protocol.messages.progress import TaskProgress
+from ..protocol.messages.progress import MAX_LINES, LogLine, TaskProgress
 from ..protocol.units import JOIN_EPOCH
 from ..telemetry.spans import continued
 from ..threads import NoThread, off_loop
 from ..transport.base import Client
 from .metrics import WorkerMetrics
 from .offload import TryAgain, WakeUp
+from .process_report import ProcessReport
 from .settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
@@ -34,6 +35,9 @@ MIN_PATIENCE_S = 0.2
 
 PROGRESS_S = 5.0
 """Minimum interval between two reports of the numbers of tasks. No heartbeat is sent for them."""
+
+REPORT_S = 10.0
+"""Interval between two reports of the memory of this process."""
 
 MAX_PROGRESS = 1_000
 """Tasks in one heartbeat: some 90 kB."""
@@ -50,6 +54,7 @@ class Heartbeats:
         last_error: why the last heartbeat has failed; empty after one that has succeeded. ``Worker`` sets the error
             with which it ends.
         why_late: why this event loop did not run at a time after the given one (of its clock); empty if it did.
+        process_report: what this process says of itself; ``None`` in a program that embeds the worker.
         set_logger_level: sets a logger to a level on request of an operator; see ``Worker.set_logger_levels_by``.
     """
 
@@ -70,12 +75,14 @@ class Heartbeats:
         """
         self._metrics = metrics
         self.take_progress: Callable[[int], Sequence[TaskProgress]] = lambda limit: ()
+        self.process_report: ProcessReport | None = None
         self.set_logger_level: Callable[[str, str], None] = lambda logger, level: None
         self.last_error = ""
         self.why_late: Callable[[float], str] = lambda since_s: ""
         self._logger_stamp = 0
         self._progress: dict[tuple[str, int], TaskProgress] = {}
-        self._progress_at_ms = 0
+        self._lines: list[LogLine] = []
+        self._progress_at_ms = self._report_at_ms = 0
         self._member, self._client, self._times, self._perform = member, client, times, perform
         self._wake = WakeUp()
         self._flush_at: asyncio.TimerHandle | None = None
@@ -110,7 +117,7 @@ class Heartbeats:
                 # The coordinator responds immediately to a heartbeat that cannot be parked. To abandon it for each new
                 # status would keep the worker from ever receiving a response while 10,000 tasks start.
                 self._unanswered = given_up if request.max_wait_ms else None
-                sent = self._with_progress(request, sent_ms)
+                sent = self._with_report(self._with_progress(request, sent_ms), sent_ms)
                 if self._logger_stamp:
                     sent = replace(sent, logger_stamp=self._logger_stamp)
                 response = await self._client.call(sent, timeout_s=self._response_timeout_s(request))
@@ -127,6 +134,7 @@ class Heartbeats:
         self._metrics.on_response(request, response)
         if response.error_code == 0:
             self._progress.clear()
+            self._lines.clear()
         for each in response.logger_levels:
             self._logger_stamp = max(self._logger_stamp, each.stamp)
             self.set_logger_level(each.logger, each.level)
@@ -158,16 +166,32 @@ class Heartbeats:
                 await self._sleep(left_ms / 1000)
 
     def _with_progress(self, request: HeartbeatRequest, now_ms: int) -> HeartbeatRequest:
-        """Add the numbers of tasks: those of a heartbeat that got no response at once, others if they are due."""
+        """Add the numbers of tasks: those of a heartbeat that got no response at once, others if they are due.
+
+        A heartbeat that acknowledges a revocation has the last numbers of the tasks that have stopped.
+        """
         if request.member_epoch <= JOIN_EPOCH:
             return request
-        if now_ms >= self._progress_at_ms:
+        if now_ms >= self._progress_at_ms or request.owned is not None:
             taken = self.take_progress(MAX_PROGRESS - len(self._progress))
             for each in taken:
                 unsent = self._progress.get(unit := (each.connector, each.task))
                 self._progress[unit] = each if unsent is None else each.with_topics_of(unsent)
             self._progress_at_ms = now_ms + round(1000 * PROGRESS_S) if taken else now_ms
         return replace(request, progress=tuple(self._progress.values())) if self._progress else request
+
+    def _with_report(self, request: HeartbeatRequest, now_ms: int) -> HeartbeatRequest:
+        """Add what this process says of itself: lines of its log, and at intervals its memory."""
+        report = self.process_report
+        if report is None or request.member_epoch <= JOIN_EPOCH:
+            return request
+        self._lines += report.take_lines(MAX_LINES - len(self._lines))
+        if self._lines:
+            request = replace(request, log_lines=tuple(self._lines))
+        if now_ms >= self._report_at_ms:
+            self._report_at_ms = now_ms + round(1000 * REPORT_S)
+            request = replace(request, started_ms=report.started_ms, memory_bytes=report.memory())
+        return request
 
     async def _on_refused(self, refused: GroupError, actions: Sequence[Action]) -> None:
         """Back off on repeated identical errors instead of retrying at full speed (KAFKA-20253)."""

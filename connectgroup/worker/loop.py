@@ -50,6 +50,7 @@ from .compute import Computations, ControlRequests, check_configs
 from .hanging import LoopWatch
 from .heartbeat import Heartbeats
 from .perform import Performer
+from .process_report import ProcessReport
 from .runner import MeasuredRunner, Runner
 from .settings import FIRST_INTERVAL_MS, STOP_SHARE, Connections, WorkerSettings, new_process_id
 from .state import StopReason, WorkerState
@@ -258,6 +259,10 @@ class Worker:
             function: called on the event loop; must not block or raise.
         """
         self._heartbeats.set_logger_level = function
+
+    def set_process_report(self, report: ProcessReport) -> None:
+        """Send with the heartbeats what this process says of itself; for a process that is nothing but a worker."""
+        self._heartbeats.process_report = report
 
     def prepare_restart_by(self, function: Callable[[], None]) -> None:
         """Call a function, instead of ``restart``, when an operator requests a restart.

@@ -38,6 +38,7 @@ from ..threads import off_loop
 from ..transport.following import FollowingClient
 from .loop import Worker
 from .perform import RESTART_EXIT_CODE, exit_without_finalizing, kill_java
+from .process_report import ProcessReport
 from .runner import TaskRunner
 from .scratch import Scratch
 from .serving import handle_signals
@@ -105,6 +106,9 @@ async def run_worker(
     )
     worker.set_runner(runner)
     worker.set_logger_levels_by(set_by_operator)
+    process_report = ProcessReport()
+    worker.set_process_report(process_report)
+    logging.getLogger(__package__.partition(".")[0]).addHandler(process_report)
 
     def give_up(unit: Unit) -> None:
         if not worker.member.draining:

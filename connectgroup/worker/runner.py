@@ -113,6 +113,9 @@ class MeasuredRunner(Protocol):
         """
 
 
+MAX_LAST_NUMBERS = 10_000
+"""Numbers of stopped tasks that wait for a heartbeat."""
+
 START_REPORT_S = 0.5
 """A unit that has not started after so many seconds is reported as STARTING. Fast starts cost no status."""
 
@@ -168,6 +171,8 @@ class TaskRunner:
         self._pool, self._events = CallPool(), Inbox()
         self.give_up: Callable[[Unit], None] = lambda unit: None
         self._measured: dict[Unit, None] = {}
+        self._last_numbers: deque[TaskProgress] = deque(maxlen=MAX_LAST_NUMBERS)
+        """Of tasks that have stopped since the last ``take_progress``."""
         self.rows = 0
         self._rows_lock = threading.Lock()
         self.metrics = RunnerMetrics(
@@ -180,9 +185,12 @@ class TaskRunner:
         return frozenset(self._runs)
 
     def take_progress(self, limit: int) -> list[TaskProgress]:
-        """Return the numbers of at most ``limit`` tasks: those that have changed since they were last returned."""
-        taken: list[TaskProgress] = []
-        for unit in list(islice(self._measured.copy(), limit)):
+        """Return the numbers of at most ``limit`` tasks: those that have changed since they were last returned.
+
+        The last numbers of a task that has stopped are among them, so that totals across workers miss none.
+        """
+        taken = [self._last_numbers.popleft() for _ in range(min(limit, len(self._last_numbers)))]
+        for unit in list(islice(self._measured.copy(), limit - len(taken))):
             del self._measured[unit]
             if (run := self._runs.get(unit)) is not None:
                 taken.append(run.metrics.progress(run.grant.owner_epoch))
@@ -259,6 +267,9 @@ class TaskRunner:
             self._ending[unit] = left
         else:
             self._ending.pop(unit, None)
+        if unit in self._measured and unit not in self._runs:
+            del self._measured[unit]
+            self._last_numbers.append(run.metrics.progress(run.grant.owner_epoch))
         if not supervisor.cancelled() and (error := supervisor.exception()) is not None:
             logger.error("%s: its supervisor failed: %s", unit, run.line_of(error), exc_info=error)
             run.stop_error = error
@@ -489,7 +500,9 @@ class TaskRunner:
         if error is not None:
             cls = self._classes.get(run.grant.connector_config.get("connector.class", ""))
             what = "has stalled" if state is UnitState.STALLED else "failed"
-            logger.log(level, "%s %s: %s", run.grant.unit, what, _with_location(message, error, cls))
+            line = _with_location(message, error, cls)
+            # The group gets the status itself.
+            logger.log(level, "%s %s: %s", run.grant.unit, what, line, extra={"is_status": True})
         self._tell(run, state, retry + message, error)
 
     def _tell(self, run: UnitRun, state: UnitState, message: str = "", error: BaseException | None = None) -> None:

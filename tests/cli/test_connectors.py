@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -561,7 +562,7 @@ async def test_groups_and_workers_are_listed_as_json(command: Command, worker: N
     assert [each["worker_id"] for each in described["workers"]] == ["w"]
     assert described["workers"] == json.loads((await command("workers", "list", "--json")).out)
     head, row = (await command("workers", "list")).out.splitlines()
-    assert head.split() == ["NAME", "STATE", "EPOCH", "UNITS", "HOST", "ADDRESS"]
+    assert head.split() == ["NAME", "STATE", "EPOCH", "UNITS", "UPTIME", "MEMORY", "HOST", "ADDRESS"]
     assert row.split()[:2] == ["w", "STABLE"]
     unknown = await command("groups", "describe", "nosuch")
     assert unknown.err == "connectgroup: no such group 'nosuch'; groups here: workers\n"
@@ -577,3 +578,93 @@ async def test_a_misspelt_group_is_not_created(command: Command, idle: Path) -> 
     assert len((await command("groups", "list")).out.splitlines()) == 2, "a header and one group"
     assert (await command("connectors", "put", idle, "--group", "others", "--new-group")).code == 0
     assert "others" in (await command("groups", "list")).out
+
+
+# ---- edit
+
+
+@pytest.fixture
+def editor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """Set an editor that writes each of these texts in turn, and returns the file with what it was shown each time."""
+
+    def use(*texts: str) -> Path:
+        seen, script = tmp_path / "seen", tmp_path / "editor.py"
+        script.write_text(
+            "import pathlib, sys\n"
+            f"path, seen, texts = pathlib.Path(sys.argv[1]), pathlib.Path({str(seen)!r}), {list(texts)!r}\n"
+            "done = seen.read_text().split('\\f') if seen.exists() else []\n"
+            "seen.write_text('\\f'.join([*done, path.read_text()]))\n"
+            "text = texts[min(len(done), len(texts) - 1)]\n"
+            "if text: path.write_text(text)\n"
+        )
+        monkeypatch.delenv("VISUAL", raising=False)
+        monkeypatch.setenv("EDITOR", f"{sys.executable} {script}")
+        return seen
+
+    return use
+
+
+async def test_edit_opens_a_file_with_errors_again_and_says_what_is_wrong(
+    command: Command, idle: Path, editor: Callable[..., Path]
+) -> None:
+    await command("connectors", "put", idle)
+    await command("connectors", "patch", "naps", "password=secret")
+    shown = json.loads((await command("connectors", "config", "naps")).out)
+    del shown["name"]
+    seen = editor("no json", json.dumps({**shown, "tasks.max": "many"}), json.dumps({**shown, "tasks.max": 3}))
+    done = await command("connectors", "edit", "naps")
+    assert done.code == 0, done.err
+    assert done.out.startswith("connector naps: updated, version ")
+    assert done.out.rstrip().endswith(": 1 setting changed")
+    first, second, third = seen.read_text().split("\f")
+    assert first.startswith("# connector naps: ")
+    assert '"password": "[hidden]"' in first
+    assert "secret" not in first
+    assert "# configuration: got " in second
+    assert second.endswith("no json\n"), "what was typed is not lost"
+    assert "tasks.max" in third.partition("{")[0]
+    assert "tasks.max" in done.err
+    changed = json.loads((await command("connectors", "config", "naps")).out)
+    assert changed == {**shown, "tasks.max": "3", "name": "naps"}
+
+
+async def test_edit_changes_nothing_unless_a_valid_change_is_saved(
+    command: Command, idle: Path, editor: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await command("connectors", "put", idle)
+    before = (await command("connectors", "config", "naps")).out
+    editor("")
+    done = await command("connectors", "edit", "naps")
+    assert (done.code, done.out) == (0, "connector naps: not changed\n")
+    editor('{"connector.class": "nosuch"}')
+    wrong = await command("connectors", "edit", "naps")
+    assert wrong.code == 2, "saved unchanged a second time"
+    assert "nothing was changed: " in wrong.err
+    editor('{"connector.class": "idle", "password": "x[hidden]"}')
+    masked = await command("connectors", "edit", "naps")
+    assert (masked.code, "the real value" in masked.err) == (2, True)
+    for program in ("/nonexistent", "false"):
+        monkeypatch.setenv("EDITOR", program)
+        failed = await command("connectors", "edit", "naps")
+        assert (failed.code, failed.err.count("\n")) == (2, 1)
+    assert (await command("connectors", "config", "naps")).out == before
+    assert (await command("connectors", "edit", "nosuch")).code == 3
+
+
+# ---- several connectors in a file
+
+
+async def test_validate_takes_what_translate_prints_for_several_tables(command: Command, tmp_path: Path) -> None:
+    path = tmp_path / "several.json"
+    good = {"name": "good", "config": {"connector.class": "idle"}}
+    bad = {"name": "bad", "config": {"connector.class": "idle", "tasks.max": "many"}}
+    path.write_text(json.dumps([good, bad]))
+    done = await command("connectors", "validate", path, "--offline")
+    assert done.code == 1
+    first, second = done.out.splitlines()
+    assert first == f"{path}[0]: connector good is valid"
+    assert second.startswith(f"{path}[1]: tasks.max: ")
+    shown = json.loads((await command("connectors", "validate", path, "--offline", "--json")).out)
+    assert [each["error_count"] for each in shown] == [0, 1]
+    path.write_text(json.dumps([good]))
+    assert (await command("connectors", "validate", path, "--offline")).code == 0

@@ -85,6 +85,7 @@ S3_SINK = {
     "s3.bucket.name": "lake",
     "s3.region": "eu-central-1",
     "flush.size": "1000",
+    "value.converter": "org.apache.kafka.connect.json.JsonConverter",
     "format.class": "io.confluent.connect.s3.format.parquet.ParquetFormat",
     "partitioner.class": "io.confluent.connect.storage.partitioner.DefaultPartitioner",
 }
@@ -193,6 +194,7 @@ def test_jdbc_sink(translate: Translate) -> None:
         ),
         ({**JDBC_SOURCE, "transforms.route.type": "com.acme.Route"}, BROKERS, "com.acme.Route is not installed"),
         ({**JDBC_SINK, "value.converter": ""}, BROKERS, "source.schema: missing"),
+        ({**S3_SINK, "value.converter": ""}, BROKERS, "source.schema: missing"),
         (DEBEZIUM, BROKERS, "source.incrementing.column: missing"),
     ],
 )

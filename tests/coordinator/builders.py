@@ -91,11 +91,15 @@ class FaultyLog(Log):
 
 
 @asynccontextmanager
-async def serving(log: Log | None = None, group: GroupSettings | None = None) -> AsyncIterator[Coordinator]:
+async def serving(
+    log: Log | None = None, group: GroupSettings | None = None, *, wall_clock_ms: Callable[[], int] | None = None
+) -> AsyncIterator[Coordinator]:
     """A running coordinator, which is closed at the end."""
     loop = asyncio.get_running_loop()
     coordinator = Coordinator(
-        MemoryLog() if log is None else log, group or settings(), wall_clock_ms=lambda: int(loop.time() * 1000)
+        MemoryLog() if log is None else log,
+        group or settings(),
+        wall_clock_ms=wall_clock_ms or (lambda: int(loop.time() * 1000)),
     )
     await coordinator.start()
     try:

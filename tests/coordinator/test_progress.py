@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 from dataclasses import replace
+from types import FunctionType, MethodType, ModuleType
 
-from connectgroup.coordinator.progress import MAX_TOPICS
+from connectgroup.coordinator.history import INTERVAL_MS, INTERVALS
+from connectgroup.coordinator.progress import MAX_TOPICS, ReportedProgress
 from connectgroup.coordinator.runtime import Coordinator
-from connectgroup.protocol.messages.describe import DeleteRequest, DescribedUnit
-from connectgroup.protocol.messages.heartbeat import TaskStatus
-from connectgroup.protocol.messages.progress import Progress, TaskProgress
-from connectgroup.protocol.records.connect import UnitState
+from connectgroup.group.connect.state import ConnectGroupState
+from connectgroup.protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequest
+from connectgroup.protocol.messages.describe import (
+    DeleteRequest,
+    DescribedGroup,
+    DescribedUnit,
+    DescribeRequest,
+    DescribeResponse,
+)
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, TaskStatus
+from connectgroup.protocol.messages.progress import LogLine, Progress, TaskProgress
+from connectgroup.protocol.records.connect import ConnectorRecord, TaskEntry, UnitState
+from connectgroup.protocol.units import Unit
 from connectgroup.rest.page_table import page_table
 from connectgroup.rest.views import task_status
 
-from .builders import FaultyLog, add, ask, beat, change, look, send, serving, task_list
+from .builders import GROUP, FaultyLog, add, ask, beat, change, look, send, serving, task_list
 
 
 async def task_unit(coordinator: Coordinator) -> DescribedUnit:
@@ -73,12 +86,13 @@ async def test_topics_that_a_connector_reports_have_a_limit() -> None:
         assert len((await look(coordinator)).connectors[0].topics) == MAX_TOPICS
 
 
-async def test_numbers_end_with_the_assignment_and_with_the_group() -> None:
+async def test_lag_ends_with_the_assignment_and_all_numbers_with_the_group() -> None:
     async with serving() as coordinator:
         owner_epoch, epoch = await owner_of_a_task(coordinator)
         await ask(coordinator, beat("a", epoch, progress=(numbers(owner_epoch),)))
         await ask(coordinator, beat("a", -1))
-        assert (await task_unit(coordinator)).numbers is None
+        ended = (await task_unit(coordinator)).numbers
+        assert ended == Progress(), "only the owner knows the lag"
         await send(coordinator, DeleteRequest(group_ids=("workers",)))
         await owner_of_a_task(coordinator)
         assert (await task_unit(coordinator)).numbers is None
@@ -95,3 +109,180 @@ async def test_stalled_task_is_shown_as_stalled_and_as_failed_to_tools_of_kafka_
         connect = task_status(group.connectors[0], group.connectors[0].units[1])
         assert (connect["state"], connect["trace"]) == ("FAILED", "no poll")
         assert page_table(group, 0, before={}, rates={})["failure/0/c"] == "no poll"
+
+
+# ---- totals of all owners
+
+
+def written(owner_epoch: int, rows: int, *, letters: int = 0, last: str = "") -> TaskProgress:
+    progress = Progress(records_written=rows, records_lag=5, dead_letters=letters, last_dead_letter=last)
+    return TaskProgress(connector="c", task=0, owner_epoch=owner_epoch, progress=progress)
+
+
+async def moved(coordinator: Coordinator) -> tuple[int, int]:
+    """Have member ``b`` own the task of ``a``, which leaves; return the owner epoch and the member epoch."""
+    await ask(coordinator, beat("a", -1))
+    epoch = (await ask(coordinator, beat("b"))).member_epoch
+    for _ in range(5):
+        epoch = (await ask(coordinator, beat("b", epoch))).member_epoch
+        task = await task_unit(coordinator)
+        if task.member_id == "b":
+            return task.owner_epoch, epoch
+    raise AssertionError("the task was not assigned")
+
+
+async def test_rows_and_dead_letters_count_across_moves_and_the_last_ones_come_with_the_acknowledgement() -> None:
+    async with serving() as coordinator:
+        owner_epoch, epoch = await owner_of_a_task(coordinator)
+        await ask(coordinator, beat("a", epoch, progress=(written(owner_epoch, 100),)))
+        # The heartbeat that acknowledges the revocation of all units: its sender is not the owner any more after it.
+        last = written(owner_epoch, 130, letters=2, last="x: bad")
+        await ask(coordinator, beat("a", epoch, frozenset(), progress=(last,)))
+        later_epoch, epoch = await moved(coordinator)
+        kept = (await task_unit(coordinator)).numbers
+        assert kept is not None
+        assert (kept.records_written, kept.dead_letters, kept.last_dead_letter) == (130, 2, "x: bad")
+        assert kept.records_lag == -1
+        await ask(coordinator, beat("b", epoch, progress=(written(later_epoch, 7, letters=1, last="y: bad"),)))
+        found = (await task_unit(coordinator)).numbers
+        assert found is not None
+        assert (found.records_written, found.dead_letters, found.last_dead_letter) == (137, 3, "y: bad")
+        assert found.records_lag == 5
+        # A late copy of an earlier report, and one of the former owner, add nothing.
+        await ask(coordinator, beat("b", epoch, progress=(written(later_epoch, 3),)))
+        await ask(coordinator, beat("a", epoch, progress=(written(owner_epoch, 500),)))
+        assert (await task_unit(coordinator)).numbers == found
+
+
+async def test_a_connector_that_is_created_again_begins_at_zero() -> None:
+    async with serving() as coordinator:
+        owner_epoch, epoch = await owner_of_a_task(coordinator)
+        await ask(coordinator, beat("a", epoch, progress=(written(owner_epoch, 100),)))
+        await change(
+            coordinator, UpdateConnectorsRequest(group_id=GROUP, changes=(ConnectorChange(connector="c", delete=True),))
+        )
+        await change(coordinator, add())
+        (connector,) = (await described(coordinator)).connectors
+        assert not connector.events
+        assert not connector.history
+        assert all(unit.numbers is None for unit in connector.units)
+
+
+# ---- history and events
+
+
+async def described(coordinator: Coordinator, *, points: int = 240) -> DescribedGroup:
+    request = DescribeRequest(group_ids=(GROUP,), history_points=points, include_events=True)
+    response = await send(coordinator, request)
+    assert isinstance(response, DescribeResponse)
+    return response.groups[0]
+
+
+class Clock:
+    """A wall clock that the test sets."""
+
+    def __init__(self) -> None:
+        self.ms = 1_700_000_000_000 // INTERVAL_MS * INTERVAL_MS
+
+    def __call__(self) -> int:
+        return self.ms
+
+
+async def test_the_last_hour_of_a_connector_is_kept_in_intervals() -> None:
+    clock = Clock()
+    async with serving(wall_clock_ms=clock) as coordinator:
+        owner_epoch, epoch = await owner_of_a_task(coordinator)
+        rows = 0
+        for more in (10, 20, 0, 30):
+            rows += more
+            if more:
+                await ask(coordinator, beat("a", epoch, progress=(written(owner_epoch, rows),)))
+            clock.ms += INTERVAL_MS
+        (history,) = (await described(coordinator)).connectors[0].history
+        assert history.rows == (10, 20, 0, 30, 0)
+        assert history.lag == (5, 5, 5, 5, 5)
+        assert history.end_ms == clock.ms + INTERVAL_MS
+        (coarse,) = (await described(coordinator, points=INTERVALS // 2)).connectors[0].history
+        assert (coarse.rows, coarse.interval_ms) == ((10, 20, 30), 2 * INTERVAL_MS)
+        clock.ms += 2 * INTERVALS * INTERVAL_MS
+        (old,) = (await described(coordinator)).connectors[0].history
+        assert old.rows == (0,) * INTERVALS, "an hour, not more"
+
+
+async def test_errors_are_counted_and_the_last_events_are_shown_with_their_cause() -> None:
+    async with serving() as coordinator:
+        owner_epoch, epoch = await owner_of_a_task(coordinator)
+
+        def failed(attempt: int) -> TaskStatus:
+            text = f"RETRYING, attempt {attempt}, next in 1 s, last error: no such table"
+            return TaskStatus(connector="c", task=0, owner_epoch=owner_epoch, state=UnitState.FAILED, message=text)
+
+        for attempt in (1, 2, 2):  # a status whose response was lost is sent again
+            await ask(coordinator, beat("a", epoch, statuses=(failed(attempt),)))
+        letters = written(owner_epoch, 10, letters=3, last="a.csv, line 7: not a number")
+        line = LogLine(connector="c", task=0, at_ms=5, level="WARNING", message="the lag cannot be measured\n\x1b[31m")
+        for _ in range(2):
+            await ask(coordinator, beat("a", epoch, progress=(letters,), log_lines=(line,)))
+        other = replace(line, connector="nosuch")
+        await ask(coordinator, beat("a", epoch, log_lines=(other,)))
+        (connector,) = (await described(coordinator)).connectors
+        events = [(each.kind, each.task, each.message, each.count) for each in connector.events]
+        assert events == [
+            ("error", 0, "no such table", 2),
+            ("dead_letter", 0, "a.csv, line 7: not a number", 3),
+            ("log", 0, "the lag cannot be measured\\n\\x1b[31m", 1),
+        ]
+        assert {each.member_id for each in connector.events} == {"a"}
+        numbers = connector.units[1].numbers
+        assert numbers is not None
+        assert numbers.errors == 2
+        assert sum(connector.history[0].errors) == 5
+        assert (await look(coordinator)).connectors[0].events == (), "only on request"
+
+
+async def test_start_and_memory_of_a_worker_are_shown() -> None:
+    async with serving() as coordinator:
+        _, epoch = await owner_of_a_task(coordinator)
+        await ask(coordinator, beat("a", epoch, started_ms=1_000, memory_bytes=2_000))
+        await ask(coordinator, beat("a", epoch))
+        (member,) = (await look(coordinator)).members
+        assert (member.started_ms, member.memory_bytes) == (1_000, 2_000)
+
+
+def held_bytes(root: object) -> int:
+    """The memory of an object and of all that it refers to: of data, not of classes and functions."""
+    seen: dict[int, object] = {}
+    left = [root]
+    while left:
+        each = left.pop()
+        if id(each) not in seen and not isinstance(each, type | ModuleType | FunctionType | MethodType):
+            seen[id(each)] = each
+            left += gc.get_referents(each)
+    return sum(map(sys.getsizeof, seen.values()))
+
+
+async def test_an_hour_of_a_thousand_tasks_takes_less_than_32_megabytes() -> None:
+    """The worst case: each task is the only one of its connector, and all that is kept of one is long."""
+    reported, now_ms = ReportedProgress(lambda: now_ms), 1_700_000_000_000
+    group = ConnectGroupState("g")
+    names = [f"connector-{number}" for number in range(1_000)]
+    for name in names:
+        group.connectors[name] = ConnectorRecord(group_id="g", connector=name, version=1, tasks=(TaskEntry(),))
+    group.holders.update({Unit(name, 0): ("worker-1", 7) for name in names})
+    for minute in range(60):
+        now_ms += 60_000
+        numbers = {"records_written": 10**12 + minute, "records_lag": 10**9 + minute, "dead_letters": minute + 1}
+        progress = Progress(**numbers, last_dead_letter=f"{minute}" * 250)
+        tasks = tuple(TaskProgress(connector=name, task=0, owner_epoch=7, progress=progress) for name in names)
+        failed = tuple(
+            TaskStatus(connector=name, task=0, owner_epoch=7, state=UnitState.FAILED, message=f"{minute:02}" * 1_000)
+            for name in names
+        )
+        request = HeartbeatRequest(group_id="g", member_id="worker-1", progress=tasks, statuses=failed)
+        reported.record(group, request)
+        reported.record_accepted(group, request)
+    described = DescribeRequest(history_points=240, include_events=True)
+    history = reported.of("g", described).history
+    assert len(history) == 1_000
+    assert sum(history["connector-7"].errors) == 120
+    assert held_bytes(reported) < 32_000_000

@@ -128,6 +128,7 @@ async def test_numbers_of_a_task_are_in_its_status(
             "unfinished_files": 2,
             "unreadable_files": 1,
             "skipped_files": 4,
+            "errors": 0,
             **letters,
         }
         assert task_of(status)["state"] == "RUNNING"
@@ -148,10 +149,10 @@ async def test_numbers_of_a_task_are_in_its_status(
             description = capsys.readouterr().out
         finally:
             await server.close()
-    assert table[1].split()[-7:] == ["ROWS", "ROWS/S", "LAG", "LAST", "RECORD", "LAST", "POLL"]
+    assert table[1].split()[-8:] == ["ROWS", "ROWS/S", "LAG", "ERRORS", "LAST", "RECORD", "LAST", "POLL"]
     assert table[3].split()[4:8] == ["120", "4.0", "0", "records"]
     assert task_of(as_json)["progress"]["records_lag"] == 0
-    assert "4.0 rows/s, 120 rows, lag 0 records, last record 20" in description
+    assert "4.0 rows/s, 120 rows, lag 0 records, last record " in description
     shown = "2 dead letters, the last: a.csv, line 7: not a number"
     assert table[-1] == f"c-0: {shown}"
     assert f"    {shown}" in description.splitlines()

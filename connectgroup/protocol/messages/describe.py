@@ -8,7 +8,7 @@ from typing import Final
 from ..units import CONNECTOR, Units
 from .assignment import DelayedUnits
 from .common import AssignorInfo, ConfigEntry, ConnectorTasks, units_of
-from .progress import Progress
+from .progress import ConnectorHistory, Progress, UnitEvent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +25,8 @@ class DescribeRequest:
         include_credentials: *(tagged)* whether the configurations of connectors contain credentials, as the workers
             that run them receive them.
         include_classic: *(tagged)* whether to include what Kafka's DescribeGroups has of the members.
+        history_points: *(tagged)* include the last hour of each connector in at most so many intervals; 0: not.
+        include_events: *(tagged)* whether to include the last events of each connector.
     """
 
     group_ids: tuple[str, ...] = ()
@@ -34,6 +36,8 @@ class DescribeRequest:
     include_assignor_input: bool = False
     include_credentials: bool = False
     include_classic: bool = False
+    history_points: int = 0
+    include_events: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +68,8 @@ class DescribedMember:
         classic_assignment: *(tagged)* the assignment in that form.
         classic: *(tagged)* the member of a connect or consumer group uses the classic protocol.
         restart_error: *(tagged)* why the last restart that was requested has not happened; the worker goes on.
+        started_ms: *(tagged)* when its process started, milliseconds since 1970; 0 if unknown.
+        memory_bytes: *(tagged)* memory of its process and of the processes that this one has started; 0 if unknown.
     """
 
     member_id: str
@@ -88,6 +94,8 @@ class DescribedMember:
     classic_assignment: bytes = b""
     classic: bool = False
     restart_error: str = ""
+    started_ms: int = 0
+    memory_bytes: int = 0
 
     @property
     def assigned_units(self) -> Units:
@@ -126,7 +134,7 @@ class DescribedUnit:
         state: STARTING, RUNNING, FAILED, STALLED: as its owner has reported; WAITING: its owner has left temporarily.
             Without an owner: UNASSIGNED, or PAUSED or STOPPED as its connector.
         config: *(tagged)* the task's configuration, credentials masked, if the request includes task configurations.
-        progress: *(tagged)* the numbers that the owner has reported last: none or one.
+        progress: *(tagged)* its numbers, as far as workers have reported any: none or one.
         fenced: *(tagged)* whether the owner has reported that the sink rejects what a former owner still writes; false
             while the unit starts.
     """
@@ -152,7 +160,7 @@ class DescribedUnit:
 
     @property
     def numbers(self) -> Progress | None:
-        """The numbers that the owner has reported last."""
+        """Its numbers, as far as workers have reported any."""
         return self.progress[0] if self.progress else None
 
     @property
@@ -175,6 +183,8 @@ class DescribedConnector:
         units: the connector itself (task -1), then its tasks by number.
         topics: *(tagged)* the Kafka topics that its tasks have used since the coordinator started, or since they were
             reset (KIP-558), sorted.
+        history: *(tagged)* its last hour, if the request includes it and there is one: none or one.
+        events: *(tagged)* its last events, oldest first, if the request includes them.
     """
 
     connector: str
@@ -183,6 +193,8 @@ class DescribedConnector:
     config: tuple[ConfigEntry, ...] = ()
     units: tuple[DescribedUnit, ...] = ()
     topics: tuple[str, ...] = ()
+    history: tuple[ConnectorHistory, ...] = ()
+    events: tuple[UnitEvent, ...] = ()
 
 
 NOT_STARTED: Final = -2

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .common import AssignorInfo, ConfigEntry, ConnectorTasks, LoggerLevel
-from .progress import TaskProgress
+from .progress import LogLine, TaskProgress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +75,10 @@ class HeartbeatRequest:
         logger_stamp: *(tagged)* the stamp of the newest logger level that the worker has set; 0 if none.
         restart_error: *(tagged)* why the restart that an operator requested has not happened: the worker goes on, and
             the request ends. Empty: no error. Read from a member's heartbeats, not from joins.
+        log_lines: *(tagged)* what the worker has logged about its units since the last heartbeat with a response, at
+            most ``MAX_LINES``. Like the next two, kept in memory only.
+        started_ms: *(tagged)* when the worker's process started, milliseconds since 1970; 0: unchanged.
+        memory_bytes: *(tagged)* memory of that process and of those that it has started; 0: unchanged.
     """
 
     group_id: str
@@ -102,6 +106,9 @@ class HeartbeatRequest:
     classic: bool = False
     logger_stamp: int = 0
     restart_error: str = ""
+    log_lines: tuple[LogLine, ...] = ()
+    started_ms: int = 0
+    memory_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,8 @@
-"""The numbers of a running task: what it has read and written, and what it has not read yet.
+"""The numbers of a running task: what it has read and written, and what it has not read yet; its log lines, its last
+hour and its last events.
 
-A worker reports them in heartbeats; the coordinator keeps them in memory only and shows them in descriptions.
+A worker reports numbers and lines in heartbeats; the coordinator keeps them in memory only and shows them in
+descriptions.
 """
 
 from __future__ import annotations
@@ -17,7 +19,10 @@ MAX_TOPICS: Final = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """The numbers of a task since it was assigned to its worker; -1: not known. Times are milliseconds since 1970.
+    """The numbers of a task; -1: not known. Times are milliseconds since 1970.
+
+    Those that a worker reports count from the assignment of the task to it. Those of a description are the totals of
+    all workers that have run the task since the coordinator started; lag and rate are those of its present owner.
 
     Attributes:
         records_read: records read from the source.
@@ -36,6 +41,7 @@ class Progress:
             without the form of the pattern), or because they are links to directories.
         dead_letters: *(tagged)* records that could not be processed and are in the dead letters.
         last_dead_letter: *(tagged)* place and reason of the last of them, without the record; empty if there is none.
+        errors: *(tagged)* how often the task has failed or stalled. The coordinator counts the statuses; 0 in a report.
     """
 
     records_read: int = UNKNOWN
@@ -53,6 +59,7 @@ class Progress:
     skipped_files: int = UNKNOWN
     dead_letters: int = 0
     last_dead_letter: str = ""
+    errors: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,3 +83,72 @@ class TaskProgress:
     def with_topics_of(self, earlier: TaskProgress) -> TaskProgress:
         """These numbers, with the topics of a report that was not sent."""
         return replace(self, topics=tuple(sorted({*self.topics, *earlier.topics}))[:MAX_TOPICS])
+
+
+MAX_LINES: Final = 100
+"""Log lines in one heartbeat."""
+
+MAX_LINE: Final = 2_000
+"""Characters of a log line, and of the message of an event."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLine:
+    """A line that a worker has logged about one of its units.
+
+    Attributes:
+        connector: the connector's name.
+        task: the task number, -1 for the connector itself.
+        at_ms: the worker's wall clock, milliseconds since 1970.
+        level: the name of the level, such as ``WARNING``.
+        message: the text without credentials, at most ``MAX_LINE`` characters.
+    """
+
+    connector: str
+    task: int
+    at_ms: int
+    level: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitEvent:
+    """Something that has happened to a unit: of those alike that follow each other, the last one.
+
+    Attributes:
+        at_ms: wall clock, milliseconds since 1970.
+        task: the task number, -1 for the connector itself.
+        member_id: the worker that ran it.
+        kind: ``state``: it has started or runs; ``error``: it has failed or stalled; ``dead_letter``; ``log``: a line
+            of its worker's log.
+        level: the name of the level of a log line: INFO, WARNING, ERROR.
+        message: what has happened, the cause first.
+        count: how many events alike.
+    """
+
+    at_ms: int
+    task: int
+    member_id: str
+    kind: str
+    level: str
+    message: str
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectorHistory:
+    """The last hour of a connector in intervals of equal length, oldest first; before the first one nothing is known.
+
+    Attributes:
+        end_ms: the end of the last interval, milliseconds since 1970; it may be under way.
+        interval_ms: length of an interval.
+        rows: records that the sinks of its tasks have made durable in each interval.
+        lag: what its tasks had not read at the end of each interval: records; if none knows them, bytes; else files.
+        errors: failures and dead letters of its tasks in each interval.
+    """
+
+    end_ms: int
+    interval_ms: int
+    rows: tuple[int, ...]
+    lag: tuple[int, ...]
+    errors: tuple[int, ...]

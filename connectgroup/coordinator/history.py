@@ -1,0 +1,161 @@
+"""The last hour of each connector in numbers, and its last events: in memory only, within fixed limits.
+
+Nothing is sampled by a timer: what workers report is added to the interval of the moment, and intervals without reports
+are filled in when the next one is needed. Like the numbers of tasks, both begin again after a change of coordinator.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from ..protocol.messages.progress import MAX_LINE, ConnectorHistory, UnitEvent
+from ..protocol.units import printable
+
+INTERVAL_MS: Final = 15_000
+INTERVALS: Final = 240
+"""An hour."""
+
+MAX_SERIES: Final = 3_000
+"""Connectors of all groups that have a history, some 18 MB; of more, those that reported last."""
+
+MAX_EVENTS: Final = 200
+"""Events of one connector."""
+
+MAX_ALL_EVENTS: Final = 5_000
+"""Events of all connectors; the oldest ones of the connector that has been quiet for longest go first."""
+
+Name = tuple[str, str]
+"""Group and connector."""
+
+
+class Series:
+    """The last hour of one connector, as rings: interval ``n`` since 1970 is at index ``n % INTERVALS``.
+
+    Attributes:
+        first, last: the first and the last interval that is known. Changed by ``_advance``.
+    """
+
+    __slots__ = ("_errors", "_lag", "_rows", "first", "last")
+
+    def __init__(self, interval: int) -> None:
+        """Begin at this interval."""
+        self.first = self.last = interval
+        self._rows, self._lag, self._errors = (array("q", bytes(8 * INTERVALS)) for _ in range(3))
+
+    def add(self, interval: int, *, rows: int = 0, errors: int = 0, lag: int = 0) -> None:
+        """Add to the interval of the moment.
+
+        Args:
+            lag: by how much the lag has changed.
+        """
+        self._advance(interval)
+        at = self.last % INTERVALS  # a clock that was set back adds to the last interval
+        self._rows[at] += rows
+        self._errors[at] += errors
+        self._lag[at] += lag
+
+    def shown(self, interval: int, points: int) -> ConnectorHistory:
+        """The intervals up to this one, put together to at most ``points`` of equal length."""
+        self._advance(interval)
+        known = range(max(self.first, self.last - INTERVALS + 1), self.last + 1)
+        width = -(-INTERVALS // max(1, min(points, INTERVALS)))
+        # Aligned from the end, so that each but the first part has the full width.
+        parts = [known[max(0, end - width) : end] for end in range(len(known), 0, -width)][::-1]
+        return ConnectorHistory(
+            end_ms=(self.last + 1) * INTERVAL_MS,
+            interval_ms=width * INTERVAL_MS,
+            rows=tuple([sum([self._rows[each % INTERVALS] for each in part]) for part in parts]),
+            lag=tuple([self._lag[part[-1] % INTERVALS] for part in parts]),
+            errors=tuple([sum([self._errors[each % INTERVALS] for each in part]) for part in parts]),
+        )
+
+    def _advance(self, interval: int) -> None:
+        """Fill in the intervals since the last one: no rows, no errors, the same lag."""
+        lag = self._lag[self.last % INTERVALS]
+        for each in range(max(self.last, interval - INTERVALS) + 1, interval + 1):
+            at = each % INTERVALS
+            self._rows[at] = self._errors[at] = 0
+            self._lag[at] = lag
+        self.last = max(self.last, interval)
+
+
+class Histories:
+    """The series and the events of the connectors of all groups."""
+
+    def __init__(self) -> None:
+        # Changed by the methods below; in the order of the last report, the oldest first.
+        self._series: OrderedDict[Name, Series] = OrderedDict()
+        self._events: OrderedDict[Name, deque[UnitEvent]] = OrderedDict()
+        self._count = 0
+        """Of all events."""
+
+    def add(self, name: Name, now_ms: int, *, rows: int = 0, errors: int = 0, lag: int = 0) -> None:
+        """Add to the history of a connector; see ``Series.add``."""
+        interval = now_ms // INTERVAL_MS
+        series = self._series.get(name)
+        if series is None:
+            series = self._series[name] = Series(interval)
+            if len(self._series) > MAX_SERIES:
+                self._series.popitem(last=False)
+        self._series.move_to_end(name)
+        series.add(interval, rows=rows, errors=errors, lag=lag)
+
+    def note(self, name: Name, event: UnitEvent) -> None:
+        """Keep an event of a connector; one that only repeats the last one of its unit is counted."""
+        events = self._events.setdefault(name, deque())
+        self._events.move_to_end(name)
+        event = replace(event, message=printable(event.message, limit=MAX_LINE))
+        for index in range(len(events) - 1, max(-1, len(events) - 20), -1):
+            before = events[index]
+            if event.kind == "log" and event == before:
+                return  # a worker sends a line again if the response to the first copy was lost
+            if (before.task, before.member_id) != (event.task, event.member_id):
+                continue
+            if (before.kind, before.message) == (event.kind, event.message) and event.kind != "log":
+                del events[index]
+                self._count -= 1
+                if event.kind != "state":  # a worker may send a status again
+                    event = replace(event, count=before.count + event.count)
+            if event.kind != "log":
+                break
+        events.append(event)
+        self._count += 1
+        if len(events) > MAX_EVENTS:
+            self._drop(name)
+        while self._count > MAX_ALL_EVENTS:
+            self._drop(next(iter(self._events)))
+
+    def _drop(self, name: Name) -> None:
+        """Forget the oldest event of a connector."""
+        events = self._events[name]
+        events.popleft()
+        self._count -= 1
+        if not events:
+            del self._events[name]
+
+    def shown(self, group_id: str, points: int, now_ms: int) -> dict[str, ConnectorHistory]:
+        """The histories of the connectors of a group; see ``Series.shown``."""
+        interval = now_ms // INTERVAL_MS
+        return {
+            connector: series.shown(interval, points)
+            for (group, connector), series in self._series.items()
+            if group == group_id
+        }
+
+    def events(self, group_id: str, connectors: Sequence[str] | None) -> dict[str, tuple[UnitEvent, ...]]:
+        """The events of these connectors of a group, or of all."""
+        names = [name for name in self._events if name[0] == group_id]
+        if connectors is not None:
+            names = [(group_id, each) for each in connectors if (group_id, each) in self._events]
+        return {name[1]: tuple(self._events[name]) for name in names}
+
+    def forget(self, group_id: str, connector: str | None = None) -> None:
+        """Forget a connector, or all of a group."""
+        for known in (self._series, self._events):
+            for name in [each for each in known if each[0] == group_id and connector in (None, each[1])]:
+                del known[name]
+        self._count = sum(map(len, self._events.values()))
