@@ -76,7 +76,9 @@ async def test_the_last_rows_of_a_task_come_with_the_acknowledgement_of_its_revo
         first = {unit: world.contexts[unit] for unit in (TASK, Unit("c", 1))}
         for context in first.values():
             context.progress(100)
-        while await numbers(world) is None:
+        for _ in range(1_000):
+            if await numbers(world) is not None:
+                break
             await asyncio.sleep(0.1)
         for context in first.values():  # the next report is not due yet
             context.progress(11)
