@@ -40,7 +40,7 @@ from ..spark.converters import CONVERTERS, check_pair
 from ..spark.remote import REMOTE, remote_address
 from ..spark.sources.connect import CONFIG, ConnectSource
 from ..spark.sources.listing import is_listed
-from .transforms import PREDICATES, TRANSFORMS, check_predicates, check_types, parse_chain
+from .transforms import PREDICATES, TRANSFORMS, check_predicates, check_types, parse_chain, split_java
 
 if TYPE_CHECKING:
     from ..spark.connect_runtime import JavaTransform
@@ -255,7 +255,11 @@ def _installed(kind: Literal["sources", "sinks"], name: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Parsed:
-    """A configuration with its classes and settings, checked."""
+    """A configuration with its classes and settings, checked.
+
+    Attributes:
+        chained: the configuration without the transformations of Java.
+    """
 
     config: Config
     settings: PipelineSettings
@@ -264,7 +268,8 @@ class _Parsed:
     sink: type[Sink]
     sink_settings: Any
     chain: Chain
-    java_transforms: Sequence[JavaTransform] = ()
+    chained: Config
+    java_transforms: Sequence[JavaTransform]
 
     def committed(self, connector: str) -> CommittedPositions:
         """Return where the positions of a connector are."""
@@ -277,7 +282,7 @@ class _Parsed:
         settings, source, sink = self.settings, self.source, self.sink
         return Pipeline(
             source=lambda: source.create(self.source_settings, task=settings.task, tasks=settings.tasks),
-            chain=lambda opened: parse_chain(self.config, opened.metadata),
+            chain=lambda opened: parse_chain(self.chained, opened.metadata),
             sink=lambda columns: sink.create(self.sink_settings, columns),
             committed=self.committed,
             tasks=settings.tasks,
@@ -325,7 +330,8 @@ def _parse(config: Config) -> _Parsed:
     )
     _check_remote(settings, source)
     _check_dead_letters(settings, sink)
-    chain = parse_chain(config, source.metadata)
+    chained, java_transforms = split_java(config) if issubclass(source, ConnectSource) else (config, ())
+    chain = parse_chain(chained, source.metadata)
     source_settings = parse_settings(source.Settings, settings_below(config, SOURCE), prefix=SOURCE)
     sink_settings = parse_settings(sink.Settings, settings_below(config, SINK), prefix=SINK)
     _check_apart(config, source_settings)
@@ -344,6 +350,8 @@ def _parse(config: Config) -> _Parsed:
         sink=sink,
         sink_settings=sink_settings,
         chain=chain,
+        chained=chained,
+        java_transforms=java_transforms,
     )
 
 

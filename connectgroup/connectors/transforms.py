@@ -13,10 +13,12 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ..connector import Config
+from ..dataplane.java_plugins import find_java_class, is_java_name
 from ..dataplane.settings import parse_settings, setting_names, settings_below, unknown_setting
 from ..dataplane.transform import Place, Predicate, Transform, entry_point_name, listed
 from ..errors import NO_VALUE, ConfigError
 from ..plugins import available, load_predicate_class, load_transform_class
+from ..spark.connect_runtime import KAFKA_TRANSFORMS, JavaTransform
 
 if TYPE_CHECKING:
     from ..spark.transforms.chain import Chain
@@ -63,6 +65,61 @@ def check_types(chain: Chain, types: Mapping[str, str]) -> None:
         step.transform.check_columns(types)
         if not step.transform.keeps_columns:
             return
+
+
+def split_java(config: Config) -> tuple[Config, list[JavaTransform]]:
+    """Return a configuration without the transformations of Kafka Connect's plug-ins, and these.
+
+    They get the records before rows are made of them, so they are the first ones.
+
+    Raises:
+        ConfigError: one follows a transform of this package, or a predicate does not fit.
+    """
+    names, found, others = _names(config, "transforms"), list[JavaTransform](), list[str]()
+    for name in names:
+        prefix = f"{TRANSFORMS}{name}."
+        settings = settings_below(config, prefix)
+        if not is_java_transform(settings.get("type", "")):
+            others.append(name)
+            continue
+        if others:
+            allowed = f"{name} before {others[0]}: a transformation of Java gets the record before the rows are made"
+            raise ConfigError("transforms", config["transforms"], allowed)
+        predicate, negate = settings.pop("predicate", ""), settings.pop("negate", "false")
+        of_predicate = settings_below(config, f"{PREDICATES}{predicate}.") if predicate else {}
+        if predicate and not is_java_name(of_predicate.get("type", "")):
+            allowed = "a predicate whose type is a Java class, for a transformation of Java"
+            raise ConfigError(f"{prefix}predicate", predicate, allowed)
+        found.append(
+            JavaTransform(
+                cls=settings.pop("type"),
+                setting=f"{prefix}type",
+                config=settings,
+                predicate=of_predicate.pop("type", ""),
+                predicate_config=of_predicate,
+                negate=negate == "true",
+            )
+        )
+    if not found:
+        return config, []
+    used = {
+        name
+        for name in _names(config, "predicates")
+        if any(config.get(f"{TRANSFORMS}{each}.predicate") == name for each in others)
+    }
+    java = {f"{TRANSFORMS}{name}." for name in names if name not in others}
+    java |= {f"{PREDICATES}{name}." for name in _names(config, "predicates") if name not in used}
+    left = {key: value for key, value in config.items() if not key.startswith(tuple(java))}
+    return {**left, "transforms": ",".join(others), "predicates": ",".join(sorted(used))}, found
+
+
+def is_java_transform(kind: str) -> bool:
+    """Whether the type of a transform is a class of Java that this package does not have itself."""
+    if not is_java_name(kind):
+        return False
+    if kind.startswith(KAFKA_TRANSFORMS):
+        return kind.rpartition(".")[2].partition("$")[0] not in available("transforms")
+    return find_java_class(kind) is not None
 
 
 def parse_chain(config: Config, metadata: frozenset[str]) -> Chain:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ..dataplane.errors import SourceError
-from ..dataplane.java_plugins import JavaPlugin, require_java_class
+from ..dataplane.java_plugins import JavaKind, JavaPlugin, require_java_class
 from ..errors import ConfigError
 from ..masking import HIDDEN
 from ..protocol.units import printable
@@ -31,6 +31,8 @@ from .session import spark_session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+KAFKA_TRANSFORMS: Final = "org.apache.kafka.connect.transforms."
+"""Package of Kafka Connect's own transformations and predicates: they need no plug-in."""
 STOP_BOUND_MS: Final = 10_000
 """How long a plug-in may take to stop, in milliseconds: half of it for its ``stop``, half for its thread."""
 _END_WAIT_S: Final = 5.0
@@ -309,7 +311,7 @@ class JavaTask:
 
         def make() -> Any:
             loader = runtime.loader(plugin)
-            steps = runtime.list_of([self._transform(each) for each in transforms])
+            steps = runtime.list_of([self._transform(each, loader) for each in transforms])
             texts = json.dumps(dict(config)), json.dumps(list(offsets)), json.dumps(dict(options))
             return runtime.plugins.task(name, loader, texts[0], texts[1], steps, texts[2])
 
@@ -365,13 +367,20 @@ class JavaTask:
             return ""
         return str(self._call(self._task.place))
 
-    def _transform(self, step: JavaTransform) -> Any:
+    def _transform(self, step: JavaTransform, own: Any) -> Any:
+        """Create a transformation; ``own`` is the class loader of the task's plug-in, which also finds Kafka's own."""
         runtime = self._runtime
-        loader = runtime.loader(require_java_class(step.setting, step.cls, "transformation"))
+
+        def loader_of(setting: str, cls: str, kind: JavaKind) -> Any:
+            if cls.startswith(KAFKA_TRANSFORMS):
+                return own
+            return runtime.loader(require_java_class(setting, cls, kind))
+
+        loader = loader_of(step.setting, step.cls, "transformation")
         other, name = loader, None
         if step.predicate:
             name = step.predicate
-            other = runtime.loader(require_java_class(f"{step.setting} (predicate)", name, "predicate"))
+            other = loader_of(f"{step.setting} (predicate)", name, "predicate")
         texts = json.dumps(dict(step.config)), json.dumps(dict(step.predicate_config))
         return runtime.plugins.transform(loader, step.cls, texts[0], other, name, texts[1], step.negate)
 

@@ -222,6 +222,10 @@ CONNECT_JARS: Final = Jars(
         ("org.apache.kafka:connect-api:4.3.1", "5ce6158d453d2d84ab3509260fff872c67fb532a51519da6acafc6835bc48cfe"),
         ("org.apache.kafka:connect-json:4.3.1", "ebd6d4900eb6835f30c6ce74b5f6d4a4fdc19e0a4a1de8da2f4463ea3ef20e41"),
         ("org.apache.kafka:connect-runtime:4.3.1", "9df3d2f78f8a1740af358dd78ccdf1396559223e0cfbf1a697ab9363dead6175"),
+        (
+            "org.apache.kafka:connect-transforms:4.3.1",
+            "060bb300977304b53f9aebe79a3298c06a3d4240cb58b01e06eaa75abf4168eb",
+        ),
         ("org.apache.kafka:kafka-clients:4.3.1", "52501b7b47510c66f898871adaf6d2968ab7246561d44ced43643a8a587f0b36"),
         # Those of Kafka's JSON; the other parts of Jackson are Spark's, of the same version.
         (

@@ -150,7 +150,20 @@ def _served(binaries: Path, scratch: Path, user: str | None) -> Iterator[str]:
 
 def _start(binaries: Path, scratch: Path, user: str | None, ports: int | list[int]) -> tuple[Program, list[int]]:
     def launch(port: int) -> Program:
-        options = "-D", scratch / "data", "-p", port, "-h", "127.0.0.1", "-k", "", "-c", "fsync=off"
+        options = (
+            "-D",
+            scratch / "data",
+            "-p",
+            port,
+            "-h",
+            "127.0.0.1",
+            "-k",
+            "",
+            "-c",
+            "fsync=off",
+            "-c",
+            "wal_level=logical",
+        )
         return Program(*options, command=[binaries / "postgres"], user=user, cwd=Path("/"), tied=True)
 
     try:

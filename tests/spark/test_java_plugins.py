@@ -172,3 +172,111 @@ def test_offsets_have_the_form_of_the_plugin_and_can_be_altered(cluster: Cluster
     again = cluster.start(config, epoch=1 << 10)
     again.wait(lambda: len(read_table(tmp_path)) >= 13)
     assert read_table(tmp_path)[10:] == lines(range(7, 10))
+
+
+# --------------------------------------------------------------------------------------------------
+# Debezium, on a real PostgreSQL with logical decoding.
+
+
+DEBEZIUM: Final = "io.debezium.connector.postgresql.PostgresConnector"
+
+
+@pytest.fixture(scope="session")
+def debezium(plugin_path: Path) -> Path:
+    """The plug-in path with Debezium's connector for PostgreSQL."""
+    from tests.consumer.broker import Unavailable, fetched_with_dependencies
+
+    try:
+        jars = fetched_with_dependencies(
+            "debezium-postgres-3.6.1", ["io.debezium:debezium-connector-postgres:3.6.1.Final"]
+        )
+    except Unavailable as missing:
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"continuous integration has no Debezium: {missing}")
+        pytest.skip(str(missing))
+    shutil.copytree(jars, plugin_path / "debezium-postgres", dirs_exist_ok=True)
+    return plugin_path
+
+
+class Orders:
+    """A table whose changes Debezium reads."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.database = url.rpartition("/")[2]
+        self.execute(
+            "CREATE TABLE orders (id INT PRIMARY KEY, amount NUMERIC(12,2), note TEXT, at TIMESTAMPTZ, day DATE,"
+            " local TIMESTAMP, clock TIME, raw BYTEA, tags TEXT[], doc JSONB)",
+            "ALTER TABLE orders REPLICA IDENTITY FULL",
+        )
+
+    def execute(self, *statements: str) -> list[Any]:
+        import psycopg
+
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            for statement in statements:
+                cursor = connection.execute(statement)
+            return cursor.fetchall() if cursor.description else []
+
+    def insert(self, numbers: range) -> None:
+        self.execute(
+            "INSERT INTO orders SELECT n, n + 0.25, 'note ' || n, '2024-02-29T12:30:01.123456Z'::timestamptz,"
+            " DATE '2024-02-29', TIMESTAMP '2024-02-29 12:30:01.5', TIME '12:30:01.25', '\\x00ff', ARRAY['a', 'b'],"
+            f" '{{\"n\": 1}}' FROM generate_series({numbers.start}, {numbers.stop - 1}) n"
+        )
+
+    def config(self, **settings: str) -> dict[str, str]:
+        port = self.url.rpartition(":")[2].partition("/")[0]
+        return {
+            "connector.class": DEBEZIUM,
+            "tasks.max": "1",
+            "database.hostname": "127.0.0.1",
+            "database.port": port,
+            "database.user": "test",
+            "database.password": "never-shown",
+            "database.dbname": self.database,
+            "topic.prefix": "shop",
+            "plugin.name": "pgoutput",
+            "slot.name": f"s_{self.database}",
+            "publication.name": f"p_{self.database}",
+            "publication.autocreate.mode": "filtered",
+            "table.include.list": "public.orders",
+            "trigger.ms": "50",
+        } | {name.replace("_", "."): value for name, value in settings.items()}
+
+
+@pytest.fixture
+def orders(debezium: Path, database: str) -> Orders:
+    return Orders(database)
+
+
+def test_changes_of_a_table_are_applied_to_another_table(cluster: Cluster, orders: Orders) -> None:
+    """Upserts and deletes; the record's state comes from Debezium's own transformation of Java."""
+    config = orders.config(
+        sink="postgres",
+        sink_url=orders.url,
+        sink_table="copy",
+        sink_insert_mode="upsert",
+        sink_pk_fields="id",
+        transforms="unwrap,deleted",
+        transforms_unwrap_type="io.debezium.transforms.ExtractNewRecordState",
+        transforms_deleted_type="Cast",
+        transforms_deleted_spec="__deleted:boolean",
+    ) | {
+        "sink.delete.field": "__deleted",
+        "transforms.unwrap.delete.tombstone.handling.mode": "rewrite",
+    }
+    orders.insert(range(100))
+
+    def copied() -> list[Any]:
+        return orders.execute("SELECT id, amount::text, note FROM copy ORDER BY id")
+
+    first = cluster.start(config)
+    first.wait(lambda: orders.execute("SELECT to_regclass('copy')") != [(None,)] and len(copied()) == 100)
+    orders.execute("UPDATE orders SET note = 'new' WHERE id < 10", "DELETE FROM orders WHERE id >= 90")
+    first.wait(lambda: len(copied()) == 90)
+    first.task.stop()
+    orders.execute("DELETE FROM orders WHERE id = 0", "UPDATE orders SET note = 'newer' WHERE id = 1")
+    second = cluster.start(config, epoch=2)
+    wanted = orders.execute("SELECT id, amount::text, note FROM orders ORDER BY id")
+    second.wait(lambda: copied() == wanted)
