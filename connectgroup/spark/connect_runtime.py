@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from ..dataplane.errors import SourceError
 from ..dataplane.java_plugins import JavaKind, JavaPlugin, require_java_class
 from ..errors import ConfigError
-from ..masking import HIDDEN
+from ..masking import HIDDEN, is_credential
 from ..protocol.units import printable
 from .errors import SparkError
 from .java import CONNECT_JARS
@@ -201,7 +201,8 @@ class JavaConnector:
             SourceError: the plug-in has thrown.
         """
         plugin = require_java_class("connector.class", cls, "source")
-        self.cls, self._secrets = cls, list[str]()
+        self.cls = cls
+        self._secrets = [value for key, value in config.items() if is_credential(key) and len(value) >= 4]
         self._runtime = runtime = _current()
         text = json.dumps(dict(config))
 
@@ -209,7 +210,7 @@ class JavaConnector:
             return runtime.plugins.connector(cls, runtime.loader(plugin), text, json.dumps(offsets()))
 
         try:
-            self._connector = _called(runtime, cls, (), make)
+            self._connector = self._call(make)
         except SourceError as error:
             if "ClassCastException" in str(error):
                 raise ConfigError("connector.class", cls, "a source connector; this class is no connector") from None
@@ -218,7 +219,7 @@ class JavaConnector:
         if kind != "source":
             shown = "a sink" if kind == "sink" else "no connector"
             raise ConfigError("connector.class", cls, f"a source connector; this class is {shown}")
-        self._secrets = _secrets(config, json.loads(self._call(self._connector.passwords)))
+        self._secrets += _secrets(config, json.loads(self._call(self._connector.passwords)))
         for name, messages in json.loads(self._call(self._connector.validate)):
             raise ConfigError(name, self._shown(config, name), message_of(cls, "; ".join(messages), self._secrets))
         self._call(self._connector.start)
@@ -313,9 +314,13 @@ class JavaTask:
             loader = runtime.loader(plugin)
             steps = runtime.list_of([self._transform(each, loader) for each in transforms])
             texts = json.dumps(dict(config)), json.dumps(list(offsets)), json.dumps(dict(options))
+            # Only the connector knows which settings are passwords.
+            with suppress(Exception):
+                connector = runtime.plugins.connector(cls, loader, texts[0], "[]")
+                self._secrets += _secrets(config, json.loads(connector.passwords()))
             return runtime.plugins.task(name, loader, texts[0], texts[1], steps, texts[2])
 
-        self._secrets = [value for key, value in config.items() if "passw" in key.lower() and len(value) >= 4]
+        self._secrets = [value for key, value in config.items() if is_credential(key) and len(value) >= 4]
         self._task = self._call(make)
 
     def start(self) -> None:

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
+import decimal
+import json
 import os
+import re
 import shutil
 import sqlite3
+import subprocess
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -13,11 +19,16 @@ from typing import Any, Final
 import pytest
 
 from connectgroup.connector import Connector, PartitionOffset, Task, TaskContext
+from connectgroup.dataplane.errors import SourceError
 from connectgroup.dataplane.java_plugins import PLUGIN_PATH
+from connectgroup.errors import ConnectGroupError
 from connectgroup.plugins import load_connector_class
 from connectgroup.protocol.units import Unit
-from tests.spark.conftest import Run
+from connectgroup.spark.java import CONNECT_JARS
+from tests.spark.conftest import Run, wait
+from tests.spark.kafka_topics import make_topic
 
+TEST_PLUGIN: Final = "tests.TestPlugin"
 FILE_STREAM: Final = "org.apache.kafka.connect.file.FileStreamSourceConnector"
 
 
@@ -34,7 +45,23 @@ def plugin_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
             pytest.fail(f"continuous integration has no plug-in of Kafka Connect: {missing}")
         pytest.skip(str(missing))
     shutil.copytree(jars, path / "file-stream")
+    _compile_test_plugin(path / "test-plugin")
     return path
+
+
+def _compile_test_plugin(folder: Path) -> None:
+    """Write a plug-in of ``TestPlugin.java``: a jar that declares its connector."""
+    classes = folder / "classes"
+    classes.mkdir(parents=True)
+    program = Path(__file__).with_name("TestPlugin.java")
+    jars = os.pathsep.join(map(str, CONNECT_JARS.fetched()))
+    compiler = ["javac", "-nowarn", "-cp", jars, "-d", str(classes), str(program)]
+    subprocess.run(compiler, check=True, capture_output=True, timeout=120)
+    with zipfile.ZipFile(folder / "test-plugin-7.jar", "w") as archive:
+        for path in classes.rglob("*.class"):
+            archive.write(path, path.relative_to(classes))
+        archive.writestr("META-INF/services/org.apache.kafka.connect.source.SourceConnector", TEST_PLUGIN)
+    shutil.rmtree(classes)
 
 
 class Cluster:
@@ -172,6 +199,231 @@ def test_offsets_have_the_form_of_the_plugin_and_can_be_altered(cluster: Cluster
     again = cluster.start(config, epoch=1 << 10)
     again.wait(lambda: len(read_table(tmp_path)) >= 13)
     assert read_table(tmp_path)[10:] == lines(range(7, 10))
+
+
+# --------------------------------------------------------------------------------------------------
+# A plug-in with several source partitions, which misbehaves as its setting "mode" says.
+
+
+def counting(root: Path, **settings: str) -> dict[str, str]:
+    """TestPlugin to SQLite; its password must appear nowhere."""
+    own = {"connector.class": TEST_PLUGIN, "pass.word": "top-secret", "name": "lines"}
+    config = {name: value for name, value in file_stream(root).items() if name not in ("file", "topic")}
+    return config | own | {name.replace("_", "."): value for name, value in settings.items()}
+
+
+def rows_of(root: Path) -> list[tuple[str, int]]:
+    return sorted(read_table(root, "part, n"))
+
+
+def every_row(partitions: int, rows: int) -> list[tuple[str, int]]:
+    return sorted((f"p{part}", n) for part in range(partitions) for n in range(rows))
+
+
+def test_offsets_belong_to_the_connector_whatever_the_number_of_tasks(cluster: Cluster, tmp_path: Path) -> None:
+    for tasks, rows in ((2, 30), (3, 60), (1, 90)):
+        config = counting(tmp_path, partitions="4", rows=str(rows))
+        connector = cluster.connector(config)
+        configs = connector.task_configs(tasks)
+        connector.stop()
+        assert len(configs) == tasks
+        runs = [cluster.grant(config, dict(each), epoch=10 * rows + n, task=n) for n, each in enumerate(configs)]
+        for run in runs:
+            run.wait(lambda rows=rows: len(rows_of(tmp_path)) >= 4 * rows)  # type: ignore[misc]
+            assert not run.errors
+        for run in runs:
+            run.task.stop()
+        assert rows_of(tmp_path) == every_row(4, rows)
+    offsets = cluster.connector(counting(tmp_path)).offsets()
+    assert [dict(each.partition) for each in offsets] == [{"number": n, "part": f"p{n}"} for n in range(4)]
+    assert [each.offset for each in offsets] == [{"n": 90}] * 4
+
+
+def test_task_on_a_former_number_of_tasks_cannot_commit(cluster: Cluster, tmp_path: Path) -> None:
+    config = counting(tmp_path, partitions="2", rows="1000000")
+    old = cluster.start(config, epoch=1)
+    old.wait(lambda: bool(read_table(tmp_path, "n")))
+    new = counting(tmp_path, partitions="2", rows="20")
+    connector = cluster.connector(new)
+    configs = connector.task_configs(2)
+    connector.stop()
+    runs = [cluster.grant(new, dict(each), epoch=2 + n, task=n) for n, each in enumerate(configs)]
+    # The new tasks have nothing left to read, or they read on where the old one was: either way no row comes twice.
+    wait(lambda: bool(old.errors) or any(run.errors for run in runs) or len(rows_of(tmp_path)) >= 40)
+    for run in (old, *runs):
+        run.task.stop()
+    found = rows_of(tmp_path)
+    assert len(found) == len(set(found))
+
+
+def test_new_partitions_give_the_tasks_new_settings(cluster: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "count").write_text("1")
+    config = counting(tmp_path, partitions_file=str(tmp_path / "count"))
+    connector = cluster.connector(config)
+    assert [each["mine"] for each in connector.task_configs(2)] == ["p0"]
+    assert connector.task_configs(2) == connector.task_configs(2), "asked again, it has the same tasks"
+    (tmp_path / "count").write_text("3")
+    wait(lambda: [each["mine"] for each in connector.task_configs(2)] == ["p0,p2", "p1"])
+    (tmp_path / "count").write_text("raise")
+
+    raised: list[SourceError] = []
+
+    def has_raised() -> bool:
+        try:
+            connector.task_configs(2)
+        except SourceError as error:
+            raised.append(error)
+        return bool(raised)
+
+    wait(has_raised)
+    assert "IllegalStateException: the city is gone" in str(raised[0])
+
+
+def test_types_keep_their_values(cluster: Cluster, tmp_path: Path) -> None:
+    import pyarrow.parquet
+
+    from connectgroup.spark.sinks.parquet import read_committed
+
+    config = counting(tmp_path, mode="types", rows="1", sink="parquet", sink_path=str(tmp_path / "out"))
+    del config["sink.table"]
+    run = cluster.start(config)
+    run.wait(lambda: bool(run.rows))
+    (file,) = read_committed(tmp_path / "out")
+    (row,) = pyarrow.parquet.read_table(file).to_pylist()
+    assert row == {
+        "i8": -128, "i16": 32767, "i64": -(2**63), "f32": 1.5, "f64": 0.1, "flag": True, "raw": b"\0\xff",
+        "buffer": b"\x09\x07", "missing": None, "price": decimal.Decimal("12345678901234567890.12"),
+        "day": datetime.date(1969, 12, 31), "clock": "12:30:01.250",
+        "at": datetime.datetime(2024, 2, 29, 12, 30, 1, 123000, datetime.UTC), "tags": ["a", None, "c"],
+        "counts": [("k", 7)], "inner": {"x": 3, "prices": [decimal.Decimal("0.5")]},
+    }  # fmt: skip
+
+
+def test_new_and_wider_fields_become_columns_and_another_type_is_an_error(cluster: Cluster, tmp_path: Path) -> None:
+    run = cluster.start(counting(tmp_path, mode="evolves", sink_auto_evolve="true"))
+    run.wait(lambda: len(rows_of(tmp_path)) == 10)
+    assert sorted(read_table(tmp_path, "n, more")) == [(n, f"m{n}" if n >= 5 else None) for n in range(10)]
+    run.task.stop()
+    changed = cluster.start(
+        counting(tmp_path, mode="changes type", sink_path=str(tmp_path / "other.db"), rows="10"), epoch=3
+    )
+    assert "the field n was INT and is STRING" in str(changed.failure())
+
+
+@pytest.mark.parametrize(
+    ("mode", "words"),
+    [
+        ("start throws", "IllegalStateException: no such town; cause: java.io.IOException: disk [hidden] (at tests."),
+        ("poll throws", "IllegalStateException: no such street; cause: java.io.IOException: disk [hidden] (at tests."),
+        ("class is missing", "NoClassDefFoundError: com/acme/Driver (at tests."),
+    ],
+)
+def test_what_a_plugin_throws_is_the_error_of_its_task(cluster: Cluster, tmp_path: Path, mode: str, words: str) -> None:
+    run = cluster.start(counting(tmp_path, mode=mode))
+    message = str(run.failure())
+    assert words in message
+    assert message.startswith(TEST_PLUGIN)
+    if mode == "poll throws":
+        assert rows_of(tmp_path) == every_row(1, 7), "what it polled before is committed"
+
+
+def test_plugin_that_ends_java_is_named_and_the_next_task_runs(cluster: Cluster, tmp_path: Path) -> None:
+    run = cluster.start(counting(tmp_path, mode="exits"))
+    assert re.search(r"Java has ended: tests.TestPlugin\$Counting.start.* called System.exit", str(run.failure()))
+    again = cluster.start(counting(tmp_path), epoch=2)
+    again.wait(lambda: rows_of(tmp_path) == every_row(1, 10))
+
+
+@pytest.mark.parametrize("mode", ["start blocks", "poll blocks", "stop blocks", "commit blocks", "stop throws"])
+def test_stop_of_a_plugin_that_hangs_is_bounded(
+    cluster: Cluster, tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("connectgroup.spark.connect_runtime.STOP_BOUND_MS", 300)
+    monkeypatch.setattr("connectgroup.spark.connect_task._STOP_S", 0.3)
+    run = cluster.start(counting(tmp_path, mode=mode))
+    if mode != "start blocks":
+        run.wait(lambda: bool(rows_of(tmp_path)))
+    run.task.stop()
+    assert not run.errors
+    again = cluster.start(counting(tmp_path), epoch=2)
+    again.wait(lambda: rows_of(tmp_path) == every_row(1, 10))
+
+
+@pytest.mark.parametrize("mode", ["retriable", "commit throws"])
+def test_errors_that_kafka_connect_tolerates_are_no_errors_of_the_task(
+    cluster: Cluster, tmp_path: Path, mode: str
+) -> None:
+    run = cluster.start(counting(tmp_path, mode=mode, rows="20"))
+    run.wait(lambda: rows_of(tmp_path) == every_row(1, 20))
+
+
+def test_plugin_learns_of_each_committed_record(cluster: Cluster, tmp_path: Path) -> None:
+    run = cluster.start(counting(tmp_path, commits_file=str(tmp_path / "commits"), rows="50"))
+    run.wait(lambda: (tmp_path / "commits").exists() and (tmp_path / "commits").read_text() == "50")
+    assert rows_of(tmp_path) == every_row(1, 50)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"rows": "-1"}, "rows: got '-1'; allowed: tests.TestPlugin: Invalid value -1 for configuration rows"),
+        (
+            {"mode": "connector throws"},
+            "IllegalStateException: no such city; cause: java.io.IOException: disk [hidden]",
+        ),
+        ({"connector.class": "com.acme.Nothing"}, "connector.class: got 'com.acme.Nothing'; allowed: "),
+        (
+            {"connector.class": "org.apache.kafka.connect.file.FileStreamSinkConnector"},
+            "connector.class: got 'org.apache.kafka.connect.file.FileStreamSinkConnector'; allowed: a source connector",
+        ),
+        ({"connector.class": "tests.TestPlugin$Counting"}, "allowed: a source connector; this class is no connector"),
+        ({"value.converter": "io.confluent.connect.avro.AvroConverter"}, "no converter of Java is needed"),
+        ({"sink": "nothing"}, "sink: got 'nothing'; allowed: "),
+        ({"transforms": "a", "transforms.a.type": "com.acme.A"}, "transforms.a.type: got 'com.acme.A'; allowed: "),
+    ],
+)
+def test_settings_that_cannot_be_used_are_one_clear_line(
+    cluster: Cluster, tmp_path: Path, changes: dict[str, str], words: str
+) -> None:
+    with pytest.raises(ConnectGroupError) as raised:
+        cluster.connector(counting(tmp_path) | changes).task_configs(1)
+    assert words in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert "top-secret" not in str(raised.value)
+
+
+def test_records_go_to_kafka_as_kafka_connect_writes_them(cluster: Cluster, tmp_path: Path, kafka: str) -> None:
+    from confluent_kafka import Consumer
+
+    make_topic(kafka, "t", 1)
+    config = counting(tmp_path, rows="20", sink_bootstrap_servers=kafka, sink_offsets_topic="java-offsets")
+    for name in ("sink", "sink.path", "sink.table"):
+        del config[name]
+    first = cluster.start(config)
+    first.wait(lambda: sum(first.rows) == 20)
+    first.task.stop()
+    second = cluster.start(config | {"rows": "30"}, epoch=2)
+    second.wait(lambda: sum(second.rows) == 10)
+    consumer = Consumer(
+        {
+            "bootstrap.servers": kafka,
+            "group.id": "reader",
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": "false",
+        }
+    )
+    with contextlib.closing(consumer):
+        consumer.subscribe(["t"])
+        messages: list[Any] = []
+        while len(messages) < 30:
+            messages += consumer.consume(100, 0.5)
+    assert [json.loads(each.value()) for each in messages] == [{"part": "p0", "n": n} for n in range(30)]
+    assert {each.key() for each in messages} == {b"p0"}
+    assert [each.headers() for each in messages[:2]] == [[("h", b"v0")], [("h", b"v1")]]
+    assert messages[3].timestamp()[1] == 1_700_000_000_003
+    (offset,) = cluster.connector(config).offsets()
+    assert offset == PartitionOffset(partition={"number": 0, "part": "p0"}, offset={"n": 30})
 
 
 # --------------------------------------------------------------------------------------------------

@@ -1,0 +1,235 @@
+package tests;
+
+import java.io.File;
+import java.math.BigDecimal;
+import java.nio.ByteBuffer;
+import java.nio.file.Files;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Collections;
+import java.util.Date;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import org.apache.kafka.clients.producer.RecordMetadata;
+import org.apache.kafka.common.config.ConfigDef;
+import org.apache.kafka.connect.connector.Task;
+import org.apache.kafka.connect.data.Decimal;
+import org.apache.kafka.connect.data.Schema;
+import org.apache.kafka.connect.data.SchemaBuilder;
+import org.apache.kafka.connect.data.Struct;
+import org.apache.kafka.connect.data.Time;
+import org.apache.kafka.connect.data.Timestamp;
+import org.apache.kafka.connect.errors.RetriableException;
+import org.apache.kafka.connect.source.SourceConnector;
+import org.apache.kafka.connect.source.SourceRecord;
+import org.apache.kafka.connect.source.SourceTask;
+
+/** A source of counted rows in several partitions that misbehaves as its setting "mode" says. */
+public class TestPlugin extends SourceConnector {
+    private Map<String, String> config;
+    private Thread watcher;
+
+    @Override
+    public void start(Map<String, String> config) {
+        this.config = config;
+        if ("connector throws".equals(config.get("mode"))) throw new IllegalStateException("no such city", new java.io.IOException("disk " + config.get("pass.word")));
+        if (config.get("partitions.file") == null) return;
+        // More partitions appear when the file changes.
+        watcher = new Thread(() -> {
+            int before = partitions();
+            try {
+                while (true) {
+                    Thread.sleep(20);
+                    if ("raise".equals(text("partitions.file"))) context.raiseError(new IllegalStateException("the city is gone"));
+                    else if (partitions() != before) context.requestTaskReconfiguration();
+                    if (!"raise".equals(text("partitions.file"))) before = partitions();
+                }
+            } catch (InterruptedException stopped) {
+                return;
+            }
+        });
+        watcher.setDaemon(true);
+        watcher.start();
+    }
+
+    private String text(String name) {
+        try {
+            return Files.readString(new File(config.get(name)).toPath()).trim();
+        } catch (Exception error) {
+            return "1";
+        }
+    }
+
+    private int partitions() {
+        String found = config.get("partitions.file") == null ? config.getOrDefault("partitions", "1") : text("partitions.file");
+        return "raise".equals(found) ? 1 : Integer.parseInt(found);
+    }
+
+    @Override
+    public Class<? extends Task> taskClass() {
+        return Counting.class;
+    }
+
+    @Override
+    public List<Map<String, String>> taskConfigs(int most) {
+        List<Map<String, String>> found = new ArrayList<>();
+        for (int task = 0; task < Math.min(most, partitions()); task++) {
+            Map<String, String> each = new HashMap<>(config);
+            StringBuilder names = new StringBuilder();
+            for (int at = task; at < partitions(); at += most) names.append(names.length() == 0 ? "" : ",").append("p").append(at);
+            each.put("mine", names.toString());
+            found.add(each);
+        }
+        return found;
+    }
+
+    @Override
+    public void stop() {
+        if (watcher != null) watcher.interrupt();
+        if ("connector stop blocks".equals(config.get("mode"))) Counting.blocked();
+    }
+
+    @Override
+    public ConfigDef config() {
+        return new ConfigDef()
+            .define("mode", ConfigDef.Type.STRING, "", ConfigDef.Importance.LOW, "")
+            .define("rows", ConfigDef.Type.INT, 10, ConfigDef.Range.atLeast(0), ConfigDef.Importance.LOW, "")
+            .define("pass.word", ConfigDef.Type.PASSWORD, "", ConfigDef.Importance.LOW, "");
+    }
+
+    @Override
+    public String version() {
+        return "7";
+    }
+
+    public static class Counting extends SourceTask {
+        private Map<String, String> config;
+        private final Map<String, Long> next = new HashMap<>();
+        private String mode;
+        private int polls;
+        private int acknowledged;
+
+        static void blocked() {
+            while (true) {
+                try {
+                    Thread.sleep(3_600_000);
+                } catch (InterruptedException ignored) {
+                    // Blocks on.
+                }
+            }
+        }
+
+        @Override
+        public void start(Map<String, String> config) {
+            this.config = config;
+            mode = config.getOrDefault("mode", "");
+            if (mode.equals("start throws")) throw new IllegalStateException("no such town", new java.io.IOException("disk " + config.get("pass.word")));
+            if (mode.equals("start blocks")) blocked();
+            if (mode.equals("class is missing")) throw new NoClassDefFoundError("com/acme/Driver");
+            if (mode.equals("exits")) System.exit(3);
+            for (String name : config.get("mine").split(",")) {
+                Map<String, Object> offset = context.offsetStorageReader().offset(partition(name));
+                // As Kafka Connect: a number of an offset is a Long.
+                next.put(name, offset == null ? 0L : (Long) offset.get("n"));
+            }
+        }
+
+        private static Map<String, Object> partition(String name) {
+            Map<String, Object> found = new HashMap<>();
+            found.put("part", name);
+            found.put("number", Integer.valueOf(name.substring(1)));
+            return found;
+        }
+
+        @Override
+        public List<SourceRecord> poll() throws InterruptedException {
+            polls++;
+            if (mode.equals("poll throws") && polls > 1) throw new IllegalStateException("no such street", new java.io.IOException("disk " + config.get("pass.word")));
+            if (mode.equals("poll blocks") && polls > 1) blocked();
+            if (mode.equals("retriable") && polls % 2 == 1) throw new RetriableException("busy");
+            List<SourceRecord> found = new ArrayList<>();
+            int rows = Integer.parseInt(config.getOrDefault("rows", "10"));
+            for (Map.Entry<String, Long> each : next.entrySet()) {
+                for (int i = 0; i < 7 && each.getValue() < rows; i++) {
+                    long n = each.getValue();
+                    each.setValue(n + 1);
+                    found.add(record(each.getKey(), n));
+                }
+            }
+            if (found.isEmpty()) {
+                Thread.sleep(10);
+                return null;
+            }
+            return found;
+        }
+
+        private SourceRecord record(String name, long n) {
+            Map<String, Object> offset = Collections.singletonMap("n", n + 1);
+            if (mode.equals("types")) return new SourceRecord(partition(name), offset, "t", null, null, types(), allOf(types(), n));
+            SchemaBuilder schema = SchemaBuilder.struct().field("part", Schema.STRING_SCHEMA);
+            boolean isWide = mode.equals("evolves") && n >= 5;
+            schema.field("n", isWide ? Schema.INT64_SCHEMA : Schema.INT32_SCHEMA);
+            if (isWide) schema.field("more", Schema.OPTIONAL_STRING_SCHEMA);
+            if (mode.equals("changes type") && n >= 5) schema = SchemaBuilder.struct().field("part", Schema.STRING_SCHEMA).field("n", Schema.STRING_SCHEMA);
+            Schema built = schema.build();
+            Struct value = new Struct(built).put("part", name);
+            if (mode.equals("changes type") && n >= 5) value.put("n", "x");
+            else if (isWide) value.put("n", n).put("more", "m" + n);
+            else value.put("n", (int) n);
+            SourceRecord made = new SourceRecord(partition(name), offset, "t", 0, Schema.STRING_SCHEMA, name, built, value, 1700000000000L + n);
+            made.headers().addString("h", "v" + n);
+            return made;
+        }
+
+        private static Schema types() {
+            return SchemaBuilder.struct()
+                .field("i8", Schema.INT8_SCHEMA).field("i16", Schema.INT16_SCHEMA).field("i64", Schema.INT64_SCHEMA)
+                .field("f32", Schema.FLOAT32_SCHEMA).field("f64", Schema.FLOAT64_SCHEMA).field("flag", Schema.BOOLEAN_SCHEMA)
+                .field("raw", Schema.BYTES_SCHEMA).field("buffer", Schema.BYTES_SCHEMA).field("missing", Schema.OPTIONAL_INT32_SCHEMA)
+                .field("price", Decimal.schema(2)).field("day", org.apache.kafka.connect.data.Date.SCHEMA)
+                .field("clock", Time.SCHEMA).field("at", Timestamp.SCHEMA)
+                .field("tags", SchemaBuilder.array(Schema.OPTIONAL_STRING_SCHEMA).build())
+                .field("counts", SchemaBuilder.map(Schema.STRING_SCHEMA, Schema.INT32_SCHEMA).build())
+                .field("inner", SchemaBuilder.struct().field("x", Schema.INT32_SCHEMA).field("prices", SchemaBuilder.array(Decimal.schema(1)).build()).build())
+                .build();
+        }
+
+        private static Struct allOf(Schema schema, long n) {
+            Schema inner = schema.field("inner").schema();
+            return new Struct(schema)
+                .put("i8", (byte) -128).put("i16", (short) 32767).put("i64", Long.MIN_VALUE).put("f32", 1.5f).put("f64", 0.1)
+                .put("flag", true).put("raw", new byte[] {0, -1}).put("buffer", ByteBuffer.wrap(new byte[] {9, 7}))
+                .put("price", new BigDecimal("12345678901234567890.12")).put("day", new Date(-86_400_000L)).put("clock", new Date(45_001_250L))
+                .put("at", new Date(1_709_209_801_123L)).put("tags", Arrays.asList("a", null, "c")).put("counts", Collections.singletonMap("k", 7))
+                .put("inner", new Struct(inner).put("x", 3).put("prices", Arrays.asList(new BigDecimal("0.5"))));
+        }
+
+        @Override
+        public void commitRecord(SourceRecord record, RecordMetadata metadata) {
+            acknowledged++;
+        }
+
+        @Override
+        public void commit() throws InterruptedException {
+            if (mode.equals("commit throws")) throw new IllegalStateException("no receipt");
+            if (mode.equals("commit blocks")) blocked();
+            try {
+                if (config.get("commits.file") != null) Files.writeString(new File(config.get("commits.file")).toPath(), String.valueOf(acknowledged));
+            } catch (java.io.IOException error) {
+                throw new IllegalStateException(error);
+            }
+        }
+
+        @Override
+        public void stop() {
+            if (mode.equals("stop throws")) throw new IllegalStateException("no way out");
+            if (mode.equals("stop blocks")) blocked();
+        }
+
+        @Override
+        public String version() {
+            return "7";
+        }
+    }
+}
