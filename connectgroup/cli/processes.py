@@ -38,6 +38,7 @@ logger = logging.getLogger(__name__)
 C = TypeVar("C", bound="CoordinatorConfig")
 
 LIMITS: Final = (
+    "requests_per_second_per_principal",
     *("max_connections_per_principal", "max_unauthenticated", "idle_timeout_s", "max_frame_bytes"),
     *("max_groups", "max_members", "max_units"),
 )
@@ -238,7 +239,12 @@ def _coordinator_values(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _security_values(options: argparse.Namespace) -> dict[str, Any]:
-    users = {"authentication": not options.no_authentication, "group_users": dict(options.group_users)}
+    users = {
+        "authentication": not options.no_authentication,
+        "group_users": dict(options.group_users),
+        "access_rules": options.access_rules,
+        "audit_log": options.audit_log,
+    }
     return users | {name: getattr(options, name) for name in ACCESS_OPTIONS}
 
 

@@ -131,6 +131,7 @@ def add_server(parser: argparse.ArgumentParser, *, rebalance_delay_ms: int = 10_
     )
     for option, default, help_ in (
         ("--max-connections-per-principal", 1_500, "maximum number of connections of one authenticated user"),
+        ("--requests-per-second-per-principal", 0, "quota of each user: above it, its connections are muted; 0: none"),
         ("--max-unauthenticated", 200, "maximum number of connections that have not authenticated yet"),
         ("--idle-timeout-s", 600, "close a connection without a request for this long"),
         ("--max-frame-bytes", 8 << 20, "maximum size of a request to the coordinator"),

@@ -17,7 +17,11 @@ from ..group.offsets.settings import OffsetSettings
 from ..log.base import SharedLog
 from ..log.registry import SHARED, log_from_url, sqlite_url
 from ..protocol import DEFAULT_PORT
+from ..transport.access_rules import AccessRules
+from ..transport.audit import AuditLog, audit_log
+from ..transport.group_access import Authorization, GroupAccess
 from ..transport.limits import LOOPBACK, Limits, is_address, is_loopback
+from ..transport.quotas import RequestQuotas
 from .base import MaybeMilliseconds, Milliseconds, Name, Port, ProgramSettings, ShortText
 
 MaybeMembers = Annotated[int | None, Field(ge=1, le=10_000)]
@@ -56,6 +60,13 @@ class CoordinatorConfig(ProgramSettings):
         tls_ca: PEM file with the authorities of client certificates, which are required then (mutual TLS).
         group_users: names of the users that may use a group, by group, or by a beginning of groups and ``*``. A group
             without them is open to every user. The REST API has users of its own.
+        access_rules: file of rules that say which principal may read, describe, alter or delete which groups and
+            connectors (``transport.access_rules``); what no rule allows is denied. Null: everything is allowed. The
+            file is read again when it has changed.
+        audit_log: file with a JSON line for each change that a client asks for and each denied request. Null: no file;
+            the logger ``connectgroup.audit`` has the lines if it has a level of its own that lets INFO pass.
+        requests_per_second_per_principal: quota of each principal; above it, connections are muted for at most a second
+            (KIP-219). 0: none. Lines ``quota`` of ``access_rules`` take precedence.
         data: the log's file: short for ``log: sqlite:///file``.
         log: the log's URL (``log.registry``). If both are null, all state is in memory, and a restart loses it.
             Coordinators with the same log in PostgreSQL or Kafka share its groups: one serves, the others stand by.
@@ -119,6 +130,9 @@ class CoordinatorConfig(ProgramSettings):
     tls_key: Path | None = None
     tls_ca: Path | None = None
     group_users: dict[ShortText, tuple[ShortText, ...]] = Field(default_factory=dict)
+    access_rules: Path | None = None
+    audit_log: Path | None = None
+    requests_per_second_per_principal: Annotated[int, Field(ge=0, le=10_000_000)] = 0
     data: Path | None = None
     log: str | None = None
     advertised: ShortText | None = None
@@ -215,6 +229,22 @@ class CoordinatorConfig(ProgramSettings):
         if self.data is not None:
             return sqlite_url(self.data)
         return self.log or "memory:"
+
+    def access(self) -> tuple[Authorization, RequestQuotas, AuditLog | None]:
+        """Read the rules of access, and open the audit log.
+
+        Raises:
+            ConfigError: a file cannot be used.
+        """
+        rules = AccessRules(self.access_rules) if self.access_rules is not None else None
+        default = float(self.requests_per_second_per_principal) or None
+
+        def quota(principal: str) -> float | None:
+            own = rules.quota(principal) if rules is not None else None
+            return default if own is None else own
+
+        access = Authorization(GroupAccess(self.group_users), rules)
+        return access, RequestQuotas(quota), audit_log(self.audit_log)
 
     def limits(self) -> Limits:
         """Return the limits for the peers of the server."""

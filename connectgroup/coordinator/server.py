@@ -24,7 +24,6 @@ from ..transport.credentials import (
     read_passwords,
     withdraw,
 )
-from ..transport.group_access import GroupAccess
 from ..transport.tcp_server import TcpServer
 from .compute import group_assignors
 from .election import ElectedCoordinator
@@ -79,7 +78,7 @@ class CoordinatorServer(GroupServer):
         """Create a server; ``start`` opens the log and the port.
 
         Raises:
-            ConfigError: the log's URL is invalid.
+            ConfigError: the log's URL is invalid, or a file of rules or of the audit log cannot be used.
             ConfigError, PluginError: the assignor does not exist or cannot be created.
         """
         self.config = config
@@ -110,6 +109,7 @@ class CoordinatorServer(GroupServer):
         if config.tls_cert is not None and config.tls_key is not None:
             certificate = Certificate("tls_cert", config.tls_cert, config.tls_key, config.tls_ca)
         self._temporary: Path | None = None
+        access, quotas, audit = config.access()
         server = TcpServer(
             coordinator,
             host=config.host,
@@ -121,7 +121,9 @@ class CoordinatorServer(GroupServer):
                 tls=certificate.context if certificate is not None else None,
                 certificate=certificate,
             ),
-            group_access=GroupAccess(config.group_users),
+            group_access=access,
+            quotas=quotas,
+            audit=audit,
             loopback_only=True,
             on_connection_lost=coordinator.on_connection_lost,
         )

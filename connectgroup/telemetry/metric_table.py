@@ -9,7 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-Scope = Literal["worker", "runner", "connector", "task", "coordinator", "group", "group connector", "consumer"]
+Scope = Literal[
+    "worker",
+    "runner",
+    "connector",
+    "task",
+    "coordinator",
+    "group",
+    "group connector",
+    "consumer",
+    "principal",
+    "audit",
+]
 """What a metric is measured for. A ``runner`` is the part of a worker that runs connectors and tasks."""
 
 LABELS: Final[dict[Scope, tuple[str, ...]]] = {
@@ -21,6 +32,8 @@ LABELS: Final[dict[Scope, tuple[str, ...]]] = {
     "group": ("group",),
     "group connector": ("group", "connector"),
     "consumer": ("group", "consumer"),
+    "principal": ("principal",),
+    "audit": ("server",),
 }
 
 OURS: Final = "connectgroup-"
@@ -395,6 +408,23 @@ _COORDINATOR: Final = _table(
     ("fenced-requests-total", "{request}", "Requests of members that have been fenced or replaced."),
 )
 
+_ACCESS: Final = (
+    *_table(
+        "principal",
+        "connectgroup-access-metrics",
+        ("request-total", "{request}", "Requests of a principal that has a quota."),
+        ("throttled-request-total", "{request}", "Requests above the quota, after which the connection was muted."),
+        ("throttle-time-ms-total", "ms", "Time for which connections of the principal were muted."),
+        ("denied-request-total", "{request}", "Requests that the rules of access have denied."),
+    ),
+    *_table(
+        "audit",
+        "connectgroup-audit-metrics",
+        ("line-total", "{line}", "Lines of the audit log that were written."),
+        ("lost-line-total", "{line}", "Lines that were left out: too many at a time, or the file cannot be written."),
+    ),
+)
+
 _CONSUMER: Final = _table(
     "consumer",
     "consumer-coordinator-metrics",
@@ -435,5 +465,6 @@ METRICS: Final[tuple[Metric, ...]] = (
     *_OUR_WORKER,
     *_GROUP,
     *_COORDINATOR,
+    *_ACCESS,
     *_CONSUMER,
 )

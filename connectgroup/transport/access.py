@@ -111,10 +111,10 @@ class Certificate:
             logger.info("%s: %s was read again", self._arguments[0], self._arguments[1])
 
     def _stats(self) -> list[tuple[int, int, int] | None]:
-        return [_stat(path) for path in self._arguments[1:] if path is not None]
+        return [state_of(path) for path in self._arguments[1:] if path is not None]
 
 
-def _stat(path: Path) -> tuple[int, int, int] | None:
+def state_of(path: Path) -> tuple[int, int, int] | None:
     """What changes with the content of a file, or with what a link leads to."""
     try:
         found = path.stat()

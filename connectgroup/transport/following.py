@@ -154,7 +154,7 @@ class FollowingClient(Client):
         if responded and timeout_s > 0:
             try:
                 found = await client.call(
-                    FindCoordinatorRequest(coordinator_keys=("connectgroup",)),
+                    FindCoordinatorRequest(coordinator_keys=("",)),
                     timeout_s=min(LOOK_UP_TIMEOUT_S, timeout_s),
                 )
             except TransportError:

@@ -1,38 +1,127 @@
-"""Which users may use which groups: what Kafka's access control lists are for groups, as one list of users a group.
+"""Access of clients to groups and connectors: which operation each request needs, and the refusal of what is denied.
 
-A rule names a group, or with a final ``*`` all groups whose names begin so. The rule of the group's own name decides,
-or else that of the longest beginning; a group without a rule is open to every user. A user who may use a group may do
-everything with it; another user sees and changes nothing of it.
+``NEEDS`` has the operation of each request, as in Kafka. Two sets of rules decide, and both must allow: the users of a
+group (``GroupAccess``), who may do everything with it, and the rules by operation (``access_rules``). A request is
+decided before anything is looked up: the response is the same whether the group or the connector exists. Lists have
+only what the principal may describe.
 
-Source: GROUP_AUTHORIZATION_FAILED, among the errors of each response in Connect on the new protocol; prefixes: KIP-290.
+Source: GROUP_AUTHORIZATION_FAILED, among the errors of each response in Connect on the new protocol; Kafka's
+``KafkaApis``; prefixes: KIP-290.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, cast
 
 from ..errors import GroupAuthorizationFailed
 from ..protocol.messages.api import DirectHandler, Handler, Request, Response
-from ..protocol.messages.consumer import ConsumerDescribeRequest
-from ..protocol.messages.describe import DeleteRequest, DescribeRequest
+from ..protocol.messages.assignment import InstallRequest, PrepareRequest
+from ..protocol.messages.classic import GroupHeartbeatRequest, JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
+from ..protocol.messages.cluster import ApiVersionsRequest, DescribeCoordinatorsRequest, FindCoordinatorRequest
+from ..protocol.messages.common import ConnectorTasks, RestartRequest, SetLoggerLevelRequest
+from ..protocol.messages.connectors import ConnectorChange, ResetTopicsRequest, UpdateConnectorsRequest
+from ..protocol.messages.consumer import (
+    ConsumerDescribeRequest,
+    ConsumerHeartbeatRequest,
+    ConsumerInstallRequest,
+    ConsumerPrepareRequest,
+)
+from ..protocol.messages.describe import DeleteRequest, DescribedGroup, DescribeRequest, DescribeResponse
+from ..protocol.messages.heartbeat import HeartbeatRequest
 from ..protocol.messages.listing import (
     DeleteGroupsRequest,
+    DescribedClassicGroup,
     DescribeGroupsRequest,
+    DescribeGroupsResponse,
     ListGroupsRequest,
 )
 from ..protocol.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetDeleteRequest,
     OffsetFetchRequest,
+    TxnOffsetCommitRequest,
 )
 from ..protocol.messages.rejected import rejected
+from ..protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
+from ..protocol.records.connect import GROUP_TYPE
 from ..protocol.units import printable
+from .access_rules import AccessRules, Operation, Resource
 
 CODE: Final = GroupAuthorizationFailed.code
 
+NEEDS: Final[Mapping[type[Any], Operation | None]] = {
+    HeartbeatRequest: Operation.READ,
+    PrepareRequest: Operation.READ,
+    InstallRequest: Operation.READ,
+    JoinGroupRequest: Operation.READ,
+    SyncGroupRequest: Operation.READ,
+    GroupHeartbeatRequest: Operation.READ,
+    LeaveGroupRequest: Operation.READ,
+    ConsumerHeartbeatRequest: Operation.READ,
+    ConsumerPrepareRequest: Operation.READ,
+    ConsumerInstallRequest: Operation.READ,
+    OffsetCommitRequest: Operation.READ,
+    TxnOffsetCommitRequest: Operation.READ,
+    OffsetFetchRequest: Operation.DESCRIBE,
+    DescribeRequest: Operation.DESCRIBE,
+    ConsumerDescribeRequest: Operation.DESCRIBE,
+    DescribeGroupsRequest: Operation.DESCRIBE,
+    ListGroupsRequest: Operation.DESCRIBE,
+    FindCoordinatorRequest: Operation.DESCRIBE,
+    RestartRequest: Operation.ALTER,
+    SetLoggerLevelRequest: Operation.ALTER,
+    UpdateConnectorsRequest: Operation.ALTER,  # of connectors; see ``needed``
+    ResetTopicsRequest: Operation.ALTER,  # of a connector
+    DeleteRequest: Operation.DELETE,
+    DeleteGroupsRequest: Operation.DELETE,
+    OffsetDeleteRequest: Operation.DELETE,
+    ApiVersionsRequest: None,
+    SaslHandshakeRequest: None,
+    SaslAuthenticateRequest: None,
+    DescribeCoordinatorsRequest: None,  # the addresses of servers, as Kafka's Metadata has them
+}
+"""The operation that each request needs; ``None``: any client may send it."""
+
+
+class Access(NamedTuple):
+    """An operation on a resource."""
+
+    operation: Operation
+    resource: Resource
+
+
+def needed(request: Any) -> tuple[Access, ...]:
+    """What a request about one group or its connectors needs, all of it; empty: nothing, or it names no group."""
+    group_id = getattr(request, "group_id", "")
+    if isinstance(request, UpdateConnectorsRequest):
+        if request.member_id is not None and all(map(_is_task_list, request.changes)):
+            return (Access(Operation.READ, Resource(group_id)),)  # of the worker that owns the connector
+        if not request.changes:
+            return (Access(Operation.ALTER, Resource(group_id)),)
+        return tuple(
+            Access(Operation.DELETE if change.delete else Operation.ALTER, Resource(group_id, change.connector))
+            for change in request.changes
+        )
+    operation = NEEDS.get(type(request), Operation.ALTER)
+    if operation is None or not group_id:
+        return ()
+    return (Access(operation, Resource(group_id, getattr(request, "connector", None))),)
+
+
+def _is_task_list(change: ConnectorChange) -> bool:
+    """Whether a change is no more than a list of tasks."""
+    return replace(change, task_configs=None, owner_epoch=-1, expected_version=-1) == ConnectorChange(
+        connector=change.connector
+    )
+
 
 class GroupAccess:
-    """The rules.
+    """Users by group: a group without a rule is open to all, and who may use a group may do everything with it.
+
+    A rule names a group, or with a final ``*`` all groups whose names begin so. The rule of the group's own name
+    decides, or else that of the longest beginning.
 
     Args:
         rules: names of users by group, or by a beginning of groups and ``*``.
@@ -57,18 +146,130 @@ class GroupAccess:
         return users is None or user in users
 
 
-class AuthorizedHandler:
-    """The handler of one connection: passes on what its user may do.
+class Authorization:
+    """All rules of one server.
 
     Args:
-        handler: handles the requests of allowed groups.
-        access: the rules.
-        user: returns the authenticated user of the connection.
-        on_denied: called with a line for the server's log.
+        group_users: the users of groups; null: none are limited.
+        rules: the rules by operation; null: everything is allowed.
+        whose: the server that has the rules, for error messages.
     """
 
     def __init__(
-        self, handler: Handler, access: GroupAccess, user: Callable[[], str], on_denied: Callable[[str], None]
+        self,
+        group_users: GroupAccess | None = None,
+        rules: AccessRules | None = None,
+        *,
+        whose: str = "the coordinator",
+    ) -> None:
+        self._users, self.rules, self._whose = group_users or GroupAccess({}), rules, whose
+
+    def __bool__(self) -> bool:
+        """Whether anything may be denied."""
+        return bool(self._users) or self.rules is not None
+
+    def denial(self, principal: str, access: Access) -> str:
+        """The error message if an operation is denied; empty if it is allowed."""
+        operation, resource = access
+        if not self._users.allows(principal, resource.group):
+            return f"not authorized to use group {printable(resource.group)} (group_users of {self._whose})"
+        if self.rules is None or self.rules.allows(principal, operation, resource):
+            return ""
+        return f"not authorized to {operation.value.lower()} {resource} (access_rules of {self._whose})"
+
+    def first_denial(self, principal: str, accesses: Iterable[Access]) -> str:
+        """The error message for the first operation that is denied; empty if all are allowed."""
+        return next((denial for each in accesses if (denial := self.denial(principal, each))), "")
+
+    def of_description(self, principal: str, request: DescribeRequest, group_id: str) -> str:
+        """Why a group may not be described as requested; empty if it may."""
+        access = Access(Operation.DESCRIBE, Resource(group_id))
+        if self.rules is None:
+            return self.denial(principal, access)
+        # The configurations with credentials are for those who may change them.
+        operation = Operation.ALTER if request.include_credentials else Operation.DESCRIBE
+        if request.connectors:
+            of_connectors = [Access(operation, Resource(group_id, name)) for name in request.connectors]
+            denial = self.first_denial(principal, of_connectors)
+            return denial or ("" if request.connectors_only else self.denial(principal, access))
+        every = request.connectors is None and not self.rules.allows_all(principal, operation, group_id)
+        if every and request.include_credentials:
+            what = f"alter every connector of group {printable(group_id)}"
+            return f"not authorized to {what} (access_rules of {self._whose})"
+        if request.connectors_only and self.rules.allows_some(principal, Operation.DESCRIBE, group_id):
+            return "" if self._users.allows(principal, group_id) else self.denial(principal, access)
+        return self.denial(principal, access)
+
+    def sees_all_connectors(self, principal: str, group_id: str) -> bool:
+        """Whether every connector that a group has, or has had, may be described."""
+        return self.rules is None or self.rules.allows_all(principal, Operation.DESCRIBE, group_id)
+
+    def visible(self, principal: str, group: DescribedGroup) -> DescribedGroup:
+        """The description of a group without the connectors that the principal may not describe."""
+        if group.group_type != GROUP_TYPE or self.sees_all_connectors(principal, group.group_id):
+            return group
+
+        def shown(connector: str) -> bool:
+            return not self.denial(principal, Access(Operation.DESCRIBE, Resource(group.group_id, connector)))
+
+        def of(units: tuple[ConnectorTasks, ...]) -> tuple[ConnectorTasks, ...]:
+            return tuple(each for each in units if shown(each.connector))
+
+        members = (
+            replace(
+                each,
+                assigned=of(each.assigned),
+                pending_revocation=of(each.pending_revocation),
+                target=of(each.target),
+                assignor_state=b"",
+                classic_metadata=b"",
+                classic_assignment=b"",
+            )
+            for each in group.members
+        )
+        rebalances = (
+            replace(
+                each,
+                causes=(),  # texts with names of connectors
+                moves=tuple(move for move in each.moves if shown(move.connector)),
+                delayed=tuple(replace(delayed, units=of(delayed.units)) for delayed in each.delayed),
+            )
+            for each in group.rebalances
+        )
+        return replace(
+            group,
+            assignor_error="",  # a text with names of connectors
+            members=tuple(members),
+            connectors=tuple(each for each in group.connectors if shown(each.connector)),
+            rebalances=tuple(rebalances),
+            delayed=tuple(replace(each, units=of(each.units)) for each in group.delayed),
+            starting=of(group.starting),
+        )
+
+    def visible_in_classic_form(self, principal: str, group: DescribedClassicGroup) -> DescribedClassicGroup:
+        """The same for Kafka's DescribeGroups: assignments of workers are bytes with all of their connectors."""
+        if group.protocol_type != "connect" or self.sees_all_connectors(principal, group.group_id):
+            return group
+        members = (replace(each, member_metadata=b"", member_assignment=b"") for each in group.members)
+        return replace(group, members=tuple(members))
+
+
+class AuthorizedHandler:
+    """The handler of one connection: passes on what its principal may do.
+
+    Args:
+        handler: handles what is allowed.
+        access: the rules.
+        user: returns the principal of the connection.
+        on_denied: called with a denied request and the error message.
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        access: Authorization,
+        user: Callable[[], str],
+        on_denied: Callable[[Request, str], None],
     ) -> None:
         self._handler, self._access, self._user, self._on_denied = handler, access, user, on_denied
         self._begin = handler.begin if isinstance(handler, DirectHandler) else None
@@ -83,11 +284,10 @@ class AuthorizedHandler:
         respond: Callable[[Response], None],
     ) -> bool:
         """As ``DirectHandler.begin``; requests about several groups are left to ``handle``."""
-        group_id = getattr(request, "group_id", "")
-        if not group_id:
+        if not getattr(request, "group_id", ""):
             return False
-        if self._denies(group_id):
-            respond(_refused(request, group_id))
+        if denial := self._denies(request, needed(request)):
+            respond(rejected(request, CODE, denial))
             return True
         if self._begin is None:
             return False
@@ -96,51 +296,67 @@ class AuthorizedHandler:
     async def handle(
         self, request: Request, *, client_host: str, client_id: str = "", principal: str | None = ""
     ) -> Response:
-        """As ``Handler.handle``. Of several groups, those that the user may not use have an error each."""
-        if group_id := getattr(request, "group_id", ""):
-            if self._denies(group_id):
-                return _refused(request, group_id)
+        """As ``Handler.handle``. Of several groups, those that the principal may not use have an error each."""
+
+        async def allowed(request: Request) -> Any:
             return await self._handler.handle(
                 request, client_host=client_host, client_id=client_id, principal=principal
             )
+
+        if getattr(request, "group_id", ""):
+            denial = self._denies(request, needed(request))
+            return rejected(request, CODE, denial) if denial else await allowed(request)
         several = _SEVERAL.get(type(request))
         asked: tuple[Any, ...] = getattr(request, several.asked) if several is not None else ()
         if several is None or not asked:
             # Requests about all groups, and those that name none.
-            response = await self._handler.handle(
-                request, client_host=client_host, client_id=client_id, principal=principal
-            )
-            return self._without_denied(response) if isinstance(request, _OF_ALL) else response
+            response = await allowed(request)
+            return self._listed(request, response) if isinstance(request, _OF_ALL) else response
 
         def about(*groups: Any) -> Any:
             return replace(cast(Any, request), **{several.asked: groups})
 
-        denied = [each for each in asked if self._denies(getattr(each, "group_id", each))]
-        allowed = [each for each in asked if each not in denied]
+        denials = {each: self._denial_of(request, getattr(each, "group_id", each)) for each in asked}
+        permitted = [each for each in asked if not denials[each]]
         responses: list[Any] = []
-        if allowed:
-            responses.append(
-                await self._handler.handle(
-                    about(*allowed), client_host=client_host, client_id=client_id, principal=principal
-                )
-            )
-        responses += [_refused(about(each), getattr(each, "group_id", each)) for each in denied]
+        if permitted:
+            responses.append(self._visible(await allowed(about(*permitted))))
+        responses += [rejected(about(each), CODE, denials[each]) for each in asked if denials[each]]
         entries = [entry for response in responses for entry in getattr(response, several.answered)]
         merged: Response = replace(responses[0], **{several.answered: tuple(entries)})
         return merged
 
-    def _denies(self, group_id: str) -> bool:
-        user = self._user()
-        if self._access.allows(user, group_id):
-            return False
-        self._on_denied(f"user {printable(user)} may not use group {printable(group_id)}")
-        return True
+    def _denial_of(self, request: Any, group_id: str) -> str:
+        if isinstance(request, DescribeRequest):
+            denial = self._access.of_description(self._user(), request, group_id)
+            if denial:
+                self._on_denied(request, denial)
+            return denial
+        operation = NEEDS.get(type(request)) or Operation.ALTER
+        return self._denies(request, (Access(operation, Resource(group_id)),))
 
-    def _without_denied(self, response: Any) -> Response:
+    def _denies(self, request: Request, accesses: tuple[Access, ...]) -> str:
+        denial = self._access.first_denial(self._user(), accesses)
+        if denial:
+            self._on_denied(request, denial)
+        return denial
+
+    def _listed(self, request: Any, response: Any) -> Response:
+        """A list of all groups: those that the principal may describe."""
         user = self._user()
-        allowed = tuple(group for group in response.groups if self._access.allows(user, group.group_id))
-        listed: Response = replace(response, groups=allowed)
-        return listed
+        asked = request if isinstance(request, DescribeRequest) else DescribeRequest()
+        groups = [each for each in response.groups if not self._access.of_description(user, asked, each.group_id)]
+        return self._visible(replace(response, groups=tuple(groups)))
+
+    def _visible(self, response: Any) -> Response:
+        user, shown = self._user(), response
+        if isinstance(response, DescribeResponse):
+            shown = replace(response, groups=tuple(self._access.visible(user, each) for each in response.groups))
+        elif isinstance(response, DescribeGroupsResponse):
+            groups = tuple(self._access.visible_in_classic_form(user, each) for each in response.groups)
+            shown = replace(response, groups=groups)
+        result: Response = shown
+        return result
 
 
 class _Several(NamedTuple):
@@ -156,7 +372,7 @@ class _Several(NamedTuple):
 
 
 _OF_ALL: Final = (DescribeRequest, ListGroupsRequest)
-"""These list all groups if they name none: of those only the user's own."""
+"""These list all groups if they name none: of those only the principal's own."""
 
 _SEVERAL: Final[Mapping[type, _Several]] = {
     DescribeRequest: _Several("group_ids", "groups"),
@@ -165,11 +381,5 @@ _SEVERAL: Final[Mapping[type, _Several]] = {
     DeleteRequest: _Several("group_ids", "results"),
     DeleteGroupsRequest: _Several("groups_names", "results"),
     OffsetFetchRequest: _Several("groups", "groups"),
+    FindCoordinatorRequest: _Several("coordinator_keys", "coordinators"),
 }
-
-
-def _refused(request: Request, group_id: str) -> Response:
-    """The response to a request about one group that the user may not use."""
-    return rejected(
-        request, CODE, f"not authorized to use group {printable(group_id)} (group_users of the coordinator)"
-    )

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol, cast
+from dataclasses import replace
+from typing import Any, Final, Protocol, cast
 
 from ..errors import (
     CoordinatorNotAvailable,
@@ -38,6 +40,7 @@ from .admission import FAILURE_DELAY_S, MAX_FRAME_BYTES, REQUIRED, Admission
 from .base import Conversation, Relay
 from .large_requests import LARGE_BYTES, Decoded, LargeRequests, decoded as decoded_of
 from .limits import Limits, descriptor_of
+from .quotas import RequestQuotas
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +78,7 @@ class Server(Protocol):
     limits: Limits
     authenticator: Authenticator | None
     large_requests: LargeRequests
+    quotas: RequestQuotas
     on_connection_lost: Callable[[Request, str], None]
 
     @property
@@ -95,6 +99,8 @@ class Server(Protocol):
     def handler_for(self, connection: Connection) -> Handler: ...
 
     def handle_locally(self, request: ApiVersionsRequest | FindCoordinatorRequest) -> Response: ...
+
+    def without_denied(self, request: Request, found: Response, connection: Connection) -> Response: ...
 
     def new_relay(self, on_writable: Callable[[], None]) -> Relay | None: ...
 
@@ -118,6 +124,7 @@ class Connection(asyncio.Protocol):
         self._incomplete = 0
         self._decodes = False  # a large request; the later ones wait
         self._choked_at: float | None = None
+        self._muted_until: float | None = None  # above a quota; changed by _throttle and _unmute
         self._relay: Relay | None = None
         self._last_request: Request | None = None
         self._refused = ""  # above a limit: the error message for its first request
@@ -205,7 +212,7 @@ class Connection(asyncio.Protocol):
         self._work()
 
     def _may_begin(self) -> bool:
-        if self._stopped or self._decodes or self._choked_at is not None:
+        if self._stopped or self._decodes or self._choked_at is not None or self._muted_until is not None:
             return False
         if len(self.conversation) >= self._limits.max_in_flight:
             return False
@@ -247,6 +254,8 @@ class Connection(asyncio.Protocol):
 
     def _handle(self, decoded: Decoded) -> None:
         """Handle a request."""
+        if self.admission.is_open and not self._refused:
+            self._throttle()
         if isinstance(decoded, DecodeFailure):
             self._refuse_request(decoded)
             return
@@ -260,10 +269,31 @@ class Connection(asyncio.Protocol):
         elif isinstance(request, _SASL):
             self._authenticate(header, request)
         elif isinstance(request, _LOCAL):
-            self.conversation.put(header, self._server.handle_locally(request))
+            response = self._server.handle_locally(request)
+            self.conversation.put(header, self._server.without_denied(request, response, self))
         else:
             self._last_request = request
             self.conversation.begin(header, request, client_id=decoded.client_id or "", principal=self.principal)
+
+    def _throttle(self) -> None:
+        """Count a request; above the quota of the principal, begin no further one for a while (KIP-219)."""
+        delay_s = self._server.quotas.take(self.principal)
+        if delay_s > 0:
+            self._muted_until = self._loop.time() + delay_s
+            self._loop.call_at(self._muted_until, self._unmute)
+
+    def _unmute(self) -> None:
+        self._muted_until = None
+        if not self._stopped:
+            self._work()
+
+    def _with_throttle_time(self, response: Response) -> Response:
+        """The response with the time for which the connection is still muted."""
+        if self._muted_until is None or not hasattr(response, "throttle_time_ms"):
+            return response
+        left_ms = max(1, math.ceil((self._muted_until - self._loop.time()) * 1000))
+        throttled: Response = replace(cast(Any, response), throttle_time_ms=left_ms)
+        return throttled
 
     def _authenticate(self, header: RequestHeader, request: SaslHandshakeRequest | SaslAuthenticateRequest) -> None:
         """Respond to a SASL request; a failed authentication ends the connection."""
@@ -333,7 +363,7 @@ class Connection(asyncio.Protocol):
         if isinstance(response, bytes):
             self._out.append(frame(response))
             return
-        self._out.append(frame(self._encoded(header, response)))
+        self._out.append(frame(self._encoded(header, self._with_throttle_time(response))))
 
     def _encoded(self, header: RequestHeader, response: Response) -> bytes:
         api_key, version, correlation_id = header
@@ -349,7 +379,7 @@ class Connection(asyncio.Protocol):
         if not isinstance(response, DescribeResponse) or units_in(response) <= MANY_UNITS:
             return response
         with contextlib.suppress(NoThread):
-            return await off_loop("encode a description", self._encoded, header, response)
+            return await off_loop("encode a description", self._encoded, header, self._with_throttle_time(response))
         return response
 
     def send(self) -> None:

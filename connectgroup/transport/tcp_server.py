@@ -16,6 +16,8 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 from ..errors import ConfigError, CoordinatorNotAvailable, InvalidRequest
@@ -25,7 +27,11 @@ from ..protocol.messages.cluster import (
     ApiVersionsResponse,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
+    FoundCoordinator,
 )
+from ..protocol.units import printable
+from ..telemetry.metrics import register, unregister
+from ..threads import NoThread, off_loop
 from ..wire.apis import (
     FIND_COORDINATOR,
     refusal,
@@ -33,11 +39,14 @@ from ..wire.apis import (
 )
 from .acceptor import Acceptor, bind, cannot_listen
 from .access import Security
+from .access_rules import Operation, Resource
+from .audit import AuditedHandler, AuditLog, is_change, record_request, result_of
 from .base import Relay
-from .group_access import AuthorizedHandler, GroupAccess
+from .group_access import CODE, Access as NeededAccess, Authorization, AuthorizedHandler
 from .handshake import Handshake
 from .large_requests import LargeRequests
 from .limits import LOOPBACK, REFUSED_DESCRIPTORS, Complaints, Limits, is_loopback, max_descriptor, resolve
+from .quotas import RequestQuotas
 from .tcp_connection import Connection
 
 GROUP_KEY: Final = 0
@@ -58,7 +67,9 @@ class TcpServer:
         node_id: node id in FindCoordinator responses.
         limits: limits for peers.
         security: what clients must prove, and TLS; ``None``: nothing, and plain text.
-        group_access: which users may use which groups; ``None``: every user all groups.
+        group_access: which principals may do what; ``None``: all of them everything.
+        quotas: requests per second of principals; ``None``: there is no limit.
+        audit: gets a line for each change and each denied request; ``None``: there are no lines.
         loopback_only: whether ``start`` rejects a host that other machines can reach, unless ``security`` allows it.
         on_connection_lost: called with the last request for the handler that a lost connection has received, if any,
             and with the principal of the connection.
@@ -79,7 +90,9 @@ class TcpServer:
         node_id: int = 0,
         limits: Limits | None = None,
         security: Security | None = None,
-        group_access: GroupAccess | None = None,
+        group_access: Authorization | None = None,
+        quotas: RequestQuotas | None = None,
+        audit: AuditLog | None = None,
         loopback_only: bool = False,
         on_connection_lost: Callable[[Request, str], None] = lambda request, principal: None,
     ) -> None:
@@ -87,7 +100,8 @@ class TcpServer:
         self.limits = limits or Limits()
         security = security or Security()
         self.authenticator = security.authenticator
-        self._group_access = group_access or GroupAccess({})
+        self._group_access, self._audit = group_access or Authorization(), audit
+        self.quotas = quotas or RequestQuotas()
         self._advertised = (advertised_host, advertised_port, node_id)
         self._certificate = security.certificate
         self._tls, self._loopback_only = security.tls, loopback_only and not security.is_reachable
@@ -131,6 +145,9 @@ class TcpServer:
                 self._listener = None
             raise cannot_listen(self.host, self.port, error) from error
         self.port = sockets[0].getsockname()[1]
+        register(self.quotas)
+        if self._audit is not None:
+            self._audit.start()
         self._sweep()
 
     async def close(self, *, grace_s: float = 1.0) -> None:
@@ -142,6 +159,7 @@ class TcpServer:
         if listener is None:
             return
         listener.close()
+        unregister(self.quotas)
         if self._sweeper is not None:
             self._sweeper.cancel()
         for each in [*self._refused, *self._unauthenticated]:
@@ -163,6 +181,9 @@ class TcpServer:
             except TimeoutError:
                 for connection in list(self._connections):
                     connection.abort()
+        if self._audit is not None:
+            with suppress(NoThread):
+                await off_loop("close the audit log", self._audit.close)
         await listener.wait_closed()
 
     def hang_up_all(self) -> None:
@@ -173,14 +194,24 @@ class TcpServer:
 
     def handler_for(self, connection: Connection) -> Handler:
         """The handler of the requests of one connection."""
-        if not self._group_access:
-            return self.handler
-        return AuthorizedHandler(
-            self.handler,
-            self._group_access,
-            lambda: connection.admission.principal,
-            lambda what: self.log_complaint(connection.client_host, what),
-        )
+        handler = self.handler
+        if self._group_access:
+            handler = AuthorizedHandler(
+                handler,
+                self._group_access,
+                lambda: connection.principal,
+                lambda request, denial: self._on_denied(connection, request, denial),
+            )
+        if self._audit is not None:
+            handler = AuditedHandler(handler, self._audit, lambda: connection.principal)
+        return handler
+
+    def _on_denied(self, connection: Connection, request: Request, denial: str) -> None:
+        principal = connection.principal
+        self.quotas.count_denied(principal)
+        self.log_complaint(connection.client_host, f"user {printable(principal)}: {denial}")
+        if self._audit is not None and not is_change(request):  # the line of a change says it
+            record_request(self._audit, request, principal, connection.client_host, result_of(CODE), message=denial)
 
     def _itself(self) -> tuple[str, int, int]:
         host, port, node_id = self._advertised
@@ -198,6 +229,33 @@ class TcpServer:
         if found is None:
             return refusal(FIND_COORDINATOR, CoordinatorNotAvailable.code, "no coordinator owns the log at present")
         return FindCoordinatorResponse.naming(request, *found)
+
+    def without_denied(self, request: Request, found: Response, connection: Connection) -> Response:
+        """The response to FindCoordinator with an error for each group that may not be described.
+
+        An empty key names no group: clients that follow the owner of a log send it.
+        """
+        if not (self._group_access and isinstance(request, FindCoordinatorRequest)):
+            return found
+        assert isinstance(found, FindCoordinatorResponse)
+        denials: dict[str, str] = {}
+        for key in request.coordinator_keys or (request.key,):
+            access = NeededAccess(Operation.DESCRIBE, Resource(key))
+            if key and (denial := self._group_access.denial(connection.principal, access)):
+                denials[key] = denial
+                self._on_denied(connection, request, denial)
+        if not denials:
+            return found
+        if not request.coordinator_keys:
+            return refusal(FIND_COORDINATOR, CODE, denials[request.key])
+        refused = {
+            key: FoundCoordinator(key=key, node_id=-1, host="", port=-1, error_code=CODE, error_message=denial)
+            for key, denial in denials.items()
+        }
+        coordinators = tuple(
+            refused.get(key) or each for key, each in zip(request.coordinator_keys, found.coordinators)
+        )
+        return replace(found, coordinators=coordinators)
 
     # ------------------------------------------------------------------------------------------ connections
 
@@ -386,6 +444,8 @@ class TcpServer:
         if self._certificate is not None:
             self._certificate.refresh()
             self._tls = self._certificate.context
+        if self._group_access.rules is not None:
+            self._group_access.rules.refresh()
         loop = asyncio.get_running_loop()
         now = loop.time()
         unauthenticated = [each for each in self._unauthenticated if isinstance(each, Connection)]

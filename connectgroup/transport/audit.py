@@ -1,0 +1,404 @@
+"""The audit log: one JSON line for each change that a client asks for, and for each request that is denied.
+
+A line says when, who, from where, which request, about which resources, what it changes (credentials masked), and the
+result. Lines are written by a thread: a slow disk never blocks the event loop. Above ``MAX_QUEUED`` lines, further ones
+are counted and left out, which the next line and a metric say.
+
+A change of a worker's own (its task lists, its heartbeats, offsets that a member commits) is no line: it is not of a
+person, and there are too many of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import queue
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from datetime import UTC, datetime
+from io import TextIOWrapper
+from logging.handlers import WatchedFileHandler
+from pathlib import Path
+from typing import Any, ClassVar, Final, cast
+
+from ..errors import ConfigError, from_code
+from ..masking import is_credential, masked_value, without_secrets
+from ..protocol.messages.api import DirectHandler, Handler, Request, Response
+from ..protocol.messages.common import RestartRequest, SetLoggerLevelRequest, config_of
+from ..protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequest
+from ..protocol.messages.offsets import OffsetCommitRequest, OffsetDeleteRequest
+from ..protocol.records.connect import TargetState
+from ..protocol.units import printable
+from ..telemetry.metric_table import Scope
+from ..telemetry.metrics import MetricSource, Value, register, unregister
+from ..wire.table import TABLE
+from .access_rules import ANONYMOUS, Operation
+from .base import reason
+from .group_access import NEEDS, needed
+
+MAX_QUEUED: Final = 10_000
+"""Lines that wait for the disk."""
+
+MAX_CHANGE_CHARS: Final = 64 * 1024
+"""Characters of what a request changes; a larger one is left out of its line."""
+
+MAX_TEXT: Final = 1_000
+
+LOGGER: Final = "connectgroup.audit"
+"""The logger that has the lines if there is no file."""
+
+OK: Final = "OK"
+
+logger = logging.getLogger(__name__)
+
+_NAMES: Final = {entry.request_class: entry.name for entry in TABLE}
+
+
+class _File(WatchedFileHandler):
+    """A file of mode 0600, opened again after it has been moved away (logrotate)."""
+
+    def _open(self) -> TextIOWrapper:
+        return cast(TextIOWrapper, open(self.baseFilename, self.mode, encoding="utf-8", opener=_private))
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        # Called while the error of ``emit`` is handled: the thread counts it.
+        error = sys.exception()
+        if error is not None:
+            raise error
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+class AuditLog(MetricSource):
+    """Where the lines go, from ``start`` to ``close``.
+
+    Attributes:
+        written, lost: lines that were written, and left out. The thread changes the first, both change the second.
+    """
+
+    scope: ClassVar[Scope] = "audit"
+
+    def __init__(self, path: Path | None = None, *, source: str = "coordinator") -> None:
+        """Write to this file, or, without one, to the logger ``LOGGER`` at level INFO.
+
+        Args:
+            source: which server writes the lines: ``coordinator``, ``proxy`` or ``rest``.
+
+        Raises:
+            ConfigError: the file cannot be written.
+        """
+        self.labels: Mapping[str, str] = {"server": source}
+        self._source = source
+        self._lines: queue.Queue[str | None] = queue.Queue(MAX_QUEUED)
+        self.written = self.lost = 0
+        self._untold = 0  # lines left out since the last line
+        self._thread: threading.Thread | None = None
+        self._failing = False
+        self._emit: Callable[[logging.LogRecord], None] = logging.getLogger(LOGGER).handle
+        self._file: _File | None = None
+        if path is not None:
+            try:
+                self._file = _File(path, delay=False)
+            except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+                raise ConfigError("audit_log", path, f"a file that can be written ({reason(error)})") from error
+            self._emit = self._file.emit
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread = threading.Thread(target=self._write_all, name="audit log", daemon=True)
+        self._thread.start()
+        register(self)
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Write what is queued, at most for so long."""
+        thread, self._thread = self._thread, None
+        unregister(self)
+        if thread is None:
+            return
+        with contextlib.suppress(queue.Full):
+            self._lines.put(None, timeout=timeout_s)
+            thread.join(timeout_s)
+        if self._file is not None and not thread.is_alive():
+            self._file.close()
+
+    def record(
+        self,
+        *,
+        principal: str,
+        host: str,
+        request: str,
+        resources: list[dict[str, str]],
+        result: str,
+        client_id: str = "",
+        message: str = "",
+        change: object = None,
+    ) -> None:
+        """Queue a line. Never blocks.
+
+        Args:
+            principal: who; empty without authentication.
+            host: the client's address.
+            request: the name of the API, or method and path.
+            resources: the operation and the names of each resource.
+            result: ``OK``, or the name of the error.
+            change: what is changed, without credentials; as JSON.
+        """
+        line: dict[str, object] = {
+            "time": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "server": self._source,
+            "principal": printable(principal or ANONYMOUS, limit=MAX_TEXT),
+            "host": printable(host, limit=MAX_TEXT),
+            "client_id": printable(client_id, limit=MAX_TEXT),
+            "request": printable(request, limit=MAX_TEXT),
+            "resources": resources,
+            "result": result,
+        }
+        if message:
+            line["message"] = printable(message, limit=MAX_TEXT)
+        if change is not None:
+            line["change"] = change if len(json.dumps(change)) <= MAX_CHANGE_CHARS else "too large for a line"
+        if self._untold:
+            line["lines_lost_before"] = self._untold
+        try:
+            self._lines.put_nowait(json.dumps(line))
+        except queue.Full:
+            self.lost += 1
+            self._untold += 1
+        else:
+            self._untold = 0
+
+    def _write_all(self) -> None:
+        while (line := self._lines.get()) is not None:
+            try:
+                self._emit(logging.LogRecord(LOGGER, logging.INFO, __file__, 0, line, None, None))
+            except Exception as error:
+                self.lost += 1
+                if not self._failing:
+                    logger.error("audit log: lines cannot be written: %s", printable(error, limit=300))
+                self._failing = True
+            else:
+                self.written += 1
+                self._failing = False
+
+    def values(self) -> Mapping[str, Value]:
+        """See ``MetricSource.values``."""
+        return {"line-total": self.written, "lost-line-total": self.lost}
+
+
+def audit_log(path: Path | None, *, source: str = "coordinator") -> AuditLog | None:
+    """The audit log in a file; without one that of the logger, if the logger has a level that lets the lines pass.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+    if path is None and not 0 < logging.getLogger(LOGGER).level <= logging.INFO:
+        return None
+    return AuditLog(path, source=source)
+
+
+class AuditedHandler:
+    """The handler of one connection: records the changes that its client asks for.
+
+    Args:
+        handler: handles the requests.
+        audit: gets the lines.
+        principal: returns the principal of the connection.
+    """
+
+    def __init__(self, handler: Handler, audit: AuditLog, principal: Callable[[], str]) -> None:
+        self._handler, self._audit, self._principal = handler, audit, principal
+        self._begin = handler.begin if isinstance(handler, DirectHandler) else None
+
+    def begin(
+        self,
+        request: Request,
+        *,
+        client_host: str,
+        client_id: str,
+        principal: str | None,
+        respond: Callable[[Response], None],
+    ) -> bool:
+        """As ``DirectHandler.begin``; changes are left to ``handle``."""
+        if self._begin is None or is_change(request):
+            return False
+        return self._begin(request, client_host=client_host, client_id=client_id, principal=principal, respond=respond)
+
+    async def handle(
+        self, request: Request, *, client_host: str, client_id: str = "", principal: str | None = ""
+    ) -> Response:
+        """As ``Handler.handle``."""
+        if not is_change(request):
+            return await self._handler.handle(
+                request, client_host=client_host, client_id=client_id, principal=principal
+            )
+        result, message = "UNKNOWN_OUTCOME", ""
+        try:
+            response = await self._handler.handle(
+                request, client_host=client_host, client_id=client_id, principal=principal
+            )
+            code, message = _error_in(response)
+            result = result_of(code)
+            return response
+        finally:
+            record_request(
+                self._audit, request, self._principal(), client_host, result, client_id=client_id, message=message
+            )
+
+
+def record_request(
+    audit: AuditLog,
+    request: Request,
+    principal: str,
+    host: str,
+    result: str,
+    *,
+    client_id: str = "",
+    message: str = "",
+) -> None:
+    """Record a request of the protocol."""
+    configs = _configs_in(request)
+    audit.record(
+        principal=principal,
+        host=host,
+        request=_NAMES.get(type(request), type(request).__name__),
+        resources=_resources(request),
+        result=result,
+        client_id=client_id,
+        message=without_secrets(message, *configs),
+        change=_change(request),
+    )
+
+
+def is_change(request: Any) -> bool:
+    """Whether a request is a line: a change, but none of a member's own."""
+    if isinstance(request, OffsetCommitRequest):
+        return not request.member_id
+    if isinstance(request, UpdateConnectorsRequest):
+        return any(access.operation is not Operation.READ for access in needed(request))
+    return NEEDS.get(type(request), Operation.ALTER) in (Operation.ALTER, Operation.DELETE)
+
+
+def result_of(code: int) -> str:
+    """The name of an error code as Kafka writes it; ``OK`` for none."""
+    if not code:
+        return OK
+    name = type(from_code(code, "")).__name__
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).upper()
+
+
+def masked_config(config: Mapping[str, object]) -> dict[str, str | None]:
+    """Settings without credentials."""
+    return {
+        key: None if value is None else masked_value(key, value if isinstance(value, str) else json.dumps(value))
+        for key, value in config.items()
+    }
+
+
+def masked_json(value: object, depth: int = 0) -> object:
+    """A JSON value without credentials, at any depth."""
+    if isinstance(value, dict) and depth < 8:
+        return {
+            printable(key, limit=MAX_TEXT): (
+                masked_value(key, json.dumps(each)) if is_credential(key) else masked_json(each, depth + 1)
+            )
+            for key, each in value.items()
+        }
+    if isinstance(value, list) and depth < 8:
+        return [masked_json(each, depth + 1) for each in value]
+    return masked_value("", value) if isinstance(value, str) else value
+
+
+def _resources(request: Any) -> list[dict[str, str]]:
+    found = [
+        {
+            "operation": operation.value,
+            "group": printable(resource.group, limit=MAX_TEXT),
+            **({} if resource.connector is None else {"connector": printable(resource.connector, limit=MAX_TEXT)}),
+        }
+        for operation, resource in needed(request)
+    ]
+    if found:
+        return found
+    operation = NEEDS.get(type(request)) or Operation.ALTER
+    names = next((getattr(request, each) for each in _SEVERAL if hasattr(request, each)), ())
+    return [
+        {"operation": operation.value, "group": printable(getattr(each, "group_id", each), limit=MAX_TEXT)}
+        for each in names
+    ]
+
+
+_SEVERAL: Final = ("group_ids", "groups_names", "groups", "coordinator_keys")
+"""The fields with the groups of a request about several."""
+
+
+def _change(request: Any) -> object:
+    """What a request changes, without credentials."""
+    match request:
+        case UpdateConnectorsRequest():
+            return [_of_connector(each) for each in request.changes]
+        case RestartRequest():
+            return {"worker": request.member_id, "action": "drain" if request.drain else "restart"}
+        case SetLoggerLevelRequest():
+            return {"logger": request.logger, "level": request.level}
+        case OffsetCommitRequest():
+            return {
+                f"{topic.name or topic.topic_id}-{each.partition_index}": each.committed_offset
+                for topic in request.topics
+                for each in topic.partitions
+            }
+        case OffsetDeleteRequest():
+            return [f"{topic.name}-{each.partition_index}" for topic in request.topics for each in topic.partitions]
+    return None
+
+
+def _of_connector(change: ConnectorChange) -> dict[str, object]:
+    """One change of a connector."""
+    found: dict[str, object] = {"connector": change.connector}
+    if change.expected_version == 0:
+        found["create"] = True
+    if change.delete:
+        found["delete"] = True
+    if change.config is not None:
+        found["config"] = masked_config(config_of(change.config))
+    if change.config_patch is not None:
+        found["patch"] = masked_config({each.name: each.value for each in change.config_patch})
+    if change.target_state:
+        states = {state.value: state.name for state in TargetState}
+        found["state"] = states.get(change.target_state, change.target_state)
+    if change.restart:
+        found["restart"] = [each.task for each in change.restart]
+    if change.task_configs is not None:
+        found["tasks"] = len(change.task_configs)
+    return found
+
+
+def _configs_in(request: Any) -> list[dict[str, str]]:
+    """The configurations in a request, whose credentials no message may show."""
+    if not isinstance(request, UpdateConnectorsRequest):
+        return []
+    configs = [config_of(each.config) for each in request.changes if each.config is not None]
+    patches = (each.config_patch for each in request.changes if each.config_patch is not None)
+    return configs + [{each.name: each.value for each in patch if each.value is not None} for patch in patches]
+
+
+def _error_in(response: Any) -> tuple[int, str]:
+    """The first error in a response and its message, at any depth; 0 and an empty text if there is none."""
+    return next(_errors_in(response), (0, ""))
+
+
+def _errors_in(value: Any) -> Iterator[tuple[int, str]]:
+    if isinstance(value, tuple):
+        for each in value:
+            yield from _errors_in(each)
+    elif is_dataclass(value):
+        if code := getattr(value, "error_code", 0):
+            yield code, getattr(value, "error_message", None) or ""
+        for field in fields(value):
+            yield from _errors_in(getattr(value, field.name))
