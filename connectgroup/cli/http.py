@@ -51,6 +51,8 @@ async def rest_server(
         "key": options.rest_key,
         "allowed_hosts": tuple(options.rest_allowed_hosts or ()),
         "readers": options.rest_readers,
+        "access_rules": options.access_rules,
+        "audit_log": options.audit_log,
         "connector_classes": tuple(options.rest_connector_classes or ()),
         "requests_per_second": options.rest_requests_per_second,
         "max_connections": options.rest_max_connections,

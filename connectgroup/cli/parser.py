@@ -33,7 +33,7 @@ from .arguments import (
 from .completion import SHELLS, with_groups, with_plugins, with_workers
 from .connector_options import add_connectors, add_plugins, add_status
 from .errors import UsageError
-from .requests import add_security
+from .requests import add_rules, add_security
 from .server_options import (
     add_advertised,
     add_assigning,
@@ -143,6 +143,7 @@ def build_parser() -> argparse.ArgumentParser:
     rest.add_argument("--new-group", action="store_true", help="create the group if there are only others")
     rest.add_argument("--port", type=number, default=DEFAULT_REST_PORT, help=f"port, 0 for any ({DEFAULT_REST_PORT})")
     add_rest(rest, "--")
+    add_rules(rest)
     add_secrets(rest)
     add_allowed_paths(rest, "only the workers check")
     add_plugin_path(rest)
@@ -212,6 +213,7 @@ def build_parser() -> argparse.ArgumentParser:
     worker.add_argument("--tls-server", type=path, help=argparse.SUPPRESS)
     add_metrics(worker)
     add_rest_port(worker)
+    add_rules(worker)
     add_secrets(worker)
     add_allowed_paths(worker, "none")
     add_plugin_path(worker)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from typing import Final
 
 from ..checks import check_call, check_methods, check_object, setting_texts
@@ -110,6 +111,12 @@ class Admin:
         """
         client = LocalClient(coordinator, client_host=client_host, client_id="admin")
         return cls([client if access is None else FollowingClient((), "admin", access=access, first=client)])
+
+    def through(self, wrap: Callable[[Client], Client]) -> Admin:
+        """An admin client whose requests go through ``wrap`` of each of these clients, which stay this one's."""
+        admin = copy(self)
+        admin._sender = self._sender.through(wrap)
+        return admin
 
     async def __aenter__(self) -> Admin:
         return self

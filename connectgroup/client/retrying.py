@@ -10,7 +10,7 @@ also of one before the last.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 from ..backoff import Attempts, BackOff
@@ -44,6 +44,11 @@ class RetryingSender:
             raise ValueError("clients: got none; allowed: one or more")
         self._clients = list(clients)
         self._timeout_s, self._retry_for_s = timeout_s, retry_for_s
+
+    def through(self, wrap: Callable[[Client], Client]) -> RetryingSender:
+        """A sender with the same limits whose requests go through ``wrap`` of each client."""
+        clients = [wrap(each) for each in self._clients]
+        return RetryingSender(clients, timeout_s=self._timeout_s, retry_for_s=self._retry_for_s)
 
     @property
     def address(self) -> str:

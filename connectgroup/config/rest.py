@@ -44,6 +44,9 @@ class RestConfig(Settings):
             time resets connections that clients of a busy server are about to use again.
         new_group: whether the first connector creates the group if the coordinator serves other worker groups only;
             otherwise the request is rejected, because the name of the group is rather a typing error.
+        access_rules: file of rules about what users may do (``CoordinatorConfig.access_rules``); without ``users``,
+            every client is ``ANONYMOUS``. Null: everything.
+        audit_log: file with a JSON line for each change and each denied request (``CoordinatorConfig.audit_log``).
     """
 
     host: Name = "127.0.0.1"
@@ -63,6 +66,8 @@ class RestConfig(Settings):
     max_connections_per_address: Annotated[int, Field(ge=1, le=100_000)] = 500
     idle_timeout_s: Annotated[int, Field(ge=1, le=86_400)] = 30
     new_group: bool = False
+    access_rules: Path | None = None
+    audit_log: Path | None = None
 
     @model_validator(mode="after")
     def _fits_together(self) -> RestConfig:

@@ -13,6 +13,8 @@ Decisions:
   tools know no other state.
 - Two roles, two files of users: readers may send GET and HEAD only. Passwords may contain any character, so a role on
   the same line would be ambiguous.
+- Each route names the operation that it needs (``access``), and the handler's admin client is limited to what the user
+  may send: the rules of the protocol decide a second time, and filter lists. Both are the same function.
 - Paths are matched as they were sent and decoded part by part: an encoded slash is part of a name.
 - Log levels belong to a process; with ``scope=cluster`` (KIP-976) the coordinator passes them on. In the scope
   ``worker`` a logger that does not exist is 404: Kafka Connect would create it, without a bound.

@@ -20,6 +20,9 @@ from ..config.secrets import Secrets
 from ..errors import ConnectGroupError, GroupIdNotFound, TransportError
 from ..loggers import Loggers
 from ..protocol.units import printable
+from ..transport.audit import AuditLog
+from ..transport.group_access import Authorization
+from ..transport.quotas import RequestQuotas
 from .errors import status_of
 from .events import Feeds
 from .guard import Guard, error_response
@@ -60,6 +63,9 @@ class RestContext:
         connector_classes: the classes that may be used; empty: all that are installed.
         allowed_paths: the files that connectors may use; null: the server does not know, and opens none itself.
         secrets: the secrets that connectors may refer to; null: the server does not know, and never reads one.
+        access: the rules of access; without any, each user may do everything.
+        audit: gets a line for each change and each denied request; null: there are no lines.
+        quotas: counts denied requests.
         may_create_group: whether the first connector creates the group although the coordinator serves others.
     """
 
@@ -73,6 +79,9 @@ class RestContext:
     allowed_paths: tuple[Path, ...] | None = None
     secrets: Secrets | None = None
     may_create_group: bool = False
+    access: Authorization = field(default_factory=Authorization)
+    audit: AuditLog | None = None
+    quotas: RequestQuotas = field(default_factory=RequestQuotas)
 
 
 def create_app(
@@ -107,12 +116,13 @@ def create_app(
         readers=readers,
         public_paths=page.PUBLIC_PATHS if context is not None else (),
         requests_per_second=requests_per_second,
+        audit=context.audit if context is not None else None,
     )
 
 
 async def _on_error(request: Request, error: ConnectGroupError) -> Response:
     if isinstance(error, GroupIdNotFound) and "group" in request.path_params:
-        names = [group.group_id for group in await request.app.state.context.admin.list_groups()]
+        names = [group.group_id for group in await request.state.context.admin.list_groups()]
         return error_response(
             404, f"no such group {printable(request.path_params['group'])!r}; groups here: {shown(names)}"
         )

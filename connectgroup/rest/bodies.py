@@ -101,6 +101,7 @@ async def read_object(request: Request) -> dict[str, Any]:
         value = await asyncio.get_running_loop().run_in_executor(_PARSER, parse_json, body)
     if not isinstance(value, dict):
         raise RestError(400, f"body: got {json_kind(value)}; allowed: a JSON object")
+    request.state.body = value  # for the audit log
     return value
 
 

@@ -12,6 +12,7 @@ from ..errors import (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
     Fenced,
+    GroupAuthorizationFailed,
     GroupIdNotFound,
     InvalidGroupId,
     InvalidRequest,
@@ -34,6 +35,7 @@ class RestError(ConnectGroupError):
 
 
 _STATUS: Final[tuple[tuple[type[ConnectGroupError], int], ...]] = (
+    (GroupAuthorizationFailed, 403),
     (ConnectorNotFound, 404),
     (GroupIdNotFound, 404),
     (UnknownMemberId, 404),

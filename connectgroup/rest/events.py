@@ -186,12 +186,19 @@ class Feeds:
     def __init__(self, admin: Admin, rates: Rates | None = None) -> None:
         """Use this client; it belongs to the caller. ``rates``: see ``RestServer``."""
         self._admin, self._rates = admin, rates or rows_per_second
-        self._feeds: dict[str, Feed] = {}
-        self._running: dict[str, asyncio.Task[None]] = {}
+        # By group and user; changed by stream and _run.
+        self._feeds: dict[tuple[str, str], Feed] = {}
+        self._running: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._closed = False
 
-    async def stream(self, group_id: str, last_id: str, **hello: object) -> AsyncGenerator[bytes, None]:
+    async def stream(
+        self, group_id: str, last_id: str, *, admin: Admin | None = None, user: str = "", **hello: object
+    ) -> AsyncGenerator[bytes, None]:
         """Open a stream of a group; see ``Feed.stream``. The caller exhausts or closes the iterator.
+
+        Args:
+            admin: describes the group; the one of this object if null.
+            user: whose descriptions these are; those of one user share a feed. Empty: they are the same for all.
 
         Raises:
             ConnectGroupError: the group cannot be described.
@@ -199,16 +206,17 @@ class Feeds:
         """
         if self._closed or sum(feed.streams for feed in self._feeds.values()) >= MAX_STREAMS:
             raise RestError(503, f"events: got more than {MAX_STREAMS} streams; allowed: at most {MAX_STREAMS}")
-        feed = self._feeds.get(group_id)
+        key = group_id, user
+        feed = self._feeds.get(key)
         if feed is None:
-            feed = Feed(self._admin, group_id, self._rates)
+            feed = Feed(admin or self._admin, group_id, self._rates)
             await feed.update()
             if self._closed:
                 raise RestError(503, "events: the server stops")
             # Another request may have opened the same feed meanwhile.
-            feed = self._feeds.setdefault(group_id, feed)
-            if group_id not in self._running:
-                self._running[group_id] = asyncio.create_task(self._run(group_id, feed), name=f"events of {group_id}")
+            feed = self._feeds.setdefault(key, feed)
+            if key not in self._running:
+                self._running[key] = asyncio.create_task(self._run(key, feed), name=f"events of {group_id}")
         return self._counted(feed, last_id, hello)
 
     async def close(self) -> None:
@@ -221,14 +229,14 @@ class Feeds:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
 
-    async def _run(self, group_id: str, feed: Feed) -> None:
+    async def _run(self, key: tuple[str, str], feed: Feed) -> None:
         try:
             await feed.run()
         except Exception:
             # Clients reconnect; their request creates a new feed, or fails with this error.
-            logger.exception("events of group %s ended", printable(group_id))
+            logger.exception("events of group %s ended", printable(key[0]))
         finally:
-            del self._feeds[group_id], self._running[group_id]
+            del self._feeds[key], self._running[key]
             feed.close()
 
     async def _counted(self, feed: Feed, last_id: str, hello: Mapping[str, object]) -> AsyncGenerator[bytes, None]:

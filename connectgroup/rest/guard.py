@@ -22,6 +22,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..protocol.units import printable
+from ..transport.audit import AuditLog
 
 logger = logging.getLogger(__name__)
 
@@ -47,10 +48,11 @@ class Guard:
         app: the application.
         allowed_hosts: names and addresses in ``Host``, in lower case; null: every name. ``name:port``: also the port of
             an ``Origin``.
-        users: password by name; null: no authentication.
+        users: password by name; null: no authentication. ``scope["principal"]`` is the name, empty without one.
         readers: the users that may only read (GET, HEAD, OPTIONS). ``scope["may_change"]`` is false for them.
         public_paths: GET and HEAD of these need no user.
         requests_per_second: the limit for each client address; null: none.
+        audit: gets a line for each change by a reader; null: there are no lines.
     """
 
     def __init__(
@@ -62,8 +64,9 @@ class Guard:
         readers: Collection[str] = (),
         public_paths: Collection[str] = (),
         requests_per_second: int | None = None,
+        audit: AuditLog | None = None,
     ) -> None:
-        self._app, self._users, self._readers = app, users, readers
+        self._app, self._users, self._readers, self._audit = app, users, readers, audit
         self._allowed = ", ".join(sorted(allowed_hosts or ()))
         self._hosts: dict[str, set[int | None]] | None = None  # the ports of each name
         if allowed_hosts is not None:
@@ -84,6 +87,15 @@ class Guard:
         if rejection is None and self._users is not None and not self._is_public(scope["method"], path):
             user = self._user(headers.get("authorization", ""), self._users)
             rejection = self._forbidden(user, scope["method"])
+            if rejection is not None and user is not None and self._audit is not None:
+                self._audit.record(
+                    principal=user,
+                    host=scope["client"][0] if scope.get("client") else "",
+                    request=f"{printable(scope['method'])} {path}",
+                    resources=[],
+                    result=f"HTTP_{rejection.status_code}",
+                    message="a reader",
+                )
         if rejection is not None:
             await rejection(scope, receive, send)
             return
@@ -95,7 +107,11 @@ class Guard:
             await send(message)
 
         try:
-            await self._app({**scope, "path": path, "may_change": user not in self._readers}, receive, watched)
+            await self._app(
+                {**scope, "path": path, "principal": user or "", "may_change": user not in self._readers},
+                receive,
+                watched,
+            )
         except Exception:
             # The message of an unexpected error may contain anything: it is for the log only.
             logger.exception("%s %s failed", scope["method"], printable(path))

@@ -13,6 +13,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from .access import Needs, serve
+
 Schema = Mapping[str, Any]
 """A JSON schema (OpenAPI 3.1)."""
 
@@ -60,6 +62,7 @@ class Operation:
         method: the HTTP method.
         path: the path, with parameters in braces.
         handler: handles a request; the first line of its docstring describes the operation.
+        needs: what the rules of access must allow.
         query: the query parameters, each with its schema.
         body: schema of the body; null if the operation has none.
         response: schema of the body of a successful response; null if it has none.
@@ -70,6 +73,7 @@ class Operation:
     method: str
     path: str
     handler: Callable[[Request], Awaitable[Response]]
+    needs: Needs
     query: Mapping[str, Schema] = field(default_factory=dict)
     body: Schema | None = None
     response: Schema | None = None
@@ -83,4 +87,8 @@ class Operation:
 
     def route(self) -> Route:
         """The route of the application."""
-        return Route(re.sub(r"{(\w+)}", r"{\1:segment}", self.path), self.handler, methods=[self.method])
+
+        async def endpoint(request: Request) -> Response:
+            return await serve(self.needs, self.handler, request)
+
+        return Route(re.sub(r"{(\w+)}", r"{\1:segment}", self.path), endpoint, methods=[self.method])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from contextlib import suppress
 from importlib.metadata import version
 from typing import Final, cast
 
@@ -12,10 +13,16 @@ import uvicorn
 from ..client.admin import Admin
 from ..config.rest import RestConfig, read_users
 from ..errors import ConfigError, TransportError
+from ..telemetry.metrics import register, unregister
+from ..threads import NoThread, off_loop
 from ..transport.acceptor import Acceptor, bind, cannot_listen
 from ..transport.access import Certificate
+from ..transport.access_rules import AccessRules
+from ..transport.audit import AuditLog, audit_log
 from ..transport.base import reason
+from ..transport.group_access import Authorization
 from ..transport.limits import is_loopback, resolve
+from ..transport.quotas import RequestQuotas
 from .app import RestContext, create_app
 from .connections import HttpConnection, HttpConnections, RestLimits
 from .events import Feeds, Rates
@@ -41,6 +48,8 @@ class RestServer:
         self._serving: asyncio.Task[None] | None = None
         self._feeds: Feeds | None = None
         self._connections: HttpConnections | None = None
+        self._audit: AuditLog | None = None
+        self._quotas = RequestQuotas()
 
     @property
     def url(self) -> str:
@@ -58,6 +67,7 @@ class RestServer:
         """
         config = self.config
         users, readers = _users(config)
+        rules = AccessRules(config.access_rules) if config.access_rules is not None else None
         certificate = _certificate(config)
         try:
             addresses = await resolve(config.host)
@@ -74,6 +84,10 @@ class RestServer:
         allowed_hosts = LOOPBACK_NAMES | {host.lower() for host in (config.host, *config.allowed_hosts)}
         context = None
         if self._admin is not None:
+            self._audit = audit_log(config.audit_log, source="rest")
+            if self._audit is not None:
+                self._audit.start()
+            register(self._quotas)
             self._feeds = Feeds(self._admin, self._rates)
             context = RestContext(
                 admin=self._admin,
@@ -84,6 +98,9 @@ class RestServer:
                 allowed_paths=config.allowed_paths,
                 secrets=config.secrets(),
                 may_create_group=config.new_group,
+                access=Authorization(rules=rules, whose="the REST server"),
+                audit=self._audit,
+                quotas=self._quotas,
             )
         app = create_app(
             context,
@@ -136,6 +153,10 @@ class RestServer:
             self._server.should_exit = True
             await self._serving
             await self._server.shutdown(sockets=self._sockets)
+        unregister(self._quotas)
+        if self._audit is not None:
+            with suppress(NoThread):
+                await off_loop("close the audit log", self._audit.close)
 
     def _listen(self, addresses: list[str]) -> list[socket.socket]:
         try:

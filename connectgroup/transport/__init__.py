@@ -6,10 +6,15 @@ Decisions:
   client may send before, ``login`` the client's side. Our own clients use SCRAM only: the password is not sent, and
   the server proves that it knows its verifier, so a program that takes the port of a stopped coordinator gets no
   request. For the same reason a client with credentials rejects a server that asks for none.
-- Who may use which group is decided at the port (``group_access``), in a handler around the coordinator's, and only if
-  there is a rule: a request that is refused costs no record. The refusal has no coordinator epoch, so the member rule
-  for replaced coordinators excepts its error code. One list of users for each group instead of Kafka's operations: who
-  may join a group of workers may change its connectors anyway.
+- Who may do what is decided at the port (``group_access``), in a handler around the coordinator's, and only if there
+  are rules: a request that is refused costs no record. The refusal has no coordinator epoch, so the member rule for
+  replaced coordinators excepts its error code. One pure function decides (``access_rules.allows``), for REST too.
+- Connectors are resources of their own beside their group: a worker needs no more than Read of the group, and an
+  operator of some connectors nothing of the group. Create is Alter: a connector is put, whether it exists or not.
+- A rule denies only what it names (``deny``, as in Kafka), and the file is our own: Kafka's lists are records that its
+  tools write. Kafka's quota is a share of time; a number of requests can be told from outside.
+- A quota mutes a connection but refuses nothing, and at most for a second (``quotas``): leases are 8 s.
+- The audit log is written by a thread from a bounded queue (``audit``): no disk holds up a heartbeat.
 - A note for each port leads clients to the coordinator's secret (``credentials``): a command is given an address, not
   a data directory. It stays when the coordinator ends: otherwise workers that reconnect would trust another user's
   program at that port. A note whose file cannot be used is an error, and a client that has authenticated once sends no

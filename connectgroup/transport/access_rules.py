@@ -48,7 +48,7 @@ MAX_DECISIONS: Final = 10_000
 logger = logging.getLogger(__name__)
 
 
-class Operation(Enum):
+class AccessOperation(Enum):
     """What a principal does with a resource."""
 
     READ = "Read"
@@ -81,12 +81,12 @@ class Rule(NamedTuple):
 
     allows: bool
     principal: str
-    operations: frozenset[Operation]
+    operations: frozenset[AccessOperation]
     group: str
     connector: str | None = None
 
 
-def allows(rules: Iterable[Rule], principal: str, operation: Operation, resource: Resource) -> bool:
+def allows(rules: Iterable[Rule], principal: str, operation: AccessOperation, resource: Resource) -> bool:
     """Whether the rules allow an operation on a resource. This function alone decides."""
     allowed = False
     for rule in rules:
@@ -94,11 +94,11 @@ def allows(rules: Iterable[Rule], principal: str, operation: Operation, resource
             continue
         if not rule.allows and operation in rule.operations:
             return False
-        allowed = allowed or (rule.allows and (operation in rule.operations or operation is Operation.DESCRIBE))
+        allowed = allowed or (rule.allows and (operation in rule.operations or operation is AccessOperation.DESCRIBE))
     return allowed
 
 
-def allows_all(rules: Iterable[Rule], principal: str, operation: Operation, group: str) -> bool:
+def allows_all(rules: Iterable[Rule], principal: str, operation: AccessOperation, group: str) -> bool:
     """Whether the rules allow an operation on every connector of a group, also on those that it had."""
     of_connectors = [each for each in rules if each.connector is not None and _is_for(each, principal, group)]
     if any(operation in each.operations for each in of_connectors if not each.allows):
@@ -107,13 +107,13 @@ def allows_all(rules: Iterable[Rule], principal: str, operation: Operation, grou
     return allows(everything, principal, operation, Resource(group, "*"))
 
 
-def allows_some(rules: Iterable[Rule], principal: str, operation: Operation, group: str) -> bool:
+def allows_some(rules: Iterable[Rule], principal: str, operation: AccessOperation, group: str) -> bool:
     """Whether a rule allows an operation on any connector that a group may have."""
     return any(
         each.allows
         and each.connector is not None
         and _is_for(each, principal, group)
-        and (operation in each.operations or operation is Operation.DESCRIBE)
+        and (operation in each.operations or operation is AccessOperation.DESCRIBE)
         for each in rules
     )
 
@@ -136,16 +136,16 @@ def matches(pattern: str, name: str) -> bool:
 # --------------------------------------------------------------------------------------------------
 # The file.
 
-_OPERATIONS: Final[Mapping[str, frozenset[Operation]]] = {
-    **{each.value.lower(): frozenset((each,)) for each in Operation},
-    "all": frozenset(Operation),
+_OPERATIONS: Final[Mapping[str, frozenset[AccessOperation]]] = {
+    **{each.value.lower(): frozenset((each,)) for each in AccessOperation},
+    "all": frozenset(AccessOperation),
 }
 _FORM: Final = (
     "allow or deny, PRINCIPAL, OPERATION,..., group PATTERN, and perhaps connector PATTERN; or quota PRINCIPAL NUMBER"
 )
 
 
-class _Line(Exception):
+class _InvalidLine(Exception):
     """A line that is none of a file of rules: what it has, and what is allowed."""
 
     def __init__(self, got: str, allowed: str) -> None:
@@ -174,11 +174,11 @@ def parse_rules(
             if words[0] == "quota":
                 principal, quota = _quota(words)
                 if principal in quotas:
-                    raise _Line(f"a second quota of {principal}", "one quota for each principal")
+                    raise _InvalidLine(f"a second quota of {principal}", "one quota for each principal")
                 quotas[principal] = quota
             else:
                 rules.append(_rule(words))
-        except _Line as error:
+        except _InvalidLine as error:
             where = f"{setting}: {file}:{number}" if file else f"{setting}: line {number}"
             raise ConfigError(where, error.got, error.allowed, is_path=True) from None
     return tuple(rules), quotas
@@ -188,7 +188,7 @@ def _words(line: str) -> list[str]:
     try:
         return shlex.split(line, comments=False)
     except ValueError as error:
-        raise _Line(line.strip(), f"quotes that are closed ({error})") from None
+        raise _InvalidLine(line.strip(), f"quotes that are closed ({error})") from None
 
 
 def _quota(words: list[str]) -> tuple[str, float]:
@@ -197,16 +197,16 @@ def _quota(words: list[str]) -> tuple[str, float]:
         _, principal, text = words
         number = int(text)
     except ValueError:
-        raise _Line(" ".join(words), allowed) from None
+        raise _InvalidLine(" ".join(words), allowed) from None
     if not 1 <= number <= 10_000_000 or not principal:
-        raise _Line(" ".join(words), allowed)
+        raise _InvalidLine(" ".join(words), allowed)
     return principal, float(number)
 
 
 def _rule(words: list[str]) -> Rule:
     verb = words[0]
     if verb not in ("allow", "deny"):
-        raise _Line(verb, "allow, deny, quota")
+        raise _InvalidLine(verb, "allow, deny, quota")
     connector: str | None = None
     match words[1:]:
         case [principal, operations, "group", group]:
@@ -214,19 +214,19 @@ def _rule(words: list[str]) -> Rule:
         case [principal, operations, "group", group, "connector", connector]:
             pass
         case _:
-            raise _Line(" ".join(words), _FORM)
+            raise _InvalidLine(" ".join(words), _FORM)
     for kind, text in (("principal", principal), ("group", group), ("connector", connector)):
         if text == "":
-            raise _Line(f"an empty {kind}", _FORM)
+            raise _InvalidLine(f"an empty {kind}", _FORM)
     if principal != "*" and principal.endswith("*"):
-        raise _Line(principal, "the name of a principal, or * for all")
+        raise _InvalidLine(principal, "the name of a principal, or * for all")
     for text in (group, connector or ""):
         if "*" in text[:-1]:
-            raise _Line(text, "a name, the beginning of names and *, or * for all")
-    named: set[Operation] = set()
+            raise _InvalidLine(text, "a name, the beginning of names and *, or * for all")
+    named: set[AccessOperation] = set()
     for each in operations.split(","):
         if each.lower() not in _OPERATIONS:
-            raise _Line(each, ", ".join(_OPERATIONS))
+            raise _InvalidLine(each, ", ".join(_OPERATIONS))
         named |= _OPERATIONS[each.lower()]
     return Rule(verb == "allow", principal, frozenset(named), group, connector)
 
@@ -274,22 +274,22 @@ class AccessRules:
         else:
             logger.info("%s: %s was read again", self._setting, self._path)
 
-    def allows(self, principal: str, operation: Operation, resource: Resource) -> bool:
+    def allows(self, principal: str, operation: AccessOperation, resource: Resource) -> bool:
         """See ``allows`` above; an empty principal is ``ANONYMOUS``."""
         self.refresh()
         return self._allows(principal or ANONYMOUS, operation, resource)
 
-    def allows_all(self, principal: str, operation: Operation, group: str) -> bool:
+    def allows_all(self, principal: str, operation: AccessOperation, group: str) -> bool:
         """See ``allows_all`` above."""
         self.refresh()
         return allows_all(self.rules, principal or ANONYMOUS, operation, group)
 
-    def allows_some(self, principal: str, operation: Operation, group: str) -> bool:
+    def allows_some(self, principal: str, operation: AccessOperation, group: str) -> bool:
         """See ``allows_some`` above."""
         self.refresh()
         return allows_some(self.rules, principal or ANONYMOUS, operation, group)
 
-    def allows_everywhere(self, principal: str, operation: Operation) -> bool:
+    def allows_everywhere(self, principal: str, operation: AccessOperation) -> bool:
         """Whether an operation is allowed on all groups and all of their connectors."""
         self.refresh()
         principal = principal or ANONYMOUS

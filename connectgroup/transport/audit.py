@@ -37,7 +37,7 @@ from ..protocol.units import printable
 from ..telemetry.metric_table import Scope
 from ..telemetry.metrics import MetricSource, Value, register, unregister
 from ..wire.table import TABLE
-from .access_rules import ANONYMOUS, Operation
+from .access_rules import ANONYMOUS, AccessOperation
 from .base import reason
 from .group_access import NEEDS, needed
 
@@ -281,8 +281,8 @@ def is_change(request: Any) -> bool:
     if isinstance(request, OffsetCommitRequest):
         return not request.member_id
     if isinstance(request, UpdateConnectorsRequest):
-        return any(access.operation is not Operation.READ for access in needed(request))
-    return NEEDS.get(type(request), Operation.ALTER) in (Operation.ALTER, Operation.DELETE)
+        return any(access.operation is not AccessOperation.READ for access in needed(request))
+    return NEEDS.get(type(request), AccessOperation.ALTER) in (AccessOperation.ALTER, AccessOperation.DELETE)
 
 
 def result_of(code: int) -> str:
@@ -326,7 +326,7 @@ def _resources(request: Any) -> list[dict[str, str]]:
     ]
     if found:
         return found
-    operation = NEEDS.get(type(request)) or Operation.ALTER
+    operation = NEEDS.get(type(request)) or AccessOperation.ALTER
     names = next((getattr(request, each) for each in _SEVERAL if hasattr(request, each)), ())
     return [
         {"operation": operation.value, "group": printable(getattr(each, "group_id", each), limit=MAX_TEXT)}

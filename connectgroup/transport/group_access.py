@@ -47,36 +47,37 @@ from ..protocol.messages.rejected import rejected
 from ..protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from ..protocol.records.connect import GROUP_TYPE
 from ..protocol.units import printable
-from .access_rules import AccessRules, Operation, Resource
+from .access_rules import AccessOperation, AccessRules, Resource
+from .base import Client
 
 CODE: Final = GroupAuthorizationFailed.code
 
-NEEDS: Final[Mapping[type[Any], Operation | None]] = {
-    HeartbeatRequest: Operation.READ,
-    PrepareRequest: Operation.READ,
-    InstallRequest: Operation.READ,
-    JoinGroupRequest: Operation.READ,
-    SyncGroupRequest: Operation.READ,
-    GroupHeartbeatRequest: Operation.READ,
-    LeaveGroupRequest: Operation.READ,
-    ConsumerHeartbeatRequest: Operation.READ,
-    ConsumerPrepareRequest: Operation.READ,
-    ConsumerInstallRequest: Operation.READ,
-    OffsetCommitRequest: Operation.READ,
-    TxnOffsetCommitRequest: Operation.READ,
-    OffsetFetchRequest: Operation.DESCRIBE,
-    DescribeRequest: Operation.DESCRIBE,
-    ConsumerDescribeRequest: Operation.DESCRIBE,
-    DescribeGroupsRequest: Operation.DESCRIBE,
-    ListGroupsRequest: Operation.DESCRIBE,
-    FindCoordinatorRequest: Operation.DESCRIBE,
-    RestartRequest: Operation.ALTER,
-    SetLoggerLevelRequest: Operation.ALTER,
-    UpdateConnectorsRequest: Operation.ALTER,  # of connectors; see ``needed``
-    ResetTopicsRequest: Operation.ALTER,  # of a connector
-    DeleteRequest: Operation.DELETE,
-    DeleteGroupsRequest: Operation.DELETE,
-    OffsetDeleteRequest: Operation.DELETE,
+NEEDS: Final[Mapping[type[Any], AccessOperation | None]] = {
+    HeartbeatRequest: AccessOperation.READ,
+    PrepareRequest: AccessOperation.READ,
+    InstallRequest: AccessOperation.READ,
+    JoinGroupRequest: AccessOperation.READ,
+    SyncGroupRequest: AccessOperation.READ,
+    GroupHeartbeatRequest: AccessOperation.READ,
+    LeaveGroupRequest: AccessOperation.READ,
+    ConsumerHeartbeatRequest: AccessOperation.READ,
+    ConsumerPrepareRequest: AccessOperation.READ,
+    ConsumerInstallRequest: AccessOperation.READ,
+    OffsetCommitRequest: AccessOperation.READ,
+    TxnOffsetCommitRequest: AccessOperation.READ,
+    OffsetFetchRequest: AccessOperation.DESCRIBE,
+    DescribeRequest: AccessOperation.DESCRIBE,
+    ConsumerDescribeRequest: AccessOperation.DESCRIBE,
+    DescribeGroupsRequest: AccessOperation.DESCRIBE,
+    ListGroupsRequest: AccessOperation.DESCRIBE,
+    FindCoordinatorRequest: AccessOperation.DESCRIBE,
+    RestartRequest: AccessOperation.ALTER,
+    SetLoggerLevelRequest: AccessOperation.ALTER,
+    UpdateConnectorsRequest: AccessOperation.ALTER,  # of connectors; see ``needed``
+    ResetTopicsRequest: AccessOperation.ALTER,  # of a connector
+    DeleteRequest: AccessOperation.DELETE,
+    DeleteGroupsRequest: AccessOperation.DELETE,
+    OffsetDeleteRequest: AccessOperation.DELETE,
     ApiVersionsRequest: None,
     SaslHandshakeRequest: None,
     SaslAuthenticateRequest: None,
@@ -85,29 +86,31 @@ NEEDS: Final[Mapping[type[Any], Operation | None]] = {
 """The operation that each request needs; ``None``: any client may send it."""
 
 
-class Access(NamedTuple):
+class RequiredAccess(NamedTuple):
     """An operation on a resource."""
 
-    operation: Operation
+    operation: AccessOperation
     resource: Resource
 
 
-def needed(request: Any) -> tuple[Access, ...]:
+def needed(request: Any) -> tuple[RequiredAccess, ...]:
     """What a request about one group or its connectors needs, all of it; empty: nothing, or it names no group."""
     group_id = getattr(request, "group_id", "")
     if isinstance(request, UpdateConnectorsRequest):
         if request.member_id is not None and all(map(_is_task_list, request.changes)):
-            return (Access(Operation.READ, Resource(group_id)),)  # of the worker that owns the connector
+            return (RequiredAccess(AccessOperation.READ, Resource(group_id)),)  # of the worker that owns the connector
         if not request.changes:
-            return (Access(Operation.ALTER, Resource(group_id)),)
+            return (RequiredAccess(AccessOperation.ALTER, Resource(group_id)),)
         return tuple(
-            Access(Operation.DELETE if change.delete else Operation.ALTER, Resource(group_id, change.connector))
+            RequiredAccess(
+                AccessOperation.DELETE if change.delete else AccessOperation.ALTER, Resource(group_id, change.connector)
+            )
             for change in request.changes
         )
-    operation = NEEDS.get(type(request), Operation.ALTER)
+    operation = NEEDS.get(type(request), AccessOperation.ALTER)
     if operation is None or not group_id:
         return ()
-    return (Access(operation, Resource(group_id, getattr(request, "connector", None))),)
+    return (RequiredAccess(operation, Resource(group_id, getattr(request, "connector", None))),)
 
 
 def _is_task_list(change: ConnectorChange) -> bool:
@@ -168,7 +171,7 @@ class Authorization:
         """Whether anything may be denied."""
         return bool(self._users) or self.rules is not None
 
-    def denial(self, principal: str, access: Access) -> str:
+    def denial(self, principal: str, access: RequiredAccess) -> str:
         """The error message if an operation is denied; empty if it is allowed."""
         operation, resource = access
         if not self._users.allows(principal, resource.group):
@@ -177,32 +180,32 @@ class Authorization:
             return ""
         return f"not authorized to {operation.value.lower()} {resource} (access_rules of {self._whose})"
 
-    def first_denial(self, principal: str, accesses: Iterable[Access]) -> str:
+    def first_denial(self, principal: str, accesses: Iterable[RequiredAccess]) -> str:
         """The error message for the first operation that is denied; empty if all are allowed."""
         return next((denial for each in accesses if (denial := self.denial(principal, each))), "")
 
     def of_description(self, principal: str, request: DescribeRequest, group_id: str) -> str:
         """Why a group may not be described as requested; empty if it may."""
-        access = Access(Operation.DESCRIBE, Resource(group_id))
+        access = RequiredAccess(AccessOperation.DESCRIBE, Resource(group_id))
         if self.rules is None:
             return self.denial(principal, access)
         # The configurations with credentials are for those who may change them.
-        operation = Operation.ALTER if request.include_credentials else Operation.DESCRIBE
+        operation = AccessOperation.ALTER if request.include_credentials else AccessOperation.DESCRIBE
         if request.connectors:
-            of_connectors = [Access(operation, Resource(group_id, name)) for name in request.connectors]
+            of_connectors = [RequiredAccess(operation, Resource(group_id, name)) for name in request.connectors]
             denial = self.first_denial(principal, of_connectors)
             return denial or ("" if request.connectors_only else self.denial(principal, access))
         every = request.connectors is None and not self.rules.allows_all(principal, operation, group_id)
         if every and request.include_credentials:
             what = f"alter every connector of group {printable(group_id)}"
             return f"not authorized to {what} (access_rules of {self._whose})"
-        if request.connectors_only and self.rules.allows_some(principal, Operation.DESCRIBE, group_id):
+        if request.connectors_only and self.rules.allows_some(principal, AccessOperation.DESCRIBE, group_id):
             return "" if self._users.allows(principal, group_id) else self.denial(principal, access)
         return self.denial(principal, access)
 
     def sees_all_connectors(self, principal: str, group_id: str) -> bool:
         """Whether every connector that a group has, or has had, may be described."""
-        return self.rules is None or self.rules.allows_all(principal, Operation.DESCRIBE, group_id)
+        return self.rules is None or self.rules.allows_all(principal, AccessOperation.DESCRIBE, group_id)
 
     def visible(self, principal: str, group: DescribedGroup) -> DescribedGroup:
         """The description of a group without the connectors that the principal may not describe."""
@@ -210,7 +213,9 @@ class Authorization:
             return group
 
         def shown(connector: str) -> bool:
-            return not self.denial(principal, Access(Operation.DESCRIBE, Resource(group.group_id, connector)))
+            return not self.denial(
+                principal, RequiredAccess(AccessOperation.DESCRIBE, Resource(group.group_id, connector))
+            )
 
         def of(units: tuple[ConnectorTasks, ...]) -> tuple[ConnectorTasks, ...]:
             return tuple(each for each in units if shown(each.connector))
@@ -332,10 +337,10 @@ class AuthorizedHandler:
             if denial:
                 self._on_denied(request, denial)
             return denial
-        operation = NEEDS.get(type(request)) or Operation.ALTER
-        return self._denies(request, (Access(operation, Resource(group_id)),))
+        operation = NEEDS.get(type(request)) or AccessOperation.ALTER
+        return self._denies(request, (RequiredAccess(operation, Resource(group_id)),))
 
-    def _denies(self, request: Request, accesses: tuple[Access, ...]) -> str:
+    def _denies(self, request: Request, accesses: tuple[RequiredAccess, ...]) -> str:
         denial = self._access.first_denial(self._user(), accesses)
         if denial:
             self._on_denied(request, denial)
@@ -357,6 +362,44 @@ class AuthorizedHandler:
             shown = replace(response, groups=groups)
         result: Response = shown
         return result
+
+
+class AuthorizedClient:
+    """A client that sends what one principal may send, for a server that has the principal's connection itself.
+
+    Args:
+        client: sends the requests; ``close`` leaves it open.
+        access, user, on_denied: see ``AuthorizedHandler``.
+    """
+
+    def __init__(
+        self, client: Client, access: Authorization, user: str, on_denied: Callable[[Request, str], None]
+    ) -> None:
+        self._client, self._access, self._user, self._on_denied = client, access, user, on_denied
+
+    @property
+    def address(self) -> str:
+        return self._client.address
+
+    async def call(self, request: Request, *, timeout_s: float) -> Response:
+        sender = _Sender(self._client, timeout_s)
+        handler = AuthorizedHandler(sender, self._access, lambda: self._user, self._on_denied)
+        return await handler.handle(request, client_host="")
+
+    async def close(self) -> None:
+        """The client belongs to others."""
+
+
+class _Sender:
+    """A handler that sends what it gets."""
+
+    def __init__(self, client: Client, timeout_s: float) -> None:
+        self._client, self._timeout_s = client, timeout_s
+
+    async def handle(
+        self, request: Request, *, client_host: str, client_id: str = "", principal: str | None = ""
+    ) -> Response:
+        return await self._client.call(request, timeout_s=self._timeout_s)
 
 
 class _Several(NamedTuple):

@@ -27,7 +27,7 @@ MAX_PRINCIPALS: Final = 1_000
 """Principals that are remembered; the one that was idle longest is forgotten first."""
 
 
-class _Principal(MetricSource):
+class _OfPrincipal(MetricSource):
     """The tokens of one principal, and what has happened to its requests."""
 
     scope: ClassVar[Scope] = "principal"
@@ -45,7 +45,7 @@ class _Principal(MetricSource):
         self.tokens = max(self.tokens, -quota * MAX_THROTTLE_S)
         self.at_s = now_s
         self.requests += 1
-        if self.tokens >= 0:
+        if self.tokens > -1e-6:
             return 0.0
         delay_s = min(-self.tokens / quota, MAX_THROTTLE_S)
         self.throttled += 1
@@ -78,7 +78,7 @@ class RequestQuotas(MetricSource):
     ) -> None:
         self.labels: Mapping[str, str] = {}
         self._quota, self._clock = quota, clock
-        self._principals: OrderedDict[str, _Principal] = OrderedDict()  # that of the latest request last
+        self._principals: OrderedDict[str, _OfPrincipal] = OrderedDict()  # that of the latest request last
 
     def take(self, principal: str) -> float:
         """Count a request; returns for how many seconds its connection is to be muted."""
@@ -89,10 +89,10 @@ class RequestQuotas(MetricSource):
         """Count a request that was denied."""
         self._of(principal).denied += 1
 
-    def _of(self, principal: str) -> _Principal:
+    def _of(self, principal: str) -> _OfPrincipal:
         found = self._principals.get(principal)
         if found is None:
-            found = self._principals[principal] = _Principal(principal, self._clock())
+            found = self._principals[principal] = _OfPrincipal(principal, self._clock())
             if len(self._principals) > MAX_PRINCIPALS:
                 self._principals.popitem(last=False)
         else:

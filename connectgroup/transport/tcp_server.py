@@ -39,10 +39,10 @@ from ..wire.apis import (
 )
 from .acceptor import Acceptor, bind, cannot_listen
 from .access import Security
-from .access_rules import Operation, Resource
+from .access_rules import AccessOperation, Resource
 from .audit import AuditedHandler, AuditLog, is_change, record_request, result_of
 from .base import Relay
-from .group_access import CODE, Access as NeededAccess, Authorization, AuthorizedHandler
+from .group_access import CODE, Authorization, AuthorizedHandler, RequiredAccess
 from .handshake import Handshake
 from .large_requests import LargeRequests
 from .limits import LOOPBACK, REFUSED_DESCRIPTORS, Complaints, Limits, is_loopback, max_descriptor, resolve
@@ -240,7 +240,7 @@ class TcpServer:
         assert isinstance(found, FindCoordinatorResponse)
         denials: dict[str, str] = {}
         for key in request.coordinator_keys or (request.key,):
-            access = NeededAccess(Operation.DESCRIBE, Resource(key))
+            access = RequiredAccess(AccessOperation.DESCRIBE, Resource(key))
             if key and (denial := self._group_access.denial(connection.principal, access)):
                 denials[key] = denial
                 self._on_denied(connection, request, denial)
@@ -252,10 +252,7 @@ class TcpServer:
             key: FoundCoordinator(key=key, node_id=-1, host="", port=-1, error_code=CODE, error_message=denial)
             for key, denial in denials.items()
         }
-        coordinators = tuple(
-            refused.get(key) or each for key, each in zip(request.coordinator_keys, found.coordinators)
-        )
-        return replace(found, coordinators=coordinators)
+        return replace(found, coordinators=tuple(refused.get(each.key, each) for each in found.coordinators))
 
     # ------------------------------------------------------------------------------------------ connections
 

@@ -5,19 +5,30 @@ Connect on the new protocol lists it among the errors of each response about a g
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from connectgroup import Connections, MemberSettings, Worker
+from connectgroup import Connections, MemberSettings, RunnerSettings, TaskRunner, Worker
 from connectgroup.client.admin import Admin
 from connectgroup.coordinator.server import CoordinatorServer
 from connectgroup.errors import ConfigError, GroupAuthorizationFailed
-from connectgroup.protocol.messages.describe import DescribeRequest
+from connectgroup.plugins import load_connector_class
+from connectgroup.protocol.messages.cluster import FindCoordinatorRequest
+from connectgroup.protocol.messages.connectors import (
+    ConfigPatch,
+    ConnectorChange,
+    ResetTopicsRequest,
+    RestartedUnit,
+    UpdateConnectorsRequest,
+)
+from connectgroup.protocol.messages.describe import DeleteRequest, DescribeRequest
 from connectgroup.protocol.messages.listing import ListGroupsRequest
 from connectgroup.protocol.messages.offsets import (
     GroupToFetch,
@@ -27,10 +38,12 @@ from connectgroup.protocol.messages.offsets import (
     TopicCommit,
 )
 from connectgroup.transport.access import Access
+from connectgroup.transport.access_rules import AccessOperation
 from connectgroup.transport.credentials import Credentials
-from connectgroup.transport.group_access import GroupAccess
+from connectgroup.transport.group_access import NEEDS, GroupAccess
 from connectgroup.transport.tcp_client import TcpClient
 from connectgroup.wire.apis import APIS
+from connectgroup.wire.table import Party, served_by
 
 from .authenticating import port_of, serving
 
@@ -151,3 +164,220 @@ async def test_rule_for_an_unknown_user_is_refused(tmp_path: Path) -> None:
 def test_the_most_specific_rule_decides(group: str, allowed: set[str]) -> None:
     access = GroupAccess({"ab*": ["x"], "ab": ["y"], "abc*": ["z"]})
     assert {user for user in "xyz" if access.allows(user, group)} == allowed
+
+
+# --------------------------------------------------------------------------------------------------
+# Rules by operation.
+
+OPERATION_OF: dict[int, AccessOperation | None] = {
+    8: AccessOperation.READ,  # OffsetCommit
+    9: AccessOperation.DESCRIBE,  # OffsetFetch
+    10: AccessOperation.DESCRIBE,  # FindCoordinator
+    11: AccessOperation.READ,  # JoinGroup
+    12: AccessOperation.READ,  # Heartbeat
+    13: AccessOperation.READ,  # LeaveGroup
+    14: AccessOperation.READ,  # SyncGroup
+    15: AccessOperation.DESCRIBE,  # DescribeGroups
+    16: AccessOperation.DESCRIBE,  # ListGroups
+    17: None,  # SaslHandshake
+    18: None,  # ApiVersions
+    28: AccessOperation.READ,  # TxnOffsetCommit
+    36: None,  # SaslAuthenticate
+    42: AccessOperation.DELETE,  # DeleteGroups
+    47: AccessOperation.DELETE,  # OffsetDelete
+    68: AccessOperation.READ,  # ConsumerGroupHeartbeat
+    69: AccessOperation.DESCRIBE,  # ConsumerGroupDescribe
+    20480: AccessOperation.READ,  # ConnectGroupHeartbeat
+    20481: AccessOperation.READ,  # ConnectGroupPrepareAssignment
+    20482: AccessOperation.READ,  # ConnectGroupInstallAssignment
+    20483: AccessOperation.DESCRIBE,  # ConnectGroupDescribe
+    20484: AccessOperation.ALTER,  # ConnectGroupUpdateConnectors: of connectors
+    20485: AccessOperation.DELETE,  # ConnectGroupDelete
+    20486: AccessOperation.ALTER,  # ConnectGroupRestartMember
+    20487: AccessOperation.READ,  # ConsumerGroupPrepareAssignment
+    20488: AccessOperation.READ,  # ConsumerGroupInstallAssignment
+    20489: AccessOperation.ALTER,  # ConnectGroupSetLoggerLevel
+    20490: AccessOperation.ALTER,  # ConnectGroupResetTopics: of a connector
+    20491: None,  # ConnectGroupDescribeCoordinators
+}
+"""The operation that each API needs: those of Kafka as in Kafka's documentation."""
+
+PASSWORD = "word-of-"  # and the name
+
+
+@asynccontextmanager
+async def ruled(tmp_path: Path, rules: str, *users: str, **config: Any) -> AsyncIterator[CoordinatorServer]:
+    """A coordinator with these rules and these users."""
+    (tmp_path / "rules").write_text(rules)
+    file = tmp_path / "users"
+    file.write_text("".join(f"{user}={PASSWORD}{user}\n" for user in users))
+    file.chmod(0o600)
+    async with serving(tmp_path, credentials=file, access_rules=tmp_path / "rules", **config) as server:
+        yield server
+
+
+@asynccontextmanager
+async def clients_of(server: CoordinatorServer, *users: str) -> AsyncIterator[list[TcpClient]]:
+    opened = [client_of(server, user) for user in users]
+    try:
+        yield opened
+    finally:
+        for each in opened:
+            await each.close()
+
+
+async def codes_of(client: TcpClient, request: Any) -> set[int]:
+    return set(error_codes(await client.call(request, timeout_s=10)))
+
+
+def test_every_api_has_an_operation() -> None:
+    assert {entry.key for entry in served_by(Party.COORDINATOR)} == OPERATION_OF.keys()
+    for entry in served_by(Party.COORDINATOR):
+        assert NEEDS[entry.request_class] is OPERATION_OF[entry.key], entry.name
+
+
+@pytest.mark.parametrize("cls", ABOUT_A_GROUP, ids=lambda cls: cls.__name__)
+async def test_request_needs_exactly_its_operation(cls: Any, tmp_path: Path) -> None:
+    """One user for each operation; the group does not exist, which a denied client does not learn."""
+    of_connector = cls in (UpdateConnectorsRequest, ResetTopicsRequest)
+    resource = "group g connector c" if of_connector else "group g"
+    users = [each.value.lower() for each in AccessOperation]
+    rules = "\n".join(f"allow {each} {each} {resource}" for each in users)
+    key = next(api.key for api in APIS.values() if api.request_class is cls)
+    needed = OPERATION_OF[key]
+    assert needed is not None
+    request = request_about("g", cls)
+    if cls is UpdateConnectorsRequest:
+        request = cls(group_id="g", changes=(ConnectorChange(connector="c", config=()),))
+    elif cls is ResetTopicsRequest:
+        request = cls(group_id="g", connector="c")
+    async with ruled(tmp_path, rules, *users, "none") as server, clients_of(server, *users, "none") as clients:
+        for user, client in zip((*users, "none"), clients, strict=True):
+            codes = await codes_of(client, request)
+            may = user == needed.value.lower() or (needed is AccessOperation.DESCRIBE and user != "none")
+            assert (GroupAuthorizationFailed.code not in codes) is may, (user, codes)
+
+
+@pytest.mark.parametrize(
+    ("change", "user"),
+    [
+        (ConnectorChange(connector="c", delete=True), "delete"),
+        (ConnectorChange(connector="c", target_state=2), "alter"),
+        (ConnectorChange(connector="c", config_patch=(ConfigPatch(name="a", value="b"),)), "alter"),
+        (ConnectorChange(connector="c", restart=(RestartedUnit(task=0, owner_epoch=1),)), "alter"),
+    ],
+)
+async def test_change_of_a_connector_needs_alter_and_its_deletion_delete(
+    change: ConnectorChange, user: str, tmp_path: Path
+) -> None:
+    """A client that names a member does not get around it, nor one that adds a task list."""
+    rules = "allow alter alter group g connector c\nallow delete delete group g connector c\nallow worker read group g"
+    users = ("alter", "delete", "worker")
+    async with ruled(tmp_path, rules, *users) as server, clients_of(server, *users) as clients:
+        for name, client in zip(users, clients, strict=True):
+            for member_id, tasks in ((None, None), ("m", None), ("m", ())):
+                changed = replace(change, task_configs=tasks)
+                request = UpdateConnectorsRequest(group_id="g", member_id=member_id, changes=(changed,))
+                denied = GroupAuthorizationFailed.code in await codes_of(client, request)
+                assert denied is (name != user), (name, member_id)
+
+
+async def test_all_changes_of_a_request_must_be_allowed(tmp_path: Path) -> None:
+    async with (
+        ruled(tmp_path, "allow a alter group g connector mine-*", "a") as server,
+        clients_of(server, "a") as (client,),
+    ):
+        changes = tuple(ConnectorChange(connector=name, config=()) for name in ("mine-1", "theirs"))
+        request = UpdateConnectorsRequest(group_id="g", changes=changes)
+        assert await codes_of(client, request) >= {GroupAuthorizationFailed.code}
+        async with Admin.local(server.coordinator) as admin:
+            assert await admin.list_groups() == ()
+
+
+async def test_descriptions_have_only_what_may_be_described(tmp_path: Path) -> None:
+    """Lists, and everything in the description of a group that names a connector."""
+    rules = """
+    allow boss all group *
+    allow boss all group * connector *
+    allow a describe group shown
+    allow a describe group shown connector mine-*
+    allow b describe group hidden connector mine-*
+    """
+    async with ruled(tmp_path, rules, "boss", "a", "b") as server, clients_of(server, "boss", "a", "b") as clients:
+        boss, a, b = (Admin([each]) for each in clients)
+        for group in ("shown", "hidden"):
+            for name in ("mine-1", "theirs"):
+                await boss.add_connector(group, name, {"connector.class": "idle", "password": "confidential"})
+        connections = Connections(heartbeats=client_of(server, "boss"), control=client_of(server, "boss"))
+        worker = Worker(MemberSettings(group_id="shown", member_id="w"), connections)
+        running = asyncio.create_task(worker.run())
+        try:
+            await boss.wait_until("shown", lambda group: bool(group.rebalances), what="with a rebalance")
+            assert {group.group_id for group in await a.list_groups()} == {"shown"}
+            assert await b.list_groups() == ()
+            everything = repr(await a.describe("shown", assignor_input=True, task_configs=True))
+            assert "mine-1" in everything
+            assert "theirs" not in everything
+            [listed] = (await b.describe("hidden", connectors_only=True)).connectors
+            assert listed.connector == "mine-1"
+            assert (await a.describe_connector("shown", "mine-1")).connector == "mine-1"
+            for admin, group, name in ((a, "shown", "theirs"), (a, "shown", "nowhere"), (b, "hidden", "theirs")):
+                with pytest.raises(GroupAuthorizationFailed, match="not authorized to describe connector"):
+                    await admin.describe_connector(group, name)
+            for group in ("hidden", "nowhere"):
+                with pytest.raises(GroupAuthorizationFailed, match=f"not authorized to describe group {group}"):
+                    await a.describe(group)
+            with pytest.raises(GroupAuthorizationFailed, match="not authorized to alter"):
+                await a.describe("shown", connectors=("mine-1",), connectors_only=True, credentials=True)
+            with pytest.raises(GroupAuthorizationFailed, match="not authorized to alter"):
+                await a.describe("shown", credentials=True)
+            assert "confidential" in {
+                each.value for each in (await boss.describe("shown", credentials=True)).connectors[0].config
+            }
+        finally:
+            worker.stop()
+            await running
+
+
+async def test_coordinator_is_found_for_groups_that_may_be_described(tmp_path: Path) -> None:
+    async with (
+        ruled(tmp_path, "allow a read group g", "a") as server,
+        clients_of(server, "a") as (client,),
+    ):
+        found: Any = await client.call(FindCoordinatorRequest(coordinator_keys=("g", "other", "")), timeout_s=10)
+        assert [each.error_code for each in found.coordinators] == [0, GroupAuthorizationFailed.code, 0]
+        assert [each.host for each in found.coordinators] == ["127.0.0.1", "", "127.0.0.1"]
+
+
+async def test_users_of_a_group_are_limited_by_the_rules_too(tmp_path: Path) -> None:
+    async with (
+        ruled(tmp_path, "allow * describe group *", "a", "b", group_users={"g": ("a",)}) as server,
+        clients_of(server, "a", "b") as (a, b),
+    ):
+        assert GroupAuthorizationFailed.code not in await codes_of(a, request_about("g", DescribeRequest))
+        assert await codes_of(b, request_about("g", DescribeRequest)) == {GroupAuthorizationFailed.code}
+        assert await codes_of(a, request_about("g", DeleteRequest)) == {GroupAuthorizationFailed.code}
+
+
+async def test_worker_runs_with_read_alone(tmp_path: Path) -> None:
+    """Its own task lists included; it changes no connector otherwise."""
+    rules = "allow worker read group g\nallow boss all group g\nallow boss all group g connector *"
+    async with ruled(tmp_path, rules, "worker", "boss") as server, clients_of(server, "boss") as (boss,):
+        admin = Admin([boss])
+        await admin.add_connector("g", "c", {"connector.class": "idle", "tasks.max": "2"})
+        connections = Connections(heartbeats=client_of(server, "worker"), control=client_of(server, "worker"))
+        worker = Worker(MemberSettings(group_id="g", member_id="w"), connections)
+        runner = TaskRunner(
+            "w",
+            RunnerSettings(scratch=tmp_path / "scratch", group_id="g", allowed_paths=None),
+            load_class=load_connector_class,
+            publish=worker.publish_tasks,
+            report=worker.report,
+        )
+        worker.set_runner(runner)
+        running = asyncio.create_task(worker.run())
+        try:
+            assert len((await admin.wait_running("g", "c", timeout_s=90)).units) == 3
+        finally:
+            worker.stop()
+            await running

@@ -12,12 +12,14 @@ from starlette.responses import JSONResponse, Response
 
 from ...client.conditions import shown
 from ...config import connector_validation
-from ...errors import ConfigError, ConnectorAlreadyExists, ConnectorNotFound, GroupIdNotFound
+from ...errors import ConfigError, ConnectorAlreadyExists, ConnectorNotFound, GroupAuthorizationFailed, GroupIdNotFound
 from ...protocol.messages.common import config_of
 from ...protocol.messages.describe import DescribedConnector, DescribedUnit
 from ...protocol.records.connect import GROUP_TYPE, TargetState
 from ...protocol.units import CONNECTOR, name_violation, printable
+from ...transport.access_rules import AccessOperation
 from .. import views
+from ..access import ALTER_CONNECTOR, ALTER_CONNECTOR_IN_BODY, DELETE_CONNECTOR, DESCRIBE_CONNECTOR, LISTED, require
 from ..bodies import config_from, flag, patch_from, read_object
 from ..errors import RestError
 from ..operations import ANY, FLAG, NUMBER, TEXT, Operation, listing, mapping, shape
@@ -27,12 +29,14 @@ from .plugins import check_class, off_loop
 async def list_connectors(request: Request) -> Response:
     """Names, sorted; with ``expand=status`` and ``expand=info`` an object with these of each connector."""
     expanded = [word.lower() for word in request.query_params.getlist("expand")]
-    context = request.app.state.context
+    context = request.state.context
     try:
         connectors = (await context.admin.describe(context.group_id, connectors_only=True)).connectors
     except GroupIdNotFound:
         await _check_group(request)
         connectors = ()  # the group is created with its first connector or worker
+    except GroupAuthorizationFailed:
+        connectors = ()
     if not expanded:
         return JSONResponse([connector.connector for connector in connectors])
     shapes = {"status": views.connector_status, "info": views.connector_info}
@@ -58,8 +62,9 @@ async def create_connector(request: Request) -> Response:
     if not isinstance(name, str) or not name:
         got = printable(name) if name else "nothing"
         raise RestError(400, f"name: got {got}; allowed: the name of the connector, as a string")
+    require(request, AccessOperation.ALTER, name)
     config = await _checked(request, name, config_from(settings, "config"))
-    context = request.app.state.context
+    context = request.state.context
     await _check_group(request)
     try:
         await context.admin.add_connector(context.group_id, name, config, state=_state(body.get("initial_state")))
@@ -76,7 +81,7 @@ async def get_connector(request: Request) -> Response:
 
 async def delete_connector(request: Request) -> Response:
     """Delete a connector and its tasks."""
-    context = request.app.state.context
+    context = request.state.context
     with missing_connector(request):
         await context.admin.delete_connector(context.group_id, request.path_params["name"])
     return Response(status_code=204)
@@ -89,7 +94,7 @@ async def get_config(request: Request) -> Response:
 
 async def put_config(request: Request) -> Response:
     """Create the connector, or replace its configuration."""
-    name, context = request.path_params["name"], request.app.state.context
+    name, context = request.path_params["name"], request.state.context
     config = await _checked(request, name, config_from(await read_object(request), "body"))
     await _check_group(request)
     result = await context.admin.put_connector(context.group_id, name, config)
@@ -100,7 +105,7 @@ async def put_config(request: Request) -> Response:
 
 async def patch_config(request: Request) -> Response:
     """Change some settings; null removes a setting (KIP-477). The coordinator applies the patch."""
-    name, context = request.path_params["name"], request.app.state.context
+    name, context = request.path_params["name"], request.state.context
     patch = patch_from(await read_object(request), "body")
     # Credentials are masked in this copy. They are checked by the connector when it starts, as in every case.
     current: dict[str, str | None] = {**config_of((await described_connector(request)).config)}
@@ -149,7 +154,7 @@ async def restart_connector(request: Request) -> Response:
     """Restart the connector; ``includeTasks``: its tasks too; ``onlyFailed``: only what has failed (KIP-745)."""
     include_tasks, only_failed = flag(request, "includeTasks"), flag(request, "onlyFailed")
     name = (await described_connector(request, missing=f"Unknown connector: {_shown(request)}")).connector
-    context = request.app.state.context
+    context = request.state.context
     restarted = await context.admin.restart_connector(
         context.group_id, name, include_tasks=include_tasks, only_failed=only_failed
     )
@@ -164,7 +169,7 @@ async def restart_connector(request: Request) -> Response:
 
 async def restart_task(request: Request) -> Response:
     """Restart one task."""
-    context = request.app.state.context
+    context = request.state.context
     connector = await described_connector(request, missing=f"Unknown connector: {_shown(request)}")
     unit = _task(request, connector, f"Unknown task: {_shown(request)}-{_shown(request, 'task')}")
     await context.admin.restart_task(context.group_id, request.path_params["name"], unit.task)
@@ -198,7 +203,7 @@ async def described_connector(request: Request, *, task_configs: bool = False, m
     Raises:
         ConnectorNotFound: there is none.
     """
-    name, context = request.path_params["name"], request.app.state.context
+    name, context = request.path_params["name"], request.state.context
     with missing_connector(request, missing):
         described: DescribedConnector = await context.admin.describe_connector(
             context.group_id, name, task_configs=task_configs
@@ -212,7 +217,7 @@ async def _check_group(request: Request) -> None:
     Raises:
         GroupIdNotFound: there are other worker groups, and this server's is not among them.
     """
-    context = request.app.state.context
+    context = request.state.context
     if context.may_create_group:
         return
     try:
@@ -241,7 +246,7 @@ def _task(request: Request, connector: DescribedConnector, missing: str) -> Desc
 
 
 async def _set_state(request: Request, state: TargetState, status: int) -> Response:
-    context = request.app.state.context
+    context = request.state.context
     with missing_connector(request, f"Unknown connector {_shown(request)}"):
         await context.admin.set_state(context.group_id, request.path_params["name"], state)
     return Response(status_code=status)
@@ -278,7 +283,7 @@ async def _checked(request: Request, name: str, config: Mapping[str, str]) -> di
         raise ConfigError("name", name, allowed)
     check_class(request, config)
     complete = {**config, "name": name}
-    context = request.app.state.context
+    context = request.state.context
     paths, secrets = context.allowed_paths, context.secrets
     errors = (await off_loop(lambda: connector_validation.validate(complete, paths, secrets=secrets))).errors
     if errors:
@@ -312,28 +317,40 @@ OPERATIONS: Final = (
         "GET",
         "/connectors",
         list_connectors,
+        LISTED,
         query={"expand": listing({"enum": ["status", "info"]})},
         response={"type": ["array", "object"]},
     ),
-    Operation("POST", "/connectors", create_connector, body=NEW_CONNECTOR, response=INFO, statuses=(201,)),
-    Operation("GET", "/connectors/{name}", get_connector, response=INFO),
-    Operation("DELETE", "/connectors/{name}", delete_connector, statuses=(204,)),
-    Operation("GET", "/connectors/{name}/config", get_config, response=mapping(TEXT)),
-    Operation("PUT", "/connectors/{name}/config", put_config, body=CONFIG, response=INFO, statuses=(200, 201)),
-    Operation("PATCH", "/connectors/{name}/config", patch_config, body=PATCH, response=INFO),
-    Operation("GET", "/connectors/{name}/status", get_status, response=STATUS),
+    Operation(
+        "POST",
+        "/connectors",
+        create_connector,
+        ALTER_CONNECTOR_IN_BODY,
+        body=NEW_CONNECTOR,
+        response=INFO,
+        statuses=(201,),
+    ),
+    Operation("GET", "/connectors/{name}", get_connector, DESCRIBE_CONNECTOR, response=INFO),
+    Operation("DELETE", "/connectors/{name}", delete_connector, DELETE_CONNECTOR, statuses=(204,)),
+    Operation("GET", "/connectors/{name}/config", get_config, DESCRIBE_CONNECTOR, response=mapping(TEXT)),
+    Operation(
+        "PUT", "/connectors/{name}/config", put_config, ALTER_CONNECTOR, body=CONFIG, response=INFO, statuses=(200, 201)
+    ),
+    Operation("PATCH", "/connectors/{name}/config", patch_config, ALTER_CONNECTOR, body=PATCH, response=INFO),
+    Operation("GET", "/connectors/{name}/status", get_status, DESCRIBE_CONNECTOR, response=STATUS),
     Operation(
         "POST",
         "/connectors/{name}/restart",
         restart_connector,
+        ALTER_CONNECTOR,
         query={"includeTasks": FLAG, "onlyFailed": FLAG},
         response=STATUS,
         statuses=(202, 204),
     ),
-    Operation("PUT", "/connectors/{name}/pause", pause, statuses=(202,)),
-    Operation("PUT", "/connectors/{name}/resume", resume, statuses=(202,)),
-    Operation("PUT", "/connectors/{name}/stop", stop, statuses=(204,)),
-    Operation("GET", "/connectors/{name}/tasks", list_tasks, response=listing(ANY)),
-    Operation("GET", "/connectors/{name}/tasks/{task}/status", get_task_status, response=UNIT),
-    Operation("POST", "/connectors/{name}/tasks/{task}/restart", restart_task, statuses=(204,)),
+    Operation("PUT", "/connectors/{name}/pause", pause, ALTER_CONNECTOR, statuses=(202,)),
+    Operation("PUT", "/connectors/{name}/resume", resume, ALTER_CONNECTOR, statuses=(202,)),
+    Operation("PUT", "/connectors/{name}/stop", stop, ALTER_CONNECTOR, statuses=(204,)),
+    Operation("GET", "/connectors/{name}/tasks", list_tasks, DESCRIBE_CONNECTOR, response=listing(ANY)),
+    Operation("GET", "/connectors/{name}/tasks/{task}/status", get_task_status, DESCRIBE_CONNECTOR, response=UNIT),
+    Operation("POST", "/connectors/{name}/tasks/{task}/restart", restart_task, ALTER_CONNECTOR, statuses=(204,)),
 )

@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from .. import views
+from ..access import ALTER_GROUP, DELETE_GROUP, DESCRIBE_GROUP, LISTED, NOTHING
 from ..operations import ANY, TEXT, Operation, listing
 
 logger = logging.getLogger(__name__)
@@ -22,25 +23,25 @@ SEND_TIMEOUT_S: Final = 30.0
 
 async def list_coordinators(request: Request) -> Response:
     """The coordinators that share the log: which one serves since when, and the last fail-over."""
-    admin = request.app.state.context.admin
+    admin = request.state.context.admin
     return JSONResponse(views.coordinators_description(await admin.describe_coordinators(), admin.address))
 
 
 async def list_groups(request: Request) -> Response:
     """All groups."""
-    groups = await request.app.state.context.admin.list_groups()
+    groups = await request.state.context.admin.list_groups()
     return JSONResponse([views.group_summary(group) for group in groups])
 
 
 async def describe_group(request: Request) -> Response:
     """Epochs, workers, delayed units, connectors and the state of each unit."""
-    group = await request.app.state.context.admin.describe(request.path_params["group"])
+    group = await request.state.context.admin.describe(request.path_params["group"])
     return JSONResponse(views.group_description(group))
 
 
 async def list_rebalances(request: Request) -> Response:
     """The last 100 rebalances: causes, moves, downtime."""
-    group = await request.app.state.context.admin.describe(request.path_params["group"], connectors=())
+    group = await request.state.context.admin.describe(request.path_params["group"], connectors=())
     return JSONResponse(views.rebalances(group))
 
 
@@ -67,13 +68,15 @@ class EventStream(StreamingResponse):
 
 async def stream_events(request: Request) -> Response:
     """Changes of the group as they happen: server-sent events, for the page; `Last-Event-ID` resumes."""
-    context, group_id = request.app.state.context, request.path_params["group"]
+    context, group_id = request.state.context, request.path_params["group"]
     headers = {"Cache-Control": "no-store"}
     if request.method == "HEAD":
         return Response(media_type="text/event-stream", headers=headers)
     events = await context.feeds.stream(
         group_id,
         request.headers.get("last-event-id", ""),
+        admin=context.admin,
+        user=request.state.user if context.access else "",
         may_change=request.scope["may_change"],
         has_connector_routes=group_id == context.group_id,
     )
@@ -82,31 +85,33 @@ async def stream_events(request: Request) -> Response:
 
 async def delete_group(request: Request) -> Response:
     """Delete a group that has no workers, with its connectors."""
-    await request.app.state.context.admin.delete_group(request.path_params["group"])
+    await request.state.context.admin.delete_group(request.path_params["group"])
     return Response(status_code=204)
 
 
 async def restart_worker(request: Request) -> Response:
     """Request the restart of a worker; a restart that is pending already is a success too."""
     params = request.path_params
-    await request.app.state.context.admin.restart_worker(params["group"], params["worker"])
+    await request.state.context.admin.restart_worker(params["group"], params["worker"])
     return Response(status_code=202)
 
 
 async def drain_worker(request: Request) -> Response:
     """Request that other workers take a worker's units and that it leaves; a pending drain is a success too."""
     params = request.path_params
-    await request.app.state.context.admin.drain_worker(params["group"], params["worker"])
+    await request.state.context.admin.drain_worker(params["group"], params["worker"])
     return Response(status_code=202)
 
 
 OPERATIONS: Final = (
-    Operation("GET", "/coordinators", list_coordinators, response=ANY),
-    Operation("GET", "/groups", list_groups, response=listing(ANY)),
-    Operation("GET", "/groups/{group}", describe_group, response=ANY),
-    Operation("DELETE", "/groups/{group}", delete_group, statuses=(204,)),
-    Operation("GET", "/groups/{group}/events", stream_events, response=TEXT, media_type="text/event-stream"),
-    Operation("GET", "/groups/{group}/rebalances", list_rebalances, response=listing(ANY)),
-    Operation("POST", "/groups/{group}/workers/{worker}/restart", restart_worker, statuses=(202,)),
-    Operation("POST", "/groups/{group}/workers/{worker}/drain", drain_worker, statuses=(202,)),
+    Operation("GET", "/coordinators", list_coordinators, NOTHING, response=ANY),
+    Operation("GET", "/groups", list_groups, LISTED, response=listing(ANY)),
+    Operation("GET", "/groups/{group}", describe_group, DESCRIBE_GROUP, response=ANY),
+    Operation("DELETE", "/groups/{group}", delete_group, DELETE_GROUP, statuses=(204,)),
+    Operation(
+        "GET", "/groups/{group}/events", stream_events, DESCRIBE_GROUP, response=TEXT, media_type="text/event-stream"
+    ),
+    Operation("GET", "/groups/{group}/rebalances", list_rebalances, DESCRIBE_GROUP, response=listing(ANY)),
+    Operation("POST", "/groups/{group}/workers/{worker}/restart", restart_worker, ALTER_GROUP, statuses=(202,)),
+    Operation("POST", "/groups/{group}/workers/{worker}/drain", drain_worker, ALTER_GROUP, statuses=(202,)),
 )

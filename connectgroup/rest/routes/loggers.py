@@ -9,6 +9,7 @@ from starlette.responses import JSONResponse, Response
 
 from ...loggers import LEVELS
 from ...protocol.units import printable
+from ..access import ALTER_GROUP, DESCRIBE_GROUP
 from ..bodies import read_object
 from ..errors import RestError
 from ..operations import TEXT, Operation, listing, mapping, shape
@@ -18,13 +19,13 @@ LEVEL = shape(level=TEXT, last_modified={"type": ["integer", "null"]})
 
 async def list_loggers(request: Request) -> Response:
     """The loggers that have a level of their own."""
-    return JSONResponse(request.app.state.context.loggers.listed())
+    return JSONResponse(request.state.context.loggers.listed())
 
 
 async def get_logger(request: Request) -> Response:
     """The level of one logger."""
     name = request.path_params["logger"]
-    shown = request.app.state.context.loggers.shown(name)
+    shown = request.state.context.loggers.shown(name)
     if shown is None:
         raise RestError(404, f"Logger {printable(name)} not found.")
     return JSONResponse(shown)
@@ -43,7 +44,7 @@ async def put_logger(request: Request) -> Response:
     if not isinstance(level, str) or level.upper() not in LEVELS:
         # Kafka Connect's status.
         raise RestError(404, f"invalid log level '{printable(level)}'.")
-    context = request.app.state.context
+    context = request.state.context
     try:
         names = context.loggers.set_level(name, LEVELS[level.upper()], create=True)
     except ValueError as error:
@@ -54,12 +55,13 @@ async def put_logger(request: Request) -> Response:
 
 
 OPERATIONS: Final = (
-    Operation("GET", "/admin/loggers", list_loggers, response=mapping(LEVEL)),
-    Operation("GET", "/admin/loggers/{logger}", get_logger, response=LEVEL),
+    Operation("GET", "/admin/loggers", list_loggers, DESCRIBE_GROUP, response=mapping(LEVEL)),
+    Operation("GET", "/admin/loggers/{logger}", get_logger, DESCRIBE_GROUP, response=LEVEL),
     Operation(
         "PUT",
         "/admin/loggers/{logger}",
         put_logger,
+        ALTER_GROUP,
         query={"scope": {"enum": ["worker", "cluster"]}},
         statuses=(200, 204),
         body=shape(level={"enum": [*LEVELS]}),

@@ -8,6 +8,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ..access import EVERYTHING
 from ..errors import RestError
 from ..operations import TEXT, Operation
 
@@ -23,4 +24,4 @@ async def metrics(request: Request) -> Response:
     return Response(text, headers={"Content-Type": content_type})
 
 
-OPERATIONS: Final = (Operation("GET", "/metrics", metrics, response=TEXT, media_type="text/plain"),)
+OPERATIONS: Final = (Operation("GET", "/metrics", metrics, EVERYTHING, response=TEXT, media_type="text/plain"),)

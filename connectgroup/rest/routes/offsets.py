@@ -9,6 +9,7 @@ from starlette.responses import JSONResponse, Response
 
 from ...client import offsets
 from ...config.connector_offsets import changes_from, offsets_as_json
+from ..access import ALTER_CONNECTOR, DESCRIBE_CONNECTOR
 from ..bodies import read_object
 from ..operations import ANY, TEXT, Operation, listing, shape
 from .plugins import off_loop
@@ -47,7 +48,7 @@ OFFSETS: Final = {
 }
 MESSAGE: Final = shape(message=TEXT)
 OPERATIONS: Final = (
-    Operation("GET", "/connectors/{name}/offsets", get_offsets, response=OFFSETS),
-    Operation("PATCH", "/connectors/{name}/offsets", patch_offsets, body=OFFSETS, response=MESSAGE),
-    Operation("DELETE", "/connectors/{name}/offsets", delete_offsets, response=MESSAGE),
+    Operation("GET", "/connectors/{name}/offsets", get_offsets, DESCRIBE_CONNECTOR, response=OFFSETS),
+    Operation("PATCH", "/connectors/{name}/offsets", patch_offsets, ALTER_CONNECTOR, body=OFFSETS, response=MESSAGE),
+    Operation("DELETE", "/connectors/{name}/offsets", delete_offsets, ALTER_CONNECTOR, response=MESSAGE),
 )

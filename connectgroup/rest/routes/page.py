@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ...protocol.units import printable
+from ..access import NOTHING
 from ..errors import RestError
 from ..operations import TEXT, Operation
 
@@ -69,6 +70,6 @@ async def page_file(request: Request) -> Response:
 
 
 OPERATIONS: Final = (
-    Operation("GET", "/page", page, response=TEXT, media_type="text/html"),
-    Operation("GET", "/page/{file}", page_file),
+    Operation("GET", "/page", page, NOTHING, response=TEXT, media_type="text/html"),
+    Operation("GET", "/page/{file}", page_file, NOTHING),
 )

@@ -16,6 +16,7 @@ from ...config.connector_offsets import Permissions
 from ...errors import ConfigError
 from ...plugins import available, connector_class_name
 from ...protocol.units import printable
+from ..access import ALTER_ANY_CONNECTOR, NOTHING
 from ..bodies import NULL_VALUE, flag, patch_from, read_object
 from ..errors import RestError
 from ..operations import ANY, FLAG, Operation, listing, mapping
@@ -45,13 +46,13 @@ def check_class(request: Request, config: Mapping[str, str], status: int = 400) 
     Raises:
         RestError: the class is not in the allow-list.
     """
-    allowed, name = request.app.state.context.connector_classes, config.get("connector.class")
+    allowed, name = request.state.context.connector_classes, config.get("connector.class")
     if allowed and name is not None and connector_class_name(name) not in allowed:
         raise RestError(status, f"connector.class: got {printable(name)!r}; allowed: {', '.join(allowed)}")
 
 
 def _classes(request: Request) -> list[dict[str, str]]:
-    allowed = request.app.state.context.connector_classes
+    allowed = request.state.context.connector_classes
     return [each for each in connector_validation.list_plugins("connectors") if not allowed or each["class"] in allowed]
 
 
@@ -72,7 +73,7 @@ async def list_plugins(request: Request) -> Response:
     """
     connectors_only = flag(request, "connectorsOnly", default=True)
     listed = _classes(request)
-    if not request.app.state.context.connector_classes:
+    if not request.state.context.connector_classes:
         listed += connector_validation.list_plugins("sources", "sinks")
     if not connectors_only:
         listed += connector_validation.list_plugins("transforms", "predicates")
@@ -113,7 +114,7 @@ async def validate_config(request: Request) -> Response:
         )
     if connector_class_name(name) not in {plugin["class"] for plugin in _classes(request)}:
         raise RestError(404, f"Failed to find any class that implements Connector and which name matches {name}")
-    paths, secrets = request.app.state.context.allowed_paths, request.app.state.context.secrets
+    paths, secrets = request.state.context.allowed_paths, request.state.context.secrets
     access = Permissions(paths=paths or ())
     found = await off_loop(lambda: connector_validation.validate(config, paths, secrets=secrets, access=access))
     nulls = {setting: (NULL_VALUE,) for setting, text in given.items() if text is None}
@@ -121,12 +122,15 @@ async def validate_config(request: Request) -> Response:
 
 
 OPERATIONS: Final = (
-    Operation("GET", "/connector-plugins", list_plugins, query={"connectorsOnly": FLAG}, response=listing(ANY)),
-    Operation("GET", "/connector-plugins/{plugin}/config", plugin_config, response=listing(ANY)),
+    Operation(
+        "GET", "/connector-plugins", list_plugins, NOTHING, query={"connectorsOnly": FLAG}, response=listing(ANY)
+    ),
+    Operation("GET", "/connector-plugins/{plugin}/config", plugin_config, NOTHING, response=listing(ANY)),
     Operation(
         "PUT",
         "/connector-plugins/{plugin}/config/validate",
         validate_config,
+        ALTER_ANY_CONNECTOR,
         body=mapping({"type": ["string", "number", "boolean", "null"]}),
         response=ANY,
     ),

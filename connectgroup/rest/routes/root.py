@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from ...errors import ConnectGroupError, GroupIdNotFound
+from ..access import NOTHING
 from ..operations import ANY, TEXT, Operation, shape
 
 
@@ -35,7 +36,7 @@ async def openapi(request: Request) -> Response:
 
 
 OPERATIONS: Final = (
-    Operation("GET", "/", server_info, response=shape(version=TEXT, commit=TEXT, kafka_cluster_id=TEXT)),
-    Operation("GET", "/openapi.json", openapi, response=ANY),
-    Operation("GET", "/health", health, response=shape(status=TEXT, message=TEXT)),
+    Operation("GET", "/", server_info, NOTHING, response=shape(version=TEXT, commit=TEXT, kafka_cluster_id=TEXT)),
+    Operation("GET", "/openapi.json", openapi, NOTHING, response=ANY),
+    Operation("GET", "/health", health, NOTHING, response=shape(status=TEXT, message=TEXT)),
 )

@@ -10,6 +10,7 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from ..access import ALTER_CONNECTOR, DESCRIBE_CONNECTOR
 from ..operations import TEXT, Operation, listing, mapping, shape
 from .connectors import described_connector, missing_connector
 
@@ -22,13 +23,19 @@ async def get_topics(request: Request) -> Response:
 
 async def reset_topics(request: Request) -> Response:
     """Forget them."""
-    context = request.app.state.context
+    context = request.state.context
     with missing_connector(request):
         await context.admin.reset_topics(context.group_id, request.path_params["name"])
     return Response(status_code=202)
 
 
 OPERATIONS: Final = (
-    Operation("GET", "/connectors/{name}/topics", get_topics, response=mapping(shape(topics=listing(TEXT)))),
-    Operation("PUT", "/connectors/{name}/topics/reset", reset_topics, statuses=(202,)),
+    Operation(
+        "GET",
+        "/connectors/{name}/topics",
+        get_topics,
+        DESCRIBE_CONNECTOR,
+        response=mapping(shape(topics=listing(TEXT))),
+    ),
+    Operation("PUT", "/connectors/{name}/topics/reset", reset_topics, ALTER_CONNECTOR, statuses=(202,)),
 )

@@ -1,0 +1,179 @@
+"""The audit log: who changed what, when, from where, and the result; one JSON line each."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import stat
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectgroup.client.admin import Admin
+from connectgroup.errors import ConfigError, ConnectorNotFound, GroupAuthorizationFailed, GroupIdNotFound
+from connectgroup.protocol.messages.describe import DeleteRequest
+from connectgroup.protocol.messages.offsets import OffsetCommitRequest, PartitionCommit, TopicCommit
+from connectgroup.protocol.records.connect import TargetState
+from connectgroup.transport.access import Access
+from connectgroup.transport.audit import LOGGER, MAX_QUEUED, AuditLog
+from connectgroup.transport.credentials import Credentials
+from connectgroup.transport.tcp_client import TcpClient
+from tests.consumer.inside import eventually
+
+from .authenticating import port_of, serving
+
+RULES = "allow alice all group *\nallow alice all group * connector *\n"
+LINE: dict[str, Any] = {"principal": "bob", "host": "h", "request": "r", "resources": [], "result": "OK"}
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+async def lines_until(path: Path, condition: Callable[[list[dict[str, Any]]], object]) -> list[dict[str, Any]]:
+    await eventually(lambda: path.exists() and condition(lines_of(path)))
+    return lines_of(path)
+
+
+def serving_audited(tmp_path: Path) -> Any:
+    (tmp_path / "rules").write_text(RULES)
+    users = tmp_path / "users"
+    users.write_text("alice=word-alice\nbob=word-bob\n")
+    users.chmod(0o600)
+    return serving(tmp_path, credentials=users, access_rules=tmp_path / "rules", audit_log=tmp_path / "audit")
+
+
+def client_of(server: Any, user: str) -> TcpClient:
+    access = Access(credentials=Credentials(user, f"word-{user}"))
+    return TcpClient("localhost", port_of(server), "tool", access=access)
+
+
+async def test_changes_and_denied_requests_are_lines(tmp_path: Path) -> None:
+    began = datetime.now(UTC) - timedelta(seconds=1)
+    path = tmp_path / "audit"
+    async with serving_audited(tmp_path) as server:
+        clients = [client_of(server, user) for user in ("alice", "bob")]
+        async with Admin([clients[0]]) as alice, Admin([clients[1]]) as bob:
+            config = {"connector.class": "idle", "db.password": "Confidential1", "url": "http://u:Confidential2@host/x"}
+            await alice.add_connector("g", "c", config)
+            await alice.patch_connector("g", "c", {"api.token": "Confidential3", "color": None})
+            await alice.set_state("g", "c", TargetState.PAUSED)
+            with pytest.raises(ConnectorNotFound):
+                await alice.delete_connector("g", "nowhere")
+            await alice.describe("g")  # no change
+            for call in (bob.delete_group("g"), bob.describe("g")):
+                with pytest.raises(GroupAuthorizationFailed):
+                    await call
+            partition = PartitionCommit(partition_index=3, committed_offset=7, committed_metadata=None)
+            topic = TopicCommit(name="t", partitions=(partition,))
+            for member in ("", "m"):  # of an operator, and of a member
+                commit = OffsetCommitRequest(group_id="k", member_id=member, topics=(topic,))
+                await clients[0].call(commit, timeout_s=10)
+            await clients[0].call(DeleteRequest(group_ids=("x", "y")), timeout_s=10)
+    assert "Confidential" not in path.read_text()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    lines = lines_of(path)
+    created, patched, paused, missing, denied, described, committed, deleted = lines
+    assert began < datetime.fromisoformat(created["time"]) < datetime.now(UTC) + timedelta(seconds=1)
+    alter = {"operation": "Alter", "group": "g", "connector": "c"}
+    for key, value in (
+        ("principal", "alice"),
+        ("host", "127.0.0.1"),
+        ("client_id", "tool"),
+        ("request", "ConnectGroupUpdateConnectors"),
+        ("resources", [alter]),
+        ("result", "OK"),
+    ):
+        assert created[key] == value
+    [change] = created["change"]
+    assert change["create"] is True
+    assert change["config"]["connector.class"] == "idle"
+    assert change["config"]["db.password"] == "[hidden]"
+    assert patched["change"] == [{"connector": "c", "patch": {"api.token": "[hidden]", "color": None}}]
+    assert paused["change"] == [{"connector": "c", "state": "PAUSED"}]
+    assert missing["result"] == "CONNECTOR_NOT_FOUND"
+    assert missing["resources"] == [{"operation": "Delete", "group": "g", "connector": "nowhere"}]
+    assert (denied["principal"], denied["request"]) == ("bob", "ConnectGroupDelete")
+    assert denied["result"] == "GROUP_AUTHORIZATION_FAILED"
+    assert (described["request"], described["result"]) == ("ConnectGroupDescribe", "GROUP_AUTHORIZATION_FAILED")
+    assert "not authorized to describe group g" in described["message"]
+    assert committed["request"] == "OffsetCommit"
+    assert committed["change"] == {"t-3": 7}
+    assert [each["group"] for each in deleted["resources"]] == ["x", "y"]
+    assert deleted["result"] == "GROUP_ID_NOT_FOUND"
+
+
+async def test_file_that_was_moved_away_is_made_anew(tmp_path: Path) -> None:
+    """As logrotate does."""
+    path = tmp_path / "audit"
+    async with serving_audited(tmp_path) as server, Admin([client_of(server, "alice")]) as alice:
+        await alice.add_connector("g", "a", {"connector.class": "idle"})
+        await lines_until(path, lambda lines: len(lines) == 1)
+        os.replace(path, tmp_path / "audit.1")
+        await alice.add_connector("g", "b", {"connector.class": "idle"})
+        assert [line["change"][0]["connector"] for line in await lines_until(path, len)] == ["b"]
+        assert [line["change"][0]["connector"] for line in lines_of(tmp_path / "audit.1")] == ["a"]
+
+
+async def test_disk_that_takes_nothing_blocks_no_request() -> None:
+    """The thread that writes hangs; lines that find no room are lost and counted."""
+    blocked, release = threading.Event(), threading.Event()
+
+    class Stuck(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            blocked.set()
+            release.wait()
+
+    audit = AuditLog()
+    stuck = Stuck()
+    logging.getLogger(LOGGER).addHandler(stuck)
+    try:
+        audit.start()
+        audit.record(**LINE)
+        await eventually(blocked.is_set)
+        for _ in range(MAX_QUEUED + 5):
+            audit.record(**LINE)
+        assert audit.lost == 5
+    finally:
+        release.set()
+        audit.close(timeout_s=60)
+        logging.getLogger(LOGGER).removeHandler(stuck)
+    assert audit.written == MAX_QUEUED + 1
+
+
+async def test_lines_that_cannot_be_written_are_counted_and_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = tmp_path / "logs"
+    directory.mkdir()
+    audit = AuditLog(directory / "audit")
+    audit.start()
+    try:
+        (directory / "audit").unlink()
+        directory.rmdir()
+        audit.record(**LINE)
+        await eventually(lambda: audit.lost == 1)
+        assert "audit log: lines cannot be written" in caplog.text
+        directory.mkdir()
+        audit.record(**LINE)
+        assert len(await lines_until(directory / "audit", len)) == 1
+    finally:
+        audit.close()
+
+
+def test_file_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"audit_log: got .*nowhere"):
+        AuditLog(tmp_path / "nowhere" / "audit")
+
+
+async def test_lines_go_to_the_logger_without_a_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, LOGGER):
+        async with serving(tmp_path) as server, Admin.connect([server.address]) as admin:
+            with pytest.raises(GroupIdNotFound):
+                await admin.delete_group("g")
+            await eventually(lambda: '"request": "ConnectGroupDelete"' in caplog.text)
