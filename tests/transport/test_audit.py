@@ -19,6 +19,7 @@ from connectgroup.errors import ConfigError, ConnectorNotFound, GroupAuthorizati
 from connectgroup.protocol.messages.describe import DeleteRequest
 from connectgroup.protocol.messages.offsets import OffsetCommitRequest, PartitionCommit, TopicCommit
 from connectgroup.protocol.records.connect import TargetState
+from connectgroup.telemetry.metrics import values_of
 from connectgroup.transport.access import Access
 from connectgroup.transport.audit import LOGGER, MAX_QUEUED, AuditLog
 from connectgroup.transport.credentials import Credentials
@@ -139,6 +140,7 @@ async def test_disk_that_takes_nothing_blocks_no_request() -> None:
         for _ in range(MAX_QUEUED + 5):
             audit.record(**LINE)
         assert audit.lost == 5
+        assert values_of("audit") == [({"server": "coordinator"}, {"line-total": 0, "lost-line-total": 5})]
     finally:
         release.set()
         audit.close(timeout_s=60)
