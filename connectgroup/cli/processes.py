@@ -38,7 +38,6 @@ logger = logging.getLogger(__name__)
 C = TypeVar("C", bound="CoordinatorConfig")
 
 LIMITS: Final = (
-    "requests_per_second_per_principal",
     *("max_connections_per_principal", "max_unauthenticated", "idle_timeout_s", "max_frame_bytes"),
     *("max_groups", "max_members", "max_units"),
 )
@@ -227,6 +226,7 @@ def _coordinator_values(options: argparse.Namespace) -> dict[str, Any]:
         "moves_per_round": options.moves_per_round,
         "max_connections": options.max_connections,
         "max_connections_per_address": options.max_connections_per_address,
+        "requests_per_second_per_principal": options.requests_per_second_per_principal,
         **{name: getattr(options, name) for name in LIMITS},
         "assignor": options.fallback_assignor,
         "group_assignors": options.group_assignors,
