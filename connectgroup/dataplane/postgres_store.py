@@ -271,7 +271,26 @@ def driver_errors(error_class: type[SinkError | SourceError], place: str) -> Ite
     except psycopg.OperationalError as error:
         raise error_class(f"{place}: {one_line(error)}; allowed: a server that answers") from error
     except psycopg.Error as error:
-        raise error_class(f"{place}: {one_line(error)}; allowed: rows that fit the table") from error
+        raise error_class(f"{place}: {one_line(error)}; allowed: {_allowed(error)}") from error
+
+
+def _allowed(error: psycopg.Error) -> str:
+    """Return what a statement that the server has rejected needs."""
+    from psycopg import errors
+
+    if isinstance(error, errors.UndefinedColumn):
+        return "the columns that the table had when the task started; a task that starts again looks at it again"
+    if isinstance(error, errors.UndefinedTable | errors.InvalidSchemaName):
+        return "the table and the schema that were there when the task started"
+    if isinstance(error, errors.InsufficientPrivilege):
+        return "a user who may do this: SELECT for a source; SELECT, INSERT, UPDATE, DELETE, TEMPORARY for a sink"
+    if isinstance(error, errors.WrongObjectType | errors.ObjectNotInPrerequisiteState | errors.InvalidColumnReference):
+        return "a table that takes this statement, with a unique index of the columns of a key"
+    if isinstance(error, errors.ReadOnlySqlTransaction):
+        return "a server that takes writes: the primary"
+    if isinstance(error, errors.DatatypeMismatch | errors.UndefinedFunction):
+        return "columns of the types that the table had when the task started"
+    return "rows that fit the table"
 
 
 _COPIED: Final = re.compile(r"^COPY \S+, line \d+, (?:column )?([^:\n]+):", re.MULTILINE)

@@ -8,9 +8,11 @@ encoding, which begins with a fingerprint of the schema. fastavro encodes and de
 from __future__ import annotations
 
 import datetime
+import decimal
 import io
 import json
 import math
+import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -108,7 +110,8 @@ class AvroCodec:
     encoding: Encoding
     _parsed: Schema | None = field(default=None, compare=False)
     _header: bytes = b""
-    _narrow: tuple[str, ...] = ()
+    _kinds: tuple[_Kind, ...] = ()
+    _uuids: tuple[str, ...] = ()
 
     def __reduce__(self) -> tuple[type[AvroCodec], tuple[str, Encoding]]:
         return AvroCodec, (self.schema, self.encoding)
@@ -154,6 +157,8 @@ class AvroCodec:
         if data.read(1):
             raise ValueError(f"the value has {len(value)} bytes, the record of the schema ends before")
         assert isinstance(found, dict)
+        for name in self._uuids:
+            found[name] = None if found[name] is None else str(found[name])
         return found
 
     def encode(self, fields: Mapping[str, Any]) -> bytes:
@@ -166,19 +171,30 @@ class AvroCodec:
 
         schema, data = self._parse(), io.BytesIO()
         data.write(self._header)
-        for name in self._narrow:
-            value = fields.get(name)
-            # Avro's float has 32 bits: fastavro rounds, and makes 1e-50 a 0.
-            if isinstance(value, float) and math.isfinite(value) and not _is_float32(value):
-                raise SinkError(
-                    f"{printable(name)} is {value}; allowed: values of Avro's float, or a field of type double"
-                )
+        for kind in self._kinds:
+            if (allowed := kind.misfit(fields)) is not None:
+                shown = _shown(fields.get(kind.name))
+                raise SinkError(f"{printable(kind.name)} is {shown}; allowed: {allowed}")
         try:
             schemaless_writer(data, schema, {name: _utc(value) for name, value in fields.items()}, strict=False)
         except Exception as error:
             reason = printable(f"{type(error).__name__}: {error}", limit=200)
-            raise SinkError(f"a row does not fit the Avro schema ({reason}); allowed: values of its fields") from error
+            what = f"{self._failing(fields)} does not fit the Avro schema ({reason})"
+            raise SinkError(f"{what}; allowed: values of its fields") from error
         return data.getvalue()
+
+    def _failing(self, fields: Mapping[str, Any]) -> str:
+        """Return the first field that cannot be written, with its value."""
+        from fastavro import parse_schema, schemaless_writer
+
+        for each in json.loads(self.schema)["fields"]:
+            alone = parse_schema({"type": "record", "name": "alone", "fields": [each]})
+            value = fields.get(each["name"])
+            try:
+                schemaless_writer(io.BytesIO(), alone, {each["name"]: _utc(value)}, strict=False)
+            except Exception:
+                return f"{printable(each['name'])} is {_shown(value)}: it"
+        return "a row"
 
     def _parse(self) -> Schema:
         if self._parsed is None:
@@ -188,36 +204,124 @@ class AvroCodec:
             if self.encoding == "single-object":
                 # fastavro returns the bytes in the order of the encoding.
                 self._header = _MAGIC + bytes.fromhex(fingerprint(to_parsing_canonical_form(plain), "CRC-64-AVRO"))
-            self._narrow = tuple(each.name for each in columns_of(self.schema, "avro.schema") if each.type == "FLOAT")
+            self._kinds = tuple(_Kind.of(each) for each in plain["fields"])
+            self._uuids = tuple(each.name for each in self._kinds if each.form == "uuid")
             self._parsed = parse_schema(plain)
         return self._parsed
 
 
-def _is_float32(value: float) -> bool:
-    try:
-        return bool(struct.unpack("<f", struct.pack("<f", value)) == (value,))
-    except OverflowError:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kind:
+    """The values that a field keeps. fastavro writes some others, too, as something else: 3.7 as the int 3, null as
+    false, 2**40 as an int that no other reader takes.
+
+    Attributes:
+        form: the logical type, or the type; ``schema``: all of it.
+        takes_null: whether the type is a union with null; ``may_lack``: whether the row may be without the field.
+    """
+
+    name: str
+    form: str
+    schema: Mapping[str, Any]
+    takes_null: bool
+    may_lack: bool
+
+    @classmethod
+    def of(cls, written: Mapping[str, Any]) -> _Kind:
+        """Return the kind of a field of a record's schema."""
+        kind = written["type"]
+        takes_null = isinstance(kind, list) and "null" in kind
+        if isinstance(kind, list):
+            (kind,) = (each for each in kind if each != "null")
+        schema = kind if isinstance(kind, dict) else {"type": kind}
+        form = str(schema.get("logicalType") or schema["type"])
+        lacks = "default" in written or takes_null
+        return cls(name=written["name"], form=form, schema=schema, takes_null=takes_null, may_lack=lacks)
+
+    def misfit(self, fields: Mapping[str, Any]) -> str | None:
+        """Return what is allowed, if a row's value is not; None if the value is kept as it is."""
+        value = fields.get(self.name)
+        if value is None:
+            if self.takes_null or (self.may_lack and self.name not in fields):
+                return None
+            return f"a value, or a union with null as the type of this field in the schema, not {self.schema['type']}"
+        return None if self._keeps(value) else self._allowed()
+
+    def _keeps(self, value: Any) -> bool:
+        match self.form:
+            case "boolean":
+                return isinstance(value, bool)
+            case "int" | "long":
+                limit = _LIMITS[self.form]
+                return isinstance(value, int) and not isinstance(value, bool) and -limit <= value < limit
+            case "float" | "double":
+                return isinstance(value, float | int | decimal.Decimal) and _is_kept(value, _PACKED[self.form])
+            case "string":
+                return isinstance(value, str)
+            case "enum":
+                return value in self.schema["symbols"]
+            case "bytes":
+                return isinstance(value, bytes)
+            case "fixed":
+                return isinstance(value, bytes) and len(value) == self.schema["size"]
+            case "date":
+                return isinstance(value, datetime.date) and not isinstance(value, datetime.datetime)
+            case "timestamp-millis":
+                return isinstance(value, datetime.datetime) and value.microsecond % 1000 == 0
+            case "timestamp-micros":
+                return isinstance(value, datetime.datetime)
+            case "uuid":
+                return isinstance(value, str) and _UUID.fullmatch(value) is not None
+            case "decimal":
+                return isinstance(value, decimal.Decimal)  # fastavro checks the digits
+        raise AssertionError(self.form)
+
+    def _allowed(self) -> str:
+        match self.form:
+            case "int" | "long":
+                wider = " or a field of type long" if self.form == "int" else " or a field of type string"
+                return f"{_WHOLE[self.form]},{wider}"
+            case "float":
+                return "values of Avro's float, or a field of type double"
+            case "double":
+                return "values of Avro's double, or a field of type decimal or string"
+            case "enum":
+                return f"the symbols {printable(', '.join(map(str, self.schema['symbols'])), limit=200)}"
+            case "fixed":
+                return f"{self.schema['size']} bytes"
+            case "timestamp-millis":
+                return "a timestamp of whole milliseconds, or a field of type timestamp-micros"
+            case "decimal":
+                return f"a decimal of {self.schema['precision']} digits, {self.schema.get('scale', 0)} after the point"
+        return f"a value of Avro's type {self.form}"
+
+
+_LIMITS: Final = {"int": 1 << 31, "long": 1 << 63}
+_WHOLE: Final = {"int": "whole numbers of 32 bits", "long": "whole numbers of 64 bits"}
+_PACKED: Final = {"float": "<f", "double": "<d"}
+_UUID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "null"
+    return printable(repr(value) if isinstance(value, str | bytes) else str(value), limit=100)
+
+
+def _is_kept(value: float | decimal.Decimal, packed: str) -> bool:
+    """Whether a number is the same one with fewer bits; a boolean is none."""
+    if isinstance(value, bool):
         return False
+    if isinstance(value, float) and not math.isfinite(value):
+        return True
+    try:
+        (found,) = struct.unpack(packed, struct.pack(packed, value))
+    except (OverflowError, struct.error):
+        return False
+    return bool(found == value)
 
 
 def _utc(value: Any) -> Any:
     if isinstance(value, datetime.datetime) and value.tzinfo is None:
         return value.replace(tzinfo=datetime.UTC)  # fastavro would take it for local time
     return value
-
-
-@dataclass(frozen=True, slots=True)
-class Fields:
-    """Decodes a value into fields and, last, the reason why it cannot be decoded; for Spark's ``udf``."""
-
-    codec: AvroCodec
-    names: tuple[str, ...]
-
-    def __call__(self, value: bytes | None) -> tuple[Any, ...] | None:
-        if value is None:
-            return None
-        try:
-            found = self.codec.decode(bytes(value))
-        except ValueError as error:
-            return (*(None for _ in self.names), str(error))
-        return (*(found.get(name) for name in self.names), None)

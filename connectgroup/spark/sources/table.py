@@ -409,7 +409,9 @@ def _opened(path: str) -> Iterator[sqlite3.Connection]:
         with closing(connect_to(Path(path), f"{Path(path).as_uri()}?mode=ro", uri=True, timeout=5)) as connection:
             yield connection
     except sqlite3.Error as error:
-        raise SourceError(f"{path}: SQLite says {str(error)!r}; allowed: a database with this table") from error
+        raise SourceError(
+            f"{path}: SQLite says {str(error)!r}; allowed: a database with this table and its columns"
+        ) from error
 
 
 _MISFITS: Final = (sqlite3.DataError, ArithmeticError, TypeError, ValueError)
