@@ -21,7 +21,7 @@ help:
 	@echo "make suites [SUITES=kafka-python]   tests of Kafka's clients, on a real broker and on the proxy; a table of what differs"
 	@echo "make simulate SEEDS=100 [SEED=n]   the whole group under faults, in one thread, in virtual time"
 	@echo "make soak   about an hour: that, beside the reference model too; then the tests with generated inputs, with many more of them; 100 faults of real pipelines"
-	@echo "make mutants [MUTANTS=--all]   measure coverage; then plant faults in the code, one at a time: the tests must find every one"
+	@echo "make mutants [MUTANTS=lease]   measure coverage; then plant faults in the product, one at a time: the tests must find each (those with this word)"
 
 # The stamp is newer than pyproject.toml exactly when the environment has what it asks for.
 $(VENV)/installed: pyproject.toml

@@ -23,7 +23,11 @@ Decisions:
   assignor.
 - One place decides how much generated input a test tries (``volume``): a user's run, CI with the gates (1,000
   simulator seeds, 200,000 inputs for each decoder), the soak. Coverage of the pure packages is measured by ``make
-  mutants``: it would be a tenth of CI's time, and a line that no test runs keeps its mutants alive.
+  mutants``: it would be a tenth of CI's time.
+- ``mutation`` has named faults, each with the tests that must find it, and no generated mutants: mutmut and cosmic-ray
+  have a runner and a store of results of their own, and also change what only formats messages.
+- Random inputs of a group come from the drivers of ``model`` (of any kind; each response is compared, and ``group``
+  checks its invariants after each) and from ``simulation`` (real workers and consumers, slow stops, lost messages).
 - Processor time is what tests cost. Commands that a test repeats run in its own process (``call_command``); those
   whose process matters start one (``run_command``, ``Program``). Spark starts without Java's second compiler
   (``conftest``), which halves what a session costs. Style, types and import rules are tests (``test_lint``) and run

@@ -1,8 +1,7 @@
 """The rules, the worker's state machine and the wire are covered by their own tests: 95 % of lines and of branches.
 
 Only tests of their own folders count: code that an integration test happens to run is not checked by it. ``make
-mutants`` runs this first; ``make test`` does not: it takes six minutes of a core, and a line that no test runs is also
-found by its mutants.
+mutants`` runs this first; ``make test`` does not: it takes six minutes of a core.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from connectgroup.protocol.units import Unit
 from tests.coordinator.builders import GROUP, add, ask, beat, change, look, send, serving, task_list, tick
 from tests.group.builders import tasks
 from tests.group.invariants import compacted, group_state
-from tests.group.workers import RandomRun
+from tests.model.driver import Driver, acts
 
 
 def thinned(log: Sequence[Record], random: Random, keeps: float) -> list[Record]:
@@ -62,13 +62,12 @@ def test_group_is_the_same_however_much_of_its_log_is_compacted_during_the_load(
     same.
     """
     double_claims = 0
-    for seed in range(20):
-        run, random = RandomRun(seed), Random(seed)
-        run.scene.check_replay = False
-        run.play(250)
-        live = group_state(run.scene.group)
+    for seed in range(40):
+        driver, random = Driver.drawn(seed), Random(seed)
+        driver.play(acts(seed, 120))
+        live = group_state(driver.group)
         for _ in range(5):
-            log = thinned(run.scene.log, random, keeps)
+            log = thinned(driver.log, random, keeps)
             assert group_state(ConnectGroupState.replay(GROUP, log)) == live
             double_claims += claims_twice(log)
     assert keeps == 0 or double_claims > 100, "the test requires loads with two claims on a unit"
@@ -94,10 +93,9 @@ def test_records_may_precede_those_they_refer_to() -> None:
     """
     swapped = 0
     for seed in range(10):
-        run = RandomRun(seed)
-        run.scene.check_replay = False
-        run.play(200)
-        live, log = group_state(run.scene.group), compacted(run.scene.log)
+        driver = Driver.drawn(seed)
+        driver.play(acts(seed, 100))
+        live, log = group_state(driver.group), compacted(driver.log)
         members = [record for record in log if isinstance(record, MemberRecord)]
         swapped += len(members)
         rest = [record for record in log if not isinstance(record, MemberRecord)]

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from tests.group import effects, workers
 from tests.mutation.fault import Fault
 from tests.mutation.faults import FAULTS, named
 from tests.simulation.run import run_seed
@@ -21,7 +20,7 @@ from tests.volume import volume
 from .__main__ import main
 from .driver import Act, Driver, acts
 from .imports import imports_of_rules
-from .replay import Finding, Replay
+from .replay import Finding
 from .simulated import DecidedAsTheModelDecides, with_model
 
 SEEDS = range(501, 501 + volume(2, 5, 20))
@@ -61,18 +60,6 @@ def test_long_sequences_reach_states_that_short_ones_do_not(first: int) -> None:
     for seed in range(first, first + 100):
         finding = found_with(seed)
         assert finding is None, f"seed {seed}: {finding}"
-
-
-@pytest.mark.parametrize("seed", range(volume(8, 32)))
-def test_random_run_with_slow_workers_is_decided_as_by_the_model(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The random runs of tests.group, with correct workers only."""
-    replay = Replay()
-    monkeypatch.setattr(effects, "step", replay.step)
-    run = workers.RandomRun(seed)
-    run.scene.check_replay = False
-    run.play(80)
-    run.settle()
-    assert not replay.findings, f"seed {seed}: {replay.findings[0]}"
 
 
 def test_model_shares_no_code_with_the_rules() -> None:

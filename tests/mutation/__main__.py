@@ -1,156 +1,190 @@
-"""``python -m tests.mutation``: all planted faults that tests must detect, and a sample of the generated mutants.
+"""``python -m tests.mutation``: plant each fault in the product, one at a time; one of the fault's tests must fail.
 
-    python -m tests.mutation                     all faults, and a sample of the generated mutants
-    python -m tests.mutation --all               all faults, and all generated mutants
-    python -m tests.mutation lease group/delay   only those with one of these words in their name or address
+    python -m tests.mutation                     all faults
+    python -m tests.mutation lease group/delay   only those with one of these words in their name, address or tests
     python -m tests.mutation --list              their names
 
-The exit code is 0 only if every fault and ``MIN_PERCENT`` of the generated mutants are killed. A hang counts as
-killed. Generated mutants on the list of equivalent ones (``accepted``) are left out. The other survivors are printed:
-each is equivalent, or a test is missing.
+Each fault has a process of its own, in which it is planted before the tests are imported. Processes that such a test
+starts are without the fault. Afterwards the tests that have failed must pass without any.
+
+The exit code is 0 only if every fault is killed: a test fails or hangs. Each survivor is equivalent to the product, or
+a test is missing.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
-import asyncio
-import random
+import contextlib
+import importlib
+import multiprocessing
+import os
 import signal
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import wait
+from multiprocessing.context import ForkProcess
 from pathlib import Path
-from typing import Any
 
-from .accepted import is_accepted
-from .fault import ROOT
+import pytest
+
+from .fault import Fault
 from .faults import FAULTS
-from .generated import PACKAGES, Generated, generated
-from .runner import Copies, Mutant, Unusable, Verdict, check_green, judge_all, ordered, record
 
-SAMPLE = 400
-SEED = 1
-MIN_PERCENT = 85
+PRELOADED = (
+    *("hypothesis.strategies", "numpy", "opentelemetry.sdk.trace", "pydantic", "tenacity"),
+    *("pytest_asyncio.plugin", "pytest_timeout", "xdist.plugin"),
+)
+"""Imported before the forks: slow, and never changed. Each fork imports the product itself."""
+
+OPTIONS = ("-x", "-q", "-p", "no:cacheprovider", "--no-header", "--hypothesis-seed=0", "--timeout=60")
+ENVIRONMENT = {"TEST_VOLUME": "ci", "FUZZ_INPUTS": "2000"}
+"""The first few inputs of the fuzz tests kill the same faults as all of them."""
+
+LIMIT_S = 1200.0
+"""Of the tests of one fault."""
+
+
+class Planting:
+    """A plug-in of pytest: the fault is there before the tests are imported; the failed test is written to a file."""
+
+    def __init__(self, fault: Fault | None, failed: Path) -> None:
+        self._planted = contextlib.nullcontext() if fault is None else fault.planted()
+        self._failed = failed
+
+    def pytest_sessionstart(self) -> None:
+        self._planted.__enter__()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        if report.failed:
+            self._failed.write_text(report.nodeid, encoding="utf-8")
+
+    pytest_collectreport = pytest_runtest_logreport
+
+
+@dataclass(eq=False)
+class Run:
+    """The tests of a fault, or without a fault, in a process of their own; ``folder`` has its output and files."""
+
+    fault: Fault | None
+    tests: Sequence[str]
+    folder: Path
+    process: ForkProcess = field(init=False)
+    started_s: float = field(init=False)
+
+    def start(self) -> None:
+        self.folder.mkdir()
+        self.process = multiprocessing.get_context("fork").Process(target=self._test)
+        self.started_s = time.monotonic()
+        self.process.start()
+
+    def _test(self) -> None:
+        os.setsid()
+        os.environ |= ENVIRONMENT
+        to = os.open(self.folder / "output", os.O_WRONLY | os.O_CREAT)
+        os.dup2(to, 1)
+        os.dup2(to, 2)
+        plugin = Planting(self.fault, self.folder / "failed")
+        code = pytest.main([*OPTIONS, "--basetemp", str(self.folder / "t"), *self.tests], [plugin])
+        sys.stdout.flush()
+        os._exit(code)
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the run counts as hanging."""
+        return self.started_s + LIMIT_S - time.monotonic()
+
+    def end(self) -> None:
+        """End the process and those that it has started."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid or 0, signal.SIGKILL)
+        self.process.join()
+
+    @property
+    def output(self) -> str:
+        """What pytest has printed."""
+        return (self.folder / "output").read_text(encoding="utf-8", errors="replace")
+
+    def failed(self) -> str:
+        """The failed test, ``timeout``, or nothing if all have passed.
+
+        Raises:
+            ValueError: the run proves nothing: no test has run.
+        """
+        code, failed = self.process.exitcode, self.folder / "failed"
+        if code == 0:
+            return ""
+        if failed.exists():
+            return failed.read_text(encoding="utf-8")
+        if code == -signal.SIGKILL or "+ Timeout +" in self.output:
+            return "timeout"
+        raise ValueError(f"exit code {code}: {' | '.join(self.output.strip().splitlines()[-3:])[-400:]}")
+
+
+def ended(runs: Sequence[Run], jobs: int) -> Iterator[Run]:
+    """Start these runs, ``jobs`` at a time, and return each when it has ended."""
+    waiting, running = list(reversed(runs)), list[Run]()
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                running.append(waiting.pop())
+                running[-1].start()
+            wait([run.process.sentinel for run in running], timeout=max(0.0, min(run.left_s for run in running)))
+            for run in [each for each in running if each.process.exitcode is not None or each.left_s <= 0]:
+                running.remove(run)
+                run.end()
+                yield run
+    finally:
+        for run in running:
+            run.end()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = _parser().parse_args(arguments)
-    faults = [fault for fault in FAULTS if fault.tests and _chosen(f"{fault.target} {fault.name}", options.words)]
-    candidates = [each for package in PACKAGES for each in generated(package)] if options.generated else []
-    candidates = [
-        each for each in candidates if not is_accepted(each) and _chosen(f"{each.target} {each.name}", options.words)
-    ]
-    if not options.all and len(candidates) > options.sample:
-        candidates = sorted(random.Random(options.seed).sample(candidates, options.sample), key=lambda each: each.name)
-    if options.list:
-        print("\n".join([*(f"{fault.target}: {fault.name}" for fault in faults), *(each.name for each in candidates)]))
-        return 0
-    if not faults and not candidates:
-        print(f"no fault or mutant has one of {options.words} in its name or address; see --list", file=sys.stderr)
-        return 2
-    mutants = [
-        Mutant(
-            name=f"{fault.target}: {fault.name}",
-            path=fault.path,
-            source=ast.unparse(fault.applied((ROOT / fault.path).read_text(encoding="utf-8"))),
-            tests=tuple(fault.tests.split()),
-        )
-        for fault in faults
-    ]
-    start_s = time.monotonic()
-    try:
-        targets = [fault.target for fault in faults] + [each.target for each in candidates]
-        verdicts = asyncio.run(
-            _run(mutants, candidates, {target.partition(":")[0] for target in targets}, options.jobs)
-        )
-    except Unusable as error:
-        print(error, file=sys.stderr)
-        return 2
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        print("interrupted; the copies were removed", file=sys.stderr)
-        return 130
-    print(f"{time.monotonic() - start_s:.0f} s")
-    return 0 if all([_report("faults", verdicts, 100), _report("generated", verdicts, MIN_PERCENT)]) else 1
-
-
-def _report(kind: str, verdicts: Sequence[Verdict], min_percent: float) -> bool:
-    """Print the survivors and the count; returns whether enough were killed."""
-    judged = [verdict for verdict in verdicts if verdict.mutant.generated == (kind == "generated")]
-    missed = sorted((verdict for verdict in judged if not verdict.killed_by), key=lambda verdict: verdict.mutant.name)
-    for verdict in missed:
-        print(f"{verdict.unusable or 'survived'}: {verdict.mutant.name}")
-    killed = len(judged) - len(missed)
-    print(f"{kind}: killed={killed} total={len(judged)} (required: {min_percent:g} %)")
-    return 100 * killed >= min_percent * len(judged)
-
-
-async def _run(mutants: list[Mutant], candidates: list[Generated], modules: set[str], jobs: int) -> list[Verdict]:
-    whole_run = asyncio.current_task()
-    assert whole_run is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, whole_run.cancel)
-    packages = {
-        package: tests for package, tests in PACKAGES.items() if any(_is_in(each, package) for each in candidates)
-    }
-    paths = {mutant.path for mutant in mutants} | {each.path for each in candidates}
-    plain = {path: ast.unparse(ast.parse((ROOT / path).read_text(encoding="utf-8"))) for path in paths}
-    async with Copies(jobs, plain, modules) as copies:
-        print(
-            f"{len(mutants)} faults and {len(candidates)} generated; first, their tests on the unchanged product",
-            flush=True,
-        )
-        seconds = await check_green({" ".join(mutant.tests) for mutant in mutants}, copies.whole, jobs=jobs)
-        for package, tests in packages.items():
-            recorded = await record(package, tests, copies.whole)
-            seconds |= recorded["seconds"]
-            mutants += [
-                Mutant(
-                    name=each.name,
-                    path=each.path,
-                    source=each.source,
-                    tests=_tests_of(each, tests, recorded, copies.whole),
-                    generated=True,
-                )
-                for each in candidates
-                if _is_in(each, package)
-            ]
-        await copies.start()
-        number = 0
-
-        def on_verdict(verdict: Verdict) -> None:
-            nonlocal number
-            number += 1
-            end = f"killed by {verdict.killed_by}" if verdict.killed_by else "SURVIVED"
-            end = f"UNUSABLE: {verdict.unusable}" if verdict.unusable else end
-            print(f"[{number}/{len(mutants)}] {verdict.mutant.name}: {end} ({verdict.seconds:.1f} s)", flush=True)
-
-        return await judge_all(copies, [ordered(mutant, seconds) for mutant in mutants], on_verdict)
-
-
-def _is_in(each: Generated, package: str) -> bool:
-    return each.path.is_relative_to(package)
-
-
-def _tests_of(each: Generated, tests: Sequence[str], recorded: dict[str, Any], tree: Path) -> tuple[str, ...]:
-    """The tests that run the line; all tests of the package if an import runs it."""
-    found = recorded["lines"].get(str(tree / each.path), {}).get(str(each.plain_line), [])
-    return tuple(tests) if "" in found else tuple(found)
-
-
-def _chosen(text: str, words: Sequence[str]) -> bool:
-    return not words or any(word.lower() in text.lower() for word in words)
-
-
-def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description="break the product on purpose")
-    parser.add_argument("words", nargs="*", help="only those with one of these in their name or address")
+    parser.add_argument("words", nargs="*", help="only faults with one of these in their name, address or tests")
     parser.add_argument("--list", action="store_true", help="only print their names")
-    parser.add_argument("--all", action="store_true", help="all generated mutants, not a sample")
-    parser.add_argument("--sample", type=int, default=SAMPLE, help=f"generated mutants to run (default {SAMPLE})")
-    parser.add_argument("--seed", type=int, default=SEED, help="seed of the sample")
-    parser.add_argument("--faults", dest="generated", action="store_false", help="no generated mutants")
     parser.add_argument("--jobs", type=int, default=2, help="number of parallel runs (default 2)")
-    return parser
+    options = parser.parse_args(arguments)
+    words = [word.lower() for word in options.words]
+    text = {fault: f"{fault.target}: {fault.name}" for fault in FAULTS if fault.tests}
+    faults = [
+        fault for fault in text if not words or any(each in f"{text[fault]} {fault.tests}".lower() for each in words)
+    ]
+    if options.list:
+        print("\n".join(map(text.__getitem__, faults)))
+        return 0
+    if not faults:
+        print(f"no fault has one of {options.words} in its name, address or tests; see --list", file=sys.stderr)
+        return 2
+    for name in PRELOADED:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    survivors: list[str] = []
+    killers: set[str] = set()
+    with tempfile.TemporaryDirectory(prefix="faults-", ignore_cleanup_errors=True) as folder:
+        runs = [Run(fault, fault.tests.split(), Path(folder, str(n))) for n, fault in enumerate(faults)]
+        for number, run in enumerate(ended(runs, options.jobs), 1):
+            assert run.fault is not None
+            try:
+                killer = run.failed()
+                verdict = f"killed by {killer}" if killer else "SURVIVED"
+            except ValueError as error:
+                killer, verdict = "", f"UNUSABLE: {error}"
+            if killer:
+                killers.add(killer)
+            else:
+                survivors.append(f"{verdict}: {text[run.fault]}")
+            seconds = time.monotonic() - run.started_s
+            print(f"[{number}/{len(runs)}] {text[run.fault]}: {verdict} ({seconds:.1f} s)", flush=True)
+        without = Run(None, sorted(killers - {"timeout"}), Path(folder, "without"))
+        for run in ended([without] if without.tests else [], 1):
+            if run.process.exitcode != 0:
+                print(f"without a fault, a test that has found one fails too:\n{run.output[-4000:]}", file=sys.stderr)
+                return 2
+    print("\n".join([*survivors, f"faults: killed={len(faults) - len(survivors)} total={len(faults)}"]))
+    return 1 if survivors else 0
 
 
 if __name__ == "__main__":

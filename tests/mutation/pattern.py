@@ -77,16 +77,6 @@ def definition(module: ast.Module, qualname: str) -> ast.Module | Definition:
     return found
 
 
-def definitions(module: ast.Module) -> Iterator[tuple[str, Definition]]:
-    """Every definition in a module with its qualified name, the outer before the inner."""
-    stack: list[tuple[str, ast.AST]] = [("", module)]
-    while stack:
-        prefix, outer = stack.pop()
-        for each in _definitions(outer):
-            yield f"{prefix}{each.name}", each
-            stack.append((f"{prefix}{each.name}.", each))
-
-
 def _definitions(outer: ast.AST) -> Iterator[Definition]:
     for child in ast.iter_child_nodes(outer):
         if isinstance(child, Definition):
@@ -336,9 +326,3 @@ def _instantiated(nodes: list[ast.AST], bindings: Bindings) -> list[ast.AST]:
         made = _Filler(bindings).visit(node)
         filled += made if isinstance(made, list) else [made]
     return filled
-
-
-def matches_whole(pattern: str, code: str) -> bool:
-    """Whether a whole piece of code matches; ``if A`` is a condition."""
-    old, new = (_parsed(f"{text}: pass" if text.startswith("if ") else text) for text in (pattern, code))
-    return len(old) == len(new) and all(_equal(a, b, {}) for a, b in zip(old, new, strict=True))

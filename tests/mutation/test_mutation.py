@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import importlib
 import re
 from collections import Counter
 
@@ -12,11 +11,9 @@ import pytest
 
 from tests.volume import ci_only
 
-from .accepted import ACCEPTED
 from .fault import ROOT
 from .faults import FAULTS
-from .generated import of_file
-from .pattern import PatternError, definition, matches_whole, replaced
+from .pattern import PatternError, replaced
 
 SOURCE = '''
 class Group:
@@ -91,15 +88,6 @@ def test_the_tests_that_must_fail_exist() -> None:
     assert not missing
 
 
-def test_every_accepted_mutant_has_its_target() -> None:
-    for each in ACCEPTED:
-        module, _, qualname = each.target.partition(":")
-        file = importlib.import_module(module).__file__
-        assert file is not None
-        with open(file, encoding="utf-8") as source:
-            definition(ast.parse(source.read()), qualname)
-
-
 @pytest.mark.parametrize(
     ("old", "new", "line"),
     [
@@ -110,6 +98,7 @@ def test_every_accepted_mutant_has_its_target() -> None:
         ("F(...)", "", "pass"),
         ("A or B", "B", "return [x for x in members if x.away]"),
         ("[X for Y in Z if ...]", "[X for Y in Z]", "return [x for x in members]"),
+        ("X.A or X.B", "X.B", "return [x for x in members if x.away]"),
         ("...", "members = []\n...", "members = []"),
     ],
 )
@@ -124,26 +113,13 @@ def test_pattern_is_replaced_whatever_names_and_form(old: str, new: str, line: s
     [
         ("Group.leave", "A < B", "there is no leave"),
         ("Group.admit", "A > B", "matches nothing"),
+        ("Group.admit", "A < X.A", "matches nothing"),
         ("Group.admit", "S.A", "matches 4 times, in lines 5, 8, 8, 9"),
     ],
 )
 def test_pattern_that_does_not_match_is_reported(qualname: str, old: str, problem: str) -> None:
     with pytest.raises(PatternError, match=re.escape(problem).replace("4", r"\d+").replace("8,\\ 8,\\ 9", ".*")):
         replaced(SOURCE, qualname, old, "None")
-
-
-def test_equal_letters_match_equal_code() -> None:
-    assert matches_whole("A.B == C.B", "request.epoch == group.epoch")
-    assert not matches_whole("A.B == C.B", "request.epoch == group.target_epoch")
-
-
-def test_generated_mutants_differ_from_the_file_and_compile() -> None:
-    (path,) = {fault.path for fault in FAULTS if fault.target.endswith("reconcile:reconcile")}
-    mutants = list(of_file(path))
-    plain = ast.unparse(ast.parse((ROOT / path).read_text(encoding="utf-8")))
-    assert len({mutant.source for mutant in mutants} - {plain}) == len(mutants)
-    for mutant in mutants:
-        compile(mutant.source, str(path), "exec")
 
 
 def test_planted_fault_is_removed_afterwards() -> None:

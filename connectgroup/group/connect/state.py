@@ -213,6 +213,8 @@ class ConnectGroupState(GroupState[MemberRecord, Unit]):
 
     def _apply_rebalance(self, rebalance: Rebalance) -> None:
         self.clock_ms = max(self.clock_ms, rebalance.started_ms, rebalance.finished_ms)
+        # At the end: of a deleted group, a partly compacted log may have a former rebalance of the same epoch.
+        self.rebalances.pop(rebalance.epoch, None)
         self.rebalances[rebalance.epoch] = rebalance
         if rebalance.finished_ms >= 0:
             self.stops.finish(rebalance, self.landed)

@@ -24,7 +24,7 @@ CONSUMER_GROUPS: tuple[Fault, ...] = (
         C("a full heartbeat of a consumer gets no assignment (HB-11)",
           "A or B or C or D or E", "B or C or D or E", model=True),
         C("a late copy of a consumer's report acknowledges a revocation",
-          "A if B or C else D", "D", tests="group/consumer/test_fencing.py group/consumer/test_random_walks.py",
+          "A if B or C else D", "D", tests="group/consumer/test_fencing.py",
           model=True),
         C("a consumer that joins gets its partitions one heartbeat interval later",
           "A or B", "B", nth=-1, tests="coordinator/test_consumer_groups.py", model=True)),
