@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from connectgroup.errors import ComputeAssignment
 from connectgroup.group.kernel.effects import Compute, Effect
@@ -15,14 +16,19 @@ from connectgroup.protocol.messages.connectors import UpdateConnectorsResponse
 from connectgroup.protocol.messages.consumer import ConsumerHeartbeatRequest
 from connectgroup.protocol.messages.describe import DeleteResponse, DescribeResponse
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from connectgroup.protocol.records.base import Key, Kind, Tombstone
+from connectgroup.protocol.records.base import Kind, Tombstone
 from connectgroup.protocol.records.connect import GroupRecord, Record, TargetMemberRecord, TargetRecord
+from connectgroup.protocol.records.consumer import ConsumerTargetMemberRecord
 from connectgroup.protocol.units import JOIN_EPOCH, Unit
 
+from .computing import Computing
 from .model import Model
 from .product import Difference, State, input_of, unequal
 from .state import GroupState
-from .words import AWAY, Expected, Timer as TimerName
+from .words import AWAY, AssignorInput, Expected, Timer as TimerName
+
+MEMBER_KINDS: Final = (Kind.CURRENT, Kind.TARGET_MEMBER, Kind.MEMBER)
+"""The kinds of the records of a member, in the order of their tombstones."""
 
 MIN_AFTER_LOAD_MS = 1_000
 """Minimum after a load: a returning worker may be about to join."""
@@ -179,38 +185,43 @@ def woken_differ(
     yield from unequal("woken", f"all but {sorted(missing)}" if missing else "all", "all")
 
 
-def records_differ(what: object, before: State, after: State, records: tuple[Record, ...]) -> Iterator[Difference]:
+def records_differ(
+    what: object, before: State, after: State, records: tuple[Record, ...], kinds: Sequence[Kind] = MEMBER_KINDS
+) -> Iterator[Difference]:
     """A heartbeat that changes nothing writes no record (HB-06, RE-06); a target assignment only if it is new (TA-01).
 
     A partial batch must not be taken for a complete one: a target epoch follows its target assignments (TA-02), and
-    the tombstones of a removed member have the order of HB-19.
+    the tombstones of a removed member have the order of HB-19, which is that of ``kinds``.
     """
-    joins = isinstance(what, HeartbeatRequest) and what.member_epoch == JOIN_EPOCH
-    if before == after and isinstance(what, HeartbeatRequest) and not joins:
+    heartbeats = HeartbeatRequest | ConsumerHeartbeatRequest
+    if before == after and isinstance(what, heartbeats) and what.member_epoch != JOIN_EPOCH:
         yield from unequal("records", records, ())
     going: dict[str, list[Kind]] = {}
     whole = False
+    rejoins = isinstance(what, HeartbeatRequest) and what.member_epoch == JOIN_EPOCH
     rounds = sum(isinstance(record, TargetRecord) for record in records)  # the second may revert the first
     for record in records:
         match record:
             case GroupRecord():
                 whole = False
-            case TargetMemberRecord():
+            case TargetMemberRecord() | ConsumerTargetMemberRecord():
                 old, new = (shown["target"].get(record.member_id) for shown in (before, after))
-                if record.units and old == new and not joins and rounds < 2:
+                units = record.units if isinstance(record, TargetMemberRecord) else record.topic_partitions
+                if units and old == new and not rejoins and rounds < 2:
                     yield "needless record", record, None
-                if whole:
-                    yield "order", "a target assignment after its target epoch", "before it"
+                yield from unequal("a target assignment after its target epoch", whole, False)
             case TargetRecord():
                 whole = True
-            case Tombstone(key=Key(kind=Kind.CURRENT | Kind.TARGET_MEMBER | Kind.MEMBER)):
+            case Tombstone() if record.key.kind in kinds:
                 going.setdefault(record.key.name, []).append(record.key.kind)
-    for who, kinds in going.items():
-        if Kind.MEMBER in kinds:
-            yield from unequal(f"tombstones of {who}", kinds, [Kind.CURRENT, Kind.TARGET_MEMBER, Kind.MEMBER])
+    for who, order in going.items():
+        if kinds[-1] in order:
+            yield from unequal(f"tombstones of {who}", order, list(kinds))
 
 
-def effects_differ(model: Model, effects: Iterable[Effect]) -> Iterator[Difference]:
+def computations_differ(
+    model: Computing, effects: Iterable[Effect], input_of: Callable[[Any], AssignorInput]
+) -> Iterator[Difference]:
     """The computations that a step requests: at most one, whose input is the group after the step."""
     requested = [effect for effect in effects if isinstance(effect, Compute)]
     yield from unequal("computations requested", len(requested), int(model.requested and model.computation is not None))

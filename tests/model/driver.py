@@ -6,15 +6,17 @@ worker, operator or timer would send; the others are wrong in one way each.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
+from typing import Any, ClassVar, Self
 
 from connectgroup.errors import PluginError
 from connectgroup.group.connect.group_type import GroupInput
 from connectgroup.group.connect.settings import GroupSettings, ServerAssignment
 from connectgroup.group.connect.state import ConnectGroupState
-from connectgroup.group.kernel.effects import Compute
+from connectgroup.group.kernel.effects import Compute, Effect
 from connectgroup.group.kernel.reconcile import Current
 from connectgroup.group.kernel.timers import TimerKey, TimerKind
 from connectgroup.protocol.messages.assignment import InstalledMember, InstallRequest, PrepareRequest, PrepareResponse
@@ -46,7 +48,11 @@ INSTANCES = (None, None, None, "i", "j")
 RACKS = ("", "r")
 CONNECTORS = ("files", "orders")
 
+ACTS = 60
+"""Acts of one seed."""
+
 Act = tuple[int, int, int, int]
+Kinds = tuple[Callable[[int, int, int], None], ...]
 
 
 def acts(seed: int, count: int) -> list[Act]:
@@ -69,24 +75,75 @@ LISTS: tuple[tuple[AssignorInfo, ...], ...] = (
 
 
 @dataclass(kw_only=True)
-class Driver:
-    """One group and its inputs."""
+class BaseDriver(ABC):
+    """A group of one type, and what the drivers of all types share.
+
+    Attributes:
+        log: all records, or the compacted ones of a load and those since.
+        requested: effects whose results have not arrived yet.
+        former: timers that were armed at some time.
+    """
+
+    STEP: ClassVar[int] = 1
+    """From one number of an act to the next, among the kinds of acts."""
+
+    replay: Any
+    log: list[Record] = field(default_factory=list)
+    requested: list[Effect] = field(default_factory=list)
+    former: list[TimerKey] = field(default_factory=list)
+    now_ms: int = 1_000_000
+
+    @classmethod
+    @abstractmethod
+    def drawn(cls, seed: int) -> Self:
+        """The settings and the group of a seed."""
+
+    @abstractmethod
+    def kinds(self) -> Kinds:
+        """The acts, each as often as it is likely."""
+
+    @abstractmethod
+    def send(self, what: Any) -> Any:
+        """Give one input to the product and the model; the product's response."""
+
+    @abstractmethod
+    def result_of(self, effect: Any) -> object:
+        """The input that an effect leads to; ``None``: it leads to none."""
+
+    def play(self, acts: Sequence[Act]) -> None:
+        """Act by act, until the first difference."""
+        for kind, *numbers in acts:
+            kinds = self.kinds()
+            kinds[kind * self.STEP % len(kinds)](*numbers)
+            self.now_ms += 500
+            if sum(numbers) % 4 and not self.replay.findings:
+                self.deliver(twice=sum(numbers) % 7 == 3)
+            if self.replay.findings:
+                return
+
+    def deliver(self, *, twice: bool = False) -> None:
+        """The results of effects arrive, some of them late; ``twice``: duplicated."""
+        requested, self.requested = self.requested, []
+        for effect in requested:
+            for _ in range(1 + twice):
+                if (what := self.result_of(effect)) is not None:
+                    self.send(what)
+
+
+@dataclass(kw_only=True)
+class Driver(BaseDriver):
+    """One group of workers and its inputs."""
 
     settings: GroupSettings
     shuffle: Shuffle
     replay: Replay = field(default_factory=Replay)
     group: ConnectGroupState = field(default_factory=lambda: ConnectGroupState(GROUP))
-    log: list[Record] = field(default_factory=list)
     inputs_of: dict[str, PrepareResponse] = field(default_factory=dict)
     sent: dict[str, list[HeartbeatRequest]] = field(default_factory=dict)
-    former: list[TimerKey] = field(default_factory=list)
-    requested: list[Compute] = field(default_factory=list)
     installed: InstallRequest | None = None
-    now_ms: int = 1_000_000
 
     @classmethod
     def drawn(cls, seed: int) -> Driver:
-        """Settings and random numbers of a seed."""
         random = Random(seed)
         shuffle = Shuffle(random=random)
         settings = GroupSettings(
@@ -147,7 +204,6 @@ class Driver:
             self.log.append(record)
 
     def send(self, what: GroupInput) -> object:
-        """Give one input to both."""
         self.group.members_to_wake.clear()
         self.group.members_to_wake_later.clear()
         outcome = self.replay.step(self.group, what, self.now_ms, self.settings)
@@ -157,45 +213,16 @@ class Driver:
             self.sent.setdefault(what.member_id, []).append(what)
         return outcome.response
 
-    def play(self, acts: Sequence[Act]) -> None:
-        """Act by act, until the first difference."""
-        kinds = (
-            self.join,
-            self.join,
-            self.beat,
-            self.heartbeat_all,
-            self.heartbeat_all,
-            self.heartbeat_all,
-            self.heartbeat_all,
-            self.heartbeat_all,
-            self.compute,
-            self.compute,
-            self.compute,
-            self.change_connector,
-            self.publish_task_list,
-            self.leave,
-            self.timer,
-            self.timer,
-            self.timer,
-            self.late_duplicate,
-            self.lost_response,
-            self.lost_response,
-            self.rare,
+    def kinds(self) -> Kinds:
+        """The acts, each as often as it is likely."""
+        return (
+            *(self.join, self.join, self.beat, *(self.heartbeat_all,) * 5, *(self.compute,) * 3),
+            *(self.change_connector, self.publish_task_list, self.leave, self.timer, self.timer, self.timer),
+            *(self.late_duplicate, self.lost_response, self.lost_response, self.rare),
         )
-        for kind, *numbers in acts:
-            kinds[kind % len(kinds)](*numbers)
-            self.now_ms += 500
-            if sum(numbers) % 4:
-                self.deliver(twice=sum(numbers) % 7 == 3)
-            if self.replay.findings:
-                return
 
-    def deliver(self, *, twice: bool = False) -> None:
-        """The results of the server-side assignors arrive, some of them late; ``twice``: duplicated."""
-        requested, self.requested = self.requested, []
-        for effect in requested:
-            for _ in range(1 + twice):
-                self.send(computed(effect, self.settings))
+    def result_of(self, effect: Any) -> object:
+        return computed(effect, self.settings)
 
     # ---- correct workers
 

@@ -27,6 +27,7 @@ from connectgroup.errors import (
 )
 from connectgroup.protocol.messages.common import each_unit, units_of
 from connectgroup.protocol.messages.connectors import UpdateConnectorsRequest
+from connectgroup.protocol.messages.consumer import ConsumerHeartbeatRequest
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
 from connectgroup.protocol.units import Unit
 
@@ -41,13 +42,76 @@ from .words import (
     Connector,
     Delay,
     Expected,
+    Grants,
     Member,
     MemberTarget,
     traits_of,
 )
 
 
-class Model(Computing):
+class Reconciling(Computing):
+    """How a member of any group type is reconciled step by step, and lost."""
+
+    def may_run(self, who: str) -> Grants:
+        """The units that a member may run, with the epochs of their configurations."""
+        return self.runnable()
+
+    def lose(self, who: str) -> None:
+        """Remove a member that has not sent what it must."""
+        raise NotImplementedError
+
+    def step(self, who: str, shown: int, owned: frozenset[Unit] | None) -> None:
+        """Revoke first, at an unchanged epoch; then advance to the target epoch and assign free units (CA-*)."""
+        member, units = self.members[who], self.may_run(who)
+        target = self.share(who).units & units.keys()
+        before = replace(member)
+        if member.pending:
+            if owned is None or owned & member.pending.keys():
+                # A newer target waits for the acknowledgement; units that must not run do not (CA-07, CA-19).
+                gone = {unit: at for unit, at in member.assigned.items() if unit not in units or at < units[unit]}
+                if gone:
+                    member.assigned = {unit: at for unit, at in member.assigned.items() if unit not in gone}
+                    member.pending, member.previous = {**member.pending, **gone}, shown
+                return
+            member.pending = {}
+        keep = {unit: at for unit, at in member.assigned.items() if unit in target and at >= units[unit]}
+        gone = {unit: at for unit, at in member.assigned.items() if unit not in keep}
+        if gone and (owned is None or owned & gone.keys()):
+            member.state, member.assigned, member.pending = UNREVOKED, keep, gone
+        else:
+            # A configuration newer than the target waits for the next one: else its grant would be older.
+            target_state = {unit for unit in target - keep.keys() if units[unit] <= self.target_epoch}
+            free = {unit for unit in target_state if self.holder(unit) in (None, who)}
+            member.epoch, member.state = self.target_epoch, STABLE if free == target_state else UNRELEASED
+            member.assigned = {**keep, **dict.fromkeys(free, self.target_epoch)}
+        if member != before:
+            member.previous = shown
+
+    def pending_responses(self) -> set[str]:
+        """The members for which an empty heartbeat would have a changed response."""
+        asked = self.computation.who if self.computation is not None and not self.computation.prepared else None
+        pending_responses = set()
+        for who, member in self.members.items():
+            after = self.members[who] = replace(member)
+            self.step(who, member.epoch, None)
+            self.members[who] = member
+            changed = (after.epoch, after.assigned) != (member.epoch, member.assigned)
+            if not member.temporarily_left and (changed or who == asked):
+                pending_responses.add(who)
+        return pending_responses
+
+    def expire_session(self, who: str) -> None:
+        """No heartbeat for the session timeout (TO-01)."""
+        if who in self.members:
+            self.lose(who)
+
+    def expire_rebalance(self, who: str) -> None:
+        """The revocation was not acknowledged in time (TO-02); only pending revocations have a timer (TO-03)."""
+        if who in self.members and self.members[who].state == UNREVOKED:
+            self.lose(who)
+
+
+class Model(Reconciling):
     """One group. A method whose only argument is a request or a member id is one input: a request or a timer."""
 
     # ---- heartbeats
@@ -227,57 +291,10 @@ class Model(Computing):
         )
         return Expected(epoch=member.epoch, units=response_units if tell else None, share=self.share(who))
 
-    def step(self, who: str, shown: int, owned: frozenset[Unit] | None) -> None:
-        """Revoke first, at an unchanged epoch; then advance to the target epoch and assign free units (CA-*)."""
-        member, units = self.members[who], self.runnable()
-        target = self.share(who).units & units.keys()
-        before = replace(member)
-        if member.pending:
-            if owned is None or owned & member.pending.keys():
-                # A newer target waits for the acknowledgement; units that must not run do not (CA-07, CA-19).
-                gone = {unit: at for unit, at in member.assigned.items() if unit not in units or at < units[unit]}
-                if gone:
-                    member.assigned = {unit: at for unit, at in member.assigned.items() if unit not in gone}
-                    member.pending, member.previous = {**member.pending, **gone}, shown
-                return
-            member.pending = {}
-        keep = {unit: at for unit, at in member.assigned.items() if unit in target and at >= units[unit]}
-        gone = {unit: at for unit, at in member.assigned.items() if unit not in keep}
-        if gone and (owned is None or owned & gone.keys()):
-            member.state, member.assigned, member.pending = UNREVOKED, keep, gone
-        else:
-            # A configuration newer than the target waits for the next one: else its grant would be older.
-            target_state = {unit for unit in target - keep.keys() if units[unit] <= self.target_epoch}
-            free = {unit for unit in target_state if self.holder(unit) in (None, who)}
-            member.epoch, member.state = self.target_epoch, STABLE if free == target_state else UNRELEASED
-            member.assigned = {**keep, **dict.fromkeys(free, self.target_epoch)}
-        if member != before:
-            member.previous = shown
-
-    def pending_responses(self) -> set[str]:
-        """The members for which an empty heartbeat would have a changed response."""
-        asked = self.computation.who if self.computation is not None and not self.computation.prepared else None
-        pending_responses = set()
-        for who, member in self.members.items():
-            after = self.members[who] = replace(member)
-            self.step(who, member.epoch, None)
-            self.members[who] = member
-            changed = (after.epoch, after.assigned) != (member.epoch, member.assigned)
-            if not member.temporarily_left and (changed or who == asked):
-                pending_responses.add(who)
-        return pending_responses
-
     # ---- removal
 
-    def expire_session(self, who: str) -> None:
-        """No heartbeat for the session timeout (TO-01)."""
-        if who in self.members:
-            self.remove(who, lost=True)
-
-    def expire_rebalance(self, who: str) -> None:
-        """The revocation was not acknowledged in time (TO-02); only pending revocations have a timer (TO-03)."""
-        if who in self.members and self.members[who].state == UNREVOKED:
-            self.remove(who, lost=True)
+    def lose(self, who: str) -> None:
+        self.remove(who, lost=True)
 
     def remove(self, who: str, *, lost: bool = False, returns: bool = False) -> None:
         """Remove the member and release its units. Units of a lost member's target are delayed for it (PD-08);
@@ -364,7 +381,6 @@ def full(request: HeartbeatRequest) -> bool:
 
 def malformed(request: HeartbeatRequest, max_rebalance_timeout_ms: int) -> bool:
     """ "Request Validation": INVALID_REQUEST."""
-    infos = request.client_assignors or ()
     return (
         not request.group_id
         or not request.member_id
@@ -377,7 +393,15 @@ def malformed(request: HeartbeatRequest, max_rebalance_timeout_ms: int) -> bool:
         )
         or (request.owned is not None and len(units_of(request.owned)) < len(list(each_unit(request.owned))))
         or (request.rebalance_timeout_ms != -1 and not 0 < request.rebalance_timeout_ms <= max_rebalance_timeout_ms)
-        or (request.server_assignor is not None and request.client_assignors is not None)
+        or malformed_assignors(request)
+    )
+
+
+def malformed_assignors(request: HeartbeatRequest | ConsumerHeartbeatRequest) -> bool:
+    """The same of the assignors in a request: of one kind, with names and versions that are possible."""
+    infos = request.client_assignors or ()
+    return (
+        (request.server_assignor is not None and request.client_assignors is not None)
         or any(
             not info.name
             or info.minimum_version < -1

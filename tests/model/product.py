@@ -12,6 +12,7 @@ from connectgroup.protocol.messages.common import config_of, units_of
 from connectgroup.protocol.units import Unit
 
 from .model import Model
+from .state import GroupState
 from .words import AssignorInput, Computation, Connector, Delay, Limits, Member, MemberTarget, Proposal, traits_of
 
 State = dict[str, Any]
@@ -19,32 +20,29 @@ Difference = tuple[str, object, object]
 """Name, the product's value, the model's value."""
 
 
-def state_of(model: Model) -> State:
-    """Everything of a group that is compared."""
+def common_state_of(model: GroupState) -> State:
+    """What is compared of a group of any type whose target assignment is reconciled."""
     computation = model.computation
     return {
-        "made at": model.created_ms,
         "epoch": model.epoch,
         "target epoch": model.target_epoch,
         "target at": model.target_ms,
         "computed by": model.computed_by,
         "assignor": model.assignor,
+        "computation": computation and {**vars(computation), "failed": set(computation.failed)},
+        "members": {who: dict(vars(member)) for who, member in model.members.items()},
+        "target": {who: share for who, share in model.target.items() if share != MemberTarget()},
+    }
+
+
+def state_of(model: Model) -> State:
+    """Everything of a group that is compared."""
+    return {
+        **common_state_of(model),
+        "made at": model.created_ms,
         "deferred": model.deferred,
         "deferred starts": model.deferred_starts,
         "rebalancing": model.rebalancing,
-        "asked": computation
-        and (
-            computation.who,
-            computation.epoch,
-            computation.prepared,
-            computation.failures,
-            frozenset(computation.failed),
-            frozenset(computation.replaced),
-            computation.keeps_target,
-        ),
-        "asked for assignor": computation.assignor if computation is not None else "",
-        "members": {who: dict(vars(member)) for who, member in model.members.items()},
-        "target": {who: share for who, share in model.target.items() if share != MemberTarget()},
         "delays": {who: dict(vars(delay)) for who, delay in model.delays.items()},
         "connectors": {name: dict(vars(connector)) for name, connector in model.connectors.items()},
         "statuses": dict(model.statuses),
@@ -56,13 +54,44 @@ def product_state(group: ConnectGroupState) -> State:
     return state_of(model_of(group, NO_LIMITS))
 
 
+def fill(model: GroupState, group: Any) -> None:
+    """Set what a model of any type has in common with the product's group, but for its members."""
+    model.created_ms, model.epoch, model.assignor = group.created_ms, group.epoch, group.target_assignor
+    model.target_epoch, model.target_ms, model.computed_by = group.target_epoch, group.target_ms, group.computed_by
+    model.target = {
+        who: MemberTarget(
+            units=frozenset(Unit(*unit) for unit in each.units),
+            error=each.error,
+            version=each.version,
+            metadata=each.metadata,
+        )
+        for who, each in group.targets.items()
+    }
+    computation = group.computation
+    # A computation continues when the group epoch advances; a failed server-side attempt belongs to its epoch.
+    if (
+        computation is not None
+        and group.members
+        and (computation.member_id or computation.prepared or computation.epoch == group.epoch)
+        and group.target_epoch < computation.epoch <= group.epoch
+    ):
+        model.computation = Computation(
+            who=computation.member_id,
+            epoch=computation.epoch,
+            assignor=computation.assignor,
+            prepared=computation.prepared,
+            failures=computation.failures,
+            failed=set(computation.failed_members),
+            replaced=set(computation.replaced_members),
+            keeps_target=computation.keeps_target,
+        )
+
+
 def model_of(group: ConnectGroupState, limits: Limits) -> Model:
     """A model with the state of a product's group."""
     model = Model(limits)
-    model.created_ms, model.epoch = group.created_ms, group.epoch
-    model.target_epoch, model.target_ms, model.computed_by = group.target_epoch, group.target_ms, group.computed_by
-    model.assignor, model.deferred = group.target_assignor, group.deferred
-    model.deferred_starts = group.deferred_starts
+    fill(model, group)
+    model.deferred, model.deferred_starts = group.deferred, group.deferred_starts
     last = group.latest_rebalance
     model.rebalancing = last is not None and last.finished_ms < 0
     for who, stored in group.members.items():
@@ -82,10 +111,6 @@ def model_of(group: ConnectGroupState, limits: Limits) -> Model:
             assigned=dict(current.assigned),
             pending=dict(current.pending),
         )
-    model.target = {
-        who: MemberTarget(units=each.units, error=each.error, version=each.version, metadata=each.metadata)
-        for who, each in group.targets.items()
-    }
     for name, record in group.connectors.items():
         model.connectors[name] = Connector(
             version=record.version,
@@ -107,22 +132,6 @@ def model_of(group: ConnectGroupState, limits: Limits) -> Model:
         )
     for unit, status in group.statuses.items():
         model.statuses[unit] = status.member_id, status.owner_epoch, int(status.state), status.message
-    computation = group.computation
-    # A computation continues when the group epoch advances; a failed server-side attempt belongs to its epoch.
-    counts = computation is not None and (
-        computation.member_id or computation.prepared or computation.epoch == group.epoch
-    )
-    if computation is not None and group.members and counts and group.target_epoch < computation.epoch <= group.epoch:
-        model.computation = Computation(
-            who=computation.member_id,
-            epoch=computation.epoch,
-            assignor=computation.assignor,
-            prepared=computation.prepared,
-            failures=computation.failures,
-            failed=set(computation.failed_members),
-            replaced=set(computation.replaced_members),
-            keeps_target=computation.keeps_target,
-        )
     return model
 
 

@@ -23,15 +23,17 @@ from connectgroup.group.registry import NO_CLIENT, ClientInfo
 from connectgroup.protocol.messages.api import Response
 from connectgroup.protocol.messages.assignment import InstallRequest, PrepareRequest, PrepareResponse
 from connectgroup.protocol.messages.connectors import UpdateConnectorsRequest
+from connectgroup.protocol.messages.consumer import ConsumerPrepareResponse
 from connectgroup.protocol.messages.describe import DeleteRequest
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
 from connectgroup.protocol.records.connect import ComputationRecord, Record
 
-from .compare import effects_differ, members_to_wake, records_differ, responses_differ, timers_differ, woken_differ
+from .compare import computations_differ, members_to_wake, records_differ, responses_differ, timers_differ, woken_differ
 from .model import Model
 from .product import (
     Difference,
     State,
+    input_of,
     limits_of,
     model_of,
     product_state,
@@ -113,12 +115,7 @@ class Replay:
         outcome = self._rules(group, what, now_ms, settings, client=client)
         response, computation = outcome.response, group.computation
         model.now_ms = now_ms
-        model.choice = Choice(
-            computer=computation.member_id if computation is not None else "",
-            assignor=response.assignor_name if isinstance(response, PrepareResponse) else group.target_assignor,
-            created_ms=group.created_ms,
-            server_assignor=_server_assignor(computation),
-        )
+        model.choice = choice_of(group, response, computation)
         found: list[Difference] = []
         try:
             expected = None if is_stale(what, followed.armed) else decide(model, what)
@@ -133,7 +130,7 @@ class Replay:
             found += states_differ(product, followed.shown)
             found += timers_differ(model, followed.armed, what, outcome.timers, before, expected)
             found += records_differ(what, before, followed.shown, outcome.records)
-            found += effects_differ(model, outcome.effects)
+            found += computations_differ(model, outcome.effects, input_of)
             if outcome.parks and (response_units := members_to_wake(what, response)):
                 found.append(("parked", response_units, "no change"))
             if outcome.records:
@@ -223,11 +220,16 @@ def decide(model: Model, what: GroupInput) -> Expected | None:
     return decided(what) if decided else None  # a description changes nothing
 
 
-def _server_assignor(computation: ComputationRecord | None) -> str | None:
-    """The server-side assignor of a computation, if one is in progress."""
-    if computation is None or computation.member_id or not computation.prepared:
-        return None
-    return computation.assignor
+def choice_of(group: Any, response: object, computation: ComputationRecord | None) -> Choice:
+    """The product's choices where the specification leaves one; ``computation``: the one in progress."""
+    prepared = response if isinstance(response, PrepareResponse | ConsumerPrepareResponse) else None
+    on_coordinator = computation is not None and computation.prepared and not computation.member_id
+    return Choice(
+        computer=computation.member_id if computation is not None else "",
+        assignor=group.target_assignor if prepared is None else prepared.assignor_name,
+        created_ms=group.created_ms,
+        server_assignor=computation.assignor if computation is not None and on_coordinator else None,
+    )
 
 
 def _armed(group: ConnectGroupState, model: Model) -> Iterator[TimerKey]:

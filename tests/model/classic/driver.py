@@ -6,10 +6,9 @@ type or the other join; the coordinator's settings vary.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Any
+from typing import Any, Self
 
 from connectgroup.group.classic.group_type import ClassicGroupType
 from connectgroup.group.classic.state import ClassicSettings
@@ -35,7 +34,7 @@ from ..consumer.mixed import MixedDriver
 from ..consumer.mixed_replay import MixedReplay
 from ..consumer.product import CLASSIC
 from ..consumer.shuffle import Shuffle
-from ..driver import INSTANCES, Act
+from ..driver import INSTANCES, Kinds
 
 OFFERS = (("range", "sticky"), ("range", "sticky"), ("sticky", "range"), ("range",), ("sticky", "custom"))
 
@@ -45,8 +44,7 @@ class ClassicDriver(MixedDriver):
     """One classic group and its inputs."""
 
     @classmethod
-    def drawn(cls, seed: int) -> ClassicDriver:
-        """Settings and members of a seed."""
+    def drawn(cls, seed: int) -> Self:
         random = Random(seed)
         shuffle, ids = Shuffle(random=random), iter(f"generated-{n}" for n in range(1000))
         new_id = lambda: next(ids)  # noqa: E731
@@ -66,19 +64,13 @@ class ClassicDriver(MixedDriver):
             driver.sync_all(0, 0, 1)
         return driver
 
-    def play(self, acts: Sequence[Act]) -> None:
-        """Act by act, until the first difference."""
-        kinds = (
+    def kinds(self) -> Kinds:
+        return (
             *(self.start, self.start, self.join_again, self.join_again, self.join_all, self.join_all, self.join_all),
             *(self.sync_all, self.sync_all, self.sync_all, self.sync_one, self.beat_or_sync, self.beat_or_sync),
             *(self.leave_together, self.leave_classic, self.time_passes, self.time_passes, self.time_passes),
             *(self.commit_or_fetch, self.commit_or_fetch, self.wrong_classic, self.any_request, self.seldom),
         )
-        for kind, *numbers in acts:
-            kinds[kind * 37 % len(kinds)](*numbers)
-            self.now_ms += 500
-            if self.replay.findings:
-                return
 
     # ---- JoinGroup
 

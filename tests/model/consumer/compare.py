@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Final
 
 from connectgroup.group.consumer.settings import ConsumerSettings
-from connectgroup.group.kernel.effects import Compute, Effect, Match
+from connectgroup.group.kernel.effects import Effect, Match
 from connectgroup.group.kernel.outcome import Outcome
 from connectgroup.protocol.messages.consumer import (
     ConsumerDescribeResponse,
-    ConsumerHeartbeatRequest,
     ConsumerHeartbeatResponse,
     ConsumerPrepareResponse,
     DescribedAssignment,
 )
 from connectgroup.protocol.messages.describe import DeleteResponse
 from connectgroup.protocol.messages.offsets import OffsetCommitResponse, OffsetFetchResponse
-from connectgroup.protocol.records.base import Key, Kind, Tombstone
-from connectgroup.protocol.records.connect import GroupRecord, Record, TargetRecord
-from connectgroup.protocol.records.consumer import ConsumerTargetMemberRecord
+from connectgroup.protocol.records.base import Kind
+from connectgroup.protocol.records.connect import GroupRecord, Record
 from connectgroup.protocol.units import Unit
 
+from .. import compare
 from ..product import Difference, State, unequal
 from ..words import Expected, MemberTarget
 from .model import ConsumerModel
 from .product import input_of
 from .words import Reply, partitions, subscription
+
+MEMBER_KINDS: Final = (Kind.CONSUMER_CURRENT, Kind.CONSUMER_TARGET_MEMBER, Kind.CONSUMER_MEMBER)
 
 
 def responses_differ(
@@ -115,42 +116,14 @@ def _described(assignment: DescribedAssignment) -> set[Unit]:
 
 
 def records_differ(what: object, before: State, after: State, records: tuple[Record, ...]) -> Iterator[Difference]:
-    """A heartbeat that changes nothing writes no record (HB-06, RE-06); a target only if it is new (TA-01, TA-02).
-
-    The tombstones of a member have the order of HB-19.
-    """
-    if before == after and isinstance(what, ConsumerHeartbeatRequest) and what.member_epoch != 0:
-        yield from unequal("records", records, ())
+    """As of a group of workers; the group epoch advances once at most."""
     yield from unequal("group epochs", sum(isinstance(record, GroupRecord) for record in records) < 2, True)
-    going: dict[str, list[Kind]] = {}
-    whole = False
-    for record in records:
-        match record:
-            case ConsumerTargetMemberRecord():
-                old, new = (state["target"].get(record.member_id) for state in (before, after))
-                if record.topic_partitions and old == new:
-                    yield "needless record", record, None
-                yield from unequal("a target assignment after its target epoch", whole, False)
-            case TargetRecord():
-                whole = True
-            case Tombstone(key=Key(kind=Kind.CONSUMER_CURRENT | Kind.CONSUMER_TARGET_MEMBER | Kind.CONSUMER_MEMBER)):
-                going.setdefault(record.key.name, []).append(record.key.kind)
-    for who, kinds in going.items():
-        if Kind.CONSUMER_MEMBER in kinds:
-            order = [Kind.CONSUMER_CURRENT, Kind.CONSUMER_TARGET_MEMBER, Kind.CONSUMER_MEMBER]
-            yield from unequal(f"tombstones of {who}", kinds, order)
+    yield from compare.records_differ(what, before, after, records, MEMBER_KINDS)
 
 
 def effects_differ(model: ConsumerModel, before: State, effects: Iterable[Effect]) -> Iterator[Difference]:
     """A step requests the server-side computation that begins, and the regular expressions that are new."""
-    computations = [effect for effect in effects if isinstance(effect, Compute)]
-    computation = model.computation
-    yield from unequal("computations requested", len(computations), int(model.requested and computation is not None))
-    for effect in computations if computation is not None else ():
-        assert computation is not None
-        yield from unequal("assignor", effect.assignor, computation.assignor)
-        yield from unequal("epoch of the input", effect.epoch, model.epoch)
-        yield from unequal("input of the assignor", input_of(effect.input), model.question(effect.assignor))
+    yield from compare.computations_differ(model, effects, input_of)
     searched = {effect.pattern for effect in effects if isinstance(effect, Match)}
     used = {subscription(member).regex for member in model.members.values()} - {""}
     joined = used - {member["traits"].regex for member in before["members"].values()}

@@ -268,7 +268,7 @@ class ConsumerComputing(Computing):
         self.follow_up()
         return Expected(code=code)
 
-    def question(self, assignor: str) -> ConsumerInput:
+    def assignor_input(self, assignor: str) -> ConsumerInput:
         """The input of an assignor."""
         infos = {who: {info.name: info for info in member.assignors} for who, member in self.members.items()}
         return ConsumerInput(
@@ -289,5 +289,3 @@ class ConsumerComputing(Computing):
                 for who, member in self.members.items()
             },
         )
-
-    assignor_input = question

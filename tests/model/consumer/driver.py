@@ -5,18 +5,18 @@ Most inputs are what a correct consumer, a timer or a topic source would send; t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Any
+from typing import Any, Self
 
 from connectgroup.errors import PluginError
 from connectgroup.group.consumer.group_type import ConsumerGroupType
 from connectgroup.group.consumer.settings import ConsumerServerAssignment, ConsumerSettings
 from connectgroup.group.consumer.state import ConsumerGroupState
-from connectgroup.group.kernel.effects import Compute, Computed, Effect, Match, Matched, Repeat, TopicsChanged
-from connectgroup.group.kernel.timers import TimerKey, TimerKind
+from connectgroup.group.kernel.effects import Compute, Computed, Match, Matched, Repeat, TopicsChanged
+from connectgroup.group.kernel.timers import TimerKind
 from connectgroup.protocol.messages.consumer import (
     ConsumerDescribeRequest,
     ConsumerHeartbeatRequest,
@@ -34,41 +34,31 @@ from connectgroup.protocol.messages.offsets import (
     PartitionCommit,
     TopicCommit,
 )
-from connectgroup.protocol.records.connect import Record
 from connectgroup.protocol.records.consumer import TopicMetadata
 from connectgroup.protocol.units import Partitions
 
 from ...group.invariants import compacted
-from ..driver import INSTANCES, LISTS, MEMBERS, Act, acts
-from ..replay import Finding
+from ..driver import INSTANCES, LISTS, MEMBERS, BaseDriver, Kinds
 from .fields import GROUP, SUBSCRIPTIONS, TOPICS, WRONG, matching
 from .model import BAD_REGEX
 from .replay import Replay
 from .shuffle import Shuffle
 
-ACTS = 60
-"""Acts of one seed."""
-
 
 @dataclass(kw_only=True)
-class Driver:
+class Driver(BaseDriver):
     """One group and its inputs."""
 
     replay: Replay
     shuffle: Shuffle
     counts: dict[str, int]
     incarnations: dict[str, int] = field(default_factory=dict)
-    log: list[Record] = field(default_factory=list)
-    requested: list[Effect] = field(default_factory=list)
     inputs_of: dict[str, ConsumerPrepareResponse] = field(default_factory=dict)
     sent: dict[str, list[ConsumerHeartbeatRequest]] = field(default_factory=dict)
-    former: list[TimerKey] = field(default_factory=list)
     installed: ConsumerInstallRequest | None = None
-    now_ms: int = 1_000_000
 
     @classmethod
-    def drawn(cls, seed: int) -> Driver:
-        """Settings, topics and random numbers of a seed."""
+    def drawn(cls, seed: int) -> Self:
         random = Random(seed)
         shuffle, ids = Shuffle(random=random), iter(f"generated-{n}" for n in range(1000))
         settings = ConsumerSettings(
@@ -107,7 +97,6 @@ class Driver:
         return MEMBERS[number % 5]
 
     def send(self, what: Any) -> Any:
-        """Give one input to both."""
         outcome = self.replay.step(what, self.now_ms)
         self.log += outcome.records
         self.requested += outcome.effects
@@ -115,19 +104,7 @@ class Driver:
             self.sent.setdefault(what.member_id, []).append(what)
         return outcome.response
 
-    def play(self, acts: Sequence[Act]) -> None:
-        """Act by act, until the first difference."""
-        kinds = self.kinds()
-        for kind, *numbers in acts:
-            kinds[kind % len(kinds)](*numbers)
-            self.now_ms += 500
-            if sum(numbers) % 4 and not self.replay.findings:
-                self.deliver(twice=sum(numbers) % 7 == 3)
-            if self.replay.findings:
-                return
-
-    def kinds(self) -> tuple[Callable[[int, int, int], None], ...]:
-        """The acts, each as often as it is likely."""
+    def kinds(self) -> Kinds:
         return (
             *(self.join, self.join, self.beat, self.beat, self.wrong, self.subscribe, self.subscribe, self.leave),
             *(self.heartbeat_all,) * 6,
@@ -135,24 +112,17 @@ class Driver:
             *(self.timer, self.timer, self.late_duplicate, self.lost_response, self.lost_response, self.rare),
         )
 
-    def deliver(self, *, twice: bool = False) -> None:
-        """The results of effects arrive, some of them late; ``twice``: duplicated."""
-        requested, self.requested = self.requested, []
-        for effect in requested:
-            for _ in range(1 + twice):
-                match effect:
-                    case Compute():
-                        common: dict[str, Any] = {"epoch": effect.epoch, "assignor": effect.assignor}
-                        try:
-                            common["result"] = self.replay.group_type.run_assignor(effect)
-                        except PluginError as error:
-                            common["error"] = str(error)
-                        self.send(Computed(group_id=GROUP, **common))
-                    case Match():
-                        topics = self.replay.group_type.match(effect)
-                        self.send(Matched(group_id=GROUP, pattern=effect.pattern, topics=topics))
-                    case Repeat():
-                        self.send(effect.what)
+    def result_of(self, effect: Any) -> object:
+        match effect:
+            case Compute():
+                common: dict[str, Any] = {"group_id": GROUP, "epoch": effect.epoch, "assignor": effect.assignor}
+                try:
+                    return Computed(**common, result=self.replay.group_type.run_assignor(effect))
+                except PluginError as error:
+                    return Computed(**common, error=str(error))
+            case Match():
+                return Matched(group_id=GROUP, pattern=effect.pattern, topics=self.replay.group_type.match(effect))
+        return effect.what if isinstance(effect, Repeat) else None
 
     # ---- correct consumers
 
@@ -436,10 +406,3 @@ class Driver:
                     self.send(ConsumerHeartbeatRequest(group_id=GROUP, member_id=member_id, member_epoch=-1))
                 self.send(DeleteRequest(group_ids=(GROUP,)))
                 self.now_ms -= 1_000 * (how % 9) ** 2  # the clock may go back
-
-
-def found_with(seed: int) -> Finding | None:
-    """The first difference for this seed."""
-    driver = Driver.drawn(seed)
-    driver.play(acts(seed, ACTS))
-    return next(iter(driver.replay.findings), None)

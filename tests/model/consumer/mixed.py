@@ -7,11 +7,11 @@ syncs. The others have another generation, or are wrong in one way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Any
+from typing import Any, Self
 
 from connectgroup.errors import WireError
 from connectgroup.group.classic.group_type import ClassicGroupType
@@ -34,7 +34,7 @@ from connectgroup.protocol.records.classic import ClassicMemberRecord, ClassicSt
 from connectgroup.protocol.units import TopicPartition
 from connectgroup.wire import embedded
 
-from ..driver import INSTANCES, MEMBERS, Act
+from ..driver import INSTANCES, MEMBERS, Kinds
 from .driver import Driver
 from .fields import GROUP, matching
 from .mixed_replay import MixedReplay
@@ -69,11 +69,11 @@ WRONG_REQUESTS: tuple[Mapping[str, Any], ...] = (
 class MixedDriver(Driver):
     """One group and its inputs, of both protocols."""
 
+    STEP = 37
     replay: MixedReplay
 
     @classmethod
-    def drawn(cls, seed: int) -> MixedDriver:
-        """Settings, topics and random numbers of a seed."""
+    def drawn(cls, seed: int) -> Self:
         random = Random(seed)
         shuffle, ids = Shuffle(random=random), iter(f"generated-{n}" for n in range(1000))
         policies = (MigrationPolicy.BIDIRECTIONAL,) * 6 + tuple(MigrationPolicy)
@@ -103,28 +103,18 @@ class MixedDriver(Driver):
             return None
         return super().send(what)
 
-    def play(self, acts: Sequence[Act]) -> None:
-        """Act by act, until the first difference."""
+    def kinds(self) -> Kinds:
         wrong = (self.any_request, self.any_request, self.wrong_classic)
-        classic = (
-            *(self.rebalance,) * 6,
-            *(self.join_classic, self.join_classic, self.leave_classic, *wrong),
-            *(self.join, self.join, self.join, self.change_topics, self.timer, self.commit_classic, self.rare_classic),
-        )
-        mixed = (*(self.classic_all,) * 10, self.join_classic, self.leave_classic, self.stop_consumers, *wrong)
-        consumer = (*(self.join_classic,) * 8, self.wrong_classic)
-        for kind, *numbers in acts:
-            if self.replay.classic is not None:
-                kinds: tuple[Callable[[int, int, int], None], ...] = classic
-            else:
-                is_mixed = any(member.uses_classic_protocol for member in self.group.members.values())
-                kinds = (*(mixed if is_mixed else consumer), *self.kinds())
-            kinds[kind * 37 % len(kinds)](*numbers)
-            self.now_ms += 500
-            if sum(numbers) % 4 and not self.replay.findings:
-                self.deliver(twice=sum(numbers) % 7 == 3)
-            if self.replay.findings:
-                return
+        if self.replay.classic is not None:
+            return (
+                *(self.rebalance,) * 6,
+                *(self.join_classic, self.join_classic, self.leave_classic, *wrong, self.join, self.join, self.join),
+                *(self.change_topics, self.timer, self.commit_classic, self.rare_classic),
+            )
+        if any(member.uses_classic_protocol for member in self.group.members.values()):
+            more = self.join_classic, self.leave_classic, self.stop_consumers, *wrong
+            return (*(self.classic_all,) * 10, *more, *super().kinds())
+        return (*(self.join_classic,) * 8, self.wrong_classic, *super().kinds())
 
     # ---- correct members of the classic protocol
 

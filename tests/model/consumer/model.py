@@ -34,7 +34,8 @@ from connectgroup.protocol.messages.consumer import ConsumerHeartbeatRequest
 from connectgroup.protocol.messages.offsets import GroupToFetch, OffsetCommitRequest
 from connectgroup.protocol.units import Unit
 
-from ..words import AWAY, STABLE, UNRELEASED, UNREVOKED, MemberTarget
+from ..model import Reconciling, malformed_assignors
+from ..words import AWAY, STABLE, UNRELEASED, Grants, MemberTarget
 from .computing import ConsumerComputing
 from .words import ConsumerMember, Reply, Subscription, known_member, partitions, reported, subscription
 
@@ -42,7 +43,7 @@ BAD_REGEX = "("
 """A regular expression that begins like this is not valid."""
 
 
-class ConsumerModel(ConsumerComputing):
+class ConsumerModel(ConsumerComputing, Reconciling):
     """One group. A method whose only argument is a request or a member id is one input."""
 
     # ---- heartbeats
@@ -194,47 +195,10 @@ class ConsumerModel(ConsumerComputing):
         waits_for_topic = not member.assigned and bool(missing)
         return (self.epoch > self.target_epoch and not failed) or member.state == UNRELEASED or waits_for_topic
 
-    def step(self, who: str, shown: int, owned: frozenset[Unit] | None) -> None:
-        """Revoke first, at an unchanged epoch; then advance to the target epoch and assign free partitions (CA-*).
-
-        A dropped subscription revokes without a new target (CA-17, CA-18).
-        """
-        member = self.members[who]
-        topics, before = self.subscribed(member), replace(member)
-        target = {unit for unit in self.share(who).units if unit.connector in topics}
-        if member.pending:
-            if owned is None or owned & member.pending.keys():
-                # A newer target waits for the acknowledgement; a dropped topic does not (CA-07, CA-19).
-                gone = {unit: at for unit, at in member.assigned.items() if unit.connector not in topics}
-                if gone:
-                    member.assigned = {unit: at for unit, at in member.assigned.items() if unit not in gone}
-                    member.pending, member.previous = {**member.pending, **gone}, shown
-                return
-            member.pending = {}
-        keep = {unit: at for unit, at in member.assigned.items() if unit in target}
-        gone = {unit: at for unit, at in member.assigned.items() if unit not in keep}
-        if gone and (owned is None or owned & gone.keys()):
-            member.state, member.assigned, member.pending = UNREVOKED, keep, gone
-        else:
-            free = {unit for unit in target - keep.keys() if self.holder(unit) in (None, who)}
-            member.epoch = self.target_epoch
-            member.state = STABLE if free == target - keep.keys() else UNRELEASED
-            member.assigned = {**keep, **dict.fromkeys(free, self.target_epoch)}
-        if member != before:
-            member.previous = shown
-
-    def pending_responses(self) -> set[str]:
-        """The members for which an empty heartbeat would have a changed response."""
-        asked = self.computation.who if self.computation is not None and not self.computation.prepared else None
-        changed = set()
-        for who, member in self.members.items():
-            after = self.members[who] = replace(member)
-            self.step(who, member.epoch, None)
-            self.members[who] = member
-            news = (after.epoch, after.assigned) != (member.epoch, member.assigned)
-            if not member.temporarily_left and (news or who == asked):
-                changed.add(who)
-        return changed
+    def may_run(self, who: str) -> Grants:
+        """Those of the topics that it subscribes to: a dropped one revokes without a new target (CA-17, CA-18)."""
+        topics, member = self.subscribed(self.members[who]), self.members[who]
+        return {unit: 0 for unit in self.share(who).units | member.assigned.keys() if unit.connector in topics}
 
     # ---- removal
 
@@ -256,15 +220,8 @@ class ConsumerModel(ConsumerComputing):
         self.refresh()
         self.follow_up()
 
-    def expire_session(self, who: str) -> None:
-        """No heartbeat for the session timeout (TO-01, ST-07)."""
-        if who in self.members:
-            self.remove(who)
-
-    def expire_rebalance(self, who: str) -> None:
-        """The revocation was not acknowledged in time (TO-02); only pending revocations have a timer (TO-03)."""
-        if who in self.members and self.members[who].state == UNREVOKED:
-            self.remove(who)
+    def lose(self, who: str) -> None:
+        self.remove(who)
 
     # ---- offsets, and the group as a whole
 
@@ -330,7 +287,7 @@ def full(request: ConsumerHeartbeatRequest) -> bool:
 
 def malformed(request: ConsumerHeartbeatRequest, max_rebalance_timeout_ms: int) -> bool:
     """Request validation: INVALID_REQUEST (RV-01 to RV-09, CN-16, CN-17)."""
-    infos, joins, timeout_ms = request.client_assignors or (), request.member_epoch == 0, request.rebalance_timeout_ms
+    joins, timeout_ms = request.member_epoch == 0, request.rebalance_timeout_ms
     return (
         not request.group_id
         or (not request.member_id and not joins)
@@ -342,13 +299,5 @@ def malformed(request: ConsumerHeartbeatRequest, max_rebalance_timeout_ms: int) 
         or (joins and request.subscribed_topic_names is None and request.subscribed_topic_regex is None)
         or (timeout_ms != -1 and not 0 < timeout_ms <= max_rebalance_timeout_ms)
         or (request.owned is not None and len(set(partitions(request.owned))) < len(partitions(request.owned)))
-        or (request.server_assignor is not None and request.client_assignors is not None)
-        or any(
-            not info.name
-            or info.minimum_version < -1
-            or info.maximum_version < max(0, info.minimum_version)
-            or not info.minimum_version <= info.version <= info.maximum_version
-            for info in infos
-        )
-        or len({info.name for info in infos}) < len(infos)
+        or malformed_assignors(request)
     )

@@ -9,12 +9,11 @@ from connectgroup.group.consumer.settings import ConsumerSettings
 from connectgroup.group.consumer.state import ConsumerGroupState
 from connectgroup.group.offsets.state import Offsets
 from connectgroup.protocol.messages.consumer import ConsumerPrepareResponse
-from connectgroup.protocol.records.connect import ComputationRecord
 from connectgroup.protocol.records.consumer import ConsumerMemberRecord, TopicMetadata
 from connectgroup.protocol.units import TopicPartition, Unit
 
-from ..product import State
-from ..words import Computation, Limits, MemberTarget
+from ..product import State, common_state_of, fill
+from ..words import Limits
 from .classic import MixedModel
 from .words import ConsumerInput, ConsumerMember, Subscription, Topic, partitions
 
@@ -23,17 +22,9 @@ CLASSIC = ClassicSettings(initial_rebalance_delay_ms=0)
 
 def state_of(model: MixedModel) -> State:
     """Everything of a group that is compared."""
-    computation = model.computation
     return {
+        **common_state_of(model),
         "created at": model.created_ms if model.epoch else 0,
-        "epoch": model.epoch,
-        "target epoch": model.target_epoch,
-        "target at": model.target_ms,
-        "computed by": model.computed_by,
-        "assignor": model.assignor,
-        "computation": computation and {**vars(computation), "failed": set(computation.failed)},
-        "members": {who: dict(vars(member)) for who, member in model.members.items()},
-        "target": {who: target for who, target in model.target.items() if target != MemberTarget()},
         "topics": dict(model.topics),
         "regexes": dict(model.regexes),
         "offsets": dict(model.offsets),
@@ -43,9 +34,8 @@ def state_of(model: MixedModel) -> State:
 def model_of(group: ConsumerGroupState, limits: Limits, cluster: Mapping[str, Topic]) -> MixedModel:
     """A model with the state of a product's group."""
     model = MixedModel(limits)
-    model.cluster, model.created_ms, model.epoch = cluster, group.created_ms, group.epoch
-    model.target_epoch, model.target_ms, model.computed_by = group.target_epoch, group.target_ms, group.computed_by
-    model.assignor = group.target_assignor
+    fill(model, group)
+    model.cluster = cluster
     for who, stored in group.members.items():
         current = group.current(who)
         model.members[who] = ConsumerMember(
@@ -63,23 +53,9 @@ def model_of(group: ConsumerGroupState, limits: Limits, cluster: Mapping[str, To
             assigned=_units(current.assigned),
             pending=_units(current.pending),
         )
-    model.target = {
-        who: MemberTarget(
-            units=frozenset(Unit(*each) for each in target.units),
-            error=target.error,
-            version=target.version,
-            metadata=target.metadata,
-        )
-        for who, target in group.targets.items()
-    }
     model.topics = topics_of(group.topics)
     model.regexes = dict(group.regexes)
     model.offsets = offsets_with_ids(group.offsets)
-    computation = group.computation
-    # A failed server-side attempt belongs to its epoch; another computation continues when the epoch advances.
-    if computation is not None and group.members and group.target_epoch < computation.epoch <= group.epoch:
-        going = computation.member_id or computation.prepared or computation.epoch == group.epoch
-        model.computation = _computation(computation) if going else None
     return model
 
 
@@ -96,19 +72,6 @@ def offsets_of(offsets: Offsets) -> dict[tuple[str, int], int]:
 def offsets_with_ids(offsets: Offsets) -> dict[tuple[str, int], tuple[int, str]]:
     """As ``offsets_of``, with the id of the topic that each belongs to."""
     return {(record.topic, record.partition): (record.offset, record.topic_id) for record in offsets.records()}
-
-
-def _computation(stored: ComputationRecord) -> Computation:
-    return Computation(
-        who=stored.member_id,
-        epoch=stored.epoch,
-        assignor=stored.assignor,
-        prepared=stored.prepared,
-        failures=stored.failures,
-        failed=set(stored.failed_members),
-        replaced=set(stored.replaced_members),
-        keeps_target=stored.keeps_target,
-    )
 
 
 def _subscription(stored: ConsumerMemberRecord) -> Subscription:

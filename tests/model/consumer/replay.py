@@ -23,7 +23,6 @@ from connectgroup.protocol.messages.consumer import (
     ConsumerHeartbeatRequest,
     ConsumerInstallRequest,
     ConsumerPrepareRequest,
-    ConsumerPrepareResponse,
 )
 from connectgroup.protocol.messages.describe import DeleteRequest
 from connectgroup.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
@@ -31,8 +30,8 @@ from connectgroup.protocol.records.connect import ComputationRecord, Record
 
 from ..compare import timers_differ, woken_differ
 from ..product import Difference, State, states_differ
-from ..replay import Finding, is_stale
-from ..words import Choice, Expected, NotAllowed, Timer
+from ..replay import Finding, choice_of, is_stale
+from ..words import Expected, NotAllowed, Timer
 from .compare import effects_differ, records_differ, responses_differ
 from .product import limits_of, model_of, state_of, topics_of
 from .words import Reply, proposal
@@ -90,13 +89,7 @@ class Replay:
             computation = next((each for each in outcome.records if isinstance(each, ComputationRecord)), None)
         model.now_ms = now_ms
         self._new_id = getattr(response, "member_id", "")
-        on_coordinator = computation is not None and computation.prepared and not computation.member_id
-        model.choice = Choice(
-            computer=computation.member_id if computation is not None else "",
-            assignor=response.assignor_name if isinstance(response, ConsumerPrepareResponse) else group.target_assignor,
-            created_ms=group.created_ms,
-            server_assignor=computation.assignor if computation is not None and on_coordinator else None,
-        )
+        model.choice = choice_of(group, response, computation)
         found: list[Difference] = []
         try:
             expected = self._decide(what)
