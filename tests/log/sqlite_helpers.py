@@ -18,7 +18,8 @@ from connectgroup.testing.contracts.log import contents, member, newest, opened
 
 State = dict[Key, Record] | LogError
 CHILD = [sys.executable, str(Path(__file__).with_name("appending_process.py"))]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(connectgroup.__file__).parents[1])}
+PATHS = os.environ.get("PYTHONPATH"), str(Path(connectgroup.__file__).parents[1])
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, PATHS))}
 
 
 def start_appending(path: Path, first: int) -> subprocess.Popen[bytes]:

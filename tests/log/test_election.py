@@ -277,8 +277,16 @@ async def test_connections_do_not_outlive_the_term_of_their_coordinator(database
     """A request that was sent to an earlier term must not arrive in a later one, which could take it for a new one."""
     async with process(database, lease_s=1.5) as owner:
         await owner.listen()
+        ended, hang_up = asyncio.Event(), owner.elected.on_term_end
+
+        def on_term_end() -> None:
+            hang_up()
+            ended.set()
+
+        owner.elected.on_term_end = on_term_end
         await owner.serves()
         reader, writer = await asyncio.open_connection(*parse_address("owner", owner.log.address))
         owner.store.cut = True
+        await asyncio.wait_for(ended.wait(), 60)  # not by a limit of connections that send nothing
         assert await asyncio.wait_for(reader.read(), 60) == b""
         writer.close()

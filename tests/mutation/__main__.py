@@ -4,8 +4,8 @@
     python -m tests.mutation lease group/delay   only those with one of these words in their name, address or tests
     python -m tests.mutation --list              their names
 
-Each fault has a process of its own, in which it is planted before the tests are imported. Processes that such a test
-starts are without the fault. Afterwards the tests that have failed must pass without any.
+Each fault has a process of its own, in which it is planted before the tests are imported, and so have the processes
+that these tests start. Afterwards the tests that have failed must pass without a fault.
 
 The exit code is 0 only if every fault is killed: a test fails or hangs. Each survivor is equivalent to the product, or
 a test is missing.
@@ -30,7 +30,7 @@ from pathlib import Path
 
 import pytest
 
-from .fault import Fault
+from .fault import ROOT, Fault
 from .faults import FAULTS
 
 PRELOADED = (
@@ -39,29 +39,36 @@ PRELOADED = (
 )
 """Imported before the forks: slow, and never changed. Each fork imports the product itself."""
 
-OPTIONS = ("-x", "-q", "-p", "no:cacheprovider", "--no-header", "--hypothesis-seed=0", "--timeout=60")
+OPTIONS = ("-x", "-q", "-p", "no:cacheprovider", "--no-header", "--hypothesis-seed=0", "--timeout=90")
 ENVIRONMENT = {"TEST_VOLUME": "ci", "FUZZ_INPUTS": "2000"}
 """The first few inputs of the fuzz tests kill the same faults as all of them."""
 
-LIMIT_S = 1200.0
+SITE = """from tests.mutation.faults import FAULTS
+planted = FAULTS[{}].planted()
+planted.__enter__()
+"""
+"""What the Python processes that a test starts run first."""
+
+LIMIT_S = 3600.0
 """Of the tests of one fault."""
 
 
 class Planting:
-    """A plug-in of pytest: the fault is there before the tests are imported; the failed test is written to a file."""
+    """A plug-in of pytest: the fault is there before the tests are imported; the last test is written to a file."""
 
-    def __init__(self, fault: Fault | None, failed: Path) -> None:
+    def __init__(self, fault: Fault | None, last: Path) -> None:
         self._planted = contextlib.nullcontext() if fault is None else fault.planted()
-        self._failed = failed
+        self._last = last
 
     def pytest_sessionstart(self) -> None:
         self._planted.__enter__()
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport | pytest.CollectReport) -> None:
-        if report.failed:
-            self._failed.write_text(report.nodeid, encoding="utf-8")
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self._last.write_text(nodeid, encoding="utf-8")
 
-    pytest_collectreport = pytest_runtest_logreport
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self._last.write_text(report.nodeid, encoding="utf-8")
 
 
 @dataclass(eq=False)
@@ -86,7 +93,10 @@ class Run:
         to = os.open(self.folder / "output", os.O_WRONLY | os.O_CREAT)
         os.dup2(to, 1)
         os.dup2(to, 2)
-        plugin = Planting(self.fault, self.folder / "failed")
+        if self.fault is not None:
+            (self.folder / "sitecustomize.py").write_text(SITE.format(FAULTS.index(self.fault)))
+            os.environ["PYTHONPATH"] = f"{self.folder}{os.pathsep}{ROOT}"
+        plugin = Planting(self.fault, self.folder / "last")
         code = pytest.main([*OPTIONS, "--basetemp", str(self.folder / "t"), *self.tests], [plugin])
         sys.stdout.flush()
         os._exit(code)
@@ -108,19 +118,17 @@ class Run:
         return (self.folder / "output").read_text(encoding="utf-8", errors="replace")
 
     def failed(self) -> str:
-        """The failed test, ``timeout``, or nothing if all have passed.
+        """The test that has failed or hangs; empty: all have passed.
 
         Raises:
             ValueError: the run proves nothing: no test has run.
         """
-        code, failed = self.process.exitcode, self.folder / "failed"
-        if code == 0:
+        last = self.folder / "last"
+        if self.process.exitcode == 0:
             return ""
-        if failed.exists():
-            return failed.read_text(encoding="utf-8")
-        if code == -signal.SIGKILL or "+ Timeout +" in self.output:
-            return "timeout"
-        raise ValueError(f"exit code {code}: {' | '.join(self.output.strip().splitlines()[-3:])[-400:]}")
+        if last.exists():
+            return last.read_text(encoding="utf-8")
+        raise ValueError(f"exit code {self.process.exitcode}: {' | '.join(self.output.strip().splitlines()[-3:])}")
 
 
 def ended(runs: Sequence[Run], jobs: int) -> Iterator[Run]:
@@ -178,7 +186,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 survivors.append(f"{verdict}: {text[run.fault]}")
             seconds = time.monotonic() - run.started_s
             print(f"[{number}/{len(runs)}] {text[run.fault]}: {verdict} ({seconds:.1f} s)", flush=True)
-        without = Run(None, sorted(killers - {"timeout"}), Path(folder, "without"))
+        without = Run(None, sorted(killers), Path(folder, "without"))
         for run in ended([without] if without.tests else [], 1):
             if run.process.exitcode != 0:
                 print(f"without a fault, a test that has found one fails too:\n{run.output[-4000:]}", file=sys.stderr)
