@@ -609,6 +609,15 @@ public class SourceRun implements SourceTaskContext, Runnable {
     return new ArrayList(found.values());
   }
 
+  /** What was taken is not durable yet, and a lot more will be taken before it is: keep the last record alone. */
+  public void hold() {
+    synchronized (lock) {
+      List last = new ArrayList();
+      if (!taken.isEmpty()) last.add(taken.get(taken.size() - 1));
+      taken = last;
+    }
+  }
+
   /** What was taken is durable. Returns the error of the plug-in's commit, which Kafka Connect only logs, too. */
   public String committed() {
     List records;

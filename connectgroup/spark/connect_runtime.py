@@ -359,6 +359,10 @@ class JavaTask:
         text = self._call(self._task.committed)
         return message_of(self._what, text, self._secrets) if text else ""
 
+    def hold(self) -> None:
+        """Let the plug-in go on without a commit of what was taken: it learns of the last record alone, later."""
+        self._call(self._task.hold)
+
     def retried_after(self) -> str:
         """Return the error after which the last poll is repeated, once; empty without one."""
         text = self._call(self._task.retriedAfter)

@@ -27,7 +27,7 @@ from .errors import SparkError, root_cause
 from .query import Pipeline, SparkTask
 from .remote import own_session
 from .session import session_is_alive, spark_session
-from .sources.connect import MAX_METADATA_BYTES, ConnectSource, decoded_offsets, encoded
+from .sources.connect import MAX_METADATA_BYTES, ConnectSource, decoded_offsets, encoded, is_within_snapshot
 from .transforms.chain import Chain, columns_after
 
 if TYPE_CHECKING:
@@ -117,6 +117,8 @@ class ConnectPolling(Triggered):
         self._claimed: set[str] = set()
         self._committed: dict[str, int] = {}
         self._read: dict[str, int] = {}
+        self._held: list[pa.Table] = []
+        self._is_large_snapshot = False
         self._wake.set()  # the first trigger is due at once
 
     def stop(self) -> None:
@@ -185,6 +187,8 @@ class ConnectPolling(Triggered):
 
     def _take(self, java: JavaTask, polled: Polled) -> None:
         """Commit what has been polled, and tell the plug-in."""
+        import pyarrow as pa
+
         for name, count, offset in polled.offsets:
             text = encoded(offset)
             if len(text) > MAX_METADATA_BYTES:
@@ -195,17 +199,42 @@ class ConnectPolling(Triggered):
             self._read[name] = Position(int(self._read.get(name, 0)) + count, text)
         if not polled.columns:
             return  # No record has had a row, so no columns are known: the offsets are committed with the first one.
+        rows = self._rows()
+        if self._is_held(polled, rows):
+            self._held.append(rows)
+            self._call(java.hold)
+            return
+        if self._held:
+            rows, self._held = pa.concat_tables([*self._held, rows], promote_options="permissive"), []
         if self._batches is None or list(polled.columns) != list(self._columns):
             self._open(polled.columns)
         assert self._batches is not None
         ranges = list(ranges_between(self._committed, self._read))
         self._claim(ranges)
-        self._batches.commit_rows(self._session, self._rows(), ranges)
+        self._batches.commit_rows(self._session, rows, ranges)
         if self._stopping:
             return
         self._committed.update({each.slice: each.end for each in ranges})
         if text := self._call(java.committed):
             logger.warning("%s: commit of the plug-in: %s", self.name, text)
+
+    def _is_held(self, polled: Polled, rows: pa.Table) -> bool:
+        """Whether these rows wait for the end of a snapshot, from whose middle the plug-in cannot continue: it would
+        begin it anew, and repeat what has been committed."""
+        if not any(is_within_snapshot(offset) for _, _, offset in polled.offsets):
+            return False
+        most = self._source.settings.snapshot_max_bytes
+        if self._is_large_snapshot or sum(each.nbytes for each in self._held) + rows.nbytes > most:
+            if not self._is_large_snapshot:
+                logger.warning(
+                    "%s: the snapshot has more than %d bytes (source.snapshot.max.bytes), so it is committed in parts:"
+                    " if the task is interrupted before its end, rows are repeated",
+                    self.name,
+                    most,
+                )
+            self._is_large_snapshot = True
+            return False
+        return True
 
     def _rows(self) -> pa.Table:
         import pyarrow as pa

@@ -14,6 +14,8 @@ import psycopg
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
+from tests.spark.java_plugins import DEBEZIUM, debezium_settings
+
 from .flow import TRIGGER_MS, Feeder, Pipe, Row, row
 
 COLUMNS = "id BIGINT, text STRING"
@@ -84,6 +86,13 @@ class Flow(Pipe):
             "sink": sink,
             **{f"sink.{key}": value for key, value in target.items()},
         }
+        if source[""] == "connect":
+            self.tasks = 1
+            self.config |= {
+                "tasks.max": "1",
+                "transforms": "unwrap",
+                "transforms.unwrap.type": "io.debezium.transforms.ExtractNewRecordState",
+            }
 
     def _sink_settings(self) -> Mapping[str, str]:
         return {"path": str(self.output), **({"table": "rows"} if self.sink == "sqlite" else {})}
@@ -194,3 +203,9 @@ def from_table(url: str, table: str) -> dict[str, str]:
 def from_topic(bootstrap: str, topic: str) -> dict[str, str]:
     """The settings of a source that reads a topic."""
     return {"": "kafka", "bootstrap.servers": bootstrap, "topics": topic, "schema": COLUMNS}
+
+
+def from_changes(url: str, table: str) -> dict[str, str]:
+    """The settings of a source that reads a table's changes with Debezium; the plug-in's transformation makes rows."""
+    settings = {f"config.{name}": value for name, value in debezium_settings(url, table).items()}
+    return {"": "connect", "connector.class": DEBEZIUM, **settings}

@@ -16,6 +16,7 @@ import os
 import random
 import re
 import resource
+import shutil
 import signal
 import sys
 import threading
@@ -26,9 +27,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks.task_log import Death, overlaps
+from connectgroup.dataplane.java_plugins import PLUGIN_PATH as JAVA_PLUGINS
 from connectgroup.testing.tcp_proxy import TcpProxy
 from connectgroup.transport.credentials import FILE_NAME
 from tests.spark.conftest import kafka as kafka
+from tests.spark.java_plugins import debezium as debezium, java_plugin_path as java_plugin_path
 from tests.volume import ci_only, volume
 
 from . import pipelines as kinds
@@ -43,7 +46,7 @@ pytestmark = [
 ]
 
 FAULTS = ("SIGKILL", "SIGSTOP", "bounce", "rescale", "coordinator", "java", "network", "disk")
-PIPELINES = ("files-postgres", "postgres-files", "kafka-kafka", "kafka-sqlite", "iterator-files")
+PIPELINES = ("files-postgres", "postgres-files", "kafka-kafka", "kafka-sqlite", "iterator-files", "debezium-postgres")
 ROUNDS = int(os.environ.get("CONNECTGROUP_ROUNDS") or volume(1, 1, 20))
 
 
@@ -141,6 +144,7 @@ class Group:
 def process_group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
     with pytest.MonkeyPatch.context() as patched, marked():
         patched.setenv("PYTHONPATH", plugin_path())
+        patched.setenv(JAVA_PLUGINS, str(tmp_path_factory.mktemp("java-plugins")))
         patched.setattr(sys, "path", [*sys.path, str(PLUGINS)])
         made = Group(tmp_path_factory.mktemp("pipelines"))
         try:
@@ -153,8 +157,7 @@ def server(name: str, request: pytest.FixtureRequest) -> str:
     """The address of a server, which lives longer than the group's processes."""
     with pytest.MonkeyPatch.context() as patched:
         patched.delenv(MARK)
-        address: str = request.getfixturevalue(name)
-    return address
+        return str(request.getfixturevalue(name))
 
 
 def make_flow(name: str, root: Path, request: pytest.FixtureRequest) -> kinds.Flow:
@@ -169,6 +172,13 @@ def make_flow(name: str, root: Path, request: pytest.FixtureRequest) -> kinds.Fl
             url = server("postgres", request)
             feeder = kinds.TableFeeder(root / "source", url, "source_rows")
             settings = kinds.from_table(url, "source_rows")
+        case "debezium":
+            url = server("postgres", request)
+            jars = Path(server("debezium", request), "debezium-postgres")
+            shutil.copytree(jars, Path(os.environ[JAVA_PLUGINS], jars.name), dirs_exist_ok=True)
+            table = f"changes_{sink}"
+            feeder = kinds.TableFeeder(root / "source", url, table)
+            settings = kinds.from_changes(url, table)
         case "kafka":
             bootstrap = server("kafka", request)
             feeder = kinds.TopicFeeder(root / "source", bootstrap, f"in-{name}")
@@ -203,7 +213,8 @@ def test_pipeline_loses_and_duplicates_no_row(
         wait_for_rows(group, flow, 1_000)
         for number in range(ROUNDS):
             fault = next(faults)
-            group.wait("tasks on both workers", lambda: len(set(group.tasks_of(name).values())) == 2)
+            on_both = min(2, flow.tasks)
+            group.wait("tasks on both workers", lambda: len(set(group.tasks_of(name).values())) == on_both)  # noqa: B023
             victim = random.Random(number).choice(sorted(group.tasks_of(name).values()))
             print(f"round {number + 1} of {ROUNDS}: {fault}, {victim}, {feeder.written} rows written")
             inject(fault, group, flow, victim)
@@ -253,7 +264,7 @@ def inject(fault: str, group: Group, flow: kinds.Flow, victim: str) -> None:
             assert worker.ended() == 0, worker.output()
             del group.workers[victim]
             group.start_worker()
-        case "rescale":
+        case "rescale" if flow.tasks > 1:
             flow.tasks = 5 - flow.tasks
             group.commands.put_config(flow.name, flow.config | {"tasks.max": str(flow.tasks)})
         case "java":

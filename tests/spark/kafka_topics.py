@@ -54,7 +54,7 @@ def produce(servers: str, name: str, records: Sequence[tuple[int, str | None, st
 
 
 def committed(servers: str, name: str) -> list[tuple[str | None, str]]:
-    """Key and value of the committed records of a topic."""
+    """Key and value of the committed records of a topic; a tombstone's value is an empty text."""
     return [(key, value) for key, value, _ in _read(servers, name)]
 
 
@@ -86,6 +86,7 @@ def _read(servers: str, name: str) -> list[tuple[str | None, str, int]]:
             ended.add(message.partition())
             continue
         key, value = message.key(), message.value()
+        value = b"" if value is None else value
         assert isinstance(value, bytes)
         found.append((key.decode() if isinstance(key, bytes) else None, value.decode(), message.timestamp()[1]))
     consumer.close()

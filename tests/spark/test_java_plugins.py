@@ -6,15 +6,12 @@ import contextlib
 import datetime
 import decimal
 import json
-import os
 import re
-import shutil
 import sqlite3
-import subprocess
-import zipfile
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 
@@ -24,44 +21,16 @@ from connectgroup.dataplane.java_plugins import PLUGIN_PATH
 from connectgroup.errors import ConnectGroupError
 from connectgroup.plugins import load_connector_class
 from connectgroup.protocol.units import Unit
-from connectgroup.spark.java import CONNECT_JARS
 from tests.spark.conftest import Run, wait
-from tests.spark.kafka_topics import make_topic
-
-TEST_PLUGIN: Final = "tests.TestPlugin"
-FILE_STREAM: Final = "org.apache.kafka.connect.file.FileStreamSourceConnector"
-
-
-@pytest.fixture(scope="session")
-def plugin_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A plug-in path with Kafka's own FileStream."""
-    from tests.consumer.broker import KAFKA, Unavailable, fetched_jars_of
-
-    path = tmp_path_factory.mktemp("plugins")
-    try:
-        jars = fetched_jars_of("connect-file", [f"org.apache.kafka:connect-file:{KAFKA}"])
-    except Unavailable as missing:
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"continuous integration has no plug-in of Kafka Connect: {missing}")
-        pytest.skip(str(missing))
-    shutil.copytree(jars, path / "file-stream")
-    _compile_test_plugin(path / "test-plugin")
-    return path
-
-
-def _compile_test_plugin(folder: Path) -> None:
-    """Write a plug-in of ``TestPlugin.java``: a jar that declares its connector."""
-    classes = folder / "classes"
-    classes.mkdir(parents=True)
-    program = Path(__file__).with_name("TestPlugin.java")
-    jars = os.pathsep.join(map(str, CONNECT_JARS.fetched()))
-    compiler = ["javac", "-nowarn", "-cp", jars, "-d", str(classes), str(program)]
-    subprocess.run(compiler, check=True, capture_output=True, timeout=120)
-    with zipfile.ZipFile(folder / "test-plugin-7.jar", "w") as archive:
-        for path in classes.rglob("*.class"):
-            archive.write(path, path.relative_to(classes))
-        archive.writestr("META-INF/services/org.apache.kafka.connect.source.SourceConnector", TEST_PLUGIN)
-    shutil.rmtree(classes)
+from tests.spark.java_plugins import (
+    DEBEZIUM,
+    FILE_STREAM,
+    TEST_PLUGIN,
+    debezium as debezium,
+    debezium_settings,
+    java_plugin_path as java_plugin_path,
+)
+from tests.spark.kafka_topics import committed, make_topic
 
 
 class Cluster:
@@ -113,8 +82,8 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, plugin_path: Path, spark: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    monkeypatch.setenv(PLUGIN_PATH, str(plugin_path))
+def cluster(tmp_path: Path, java_plugin_path: Path, spark: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    monkeypatch.setenv(PLUGIN_PATH, str(java_plugin_path))
     made = Cluster(tmp_path)
     yield made
     made.close()
@@ -430,32 +399,11 @@ def test_records_go_to_kafka_as_kafka_connect_writes_them(cluster: Cluster, tmp_
 # Debezium, on a real PostgreSQL with logical decoding.
 
 
-DEBEZIUM: Final = "io.debezium.connector.postgresql.PostgresConnector"
-
-
-@pytest.fixture(scope="session")
-def debezium(plugin_path: Path) -> Path:
-    """The plug-in path with Debezium's connector for PostgreSQL."""
-    from tests.consumer.broker import Unavailable, fetched_with_dependencies
-
-    try:
-        jars = fetched_with_dependencies(
-            "debezium-postgres-3.6.1", ["io.debezium:debezium-connector-postgres:3.6.1.Final"]
-        )
-    except Unavailable as missing:
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"continuous integration has no Debezium: {missing}")
-        pytest.skip(str(missing))
-    shutil.copytree(jars, plugin_path / "debezium-postgres", dirs_exist_ok=True)
-    return plugin_path
-
-
 class Orders:
     """A table whose changes Debezium reads."""
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.database = url.rpartition("/")[2]
         self.execute(
             "CREATE TABLE orders (id INT PRIMARY KEY, amount NUMERIC(12,2), note TEXT, at TIMESTAMPTZ, day DATE,"
             " local TIMESTAMP, clock TIME, raw BYTEA, tags TEXT[], doc JSONB)",
@@ -478,23 +426,8 @@ class Orders:
         )
 
     def config(self, **settings: str) -> dict[str, str]:
-        port = self.url.rpartition(":")[2].partition("/")[0]
-        return {
-            "connector.class": DEBEZIUM,
-            "tasks.max": "1",
-            "database.hostname": "127.0.0.1",
-            "database.port": port,
-            "database.user": "test",
-            "database.password": "never-shown",
-            "database.dbname": self.database,
-            "topic.prefix": "shop",
-            "plugin.name": "pgoutput",
-            "slot.name": f"s_{self.database}",
-            "publication.name": f"p_{self.database}",
-            "publication.autocreate.mode": "filtered",
-            "table.include.list": "public.orders",
-            "trigger.ms": "50",
-        } | {name.replace("_", "."): value for name, value in settings.items()}
+        own = {"connector.class": DEBEZIUM, "trigger.ms": "50", **debezium_settings(self.url, "orders")}
+        return own | {name.replace("_", "."): value for name, value in settings.items()}
 
 
 @pytest.fixture
@@ -532,3 +465,65 @@ def test_changes_of_a_table_are_applied_to_another_table(cluster: Cluster, order
     second = cluster.start(config, epoch=2)
     wanted = orders.execute("SELECT id, amount::text, note FROM orders ORDER BY id")
     second.wait(lambda: copied() == wanted)
+
+
+def test_changes_keep_their_types_and_a_snapshot_is_committed_whole(
+    cluster: Cluster, orders: Orders, tmp_path: Path
+) -> None:
+    """A snapshot cannot be continued in its middle: nothing of it is committed before its end."""
+    import pyarrow.parquet
+
+    from connectgroup.spark.sinks.parquet import read_committed
+
+    config = orders.config(sink="parquet", sink_path=str(tmp_path / "out"), source_metadata="topic")
+    config["max.batch.size"] = "10"
+    config["max.queue.size"] = "20"
+    orders.insert(range(100))
+    first = cluster.start(config)
+    first.wait(lambda: bool(first.rows))
+    assert first.rows[0] == 100, "one batch"
+    orders.execute("UPDATE orders SET amount = 7 WHERE id = 5", "DELETE FROM orders WHERE id = 6")
+    first.wait(lambda: sum(first.rows) == 102)
+    first.task.stop()
+    orders.insert(range(100, 120))
+    second = cluster.start(config, epoch=2)
+    second.wait(lambda: sum(second.rows) == 20)
+    rows = [row for file in read_committed(tmp_path / "out") for row in pyarrow.parquet.read_table(file).to_pylist()]
+    assert [row["op"] for row in rows] == ["r"] * 100 + ["u", "d"] + ["c"] * 20
+    assert {row["topic"] for row in rows} == {"shop.public.orders"}
+    assert rows[3]["after"] == {
+        "id": 3,
+        "amount": decimal.Decimal("3.25"),
+        "note": "note 3",
+        "at": datetime.datetime(2024, 2, 29, 12, 30, 1, 123456, datetime.UTC),
+        "day": datetime.date(2024, 2, 29),
+        "local": datetime.datetime(2024, 2, 29, 12, 30, 1, 500000),
+        "clock": "12:30:01.250",
+        "raw": b"\x00\xff",
+        "tags": ["a", "b"],
+        "doc": '{"n": 1}',
+    }
+    assert (rows[100]["before"]["amount"], rows[100]["after"]["amount"]) == (decimal.Decimal("5.25"), 7)
+    assert (rows[101]["before"]["id"], rows[101]["after"]) == (6, None)
+    # The plug-in's commit: without it, PostgreSQL would keep all of its log.
+    slot = debezium_settings(orders.url, "orders")["slot.name"]
+    query = f"SELECT confirmed_flush_lsn > restart_lsn FROM pg_replication_slots WHERE slot_name = '{slot}'"
+    wait(lambda: orders.execute(query) == [(True,)])
+
+
+def test_changes_go_to_kafka_with_their_keys_and_tombstones(cluster: Cluster, orders: Orders, kafka: str) -> None:
+    name = f"shop-{uuid.uuid4().hex[:8]}"
+    make_topic(kafka, f"{name}.public.orders", 1)
+    config = orders.config(sink="kafka", sink_bootstrap_servers=kafka, sink_offsets_topic=f"{name}-offsets")
+    config["topic.prefix"] = name
+    orders.insert(range(3))
+    run = cluster.start(config)
+    run.wait(lambda: sum(run.rows) == 3)
+    orders.execute("DELETE FROM orders WHERE id = 1")
+    run.wait(lambda: sum(run.rows) == 5)
+    found: list[tuple[str | None, Any]] = [
+        (key, json.loads(value) if value else None) for key, value in committed(kafka, f"{name}.public.orders")
+    ]
+    assert [json.loads(key or "") for key, _ in found] == [{"id": 0}, {"id": 1}, {"id": 2}, {"id": 1}, {"id": 1}]
+    assert [value and value["op"] for _, value in found] == ["r", "r", "r", "d", None]
+    assert found[0][1]["after"]["note"] == "note 0"

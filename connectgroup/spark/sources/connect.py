@@ -76,6 +76,16 @@ class ConnectSettings(PluginSettings):
         ),
     ] = ""
     max_rows_per_batch: Annotated[int, Field(ge=1, le=1_000_000, description="1 to 1000000")] = 50_000
+    snapshot_max_bytes: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=1 << 34,
+            description="0 to 17179869184: a snapshot of a Debezium connector up to this size is committed as one"
+            " batch, because Debezium begins an interrupted one anew. Rows of a larger one are repeated then: upsert"
+            " them, or use Debezium's incremental snapshots",
+        ),
+    ] = 256 << 20
     key_converter: Annotated[str, Field(description=_NO_CONVERTER)] = ""
     key_converter_schemas_enable: Annotated[bool, Field(description=_SCHEMAS)] = False
     value_converter: Annotated[str, Field(description=_NO_CONVERTER)] = ""
@@ -224,6 +234,13 @@ class ConnectSource(Source):
 def encoded(value: Any) -> str:
     """Return a source partition or offset as the JSON text that names it, as ``ConnectBridge.java`` does."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def is_within_snapshot(offset: Any) -> bool:
+    """Whether a source offset is one in the middle of a snapshot of Debezium."""
+    if not isinstance(offset, dict):
+        return False
+    return offset.get("snapshot") not in (None, False, "false") and offset.get("snapshot_completed") is not True
 
 
 def decoded_offsets(positions: Mapping[str, int]) -> list[tuple[Any, Any]]:
