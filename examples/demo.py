@@ -26,7 +26,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from connectgroup.analysis.explain import rebalance_line
+from connectgroup.analysis.explain import RebalanceNews
 from connectgroup.config.connector_file import ConnectorFile
 from connectgroup.config.coordinator import CoordinatorConfig
 from connectgroup.errors import ConnectGroupError
@@ -205,13 +205,11 @@ async def until_quiet(sink: Path) -> None:
 
 async def print_status(supervisor: Supervisor, sink: Path) -> None:
     """Print the status line, and each rebalance with its cause, moves and downtime."""
-    printed_epoch, line, rows, at = 0, "", 0, time.monotonic()
+    news, line, rows, at = RebalanceNews(), "", 0, time.monotonic()
     while True:
         group = await supervisor.describe()
-        for rebalance in group.rebalances:
-            if rebalance.epoch > printed_epoch and rebalance.finished_ms >= 0:
-                printed_epoch = rebalance.epoch
-                say(f"rebalance | {rebalance_line(rebalance)}")
+        for told in news.lines(group.rebalances):
+            say(f"rebalance | {told}")
         now_rows, now = await asyncio.to_thread(count, sink), time.monotonic()
         speed = (now_rows - rows) / (now - at)
         rows, at = now_rows, now

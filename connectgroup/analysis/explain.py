@@ -57,13 +57,12 @@ def rebalance_line(rebalance: Rebalance, *, overtaken_by: int = 0) -> str:
     """
     parts = [f"epoch {rebalance.epoch}", "; ".join(rebalance.causes) or "?"]
     if rebalance.moved:
-        not_started = [move for move in rebalance.moves if move.running_ms == NOT_STARTED]
+        not_started = [move for move in rebalance.moves if move.downtime_ms == NOT_STARTED]
         failed = f", {len(not_started)} of them not started" if not_started else ""
-        parts.append(f"{rebalance.moved} moved{failed}, maximum downtime {rebalance.max_downtime_ms} ms")
+        parts.append(f"{rebalance.moved} moved{failed}{_downtime(rebalance)}")
     if rebalance.started:
-        restarted = not rebalance.moved and rebalance.max_downtime_ms
-        downtime = f", maximum downtime {rebalance.max_downtime_ms} ms" if restarted else ""
-        parts.append(f"{rebalance.started} started{downtime}")
+        has_restarted = not rebalance.moved and any(move.source for move in rebalance.moves)
+        parts.append(f"{rebalance.started} started{_downtime(rebalance) if has_restarted else ''}")
     if rebalance.finished_ms < 0:
         parts.append(f"overtaken by epoch {overtaken_by}" if overtaken_by else "under way")
         return " | ".join(parts)
@@ -73,6 +72,36 @@ def rebalance_line(rebalance: Rebalance, *, overtaken_by: int = 0) -> str:
     took_ms = rebalance.finished_ms - rebalance.started_ms
     parts.append(f"took {took_ms} ms, computed by {rebalance.computed_by}{assignor}")
     return " | ".join(parts)
+
+
+class RebalanceNews:
+    """The lines that a program prints of a group's rebalances as they happen, each once."""
+
+    def __init__(self, after_epoch: int = 0) -> None:
+        """Rebalances up to ``after_epoch`` are known already."""
+        self._after, self._down = after_epoch, set[int]()
+
+    def lines(self, rebalances: Sequence[Rebalance]) -> Iterator[str]:
+        """What is new: rebalances that have finished, and then, when their units run again, for how long these were
+        down."""
+        for rebalance in rebalances:
+            is_down = any(move.source and move.downtime_ms == -1 for move in rebalance.moves)
+            if rebalance.epoch > self._after and rebalance.finished_ms >= 0:
+                self._after = rebalance.epoch
+                yield rebalance_line(rebalance)
+                if is_down:
+                    self._down.add(rebalance.epoch)
+            elif rebalance.epoch in self._down and not is_down:
+                self._down.discard(rebalance.epoch)
+                yield f"epoch {rebalance.epoch} | all that moved runs again{_downtime(rebalance)}"
+
+
+def _downtime(rebalance: Rebalance) -> str:
+    """How long the units of a rebalance processed nothing, and what the protocol took of that."""
+    text = f", maximum downtime {rebalance.max_downtime_ms} ms" if rebalance.max_downtime_ms >= 0 else ""
+    if down := sum(move.source != "" and move.downtime_ms == -1 for move in rebalance.moves):
+        text += f", {down} not running again" if rebalance.finished_ms >= 0 else ""
+    return f"{text}, handover {rebalance.max_handover_ms} ms"
 
 
 def rebalance_lines(rebalances: Sequence[Rebalance], *, moves: bool) -> Iterator[str]:
@@ -96,18 +125,22 @@ def rebalance_details(rebalance: Rebalance, *, moves: bool) -> Iterator[str]:
         yield f"{Unit(move.connector, move.task)}: {move_text(move)}"
     left_out = rebalance.moved + rebalance.started - len(rebalance.moves)
     if left_out > 0 and rebalance.finished_ms >= 0:
-        yield f"{left_out} more with a shorter downtime; only the {len(rebalance.moves)} longest are kept"
+        yield f"{left_out} more with a shorter handover; only the {len(rebalance.moves)} longest are kept"
 
 
 def move_text(move: Move) -> str:
     """Format one move without its unit."""
     if not move.source:
         return f"started on {move.target}"
-    downtime = f"downtime {move.downtime_ms} ms" if move.downtime_ms >= 0 else "downtime not known yet"
-    if move.running_ms >= 0:
-        downtime += f", running after {move.running_ms} ms"
-    elif move.running_ms == NOT_STARTED:
+    downtime = f"handover {move.handover_ms} ms" if move.handover_ms >= 0 else "moving"
+    if move.failed_ms:
+        downtime += f", failed {move.failed_ms} ms before"
+    if move.downtime_ms >= 0:
+        downtime = f"downtime {move.downtime_ms} ms ({downtime})"
+    elif move.downtime_ms == NOT_STARTED:
         downtime += f", not started: {move.target} released it before it ran"
+    else:
+        downtime += ", not reported as running again"
     if move.source == move.target:
         return f"restarted on {move.target}, {downtime}"
     return f"{move.source} -> {move.target or 'no worker'}, {downtime}"

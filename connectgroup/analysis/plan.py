@@ -19,7 +19,7 @@ from ..errors import NameNotFound
 from ..plugins import load_assignor
 from ..protocol.messages.common import entries, masked, units_of
 from ..protocol.messages.connectors import ConnectorChange, TaskConfig, UpdateConnectorsRequest
-from ..protocol.messages.describe import NOT_STARTED, DescribedGroup, Rebalance
+from ..protocol.messages.describe import DescribedGroup, Rebalance
 from ..protocol.units import Unit, counted, printable, show
 from .copying import copy_group, copy_settings
 from .model import Model, NoPlan
@@ -77,8 +77,8 @@ class PlannedMove:
 class SeenDowntime:
     """The downtime of the moves among the last 100 rebalances of the group, in milliseconds.
 
-    A downtime is measured by the coordinator, from the revocation until the assignment to the next worker. How long the
-    start on that worker took is not included.
+    For so long the units processed nothing: from the revocation, the failure or the last heartbeat of their worker
+    until the next worker reported them as running.
     """
 
     moves: int
@@ -187,8 +187,8 @@ def group_lost(described: DescribedGroup) -> set[Unit]:
 
 
 def seen_downtime(rebalances: tuple[Rebalance, ...]) -> SeenDowntime | None:
-    """The downtime of moves between workers and of restarts so far; ``None`` if there were none."""
-    moves = [move for each in rebalances for move in each.moves if move.running_ms != NOT_STARTED]
+    """The downtime of moves between workers and of restarts so far; ``None`` if none is known."""
+    moves = [move for each in rebalances for move in each.moves]
     seen = [move.downtime_ms for move in moves if move.source and move.downtime_ms >= 0]
     return SeenDowntime(moves=len(seen), median_ms=round(median(seen)), max_ms=max(seen)) if seen else None
 
@@ -217,7 +217,7 @@ def plan_lines(planned: Plan, *, limit: int = 200, hint: str = "plan_json lists 
         yield f"worker {name}: {before} -> {after} connectors and tasks"
     seen = planned.downtime
     if seen is None:
-        yield "downtime: no move of this group is known yet"
+        yield "downtime: none of this group is known yet"
     else:
         yield f"downtime of {counted(seen.moves, 'move')} so far: median {seen.median_ms} ms, maximum {seen.max_ms} ms"
     for note in planned.notes:

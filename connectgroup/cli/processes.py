@@ -59,7 +59,7 @@ def _allow_open_files(connections: int) -> None:
 
 
 async def run_up(options: argparse.Namespace) -> int:
-    from ..analysis.explain import rebalance_line
+    from ..analysis.explain import RebalanceNews
     from ..plugins import load_assignor
     from ..supervisor import Supervisor, summary
     from .connectors import checked_connector
@@ -102,7 +102,7 @@ async def run_up(options: argparse.Namespace) -> int:
     rest_connections = options.rest_max_connections if options.rest_port is not None else 0
     _allow_open_files(coordinator.max_connections + coordinator.max_unauthenticated + rest_connections)
     stopping = _stop_event()
-    explained, last, rows = 0, "", 0
+    news, last, rows = RebalanceNews(), "", 0
     started_ms = round(time.time() * 1_000)
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(short_collections())
@@ -124,17 +124,15 @@ async def run_up(options: argparse.Namespace) -> int:
         pause_s = 1.0
         shown = (await supervisor.describe()).rebalances
         if earlier := [each for each in shown if 0 <= each.finished_ms < started_ms]:
-            explained = earlier[-1].epoch
+            news = RebalanceNews(earlier[-1].epoch)
             before = counted(len(earlier), "rebalance")
             print(f"{before} of earlier runs: connectgroup groups explain {options.group}", flush=True)
         while not stopping.is_set() and not supervisor.all_rejected:
             began = time.monotonic()
             group = await supervisor.describe()
             described_s = time.monotonic() - began
-            for rebalance in group.rebalances:
-                if rebalance.epoch > explained and rebalance.finished_ms >= 0:
-                    explained = rebalance.epoch
-                    print(f"rebalance | {rebalance_line(rebalance)}", flush=True)
+            for told in news.lines(group.rebalances):
+                print(f"rebalance | {told}", flush=True)
             line = f"{summary(group)} | {round((supervisor.rows - rows) / pause_s)} rows/s"
             rows = supervisor.rows
             # Describing 100,000 tasks takes most of a second, during which the coordinator sends no responses.

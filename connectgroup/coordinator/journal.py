@@ -154,7 +154,7 @@ def _rebalance(rebalance: Rebalance) -> str:
     return (
         f"rebalance to epoch {rebalance.epoch} is complete after {rebalance.finished_ms - rebalance.started_ms} ms: "
         f"computed by {printable(rebalance.computed_by)}; {rebalance.moved} units moved, {rebalance.started} started, "
-        f"maximum downtime {max(0, rebalance.max_downtime_ms)} ms"
+        f"longest handover {max(0, rebalance.max_handover_ms)} ms"
     )
 
 

@@ -10,16 +10,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from ..errors import ComputeAssignment, FencedInstanceId, FencedMemberEpoch, UnknownMemberId
+from ..group.connect.state import ConnectGroupState
 from ..group.registry import GroupNumbers
 from ..log.base import Log
 from ..protocol.messages.describe import Rebalance
 from ..protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from ..protocol.records.base import Kind, Tombstone
-from ..protocol.records.connect import RebalanceRecord
+from ..protocol.records.connect import RebalanceRecord, StatusRecord, UnitState
 from ..protocol.units import JOIN_EPOCH
 from ..telemetry.metric_table import Scope
 from ..telemetry.metrics import MetricSource, Value, register, unregister
-from ..telemetry.spans import COMPUTED_BY, DOWNTIME, MOVED, STARTED, RebalanceSpans, RebalanceState, is_tracing
+from ..telemetry.spans import COMPUTED_BY, HANDOVER, MOVED, STARTED, RebalanceSpans, RebalanceState, is_tracing
 from ..telemetry.window import Window
 from ..threads import clock_of
 from .intake import Command
@@ -35,7 +36,7 @@ class FinishedRebalances:
     """The finished rebalances of one group."""
 
     def __init__(self) -> None:
-        self.times, self.downtimes = Window(), Window()
+        self.times, self.handovers, self.downtimes = Window(), Window(), Window()
         self.moves = self.starts = 0
 
     def add(self, rebalance: Rebalance, now_s: float) -> None:
@@ -45,7 +46,7 @@ class FinishedRebalances:
         self.starts += rebalance.started
         for move in rebalance.moves:
             if move.source:
-                self.downtimes.record(move.downtime_ms, now_s)
+                self.handovers.record(move.handover_ms, now_s)
 
 
 class _Group(MetricSource):
@@ -71,6 +72,8 @@ class _Group(MetricSource):
             "moves-total": done.moves,
             "moves-not-started-total": numbers.moves_not_started,
             "starts-total": done.starts,
+            "handover-avg-ms": done.handovers.average(now_s),
+            "handover-max-ms": done.handovers.maximum(now_s),
             "downtime-avg-ms": done.downtimes.average(now_s),
             "downtime-max-ms": done.downtimes.maximum(now_s),
             "delayed-units": numbers.delayed_units,
@@ -137,7 +140,15 @@ class CoordinatorMetrics(MetricSource):
         self._records += len(records)
         for record in records:
             if isinstance(record, RebalanceRecord) and record.rebalance.finished_ms >= 0:
-                self._rebalances.setdefault(record.group_id, FinishedRebalances()).add(record.rebalance, now_s)
+                self._finished(record.group_id).add(record.rebalance, now_s)
+            elif isinstance(record, StatusRecord) and record.state is UnitState.RUNNING:
+                group = self._groups.loaded.get(record.group_id)
+                if group is not None and isinstance(group.state, ConnectGroupState):
+                    while group.state.stops.ended:
+                        self._finished(record.group_id).downtimes.record(group.state.stops.ended.popleft(), now_s)
+
+    def _finished(self, group_id: str) -> FinishedRebalances:
+        return self._rebalances.setdefault(group_id, FinishedRebalances())
 
     def forget(self, group_id: str) -> None:
         """A group was deleted."""
@@ -251,7 +262,7 @@ def _state(record: RebalanceRecord) -> RebalanceState:
             COMPUTED_BY: rebalance.computed_by,
             MOVED: rebalance.moved,
             STARTED: rebalance.started,
-            DOWNTIME: rebalance.max_downtime_ms,
+            HANDOVER: rebalance.max_handover_ms,
         }
         if rebalance.finished_ms >= 0
         else None,

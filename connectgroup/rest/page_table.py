@@ -156,7 +156,7 @@ def _rebalance(rebalance: Rebalance) -> dict[str, Any]:
             "from": move.source,
             "to": move.target,
             "downtime_ms": move.downtime_ms,
-            "running_ms": move.running_ms,
+            "handover_ms": move.handover_ms,
             "assigned_ms": move.assigned_ms,
         }
         for move in rebalance.moves[:MAX_MOVES]
@@ -171,6 +171,7 @@ def _rebalance(rebalance: Rebalance) -> dict[str, Any]:
         "moved": rebalance.moved,
         "started": rebalance.started,
         "max_downtime_ms": rebalance.max_downtime_ms,
+        "max_handover_ms": rebalance.max_handover_ms,
         "moves": moves,
         "delayed": [
             {"worker": each.member_id, "until_ms": each.until_ms, "count": each.count} for each in rebalance.delayed

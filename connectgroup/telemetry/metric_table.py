@@ -369,11 +369,19 @@ _GROUP: Final = (
         ),
         ("starts-total", "{unit}", "Connectors and tasks that were assigned and had run on no other worker."),
         (
+            "handover-avg-ms",
+            "ms",
+            "Average handover of units that moved or restarted recently, which is what the protocol took; of the 100 "
+            "longest of each rebalance.",
+        ),
+        ("handover-max-ms", "ms", "Maximum handover of a unit that moved or restarted recently."),
+        (
             "downtime-avg-ms",
             "ms",
-            "Average downtime of units that moved or restarted recently; of the 100 longest of each rebalance.",
+            "Average time for which units that moved or restarted recently processed nothing, from the revocation, the "
+            "failure or the last heartbeat of the worker until they ran again.",
         ),
-        ("downtime-max-ms", "ms", "Maximum downtime of a unit that moved or restarted recently."),
+        ("downtime-max-ms", "ms", "Maximum of these downtimes."),
         (
             "delayed-units",
             "{unit}",

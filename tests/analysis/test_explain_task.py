@@ -122,28 +122,37 @@ def test_task_older_than_the_known_rebalances_has_no_known_cause() -> None:
 
 def test_cause_of_an_overtaken_rebalance_is_found_in_its_successor() -> None:
     """Causes that arrive before a target assignment is installed are added to the rebalance of the later epoch."""
-    moves = (Move(connector="c", task=0, source="b", target="a", downtime_ms=7, running_ms=9),)
+    moves = (Move(connector="c", task=0, source="b", target="a", handover_ms=7, downtime_ms=9),)
     rebalances = (Rebalance(epoch=2), Rebalance(epoch=4, causes=("a joined", "b left"), moves=moves, finished_ms=1))
     described = with_unit(group(member("a", C0), rebalances=rebalances), state="RUNNING", member_id="a", owner_epoch=3)
     assert reasons(described) == (
         "assigned at epoch 3: a joined; b left",
-        "b -> a, downtime 7 ms, running after 9 ms",
+        "b -> a, downtime 9 ms (handover 7 ms)",
     )
 
 
 def test_moves_that_did_not_start_are_counted_and_named() -> None:
     moves = (
-        Move(connector="c", task=0, source="b", target="a", downtime_ms=7, running_ms=NOT_STARTED),
-        Move(connector="c", task=1, source="b", target="d", downtime_ms=5, running_ms=6),
+        Move(connector="c", task=0, source="b", target="a", handover_ms=7, downtime_ms=NOT_STARTED),
+        Move(connector="c", task=1, source="b", target="d", handover_ms=5, downtime_ms=6, failed_ms=1),
+        Move(connector="c", task=2, source="b", target="d", handover_ms=4),
     )
     rebalance = Rebalance(
-        epoch=4, causes=("b left",), moved=2, max_downtime_ms=7, moves=moves, started_ms=1, finished_ms=8
+        epoch=4,
+        causes=("b left",),
+        moved=3,
+        max_downtime_ms=6,
+        max_handover_ms=7,
+        moves=moves,
+        started_ms=1,
+        finished_ms=8,
     )
     line, *details = rebalance_lines([rebalance], moves=True)
-    assert "| 2 moved, 1 of them not started, maximum downtime 7 ms |" in line
+    assert "| 3 moved, 1 of them not started, maximum downtime 6 ms, 1 not running again, handover 7 ms |" in line
     assert details == [
-        "  c-0: b -> a, downtime 7 ms, not started: a released it before it ran",
-        "  c-1: b -> d, downtime 5 ms, running after 6 ms",
+        "  c-0: b -> a, handover 7 ms, not started: a released it before it ran",
+        "  c-1: b -> d, downtime 6 ms (handover 5 ms, failed 1 ms before)",
+        "  c-2: b -> d, handover 4 ms, not reported as running again",
     ]
 
 

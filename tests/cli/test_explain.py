@@ -35,7 +35,7 @@ async def test_rebalances_name_cause_assignor_and_the_downtime_of_each_move(tmp_
     last = json.loads(as_json.out)[-1]
     assert (last["assignor"], last["computed_by"], last["moved"]) == ("balanced", "a", 2)
     assert {(move["source"], move["target"]) for move in last["moves"]} == {("a", "b")}
-    assert all(0 <= move["downtime_ms"] <= move["running_ms"] for move in last["moves"]), "b has reported both"
+    assert all(0 <= move["handover_ms"] <= move["downtime_ms"] for move in last["moves"]), "b has reported both"
     assert moved.lines[0].startswith(f"{task}: RUNNING on b since epoch ")
     assert "b joined, computed by a with balanced" in moved.lines[1]
     assert moved.lines[2].startswith("  a -> b, downtime ")

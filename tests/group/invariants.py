@@ -125,7 +125,7 @@ def rebalance_history_is_consistent(group: ConnectGroupState) -> None:
             # The successor of a static member takes over its units without a rebalance.
             if unit in group.runnable and move.target in group.members:
                 assert unit in group.current(move.target).assigned, f"{unit} did not move to {move.target}"
-            assert move.downtime_ms >= 0
+            assert move.handover_ms >= 0
 
 
 def no_unit_runs_twice(may_run: Mapping[str, Set[Unit]]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from connectgroup.errors import PluginError
@@ -11,7 +13,7 @@ from connectgroup.group.kernel.timers import TimerKind
 from connectgroup.protocol.messages.connectors import ConnectorChange
 from connectgroup.protocol.messages.describe import NOT_STARTED
 from connectgroup.protocol.messages.heartbeat import TaskStatus
-from connectgroup.protocol.records.connect import MemberState
+from connectgroup.protocol.records.connect import MemberState, UnitState
 from connectgroup.protocol.units import Unit
 
 from . import invariants
@@ -53,7 +55,7 @@ def test_downtime_is_counted_from_the_revocation_to_the_new_grant(fixed: FixedAs
     last = scene.group.latest_rebalance
     assert last is not None
     assert (last.started_ms, last.finished_ms) == (10_000, 11_500)
-    assert [(str(Unit(move.connector, move.task)), move.downtime_ms) for move in last.moves] == [("foo-1", 1_200)]
+    assert [(str(Unit(move.connector, move.task)), move.handover_ms) for move in last.moves] == [("foo-1", 1_200)]
 
 
 def test_time_for_which_a_unit_was_paused_is_not_downtime(fixed: FixedAssignor) -> None:
@@ -70,7 +72,7 @@ def test_time_for_which_a_unit_was_paused_is_not_downtime(fixed: FixedAssignor) 
     assert units_at(scene.heartbeat("A", 22)) == (23, ["foo", "foo-0"])
     last = scene.group.latest_rebalance
     assert last is not None
-    assert [(move.task, move.target, move.downtime_ms) for move in last.moves] == [(0, "A", 0)]
+    assert [(move.task, move.target, move.handover_ms) for move in last.moves] == [(0, "A", 0)]
 
 
 def test_new_coordinator_explains_the_pending_rebalance(fixed: FixedAssignor) -> None:
@@ -129,7 +131,56 @@ def test_downtime_is_counted_from_the_last_sign_of_life_of_the_owner(how: str) -
     last = scene.group.latest_rebalance
     assert last is not None
     silent_ms = settings(fixed).session_timeout_ms if how == "silent" else 0
-    assert (last.moved, last.max_downtime_ms) == (2, silent_ms + 120)
+    assert (last.moved, last.max_handover_ms) == (2, silent_ms + 120)
+
+
+def status(unit: str, epoch: int, state: UnitState) -> tuple[TaskStatus, ...]:
+    name, _, task = unit.rpartition("-")
+    return (TaskStatus(connector=name, task=int(task), owner_epoch=epoch, state=state),)
+
+
+def test_downtime_lasts_until_the_new_owner_reports_the_unit_as_running(fixed: FixedAssignor) -> None:
+    """PD-12: and not until the assignment, which is the handover. It stays known when the unit moves on."""
+    scene = Scene.stable(settings(fixed), epoch=10, connectors={"foo": 1}, members={"m1": foo(-1, 0), "m2": foo()})
+    scene.heartbeat("m1", 10, statuses=status("foo-0", 10, UnitState.RUNNING))
+    fixed.target = {"m1": foo(-1), "m2": foo(0)}
+    scene.join("m3")
+    scene.heartbeat("m1", 10)
+    scene.now_ms += 20
+    scene.heartbeat("m1", 10, foo(-1))
+    scene.now_ms += 5
+    assert units_at(scene.heartbeat("m2", 10)) == (11, ["foo-0"])
+    assert last_moves(scene) == [("m1", "m2", 25, -1)]
+    assert describe(scene.group).rebalances[-1].max_downtime_ms == -1, "not known yet"
+    scene.now_ms += 28_000
+    scene.heartbeat("m2", 11, statuses=status("foo-0", 11, UnitState.RUNNING))
+    assert last_moves(scene) == [("m1", "m2", 25, 28_025)]
+    assert describe(scene.group).rebalances[-1].max_downtime_ms == 28_025
+    fixed.target = {"m1": foo(-1, 0)}
+    scene.now_ms += 1_000
+    scene.leave("m2")
+    scene.heartbeat("m3", 11)
+    scene.heartbeat("m1", 11)
+    scene.now_ms += 7
+    scene.heartbeat("m1", 12, statuses=status("foo-0", 12, UnitState.RUNNING))
+    assert last_moves(scene) == [("m1", "m2", 25, 28_025), ("m2", "m1", 0, 7)]
+
+
+def test_downtime_includes_the_time_since_the_unit_failed(fixed: FixedAssignor) -> None:
+    """Each retry reports FAILED again; the unit has processed nothing since the first one."""
+    scene = Scene.stable(settings(fixed), epoch=10, connectors={"foo": 1}, members={"m1": foo(-1, 0), "m2": foo()})
+    scene.heartbeat("m1", 10, statuses=status("foo-0", 10, UnitState.RUNNING))
+    for number in range(3):
+        (failed,) = status("foo-0", 10, UnitState.FAILED)
+        scene.heartbeat("m1", 10, statuses=(replace(failed, message=f"attempt {number}"),))
+        scene.now_ms += 1_000
+    fixed.target = {"m2": foo(-1, 0)}
+    scene.leave("m1")
+    scene.now_ms += 30
+    scene.heartbeat("m2", 10)
+    scene.now_ms += 400
+    scene.heartbeat("m2", 11, statuses=status("foo-0", 11, UnitState.RUNNING))
+    assert ("m1", "m2", 30, 3_430) in last_moves(scene)
 
 
 @pytest.fixture
@@ -150,7 +201,7 @@ def three() -> Scene:
 def last_moves(scene: Scene) -> list[tuple[str, str, int, int]]:
     """The move of each of the latest two rebalances, as described."""
     moves = [move for rebalance in describe(scene.group).rebalances[-2:] for move in rebalance.moves]
-    return [(move.source, move.target, move.downtime_ms, move.running_ms) for move in moves]
+    return [(move.source, move.target, move.handover_ms, move.downtime_ms) for move in moves]
 
 
 @pytest.mark.parametrize("how", ["left", "silent"])

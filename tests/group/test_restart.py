@@ -69,7 +69,7 @@ def test_rolling_restart_moves_nothing() -> None:
     assert moves(scene) == 0
     last = scene.group.latest_rebalance
     assert last is not None
-    assert (last.causes, last.moved, last.started, last.max_downtime_ms) == (("m3 came back",), 0, 2, 3_000)
+    assert (last.causes, last.moved, last.started, last.max_handover_ms) == (("m3 came back",), 0, 2, 3_000)
 
 
 def test_leave_without_announced_return_hands_over_the_units() -> None:

@@ -233,7 +233,7 @@ def troubled_group(
     now_ms = int(time.time() * 1000)
     units = (unit(CONNECTOR, worker=worker), unit(0, worker=worker), unit(1, "FAILED", worker, message))
     delayed = tuple(unit(task, "UNASSIGNED", "") for task in (2, 3))
-    move = Move(connector=connector, task=1, source="worker-2", target=worker, downtime_ms=240, running_ms=310)
+    move = Move(connector=connector, task=1, source="worker-2", target=worker, handover_ms=240, downtime_ms=310)
     lost = DelayedUntil(member_id="worker-2", until_ms=now_ms + 50_000, count=2)
     return DescribedGroup(
         group_id=GROUP,
@@ -265,7 +265,7 @@ def troubled_group(
                 finished_ms=now_ms - 58_000,
                 moved=1,
                 moves=(move,),
-                max_downtime_ms=240,
+                max_handover_ms=240,
                 computed_by=worker,
                 assignor="balanced",
             ),

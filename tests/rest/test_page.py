@@ -106,7 +106,7 @@ async def test_moves_are_drawn_when_a_worker_is_killed(browser: Browser) -> None
         await tab.screenshot("move")
         await tab.shows('.worker.lost[data-worker="victim"]', "left")
         await tab.shows("#rebalance td", "victim")
-        await tab.shows("#rebalance .downtime", "running after")
+        await tab.shows("#rebalance .downtime", "(handover")
         await tab.lacks('.worker[data-worker="victim"]')
         assert await tab.page.locator(".epoch").count() > before
         assert "moved" in await tab.page.locator("#announcer").inner_text()
@@ -259,7 +259,7 @@ async def test_failures_delays_and_rebalances_are_shown(browser: Browser) -> Non
         await tab.screenshot("troubled", whole=True)
         await tab.page.locator(".epoch").nth(2).click()
         await tab.shows("#rebalance", "archive stopped")
-        await tab.shows("#rebalance .downtime", "240 ms, running after 310 ms")
+        await tab.shows("#rebalance .downtime", "310 ms (handover 240 ms)")
         left = await tab.text(".delay .left")
         await tab.page.locator(".delay .left").filter(has_not_text=left).first.wait_for()  # the countdown
 

@@ -411,7 +411,15 @@ async def test_groups_are_listed_described_and_deleted(api: Api) -> None:
     assert described["connectors"][0]["units"][0]["task"] == -1
     rebalances = await api("GET", f"/groups/{GROUP}/rebalances", 200)
     assert [rebalance["causes"] for rebalance in rebalances] == [["connector c added"], ["a joined"]]
-    assert rebalances[1].keys() >= {"computed_by", "assignor", "moves", "max_downtime_ms", "delayed", "finished_ms"}
+    assert rebalances[1].keys() >= {
+        "computed_by",
+        "assignor",
+        "moves",
+        "max_downtime_ms",
+        "max_handover_ms",
+        "delayed",
+        "finished_ms",
+    }
     assert "has 1 members" in await api("DELETE", f"/groups/{GROUP}", 409)
     await api("POST", f"/groups/{GROUP}/workers/a/restart", 202)
     assert "got 'b'" in await api("POST", f"/groups/{GROUP}/workers/b/restart", 404)

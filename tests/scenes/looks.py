@@ -64,7 +64,7 @@ def why(harness: SceneHarness) -> Iterable[str]:
     if last is None:
         return ["no rebalance yet"]
     moves = ", ".join(
-        f"{Unit(move.connector, move.task)} {move.source or 'new'} to {move.target} ({duration_text(move.downtime_ms)})"
+        f"{Unit(move.connector, move.task)} {move.source or 'new'} to {move.target} ({duration_text(move.handover_ms)})"
         for move in last.moves
     )
     took = "in progress" if last.finished_ms < 0 else f"took {duration_text(last.finished_ms - last.started_ms)}"

@@ -57,7 +57,7 @@ async def test_cn_18_rolling_upgrade_and_rollback(tmp_path: Path) -> None:
                 assert await protocols(world) == [protocol] * (number + 1) + [other] * (2 - number)
         described = await world.describe()
         assert described.group_epoch > epoch, "the epochs go on: the group is the same"
-        idle_ms = [rebalance.max_downtime_ms for rebalance in described.rebalances]
+        idle_ms = [rebalance.max_handover_ms for rebalance in described.rebalances]
         assert 0 < max(idle_ms) < settings().session_timeout_ms
         assert not any(actor.worker.lost for actor in world.actors.values())
 

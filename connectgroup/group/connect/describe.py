@@ -134,22 +134,27 @@ def _members(group: ConnectGroupState, now_ms: int) -> Iterable[DescribedMember]
 
 
 def _rebalances(group: ConnectGroupState) -> Iterable[Rebalance]:
-    """The last rebalances; the latest move of a unit that has been reported as running since has its ``running_ms``."""
+    """The last rebalances, with the downtimes of their moves."""
     for rebalance in group.rebalances.values():
-        yield replace(rebalance, moves=tuple([_with_running(group, rebalance, move) for move in rebalance.moves]))
+        moves = tuple([_with_downtime(group, rebalance, move) for move in rebalance.moves])
+        longest_ms = max((move.downtime_ms for move in moves if move.source and move.downtime_ms >= 0), default=-1)
+        yield replace(rebalance, moves=moves, max_downtime_ms=longest_ms)
 
 
-def _with_running(group: ConnectGroupState, rebalance: Rebalance, move: Move) -> Move:
+def _with_downtime(group: ConnectGroupState, rebalance: Rebalance, move: Move) -> Move:
     unit = Unit(move.connector, move.task)
     if unit in group.stops.not_started(rebalance.epoch):
-        return replace(move, running_ms=NOT_STARTED)
+        return replace(move, downtime_ms=NOT_STARTED)
+    if (downtime_ms := group.stops.downtime_ms(rebalance.epoch, unit)) is not None:
+        return replace(move, downtime_ms=downtime_ms)
+    # After a load of a compacted log: the last status of the unit, if it is of this move.
     status, grant = group.statuses.get(unit), group.holders.get(unit)
     if status is None or status.state != UnitState.RUNNING or (status.member_id, status.owner_epoch) != grant:
         return move
     # A later assignment has an owner epoch above this rebalance; an earlier report is older than this assignment.
     if status.owner_epoch > rebalance.epoch or not 0 < move.assigned_ms <= status.at_ms:
         return move
-    return replace(move, running_ms=max(0, move.downtime_ms) + status.at_ms - move.assigned_ms)
+    return replace(move, downtime_ms=move.failed_ms + max(0, move.handover_ms) + status.at_ms - move.assigned_ms)
 
 
 def _kept_ms(group: ConnectGroupState, member_id: str, now_ms: int) -> int:

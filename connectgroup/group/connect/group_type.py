@@ -395,6 +395,7 @@ def on_load(group: ConnectGroupState, now_ms: int, settings: GroupSettings) -> O
     (CN-11), the limit on starts that moves wait for, and the deadline of a computation.
     """
     group.stops.moves_not_started = 0  # as all totals, it starts with the coordinator
+    group.stops.ended.clear()
     timers: list[Timer] = [*delays_after_load(group, now_ms, settings)]
     for member_id, member in sorted(group.members.items()):
         timers.append(session(group.group_id, member_id, settings.session_timeout_ms))
@@ -432,8 +433,8 @@ def finished(group: ConnectGroupState, now_ms: int) -> tuple[Record, ...]:
         computed_by=group.computed_by,
         moved=len(moved),
         started=len(moves) - len(moved),
-        max_downtime_ms=max((move.downtime_ms for move in moves if move.source), default=0),
-        moves=tuple(sorted(moves, key=lambda move: move.downtime_ms, reverse=True)[:MAX_MOVES]),
+        max_handover_ms=max((move.handover_ms for move in moves if move.source), default=0),
+        moves=tuple(sorted(moves, key=lambda move: move.handover_ms, reverse=True)[:MAX_MOVES]),
         assignor=group.target_assignor,
         delayed=tuple(delayed_until(ConnectDraft(group, now_ms), MAX_MOVES)),
     )

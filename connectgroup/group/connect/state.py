@@ -5,6 +5,7 @@ Also what explains rebalances: when and where units stopped.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -170,7 +171,7 @@ class ConnectGroupState(GroupState[MemberRecord, Unit]):
                 else:
                     self.starting.discard(unit)
                     if self.holders.get(unit) == (record.member_id, record.owner_epoch):
-                        self.stops.report(unit)
+                        self.stops.report(unit, record.at_ms, is_running=record.state is UnitState.RUNNING)
             case RebalanceRecord():
                 self._apply_rebalance(record.rebalance)
                 self.silent_ms = record.silent_ms
@@ -193,14 +194,15 @@ class ConnectGroupState(GroupState[MemberRecord, Unit]):
                 self.stops.stop(unit, member_id, at_ms, has_status=unit in self.statuses)
         for unit, epoch in after.assigned.items():
             if before.assigned.get(unit) != epoch and not after.temporarily_left:
-                source, stopped_ms = self.stops.assign(unit, at_ms)
+                stop = self.stops.assign(unit, at_ms)
                 self.landed[unit] = Move(
                     connector=unit.connector,
                     task=unit.task,
-                    source=source,
+                    source=stop.member_id,
                     target=member_id,
-                    downtime_ms=max(0, at_ms - stopped_ms),
+                    handover_ms=max(0, at_ms - stop.at_ms),
                     assigned_ms=at_ms,
+                    failed_ms=stop.failed_ms,
                 )
 
     def _wake_all(self) -> None:
@@ -278,19 +280,34 @@ def _metadata_bytes(member: MemberRecord | None) -> int:
 # still counts as stopped since it last ran, on the worker where it last ran, and the move is marked as not started.
 
 
-@dataclass(slots=True, kw_only=True)
-class _Arrival:
-    """A unit that ran elsewhere before, and that its new worker has not reported yet.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """Where a unit ran last, and when it was stopped there.
 
     Attributes:
-        source: the member that ran it last.
-        stopped_ms: when that member stopped it.
-        epoch: of the finished rebalance that counts the move; 0: none does.
-        is_listed: whether the move is one of ``Rebalance.moves``.
+        member_id: the member; empty if the unit has run on none.
+        at_ms: when it was stopped.
+        failed_ms: for how long it had been FAILED or STALLED then.
     """
 
-    source: str
-    stopped_ms: int
+    member_id: str
+    at_ms: int
+    failed_ms: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Arrival:
+    """A unit that ran elsewhere before, and that its new worker has not reported as running yet.
+
+    Attributes:
+        stop: where it ran before.
+        is_reported: whether the new worker has reported it. ``Stops.report`` sets it.
+        epoch: of the finished rebalance that counts the move; 0: none does yet. ``Stops.finish`` sets it.
+        is_listed: whether the move is one of ``Rebalance.moves``. ``Stops.finish`` sets it.
+    """
+
+    stop: Stop
+    is_reported: bool = False
     epoch: int = 0
     is_listed: bool = False
 
@@ -299,14 +316,22 @@ class Stops:
     """Where units have stopped and have not started again.
 
     Attributes:
-        moves_not_started: number of finished moves whose unit was released before it was reported.
+        moves_not_started: number of finished moves whose unit was released before it was reported. Grows here; a load
+            sets it to 0.
+        ended: the downtimes that have ended, in milliseconds, until the coordinator's metrics take them.
     """
 
     def __init__(self) -> None:
         self.moves_not_started = 0
-        self._stopped: dict[Unit, tuple[str, int]] = {}
+        self.ended: deque[int] = deque(maxlen=1_000)
+        self._stopped: dict[Unit, Stop] = {}
         self._arrived: dict[Unit, _Arrival] = {}
+        self._ran: dict[Unit, int] = {}
+        """Downtimes of units that run again, in rebalances that have not finished."""
+        self._failing: dict[Unit, int] = {}
+        """Since when units that ran are FAILED or STALLED."""
         self._not_started: dict[int, set[Unit]] = {}
+        self._downtimes: dict[int, dict[Unit, int]] = {}
 
     def stop(self, unit: Unit, member_id: str, at_ms: int, *, has_status: bool) -> None:
         """A member has released a unit, or must.
@@ -315,35 +340,61 @@ class Stops:
             has_status: whether any status of the unit was ever reported. Workers whose runner reports nothing start
                 their units all the same.
         """
-        arrival = self._arrived.pop(unit, None)
-        if arrival is None or not has_status:
-            self._stopped[unit] = (member_id, at_ms)
+        arrival, failing_ms = self._arrived.pop(unit, None), self._failing.pop(unit, at_ms)
+        if arrival is None or arrival.is_reported or not has_status:
+            if arrival is not None and arrival.is_reported:  # and has not run since
+                failing_ms = arrival.stop.at_ms - arrival.stop.failed_ms
+            self._stopped[unit] = Stop(member_id=member_id, at_ms=at_ms, failed_ms=max(0, at_ms - failing_ms))
             return
-        self._stopped[unit] = (arrival.source, arrival.stopped_ms)
-        if arrival.epoch:
+        self._stopped[unit] = arrival.stop
+        if arrival.epoch and arrival.stop.member_id != member_id:
             self.moves_not_started += 1
-        if arrival.is_listed:
+        if arrival.is_listed and arrival.stop.member_id != member_id:
             self._not_started.setdefault(arrival.epoch, set()).add(unit)
 
-    def assign(self, unit: Unit, at_ms: int) -> tuple[str, int]:
-        """A unit is assigned: the member that ran it last, empty if none did, and when it stopped."""
-        source, stopped_ms = self._stopped.pop(unit, ("", at_ms))
-        if source:
-            self._arrived[unit] = _Arrival(source=source, stopped_ms=stopped_ms)
-        else:
-            self.report(unit)
-        return source, stopped_ms
+    def assign(self, unit: Unit, at_ms: int) -> Stop:
+        """A unit is assigned; return where it ran last."""
+        stop = self._stopped.pop(unit, None)
+        self._ran.pop(unit, None)
+        if stop is None:
+            self._arrived.pop(unit, None)
+            return Stop(member_id="", at_ms=at_ms)
+        self._arrived[unit] = _Arrival(stop=stop)
+        return stop
 
-    def report(self, unit: Unit) -> None:
-        """The owner of the unit has reported a status: it has started the unit."""
-        self._arrived.pop(unit, None)
+    def report(self, unit: Unit, at_ms: int, *, is_running: bool) -> None:
+        """The owner of the unit has reported a status other than STARTING: it has started the unit."""
+        arrival = self._arrived.get(unit)
+        if arrival is not None:
+            arrival.is_reported = True
+        if not is_running:
+            self._failing.setdefault(unit, at_ms)
+            return
+        self._failing.pop(unit, None)
+        if arrival is None:
+            return
+        del self._arrived[unit]
+        downtime_ms = max(0, at_ms - arrival.stop.at_ms) + arrival.stop.failed_ms
+        self.ended.append(downtime_ms)
+        if not arrival.epoch:
+            self._ran[unit] = downtime_ms
+        elif arrival.is_listed:
+            self._downtimes.setdefault(arrival.epoch, {})[unit] = downtime_ms
 
     def finish(self, rebalance: Rebalance, landed: Mapping[Unit, Move]) -> None:
         """A rebalance has finished, with these assignments."""
         listed = {Unit(move.connector, move.task) for move in rebalance.moves}
         for unit in self._arrived.keys() & landed.keys():
-            if landed[unit].source != landed[unit].target:
-                self._arrived[unit].epoch, self._arrived[unit].is_listed = rebalance.epoch, unit in listed
+            arrival = self._arrived[unit]
+            if not arrival.epoch:
+                arrival.epoch, arrival.is_listed = rebalance.epoch, unit in listed
+        for unit in self._ran.keys() & listed:
+            self._downtimes.setdefault(rebalance.epoch, {})[unit] = self._ran[unit]
+        self._ran.clear()
+
+    def downtime_ms(self, epoch: int, unit: Unit) -> int | None:
+        """The downtime of a listed move of a rebalance; null if the unit does not run again, or it is not known."""
+        return self._downtimes.get(epoch, {}).get(unit)
 
     def not_started(self, epoch: int) -> set[Unit]:
         """The listed moves of a rebalance whose unit was released before it was reported."""
@@ -353,7 +404,10 @@ class Stops:
         """The unit should not run any more."""
         self._stopped.pop(unit, None)
         self._arrived.pop(unit, None)
+        self._ran.pop(unit, None)
+        self._failing.pop(unit, None)
 
     def forget_rebalance(self, epoch: int) -> None:
         """The rebalance is no longer kept."""
         self._not_started.pop(epoch, None)
+        self._downtimes.pop(epoch, None)

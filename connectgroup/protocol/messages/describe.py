@@ -198,7 +198,7 @@ class DescribedConnector:
 
 
 NOT_STARTED: Final = -2
-"""See ``Move.running_ms``."""
+"""See ``Move.downtime_ms``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,23 +210,26 @@ class Move:
         task: the task number, -1 for the connector itself.
         source: the member that owned the unit before, empty if it ran nowhere.
         target: the member that owns the unit now, empty if none.
-        downtime_ms: downtime, as measured by the coordinator: from the moment the unit's old owner was sent the
-            revocation (of a silent one: from its last heartbeat) to the assignment to the new owner; -1 while the
-            move is in progress.
+        handover_ms: what the protocol took, as measured by the coordinator: from the moment the unit's old owner was
+            sent the revocation (of a silent one: from its last heartbeat) to the assignment to the new owner; -1 while
+            the move is in progress.
         assigned_ms: *(tagged)* wall clock of that assignment, milliseconds since 1970; 0 if unknown.
-        running_ms: *(tagged)* in descriptions, for the unit's latest assignment: the downtime, and the time until the
-            new owner reported the unit as running; -1 if it has not, has failed, or has been assigned again since.
-            -2 (``NOT_STARTED``) if the new owner released the unit, or left, before it reported it as running; unknown
-            (-1) again after a restart of the coordinator, for a move before the last compaction of its log.
+        downtime_ms: *(tagged)* in descriptions: for how long the unit processed nothing. From the beginning of the
+            handover, or from the failure before it, until the new owner reported the unit as running: a task of Spark
+            after its first completed poll. -1 if it has not yet; -2 (``NOT_STARTED``) if the new owner released the
+            unit, or left, before it reported it. Both are unknown (-1) again after a restart of the coordinator, for a
+            move before the last compaction of its log, except the downtime of the latest move of a unit that runs.
+        failed_ms: *(tagged)* for how long the unit had been FAILED or STALLED when it was stopped.
     """
 
     connector: str
     task: int
     source: str = ""
     target: str = ""
-    downtime_ms: int = -1
+    handover_ms: int = -1
     assigned_ms: int = 0
-    running_ms: int = -1
+    downtime_ms: int = -1
+    failed_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,10 +262,12 @@ class Rebalance:
         computed_by: the member that computed the target assignment, or "coordinator".
         moved: number of units that moved to another member.
         started: number of units that were assigned and had run on no member before.
-        max_downtime_ms: the longest downtime of a moved unit.
-        moves: the moves with the longest downtime, at most 100.
+        max_handover_ms: the longest handover of a unit that moved or restarted.
+        moves: the moves with the longest handover, at most 100.
         assignor: *(tagged)* the assignor of the target assignment; empty while in progress.
         delayed: *(tagged)* the units that were delayed when the rebalance ended.
+        max_downtime_ms: *(tagged)* in descriptions: the longest downtime of the moves whose units run again; -1 if none
+            is known.
     """
 
     epoch: int
@@ -272,10 +277,11 @@ class Rebalance:
     computed_by: str = ""
     moved: int = 0
     started: int = 0
-    max_downtime_ms: int = 0
+    max_handover_ms: int = 0
     moves: tuple[Move, ...] = ()
     assignor: str = ""
     delayed: tuple[DelayedUntil, ...] = ()
+    max_downtime_ms: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -71,7 +71,7 @@ function drawDetails(rebalance, state, model) {
   if (rebalance.computed_by) {
     lines.push(["Computed by", rebalance.computed_by + (rebalance.assignor ? ` with ${rebalance.assignor}` : "")]);
   }
-  lines.push(["Moved", count(rebalance.moved, "unit") + (rebalance.moved ? `, maximum downtime ${duration(rebalance.max_downtime_ms)}` : "")]);
+  lines.push(["Moved", count(rebalance.moved, "unit") + (rebalance.moved ? `, ${rebalance.max_downtime_ms >= 0 ? `maximum downtime ${duration(rebalance.max_downtime_ms)}, ` : ""}handover ${duration(rebalance.max_handover_ms)}` : "")]);
   if (rebalance.started) lines.push(["Started", count(rebalance.started, "unit")]);
   for (const delay of rebalance.delayed) {
     const reason = delay.worker ? ` for ${delay.worker}` : ", left out by the assignor";
@@ -101,20 +101,22 @@ function drawDetails(rebalance, state, model) {
   };
 }
 
+const lengthOf = (move) => Math.max(move.downtime_ms, move.handover_ms);
 const downtime = (move) => {
   if (!move.from) return "started";
-  if (move.downtime_ms < 0) return "moving";
-  if (move.running_ms === -2) return `${duration(move.downtime_ms)}, not started`;
-  return move.running_ms >= 0 ? `${duration(move.downtime_ms)}, running after ${duration(move.running_ms)}` : duration(move.downtime_ms);
+  if (move.handover_ms < 0) return "moving";
+  const handover = `handover ${duration(move.handover_ms)}`;
+  if (move.downtime_ms === -2) return `${handover}, not started`;
+  return move.downtime_ms >= 0 ? `${duration(move.downtime_ms)} (${handover})` : `${handover}, not running again`;
 };
 
 function drawTable(box, moves) {
   if (!moves.length) return void box.replaceChildren();
   if (!box.firstElementChild) {
     const header = ["Unit", "From", "To", "Downtime"].map((text) => element("th", { scope: "col" }, text));
-    box.append(element("table", {}, element("caption", {}, "Moves, the longest downtime first"), element("thead", {}, element("tr", {}, ...header)), element("tbody")));
+    box.append(element("table", {}, element("caption", {}, "Moves, the longest handover first"), element("thead", {}, element("tr", {}, ...header)), element("tbody")));
   }
-  const longest = Math.max(1, ...moves.map((move) => move.downtime_ms));
+  const longest = Math.max(1, ...moves.map(lengthOf));
   keyed(
     box.querySelector("tbody"),
     moves,
@@ -123,7 +125,7 @@ function drawTable(box, moves) {
       element("td", { className: "downtime" }, element("span"), element("i", { "aria-hidden": "true" }))),
     (row, move) => {
       setText(row.lastElementChild.firstElementChild, downtime(move));
-      row.lastElementChild.lastElementChild.style.width = `${(100 * Math.max(0, move.downtime_ms)) / longest}%`;
+      row.lastElementChild.lastElementChild.style.width = `${(100 * Math.max(0, lengthOf(move))) / longest}%`;
     },
   );
 }

@@ -127,7 +127,7 @@ ONE_OF_EACH: tuple[Record, ...] = (
             started_ms=1,
             finished_ms=2,
             computed_by="m",
-            moves=(Move(connector="c", task=0, source="n", target="m", downtime_ms=12),),
+            moves=(Move(connector="c", task=0, source="n", target="m", handover_ms=12),),
         ),
     ),
     Tombstone(Key(kind=MemberRecord(group_id="g", member_id="n").key.kind, group_id="g", name="n")),
