@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.assignors import Row, line, main, measured, read_java, validated_moves
+from benchmarks.tracing import KINDS, measure, table
 from connectgroup.assign.api import ConnectAssignment
 from tests.assignors.tables import group
 
@@ -65,3 +66,18 @@ def test_table_explains_missing_java_figures(capsys: pytest.CaptureFixture[str],
     printed = capsys.readouterr().out
     assert "Java: left out (no " in printed
     assert printed.count("| balanced | ") == 3
+
+
+# --------------------------------------------------------------------------------------------------
+# The benchmark of tracing runs all kinds, and divides by the run of the same round.
+
+
+def test_each_kind_is_measured_in_each_round() -> None:
+    found = measure(rounds=2, seconds=20)
+    assert list(found) == list(KINDS)
+    assert all(len(each) == 2 and min(each) > 0 for each in found.values())
+
+
+def test_ratio_is_the_median_of_the_rounds() -> None:
+    lines = table({"no tracing calls": [100, 200, 100], "no SDK": [101, 204, 103]})
+    assert lines[-1] == "| no SDK | 103.0 | 101.0 | 1.020 | < 1.01 |"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from connectgroup.errors import (
     RebalanceInProgress,
     UnknownMemberId,
 )
+from connectgroup.group.connect.classic_members import assignment, metadata
 from connectgroup.group.connect.group_type import ConnectGroupType
 from connectgroup.group.kernel.effects import Compute
 from connectgroup.group.kernel.timers import TimerKind
@@ -197,3 +199,15 @@ def test_operator_removes_members() -> None:
     removed = scene.send(LeaveGroupRequest(group_id=GROUP, members=(LeavingMember(member_id="b"),)))
     assert [each.error_code for each in removed.members] == [0]
     assert not scene.group.members
+
+
+# --------------------------------------------------------------------------------------------------
+# A connect group in the form of a classic group.
+
+
+def test_structures_of_kafka_connect() -> None:
+    assert metadata("u") == struct.pack(">hh", 1, 1) + b"u" + struct.pack(">qi", -1, -1)
+    assigned = (ConnectorTasks(connector="c", owns_connector=True, tasks=(0, 2)),)
+    head = struct.pack(">hhhhq", 1, 0, 0, 0, -1)
+    units = struct.pack(">ih", 1, 1) + b"c" + struct.pack(">iiii", 3, -1, 0, 2)
+    assert assignment(assigned, ()) == head + units + struct.pack(">ii", 0, 0)

@@ -15,6 +15,7 @@ from connectgroup.errors import (
 from connectgroup.group.connect.describe import describe
 from connectgroup.group.connect.group_type import on_load
 from connectgroup.group.connect.state import ConnectGroupState
+from connectgroup.group.kernel.state import ANY_PROCESS, NO_PROCESS, Process
 from connectgroup.group.kernel.timers import CancelTimer, SetTimer, Timer, TimerKey, TimerKind, rebalance
 from connectgroup.protocol.messages.common import grouped
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
@@ -358,3 +359,37 @@ def test_group_is_described_as_empty_after_the_last_member_leaves() -> None:
     scene = Scene.stable(settings(), epoch=10, connectors={"foo": 2}, members={"m1": foo(-1, 0, 1)})
     scene.leave("m1")
     assert describe(scene.group).state == "Empty"
+
+
+# --------------------------------------------------------------------------------------------------
+# Which senders the process of a member accepts (PD-15).
+
+
+ALICE = Process(7, "alice")
+OPEN = Process(7, "")
+
+
+@pytest.mark.parametrize(
+    ("member", "sender", "accepted"),
+    [
+        (ALICE, ALICE, True),
+        (ALICE, Process(8, "alice"), False),
+        (ALICE, Process(-1, "alice"), False),
+        (ALICE, Process(7, "bob"), False),
+        (ALICE, OPEN, False),
+        (OPEN, OPEN, True),
+        (OPEN, ALICE, False),
+        (Process(-1, "alice"), ALICE, True),
+        (Process(-1, "alice"), Process(7, "bob"), False),
+        (Process(7, None), ALICE, True),
+        (Process(7, None), Process(8, "alice"), False),
+        (ALICE, Process(7, None), True),
+        (ALICE, Process(8, None), False),
+        (ANY_PROCESS, ALICE, True),
+        (ANY_PROCESS, NO_PROCESS, True),
+    ],
+)
+def test_member_accepts_its_process_on_connections_of_its_principal(
+    member: Process, sender: Process, accepted: bool
+) -> None:
+    assert member.accepts(sender) == accepted

@@ -9,9 +9,11 @@ import pytest
 from connectgroup import wire
 from connectgroup.errors import InvalidRequest
 from connectgroup.group.connect.describe import describe
-from connectgroup.group.connect.group_type import step
+from connectgroup.group.connect.group_type import ConnectGroupType, step
 from connectgroup.group.connect.settings import GroupSettings
 from connectgroup.group.connect.state import ConnectGroupState
+from connectgroup.group.kernel.timers import TimerKind
+from connectgroup.group.registry import ConnectorNumbers, GroupNumbers
 from connectgroup.group.sizes import MAX_GROUP_BYTES, connector_bytes
 from connectgroup.log.base import MAX_BATCH_BYTES, encode_batch
 from connectgroup.protocol.messages.common import AssignorInfo, entries, grouped
@@ -23,6 +25,7 @@ from connectgroup.protocol.messages.connectors import (
 )
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from connectgroup.protocol.records.connect import (
+    ComputationRecord,
     ConnectorRecord,
     CurrentRecord,
     GroupRecord,
@@ -32,11 +35,15 @@ from connectgroup.protocol.records.connect import (
     StatusRecord,
     TargetMemberRecord,
     TargetRecord,
+    TargetState,
     TaskEntry,
     UnitState,
     held,
 )
 from connectgroup.protocol.units import Unit
+from connectgroup.wire import classic_worker
+
+from .builders import GROUP, FixedAssignor, Scene, foo, settings
 
 FRAME = 8 << 20
 SETTINGS = GroupSettings(max_units=200_000)
@@ -269,3 +276,44 @@ def test_description_has_room_for_many_failed_tasks() -> None:
     messages = [unit.message for unit in described.units if unit.message]
     assert len(messages) == (1 << 20) // 500
     assert set(messages) == {"x" * 500}
+
+
+# --------------------------------------------------------------------------------------------------
+# The state of a group as numbers, for metrics.
+
+
+def measure(scene: Scene) -> GroupNumbers:
+    return ConnectGroupType(settings(), classic_worker).measure(scene.group)
+
+
+def test_group_at_rest(rest: Scene) -> None:
+    assert measure(rest) == GroupNumbers(
+        members=2,
+        epoch=100,
+        target_epoch=100,
+        computed_by=rest.group.computed_by,
+        connectors={"foo": ConnectorNumbers(tasks=4)},
+    )
+
+
+def test_units_of_a_lost_member_are_delayed_and_its_tasks_unassigned(fixed: FixedAssignor) -> None:
+    scene = Scene.stable(
+        settings(fixed, scheduled_delay_ms=60_000),
+        epoch=10,
+        connectors={"foo": 2},
+        members={"m0": foo(-1, 0), "m1": foo(1)},
+    )
+    scene.expire(TimerKind.SESSION, "m0")
+    numbers = measure(scene)
+    assert (numbers.members, numbers.delayed_units, numbers.is_rebalancing) == (1, 2, True)
+    assert numbers.connectors == {"foo": ConnectorNumbers(tasks=2, unassigned=1)}
+
+
+def test_tasks_of_a_paused_connector_are_not_unassigned(rest: Scene) -> None:
+    rest.update(ConnectorChange(connector="foo", target_state=TargetState.PAUSED))
+    assert measure(rest).connectors == {"foo": ConnectorNumbers(tasks=4, paused=4)}
+
+
+def test_failed_computations_are_counted(rest: Scene) -> None:
+    rest.put(ComputationRecord(group_id=GROUP, epoch=101, member_id="m0", failures=2))
+    assert measure(rest).computation_failures == 2

@@ -91,9 +91,9 @@ KAFKA-16639: no leave was sent while a heartbeat was in flight
     member/test_leave.py::test_leave_is_sent_once_and_last
     coordinator/test_serving.py::test_join_overtaken_by_the_leave_of_its_sender_creates_no_member
 KAFKA-16985: no leave was sent by an interrupted member
-    worker/test_stopping.py::test_cancelled_run_stops_its_tasks_and_leaves
+    worker/test_life.py::test_cancelled_run_stops_its_tasks_and_leaves
 KAFKA-17116: no leave was sent before the member had an id
-    worker/test_stopping.py::test_stop_before_the_first_response_leaves_no_member_behind
+    worker/test_life.py::test_stop_before_the_first_response_leaves_no_member_behind
 KAFKA-20332: records were returned for partitions that were being revoked
     test_member.py::test_revoked_unit_has_stopped_when_it_is_acknowledged
 KAFKA-20428: a queued assignment was applied after a leave
@@ -110,7 +110,7 @@ KAFKA-19394: a component that failed to start could not be closed
     test_coordinator_life.py::test_coordinator_that_fails_to_start_holds_no_resource
     test_coordinator_life.py::test_server_whose_port_is_in_use_closes_its_log
 KAFKA-19357: close waited for an unavailable coordinator
-    worker/test_stopping.py::test_stop_returns_while_joining_without_a_coordinator
+    worker/test_life.py::test_stop_returns_while_joining_without_a_coordinator
 KAFKA-19813: a back-off with the wrong jitter, and a thundering herd of clients
     worker/test_waiting.py::test_equal_numbers_of_failures_have_jittered_back_offs
 

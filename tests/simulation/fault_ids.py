@@ -94,7 +94,7 @@ ELSEWHERE: Final = {
     "F29": "tests/simulation/test_shared.py",
     "F30": "tests/simulation/test_shared.py",
     "F35": "tests/known_bugs/test_exactly_once_on_spark.py",
-    "F36": "tests/cli/test_exhaustion.py",
+    "F36": "tests/cli/test_connection_limit.py",
 }
 """Faults that need a real file, real bytes, a real pipeline, or an exact moment: the file whose tests name them."""
 

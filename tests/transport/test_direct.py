@@ -13,6 +13,7 @@ from connectgroup.protocol.messages.api import DirectHandler, Request, Response
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from connectgroup.testing.contracts.transport import ScriptedHandler, TransportContract, beat, closing
 from connectgroup.transport.base import Client
+from connectgroup.transport.local import LocalClient
 from connectgroup.transport.tcp_client import TcpClient
 from connectgroup.transport.tcp_server import TcpServer
 
@@ -94,3 +95,13 @@ async def test_response_of_another_type_is_a_server_error() -> None:
         assert isinstance(response, HeartbeatResponse)
         assert response.error_code == UnknownServerError.code
     await tcp.close(grace_s=0.05)
+
+
+# --------------------------------------------------------------------------------------------------
+# The transport within one process passes the contract of every transport.
+
+
+class TestLocalTransport(TransportContract):
+    @asynccontextmanager
+    async def serving(self, handler: ScriptedHandler) -> AsyncIterator[Callable[[], Client]]:
+        yield lambda: LocalClient(handler)

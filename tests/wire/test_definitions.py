@@ -19,8 +19,11 @@ from connectgroup.protocol.messages.api import Request, Response
 from connectgroup.protocol.records.base import Kind
 from connectgroup.protocol.records.connect import Value
 from connectgroup.wire import record_codec
+from connectgroup.wire.apis import APIS
 from connectgroup.wire.codec import compile_codec
 from connectgroup.wire.definition import bind
+from connectgroup.wire.kafka_apis import BROKER_APIS
+from connectgroup.wire.table import TABLE, Party, sent_by, served_by
 
 from .every_message import CASES, Case
 
@@ -223,3 +226,23 @@ def test_uuid_is_text_of_32_hexadecimal_digits() -> None:
     for wrong in ("ff", "x" * 32, None):
         with pytest.raises(WireError, match="id"):
             codec.encode(Topic(id=wrong))  # type: ignore[arg-type]
+
+
+# --------------------------------------------------------------------------------------------------
+# The table of APIs: each API once, served and sent by a party.
+
+
+def test_each_api_has_one_key_one_name_and_one_request_class() -> None:
+    for name in ("key", "name", "request_class", "response_class"):
+        values = [getattr(entry, name) for entry in TABLE]
+        assert len(set(values)) == len(values), name
+    assert [entry.key for entry in TABLE] == sorted(entry.key for entry in TABLE)
+
+
+def test_each_api_is_served_and_sent() -> None:
+    assert all(entry.servers and entry.clients for entry in TABLE)
+
+
+def test_apis_of_each_party_match_the_table() -> None:
+    assert APIS.keys() == {entry.key for entry in served_by(Party.COORDINATOR)}
+    assert {api.key for api in BROKER_APIS.values()} == {entry.key for entry in sent_by(Party.CONSUMER)}

@@ -86,7 +86,7 @@ STORAGE: tuple[Fault, ...] = (
     *at("connectgroup.wire.record_codec:decode_record", BAD_INPUT,
         C("a record of a newer version is read as one of the current version (KAFKA-18672)",
           "A.get(B)", "A.get(min(B, max(A)))")),
-    *at("connectgroup.transport.base:Conversation._finished", f"transport/test_local.py {TCP_SERVER}",
+    *at("connectgroup.transport.base:Conversation._finished", f"transport/test_direct.py {TCP_SERVER}",
         C("responses are sent in the order of completion",
           "S.F()", "self._turns.remove(turn)\nself._turns.appendleft(turn)\nS.F()", nth=-1)),
     *at("connectgroup.transport.tcp_connection:Connection._refuse", TCP_SERVER,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..fault import Fault
 from .at import C, at
 
-LIFE = "worker/test_life.py worker/test_partitioned.py worker/test_stopping.py worker/test_unexpected_responses.py"
+LIFE = "worker/test_life.py worker/test_partitioned.py worker/test_unexpected_responses.py"
 MISBEHAVIOUR = " ".join(f"worker/test_misbehaving_{kind}.py" for kind in ("listeners", "assignors", "connectors"))
 
 # fmt: off
