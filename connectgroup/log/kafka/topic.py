@@ -109,7 +109,7 @@ class Topic:
         self._refusal = ""  # why a broker refuses connections: ``_on_error``, ``errors``
         self.max_record_bytes = MAX_MESSAGE_BYTES
         try:
-            self.admin: Any = AdminClient(self.client(error_cb=self._on_error), logger=client_logger)
+            self.admin: Any = AdminClient({**self.client(), "error_cb": self._on_error}, logger=client_logger)
         except KafkaException as error:
             raise ValueError(self.reason(error)) from error
 
