@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -11,6 +12,7 @@ import pytest
 
 from connectgroup.dataplane.sink import PositionStore, Sink
 from connectgroup.testing.contracts.sink import SinkContract
+from tests.volume import ci_only
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -37,6 +39,16 @@ def test_kafka_to_postgres_upserts(spark: None, kafka: str, postgres: str, capsy
     arguments = ["--bootstrap", kafka, "--postgres", postgres, "--changes", "3000"]
     assert example("kafka_to_postgres").main(arguments) == 0
     assert capsys.readouterr().out.endswith("0 wrong: OK\n")
+
+
+@ci_only("a minute of a core; test_java_plugins has Debezium without faults, and starts the task again")
+def test_debezium_to_parquet_while_workers_are_killed() -> None:
+    """In a process of its own: its workers have Spark, and it has none."""
+    words = [sys.executable, str(EXAMPLES / "debezium_to_parquet.py"), "--changes", "1500", "--kills", "1"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=280, check=False)
+    assert done.stdout.endswith("OK: the files are the history of the table, each change once and in order\n"), (
+        done.stdout + done.stderr
+    )
 
 
 def test_own_source_and_sink(spark: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
