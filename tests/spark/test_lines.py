@@ -267,3 +267,12 @@ def test_names_of_types_are_those_of_spark() -> None:
 def test_invalid_schema_is_a_one_line_error(ddl: str, allowed: str) -> None:
     with pytest.raises(ConfigError, match=f"source.schema: got .*; allowed: .*{allowed}"):
         from_ddl(ddl)
+
+
+def test_carriage_return_in_a_line_of_csv_is_an_error_that_names_it_or_part_of_a_quoted_field(tmp_path: Path) -> None:
+    data = CSV_HEADER + b'1,"x\ry"\r\n'
+    with pytest.raises(BadLine, match=r"line 2 \(byte 4\): not CSV .a carriage return in .*; allowed: .*multiline"):
+        read(tmp_path, data, "csv", start=4)
+    wanted = Range(slice="x", start=4, end=len(data))
+    rows = read_range(tmp_path, wanted, AB, LineDialect("csv", multiline=True)).to_pylist()
+    assert rows == [{"a": 1, "b": "x\ry"}]

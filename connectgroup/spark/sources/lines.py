@@ -292,6 +292,9 @@ class LineParser:
 
     def _explain_csv(self, line: str) -> str:
         names, dialect = self._field_names(), self.dialect
+        if dialect.separator is None and "\r" in line.removesuffix("\n").removesuffix("\r"):
+            allowed = "one before the line feed, or inside quotes with source.multiline=true"
+            return f"not CSV (a carriage return in the line); allowed: {allowed}"
         try:
             fields = dialect.fields(line.rstrip("\r\n"), strict=True)
         except csv.Error as error:
