@@ -24,6 +24,7 @@ from ..dataplane.java_plugins import JavaKind, JavaPlugin, require_java_class
 from ..errors import ConfigError
 from ..masking import HIDDEN, is_credential
 from ..protocol.units import printable
+from ..threads import outcome
 from .errors import SparkError
 from .java import CONNECT_JARS
 from .session import spark_session
@@ -31,6 +32,8 @@ from .session import spark_session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+CONNECTOR_BOUND_S: Final = 60.0
+"""How long a call of a plug-in's connector may take: Kafka's clients wait for as long."""
 KAFKA_TRANSFORMS: Final = "org.apache.kafka.connect.transforms."
 """Package of Kafka Connect's own transformations and predicates: they need no plug-in."""
 STOP_BOUND_MS: Final = 10_000
@@ -252,7 +255,25 @@ class JavaConnector:
         thread.join(STOP_BOUND_MS / 1000)
 
     def _call(self, call: Callable[[], T]) -> T:
-        return _called(self._runtime, self.cls, self._secrets, call)
+        """Call the plug-in; one that does not return within ``CONNECTOR_BOUND_S`` is left behind in its thread.
+
+        Raises:
+            SourceError: it has not returned in time, or has thrown.
+        """
+        outcomes: list[tuple[Any, BaseException | None]] = []
+        inner = lambda: _called(self._runtime, self.cls, self._secrets, call)  # noqa: E731
+        thread = threading.Thread(target=lambda: outcomes.append(outcome(inner)), name=f"call {self.cls}", daemon=True)
+        thread.start()
+        thread.join(CONNECTOR_BOUND_S)
+        if not outcomes:
+            raise SourceError(
+                f"{self.cls}: a call of the connector has not returned within {CONNECTOR_BOUND_S:g} s; allowed: a"
+                " plug-in that returns from validate, start and taskConfigs"
+            )
+        value, error = outcomes[0]
+        if error is not None:
+            raise error
+        return value  # type: ignore[no-any-return]
 
     def _shown(self, config: Mapping[str, str], name: str) -> str:
         value = config.get(name, "")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ..dataplane.columns import Column, Columns
+from ..dataplane.dead_letters import DeadLetterSink
 from ..dataplane.errors import OffsetConflict, SourceError
 from ..dataplane.ownership import Owner, Position, Range, ranges_between
 from ..dataplane.polling import Triggered
@@ -253,6 +254,8 @@ class ConnectPolling(Triggered):
             self._chain = self._pipeline.chain(self._source)
         metadata = frozenset(listed(self._source.settings.metadata))
         sink = self._sink = self._pipeline.sink(columns_after(self._chain, columns, self._session, metadata))
+        if self._pipeline.dead_letters and isinstance(sink, DeadLetterSink):
+            sink.open_dead_letters(self._pipeline.dead_letters)
         positions = self._check(sink.claim(self._owner, self._source.owns))
         claimed = Claimed(
             owner=self._owner,

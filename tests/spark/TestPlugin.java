@@ -34,6 +34,7 @@ public class TestPlugin extends SourceConnector {
     public void start(Map<String, String> config) {
         this.config = config;
         if ("connector throws".equals(config.get("mode"))) throw new IllegalStateException("no such city", new java.io.IOException("disk " + config.get("pass.word")));
+        if ("connector blocks".equals(config.get("mode"))) Counting.blocked();
         if (config.get("partitions.file") == null) return;
         // More partitions appear when the file changes.
         watcher = new Thread(() -> {

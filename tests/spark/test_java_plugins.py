@@ -318,6 +318,41 @@ def test_stop_of_a_plugin_that_hangs_is_bounded(
     again.wait(lambda: rows_of(tmp_path) == every_row(1, 10))
 
 
+def test_connector_that_hangs_is_an_error_and_the_next_one_runs(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.start(counting(tmp_path)).task.stop()  # Java has loaded everything
+    monkeypatch.setattr("connectgroup.spark.connect_runtime.CONNECTOR_BOUND_S", 0.5)
+    with pytest.raises(SourceError, match=r"a call of the connector has not returned within 0\.5 s"):
+        cluster.connector(counting(tmp_path, mode="connector blocks")).task_configs(1)
+
+
+@pytest.mark.parametrize("sink", ["jsonl", "csv", "delta", "postgres", "sqlite", "console"])
+def test_each_sink_takes_all_types(cluster: Cluster, tmp_path: Path, sink: str, request: pytest.FixtureRequest) -> None:
+    config = counting(tmp_path, mode="types", rows="3", sink=sink)
+    if sink == "postgres":
+        del config["sink.path"]
+        config["sink.url"] = request.getfixturevalue("database")
+    elif sink != "sqlite":
+        del config["sink.table"]
+        config["sink.path"] = str(tmp_path / "out")
+    if sink == "console":
+        del config["sink.path"]
+    run = cluster.start(config)
+    run.wait(lambda: sum(run.rows) == 3)
+
+
+def test_rows_that_the_sink_rejects_are_dead_letters(cluster: Cluster, tmp_path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(tmp_path / "out.db")) as connection:
+        connection.execute("CREATE TABLE t (part TEXT, n INTEGER CHECK (n <> 4))")
+    config = counting(tmp_path) | {"errors.tolerance": "all", "errors.deadletterqueue.name": "bad"}
+    run = cluster.start(config)
+    run.wait(lambda: sum(run.rows) == 9)
+    assert rows_of(tmp_path) == [row for row in every_row(1, 10) if row[1] != 4]
+    with contextlib.closing(sqlite3.connect(tmp_path / "out.db")) as connection:
+        assert connection.execute("SELECT count(*) FROM bad").fetchone() == (1,)
+
+
 @pytest.mark.parametrize("mode", ["retriable", "commit throws"])
 def test_errors_that_kafka_connect_tolerates_are_no_errors_of_the_task(
     cluster: Cluster, tmp_path: Path, mode: str

@@ -75,7 +75,7 @@ class ConnectSettings(PluginSettings):
             " the sink kafka key, topic, timestamp, headers"
         ),
     ] = ""
-    max_rows_per_batch: Annotated[int, Field(ge=1, le=1_000_000, description="1 to 1000000")] = 50_000
+    max_rows_per_batch: Annotated[int, Field(ge=1, le=1_000_000, description="1 to 1000000")] = 10_000
     snapshot_max_bytes: Annotated[
         int,
         Field(
