@@ -118,6 +118,43 @@ def add_connectors(commands: Commands) -> None:
     translate.add_argument(
         "--bootstrap-servers", default="", metavar="HOST:PORT,...", help="the brokers of the Kafka Connect cluster"
     )
+    for name, help_ in (
+        ("import", "move connectors from Kafka Connect here, with their offsets"),
+        ("export", "move connectors to Kafka Connect, or back, with their offsets"),
+    ):
+        moving = add(name, help_, "")
+        moving.set_defaults(run=subcommand(f"moving.{name}_connectors"))
+        moving.add_argument("url", metavar="URL", help="Kafka Connect's REST API, such as http://connect:8083")
+        moving.add_argument(
+            "--only",
+            action="append",
+            default=[],
+            required=name == "export",
+            metavar="NAME",
+            help="this connector; may be repeated" + (" (all)" if name == "import" else ""),
+        )
+        moving.add_argument(
+            "--stop-originals",
+            action="store_true",
+            help="stop the connectors where they run now, and put them into the same state on the other side",
+        )
+        moving.add_argument(
+            "--resume",
+            action="store_true",
+            help="run the connectors where they are moved to, if the originals are stopped",
+        )
+        add_secrets(moving)
+        add_plugin_path(moving)
+        if name == "import":
+            moving.add_argument("--dry-run", action="store_true", help="print the table, and change nothing")
+            moving.add_argument("--native", action="store_true", help="prefer pipelines to Java classes")
+            moving.add_argument("--new-group", action="store_true", help="create the group if there are only others")
+            moving.add_argument(
+                "--bootstrap-servers",
+                default="",
+                metavar="HOST:PORT,...",
+                help="the brokers of the Kafka Connect cluster",
+            )
     topics = add(
         "topics",
         "list the Kafka topics that the tasks of a connector have used",

@@ -67,6 +67,7 @@ class LiveGroup:
     admin: Admin
     scratch: Path
     assignor: str = "balanced"
+    allowed_paths: tuple[Path, ...] = ()
     lives: dict[str, AsyncExitStack] = field(default_factory=dict)
 
     async def groups(self, action: str, *arguments: object) -> Done:
@@ -82,8 +83,10 @@ class LiveGroup:
             Worker.running(settings, lambda: LocalClient(self.server.coordinator), assignors=assignors)
         )
         publish, report = worker.publish_tasks, worker.report
-        scratch = RunnerSettings(scratch=self.scratch / name)
-        worker.set_runner(TaskRunner(name, scratch, load_class=load_connector_class, publish=publish, report=report))
+        runner_settings = RunnerSettings(scratch=self.scratch / name, allowed_paths=self.allowed_paths)
+        worker.set_runner(
+            TaskRunner(name, runner_settings, load_class=load_connector_class, publish=publish, report=report)
+        )
         self.lives[name] = life
 
     async def stop(self, name: str) -> None:
@@ -108,12 +111,13 @@ async def live_group(
     workers: Mapping[str, WorkerTraits | None],
     connectors: Mapping[str, Mapping[str, str]],
     assignor: str = "balanced",
+    allowed_paths: tuple[Path, ...] = (),
     **config: Any,
 ) -> AsyncIterator[LiveGroup]:
     server = CoordinatorServer(checked(CoordinatorConfig, {"port": 0, **config}))
     await server.start()
     async with Admin.local(server.coordinator) as admin:
-        group = LiveGroup(server, admin, tmp_path / "scratch", assignor)
+        group = LiveGroup(server, admin, tmp_path / "scratch", assignor, allowed_paths)
         try:
             for name, settings in connectors.items():
                 await admin.put_connector(GROUP, name, {"connector.class": "idle", **settings})
