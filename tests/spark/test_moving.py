@@ -20,8 +20,8 @@ from tests.cli.live import GROUP, Done, LiveGroup, command, live_group
 from tests.volume import ci_only
 
 from .conftest import PATIENCE_S
+from .java_plugins import java_plugin_path as java_plugin_path
 from .kafka_topics import committed, make_topic, produce
-from .test_java_plugins import plugin_path as plugin_path
 
 STRING: Final = "org.apache.kafka.connect.storage.StringConverter"
 STRINGS: Final = {"key.converter": STRING, "value.converter": STRING}
@@ -110,9 +110,9 @@ IN_CI = (
 
 @ci_only(IN_CI)
 async def test_connectors_in_all_states_move_with_their_offsets_and_back(
-    connect: Connect, group: LiveGroup, tmp_path: Path, plugin_path: Path, monkeypatch: pytest.MonkeyPatch
+    connect: Connect, group: LiveGroup, tmp_path: Path, java_plugin_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(PLUGIN_PATH, str(plugin_path))
+    monkeypatch.setenv(PLUGIN_PATH, str(java_plugin_path))
     servers = connect.servers
     names = ("failed", "paused", "running", "stopped")
     for name in names:
