@@ -18,8 +18,7 @@ from connectgroup.protocol.messages.describe import (
     DescribedMember,
     DescribedUnit,
 )
-
-from .worker.virtual_time import VirtualLoop
+from connectgroup.testing.virtual_time import VirtualLoop
 
 ROOT = Path(__file__).parent.parent
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from connectgroup.coordinator import compute
-from tests.worker.virtual_time import VirtualLoop
+from connectgroup.testing.virtual_time import VirtualLoop
 
 
 def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], VirtualLoop]]:

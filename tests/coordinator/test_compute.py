@@ -18,9 +18,9 @@ from connectgroup.group.connect.settings import GroupSettings, ServerAssignment
 from connectgroup.log.memory import MemoryLog, MemoryStorage
 from connectgroup.protocol.messages.assignment import PrepareResponse
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from connectgroup.testing.virtual_time import Gate
 from tests.no_threads import NoThreads
 from tests.worker.builders import settings
-from tests.worker.virtual_time import Gate
 
 from .builders import GROUP, FaultyLog, add, beat, look, send, serving, tick
 

@@ -30,6 +30,7 @@ from connectgroup.protocol.messages.describe import DescribedGroup, DescribeRequ
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from connectgroup.protocol.records.connect import TargetState
 from connectgroup.protocol.units import Unit, Units, show
+from connectgroup.testing.virtual_time import Gate
 from connectgroup.transport.base import Client
 from connectgroup.transport.local import LocalClient
 from connectgroup.worker.loop import Worker
@@ -37,7 +38,6 @@ from connectgroup.worker.runner import TaskRunner
 from connectgroup.worker.settings import Connections, RunnerSettings, WorkerSettings
 
 from .scripted import RecordingListener, Scripted
-from .virtual_time import Gate
 
 GROUP = "workers"
 

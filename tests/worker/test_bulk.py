@@ -16,13 +16,12 @@ from connectgroup.member.actions import Grant
 from connectgroup.protocol.messages.heartbeat import TaskStatus
 from connectgroup.protocol.records.connect import UnitState
 from connectgroup.protocol.units import Unit
+from connectgroup.testing.virtual_time import Gate
 from connectgroup.threads import NoThread
 from connectgroup.worker.offload import FIRST_THREADS, Call, CallPool
 from connectgroup.worker.runner import TaskRunner
 from connectgroup.worker.settings import RunnerSettings
 from tests.no_threads import NoThreads
-
-from .virtual_time import Gate
 
 UNITS = [Unit("c", number) for number in range(2_000)]
 PER_TURN = 1_000

@@ -18,11 +18,11 @@ from connectgroup.coordinator.compute import as_server_assignor
 from connectgroup.protocol.messages.api import Request, Response
 from connectgroup.protocol.messages.assignment import InstallRequest, PrepareRequest
 from connectgroup.protocol.units import Unit
+from connectgroup.testing.virtual_time import Gate
 from connectgroup.worker.settings import WorkerSettings
 
 from .builders import Spread, World, settings
 from .errors import Odd, raising
-from .virtual_time import Gate
 
 
 def nonsense(group: ConnectAssignorInput) -> ConnectAssignment:

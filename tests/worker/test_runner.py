@@ -14,11 +14,10 @@ from connectgroup.errors import PluginError
 from connectgroup.member.actions import Grant
 from connectgroup.protocol.messages.heartbeat import TaskStatus
 from connectgroup.protocol.units import Unit
+from connectgroup.testing.virtual_time import Gate
 from connectgroup.worker.runner import TaskRunner
 from connectgroup.worker.scratch import file_name
 from connectgroup.worker.settings import RunnerSettings
-
-from .virtual_time import Gate
 
 UNIT = Unit("c", 0)
 

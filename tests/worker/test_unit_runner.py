@@ -13,9 +13,9 @@ import pytest
 from connectgroup import Grant, ThreadUnitRunner, Unit, UnitRunner, UnitState
 from connectgroup.protocol.messages.heartbeat import TaskStatus
 from connectgroup.protocol.records.connect import TargetState
+from connectgroup.testing.virtual_time import Gate
 
 from .builders import Actor, World
-from .virtual_time import Gate
 
 
 class Units(UnitRunner):

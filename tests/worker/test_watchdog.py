@@ -11,10 +11,9 @@ from connectgroup.connector import Config, Connector, Task, TaskContext
 from connectgroup.member.actions import Grant
 from connectgroup.protocol.records.connect import UnitState
 from connectgroup.protocol.units import Unit
+from connectgroup.testing.virtual_time import Gate
 from connectgroup.worker.runner import TaskRunner
 from connectgroup.worker.settings import RunnerSettings
-
-from .virtual_time import Gate
 
 UNIT = Unit("c", 0)
 TIMEOUT_S = 60
