@@ -10,6 +10,7 @@ import pytest
 
 from connectgroup.errors import (
     ComputeAssignment,
+    ConfigError,
     CoordinatorLoadInProgress,
     FencedMemberEpoch,
     GroupIdNotFound,
@@ -19,6 +20,7 @@ from connectgroup.errors import (
 )
 from connectgroup.member import state_machine
 from connectgroup.member.actions import Action, Assign, Revoke, TellAssignor
+from connectgroup.member.settings import MemberSettings
 from connectgroup.member.state_machine import Member, Phase
 from connectgroup.protocol.messages.common import AssignorInfo, ConfigEntry, grouped, units_of
 from connectgroup.protocol.messages.heartbeat import (
@@ -392,3 +394,12 @@ def test_each_event_in_each_phase_does_what_the_table_says() -> None:
             seen |= set(done)
         named = {name for row in rows if row[1] == event for name in row[3].replace(" or ", ", ").split(", ")}
         assert seen == named - {"none"}, event
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("group_id", ""), ("lease_margin", 0.6), ("traits", "large"), ("group_protocol", "connect")],
+)
+def test_setting_that_a_member_cannot_have_is_rejected_by_name(field: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=f"^{field}: "):
+        MemberSettings(**{"group_id": "g", "member_id": "m", field: value})  # type: ignore[arg-type]

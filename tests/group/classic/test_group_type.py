@@ -13,6 +13,7 @@ from connectgroup.errors import (
     InconsistentGroupProtocol,
     StaleMemberEpoch,
 )
+from connectgroup.group.kernel.effects import ExpireOffsets, TransactionOutcome, TransactionsEnded
 from connectgroup.group.kernel.timers import TimerKey, TimerKind
 from connectgroup.group.registry import ClientInfo
 from connectgroup.protocol.messages.classic import (
@@ -24,11 +25,16 @@ from connectgroup.protocol.messages.classic import (
 )
 from connectgroup.protocol.messages.describe import DeleteRequest, DescribeRequest
 from connectgroup.protocol.messages.offsets import (
+    CommitInTransaction,
     OffsetCommitRequest,
+    OffsetDeleteRequest,
     OffsetFetchRequest,
     PartitionCommit,
+    PartitionToDelete,
     TopicCommit,
+    TopicToDelete,
     TopicToFetch,
+    TxnOffsetCommitRequest,
 )
 
 from .driver import GROUP, Driver, offers
@@ -195,3 +201,75 @@ def test_commit_without_a_group_creates_an_empty_one() -> None:
     assert commit(group, "", -1) == 0
     assert (group.state, committed(group)) == ("Empty", 7)
     assert group.join().error_code == 0
+
+
+def in_transaction(group: Driver, member_id: str, generation: int, token: str = "one") -> int:
+    """Commit offset 20 of the partition with a transaction; returns the error."""
+    partition = PartitionCommit(partition_index=0, committed_offset=20, committed_metadata=None)
+    request = TxnOffsetCommitRequest(
+        transactional_id="t",
+        group_id=GROUP,
+        producer_id=1,
+        producer_epoch=0,
+        generation_id=generation,
+        member_id=member_id,
+        topics=(TopicCommit(name="t", partitions=(partition,)),),
+    )
+    response = group.send(CommitInTransaction(request=request, token=token))
+    code: int = response.topics[0].partitions[0].error_code
+    return code
+
+
+def test_offset_of_a_transaction_is_committed_when_it_ends_and_fenced_by_the_generation() -> None:
+    """A sender that does not say which member it is may commit at any time, as in Kafka."""
+    group = Driver()
+    assert in_transaction(group, "x", 1) == 22, "no such group"
+    (first,) = group.stable("a")
+    assert in_transaction(group, "x", 1) == 25
+    assert in_transaction(group, first, 0) == 22
+    assert in_transaction(group, first, 1) == in_transaction(group, "", -1, "two") == 0
+    assert committed(group) == -1
+    for is_stable in (False, True):
+        outcome = TransactionOutcome(token="one", is_stable=is_stable, asked=frozenset({"one", "two"}))
+        group.send(TransactionsEnded(group_id=GROUP, outcomes={("t", 0): outcome}))
+        assert committed(group) == 20
+    assert not group.group.offsets.pending
+
+
+def delete_offset(group: Driver) -> tuple[int, int]:
+    """Delete the offset of the partition; returns the error of the group, and of the partition."""
+    topic = TopicToDelete(name="t", partitions=(PartitionToDelete(partition_index=0),))
+    response = group.send(OffsetDeleteRequest(group_id=GROUP, topics=(topic,)))
+    return response.error_code, response.topics[0].partitions[0].error_code if response.topics else 0
+
+
+def test_offsets_of_topics_without_a_subscriber_can_be_deleted() -> None:
+    """KIP-496; a subscription that cannot be read may be to any topic."""
+    group = Driver()
+    assert delete_offset(group) == (69, 0)
+    (first,) = group.stable("a")
+    commit(group, first, 1)
+    assert delete_offset(group) == (0, 86)
+    group.leave(first)
+    assert delete_offset(group) == (0, 0)
+    assert committed(group) == -1
+    group.join(protocol_type="other")
+    assert delete_offset(group) == (68, 0)
+
+
+def test_offsets_expire_after_the_retention_time_of_an_empty_group() -> None:
+    group = Driver()
+    (first,) = group.stable("a")
+    commit(group, first, 1)
+    late_ms = 2 * group.type.settings.offsets.retention_ms
+
+    def expired(now_ms: int) -> int:
+        return len(group.type.step(group.group, ExpireOffsets(group_id=GROUP), now_ms, ClientInfo()).records)
+
+    assert expired(late_ms) == 0, "it may be subscribed"
+    group.join()
+    assert expired(late_ms) == 0, "it rebalances"
+    group.leave(first)
+    group.leave("c-2")
+    assert (expired(2_000), expired(late_ms)) == (0, 1)
+    assert committed(group) == -1
