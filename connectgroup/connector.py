@@ -29,16 +29,16 @@ class Batch:
     """One batch of records that a task has passed to its sink, for metrics.
 
     Attributes:
-        read: records read from the source; null if it is not known how many the transforms dropped.
+        read: records read from the source; ``None`` if it is not known how many the transforms dropped.
         rows: records after the transforms.
         dead_letters: records that could not be processed.
         last_dead_letter: place and reason of the last of them.
         read_s: seconds to read and transform the batch; if Spark's workers write the rows, to write them, too.
         commit_s: seconds that the commit took.
         committed: false if the commit failed.
-        read_bytes: bytes read from the source; null if it is not known.
-        written_bytes: bytes of the records as they were passed to the sink (a pipeline: in Arrow's format); null if it
-            is not known.
+        read_bytes: bytes read from the source; ``None`` if it is not known.
+        written_bytes: bytes of the records as they were passed to the sink (a pipeline: in Arrow's format); ``None`` if
+            it is not known.
         topics: the Kafka topics that the batch was read from and written to.
     """
 
@@ -56,7 +56,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lag:
-    """What a task has not read yet; null: not known.
+    """What a task has not read yet; ``None``: not known.
 
     Attributes:
         records: records behind the end of the source.
@@ -85,7 +85,7 @@ class LocalPath:
 
     Attributes:
         within: for a setting whose text names files among other things, such as a connection string: returns the
-            absolute paths in a text, each under its name there. Null: the whole text is the path.
+            absolute paths in a text, each under its name there. ``None``: the whole text is the path.
     """
 
     within: Callable[[str], Mapping[str, str]] | None = None
@@ -268,7 +268,7 @@ class Connector(ABC):
 
         Args:
             fencing_token: higher than that of every task granted so far, lower than that of every later one.
-            changes: the partitions to change; null resets all offsets.
+            changes: the partitions to change; ``None`` resets all offsets.
 
         Raises:
             Fenced: a task runs under a higher token; nothing was changed.

@@ -10,7 +10,7 @@ from .errors import ConfigError
 
 
 def new_event_loop(kind: Literal["asyncio", "uvloop", "auto"]) -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return the factory for ``asyncio.Runner``; null is asyncio's own.
+    """Return the factory for ``asyncio.Runner``; ``None`` is asyncio's own.
 
     Args:
         kind: ``auto`` is uvloop's if it is installed.

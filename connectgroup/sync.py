@@ -363,7 +363,7 @@ def worker(
         connect: creates a client of the coordinator; or the address of a coordinator, ``host:port``.
         runner: runs the units; its methods may be coroutines, or plain methods, which run in threads and may block. Or
             a function of the ``Worker`` that makes the runner before the worker joins: ``lambda worker: Mine(worker)``.
-        access: how to authenticate to an address, and TLS; null: see ``Access``.
+        access: how to authenticate to an address, and TLS; ``None``: see ``Access``.
         settings, assignors, listeners, times: as of ``connectgroup.Worker.running``.
 
     Raises:

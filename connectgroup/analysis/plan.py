@@ -96,7 +96,7 @@ class Plan:
         rounds: number of rounds: of target assignments that move or start units.
         moves: all units that move, start, restart or end, by round and name.
         units_before, units_after: number of connectors and tasks by worker.
-        downtime: of moves so far; null if none is known.
+        downtime: of moves so far; ``None`` if none is known.
         notes: assumptions, and what the plan does not cover; one sentence each.
     """
 

@@ -131,7 +131,7 @@ class Retries:
     Attributes:
         timeout_s: ``errors.retry.timeout`` in seconds: a unit that has failed for this long without writing a row stays
             FAILED; 0: from its first failure, null (-1): never.
-        max_delay_s: ``errors.retry.delay.max.ms`` in seconds: the maximum back-off; null: the worker's.
+        max_delay_s: ``errors.retry.delay.max.ms`` in seconds: the maximum back-off; ``None``: the worker's.
     """
 
     timeout_s: float | None = None

@@ -110,7 +110,7 @@ def add_allowed_paths(parser: argparse.ArgumentParser, default: str) -> None:
 
 
 def allowed_paths_of(options: argparse.Namespace) -> tuple[Path, ...] | None:
-    """Return the list of ``add_allowed_paths``; null if neither an option nor the environment has one.
+    """Return the list of ``add_allowed_paths``; ``None`` if neither an option nor the environment has one.
 
     Raises:
         ConfigError: a path is relative.

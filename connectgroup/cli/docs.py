@@ -12,7 +12,7 @@ from ..errors import ConfigError
 from .render import print_json, print_table
 
 PACKAGE: Final = Path(__file__).parents[1]
-"""In a wheel, ``docs`` is below it, with the examples; in a checkout, both are beside it."""
+"""In a wheel, ``docs`` is below it, with the examples; in a checkout, both are in the directory above it."""
 
 
 async def print_docs(options: argparse.Namespace) -> int:

@@ -156,7 +156,7 @@ class Sums:
     """The numbers of all tasks of a connector.
 
     Attributes:
-        progress: their sums; a lag is that of the tasks that know it. Null: no task has any.
+        progress: their sums; a lag is that of the tasks that know it. ``None``: no task has any.
     """
 
     running: int

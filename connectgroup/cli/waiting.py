@@ -70,7 +70,7 @@ async def wait_for(
 
 
 async def started(admin: Admin, group_id: str, name: str, version: int, timeout_s: float) -> DescribedUnit | None:
-    """The unit of a connector itself once it runs or has failed with this version; null if not within the time.
+    """The unit of a connector itself once it runs or has failed with this version; ``None`` if not within the time.
 
     Does not wait for a connector that is stopped, nor for a group without workers.
     """

@@ -16,8 +16,8 @@ class AccessConfig(ProgramSettings):
     """How a client authenticates, and TLS.
 
     Attributes:
-        credentials: file with ``name=password``; null: found by itself on the coordinator's machine.
-        tls_ca: PEM file with the authorities of the coordinator's certificate; null: plain text.
+        credentials: file with ``name=password``; ``None``: found by itself on the coordinator's machine.
+        tls_ca: PEM file with the authorities of the coordinator's certificate; ``None``: plain text.
         tls_server: PEM file that begins with the coordinator's certificate; instead of ``tls_ca``. The name in the
             certificate does not matter. A supervisor passes it to its workers.
         tls_cert: PEM file with the certificate of this client, if the coordinator requires one.

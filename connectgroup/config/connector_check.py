@@ -23,8 +23,8 @@ def check_connector(
     """Reject an invalid configuration; return the connector that it makes.
 
     Args:
-        allowed_paths: the paths that connectors may use; null if they are not known here: each worker checks them.
-        secrets: the secrets that connectors may refer to; null if they are not known here: each worker checks them.
+        allowed_paths: the paths that connectors may use; ``None`` if they are not known here: each worker checks them.
+        secrets: the secrets that connectors may refer to; ``None`` if they are not known here: each worker checks them.
 
     Raises:
         ConfigError: names the setting, the value and the allowed values.

@@ -73,7 +73,7 @@ class Definition:
         name: the setting, with its prefix.
         type: Kafka's type: STRING, INT, DOUBLE, BOOLEAN, PASSWORD.
         required: whether it has no default.
-        default: the default as text; null if there is none.
+        default: the default as text; ``None`` if there is none.
         documentation: the allowed values.
         group: the heading under which a user interface shows it.
         recommended: values that a user interface offers.
@@ -113,8 +113,8 @@ class Validation:
         config: the configuration, credentials masked.
         definitions: all settings of the class; the common settings only, if the class cannot be loaded.
         errors_of: errors by setting; a setting may be unknown.
-        connector: the connector that the configuration makes; null if it has errors.
-        error: the first error, with setting and value; null without errors.
+        connector: the connector that the configuration makes; ``None`` if it has errors.
+        error: the first error, with setting and value; ``None`` without errors.
         access: why it was not tried to reach the source and the sink, if it was asked for; empty if it was tried.
     """
 
@@ -235,7 +235,7 @@ def validate(
     Args:
         allowed_paths, secrets: see ``connector_check.check_connector``.
         access: if the settings are valid, try to reach what they name (``Connector.check_access``) with these
-            permissions; null: open nothing.
+            permissions; ``None``: open nothing.
     """
     errors: dict[str, list[str]] = {}
     raised: list[ConfigError | PluginError] = []

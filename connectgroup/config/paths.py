@@ -16,7 +16,7 @@ from ..connector import Connector, LocalPath
 from ..errors import ConfigError
 
 AllowedPaths = Sequence[Path] | None
-"""Files, and directories with all that is below them; null: any path."""
+"""Files, and directories with all that is below them; ``None``: any path."""
 
 
 def check_paths(cls: type[Connector], config: Mapping[str, str], allowed: AllowedPaths) -> dict[str, str]:

@@ -22,10 +22,10 @@ class RestConfig(Settings):
         host: address to listen on. Any address but a loopback address requires ``users`` and TLS.
         port: 0 for any.
         group: the group whose connectors ``/connectors`` shows: what a cluster is in Kafka Connect.
-        users: file with one ``name=password`` per line (basic authentication, as Kafka Connect's); null: no
+        users: file with one ``name=password`` per line (basic authentication, as Kafka Connect's); ``None``: no
             authentication. The file must be accessible to its owner only.
         readers: a file of the same form with the users that may only read.
-        certificate: PEM file with the certificate chain of the server; null: plain text.
+        certificate: PEM file with the certificate chain of the server; ``None``: plain text.
         key: PEM file with its private key.
         allowed_hosts: names by which clients may address the server (``Host``), besides ``host`` and the names of the
             loopback addresses. Other requests are rejected: they may come from a web page (DNS rebinding). ``Origin``
@@ -33,10 +33,10 @@ class RestConfig(Settings):
             list with the port of its scheme or, as ``name:port``, the port there.
         connector_classes: the values of ``connector.class`` that clients may use; empty: every installed class.
         allowed_paths: the paths that connectors may use (``WorkerConfig.allowed_paths``): other configurations are
-            rejected. Null: only the workers check them, and requests about offsets in a file are rejected, because this
-            server would open the file itself.
+            rejected. ``None``: only the workers check them, and requests about offsets in a file are rejected, because
+            this server would open the file itself.
         secret_env, secret_paths: the secrets that connectors may refer to (``WorkerConfig.secret_env``): configurations
-            with other references are rejected. Null, both: only the workers check them. This server reads no secret.
+            with other references are rejected. ``None``, both: only the workers check them. This server reads none.
         requests_per_second: maximum for each client address; further requests get 429.
         max_connections: maximum number of open connections. Each takes a file descriptor.
         max_connections_per_address: maximum number of connections from one address.
@@ -45,7 +45,7 @@ class RestConfig(Settings):
         new_group: whether the first connector creates the group if the coordinator serves other worker groups only;
             otherwise the request is rejected, because the name of the group is rather a typing error.
         access_rules: file of rules about what users may do (``CoordinatorConfig.access_rules``); without ``users``,
-            every client is ``ANONYMOUS``. Null: everything.
+            every client is ``ANONYMOUS``. ``None``: everything.
         audit_log: file with a JSON line for each change and each denied request (``CoordinatorConfig.audit_log``).
     """
 
@@ -79,7 +79,7 @@ class RestConfig(Settings):
         return self
 
     def secrets(self) -> Secrets | None:
-        """The secrets that connectors may refer to; null if only the workers know."""
+        """The secrets that connectors may refer to; ``None`` if only the workers know."""
         if self.secret_env is None and self.secret_paths is None:
             return None
         return Secrets(env=self.secret_env or (), paths=self.secret_paths or ())

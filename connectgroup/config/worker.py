@@ -34,7 +34,7 @@ class WorkerConfig(AccessConfig):
         server_assignor: name of an assignor of the coordinator (the heartbeat's ServerAssignor). It cannot be used
             together with ``assignors``.
         listeners: entry-point names.
-        capacity: maximum total weight of the worker's units; null if unknown. For assignors that use weights.
+        capacity: maximum total weight of the worker's units; ``None`` if unknown. For assignors that use weights.
         labels: ``name=value`` labels that connectors may require (``assignment.labels``).
         rack: the rack or zone of the worker.
         host: the machine, which several workers may share; by default this machine's host name.

@@ -140,8 +140,9 @@ class ClassicMembership(Membership):
             offers: returns the protocols for JoinGroup: assignor names and subscriptions.
 
         Returns:
-            Null if the membership was lost, also by the response to a request sent before: the member's partitions must
-            be released before the next attempt. They belong to others, who would lose commits to those of a new member.
+            ``None`` if the membership was lost, also by the response to a request sent before: the member's partitions
+            must be released before the next attempt. They belong to others, who would lose commits to those of a new
+            member.
 
         Raises:
             ConnectGroupError: the member cannot join the group at all.

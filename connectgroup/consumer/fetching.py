@@ -97,7 +97,7 @@ class Fetcher:
         return None if ends is None else ends[self._reset == "latest" and not is_new]
 
     async def end(self, partition: TopicPartition) -> int | None:
-        """Return the end offset of a partition: that of the next record to be written. Null if it is not available.
+        """Return the end offset of a partition: that of the next record to be written. ``None`` if it is not available.
 
         Raises:
             FetchError: the principal is not authorized to read the partition.

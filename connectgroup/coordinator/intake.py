@@ -52,8 +52,8 @@ class Intake:
     Attributes:
         not_serving: why all requests are rejected, or ``None``.
         queued: the number of queued commands.
-        pending: the requests without a response yet, in the order of their arrival. ``receive`` adds, whoever waits for
-            the response removes.
+        pending: the requests without a response yet, in the order of their arrival. ``receive`` adds; each is
+            removed with its response.
     """
 
     def __init__(self, is_from_member: Callable[[RequestTraits], bool] = lambda request: False) -> None:

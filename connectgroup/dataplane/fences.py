@@ -119,8 +119,8 @@ def alter_positions(
     Args:
         connector: the connector's name.
         fencing_token: higher than that of every task granted so far.
-        positions: position by slice, null to forget a slice. Null: forget all slices and the source, so that the
-            connector may read another source.
+        positions: position by slice, ``None`` to forget a slice. ``None``: forget all slices and the source, so that
+            the connector may read another source.
 
     Raises:
         Fenced: a task has claimed under a higher token.

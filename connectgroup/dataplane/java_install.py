@@ -274,7 +274,7 @@ def _licence(pom: ElementTree.Element | None, repository: Path, depth: int = 0) 
 
 
 def _read_pom(path: Path) -> ElementTree.Element | None:
-    """A POM of Maven's local repository; null if it cannot be read."""
+    """A POM of Maven's local repository; ``None`` if it cannot be read."""
     try:
         text = path.read_bytes()
         # Entities could grow without limit; a POM has no document type.

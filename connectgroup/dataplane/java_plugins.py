@@ -133,7 +133,7 @@ def is_java_name(name: str) -> bool:
 
 
 def find_java_class(name: str) -> JavaPlugin | None:
-    """The first plug-in on the path that has a class, declared or not; null if none has it."""
+    """The first plug-in on the path that has a class, declared or not; ``None`` if none has it."""
     if not is_java_name(name):
         return None
     return next((plugin for plugin in java_plugins() if plugin.has(name)), None)
@@ -252,7 +252,7 @@ class _ClassFile:
 
 
 def _class_file(content: bytes) -> _ClassFile | None:
-    """What a class file says of its class; null if it is none. Source: the JVM specification, chapter 4."""
+    """What a class file says of its class; ``None`` if it is none. Source: the JVM specification, chapter 4."""
     unpack = struct.unpack_from
     try:
         if content[:4] != b"\xca\xfe\xba\xbe":

@@ -73,7 +73,7 @@ class Triggered(ABC):
 
     @property
     def lastProgress(self) -> Mapping[str, Any] | None:
-        """The number of the last completed trigger as ``timestamp``; null before the first."""
+        """The number of the last completed trigger as ``timestamp``; ``None`` before the first."""
         return {"timestamp": self._triggers} if self._triggers else None
 
     def awaitTermination(self) -> None:

@@ -51,7 +51,7 @@ class PositionStore(Protocol):
         Args:
             connector: the connector's name.
             fencing_token: higher than that of every task granted so far.
-            positions: position by slice, null to forget a slice; null: forget all slices and the source.
+            positions: position by slice, ``None`` to forget a slice; ``None``: forget all slices and the source.
 
         Raises:
             Fenced: a task has claimed under a higher token; nothing was changed.

@@ -121,7 +121,7 @@ class OffsetAdmin:
 
 
 class BatchPlanner(ABC):
-    """What one task reads of a source, batch by batch, whoever drives the batches; and what it has not read yet.
+    """What one task reads of a source, batch by batch, with any driver of the batches; and what it has not read yet.
 
     Attributes:
         reads_remotely: whether ``batches`` is defined, or the worker itself polls the source: without it, a worker on
@@ -155,7 +155,7 @@ class BatchPlanner(ABC):
 
     def part_batches(self, positions: Mapping[str, int]) -> PartReader | None:
         """Return what plans and reads the batches after these positions, part by part, with Python code that a sink of
-        files writes the rows next to, instead of ``stream``; null: Spark reads the rows.
+        files writes the rows next to, instead of ``stream``; ``None``: Spark reads the rows.
         """
         return None
 
@@ -167,7 +167,7 @@ class BatchPlanner(ABC):
         """
 
     def publisher(self, owner: Owner, positions: Mapping[str, int]) -> Publisher | None:
-        """Return what publishes the positions of a task; null: nothing does. Called when the task has claimed them.
+        """Return what publishes the positions of a task; ``None``: nothing does. Called when the task has claimed them.
 
         Args:
             owner: the task's grant.
@@ -180,7 +180,7 @@ class BatchPlanner(ABC):
         return error
 
     def lag(self, positions: Mapping[str, int]) -> Lag | None:
-        """Return what this task has not read yet after these positions; null if that cannot be determined cheaply.
+        """Return what this task has not read yet after these positions; ``None`` if that cannot be determined cheaply.
 
         Called about every 10 s in a thread of its own, on the object that ``create`` returned, while the query of
         ``stream`` runs; never two calls at once. It may block, but must not count without a limit: a task spends at
@@ -195,7 +195,7 @@ class BatchPlanner(ABC):
         return None
 
     def size_of(self, ranges: Sequence[Range]) -> int | None:
-        """Return the bytes in these ranges; null if positions are not bytes."""
+        """Return the bytes in these ranges; ``None`` if positions are not bytes."""
         return None
 
 
@@ -315,7 +315,7 @@ class Source(OffsetAdmin, BatchPlanner, SparkStream):
 
     @classmethod
     def divide(cls, settings: Any, committed: CommittedPositions) -> Division | None:
-        """Return what divides the work among tasks; null: task *i* of *n* knows its slices by ``owns``.
+        """Return what divides the work among tasks; ``None``: task *i* of *n* knows its slices by ``owns``.
 
         Args:
             settings: an instance of ``Settings``.
@@ -325,7 +325,7 @@ class Source(OffsetAdmin, BatchPlanner, SparkStream):
 
     @classmethod
     def known_columns(cls, settings: Any, *, reads: bool = False) -> frozenset[str] | None:
-        """Return the names of the columns; null if only reading the source tells them.
+        """Return the names of the columns; ``None`` if only reading the source tells them.
 
         Args:
             settings: an instance of ``Settings``.
@@ -392,7 +392,7 @@ def field_of(where: str, found: Mapping[str, Any], name: str, kind: type[str] | 
 
 
 def position_of(offset: Mapping[str, Any] | None, name: str) -> int | None:
-    """Return the position in an offset; null for null.
+    """Return the position in an offset; ``None`` for ``None``.
 
     Raises:
         ConfigError: the field is missing, has another type or is negative, or there is another field.

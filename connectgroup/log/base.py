@@ -236,7 +236,7 @@ def encode_batch(
 
     Args:
         max_bytes: maximum size of all keys and values.
-        max_record_bytes: maximum size of the key and the value of one record; null: no such limit.
+        max_record_bytes: maximum size of the key and the value of one record; ``None``: no such limit.
 
     The limit applies to the uncompressed bytes of keys and values: an estimate of the compression ratio made the other
     writers of a shared batch fail (KAFKA-19760).

@@ -103,7 +103,7 @@ class LeasedStore(Protocol):
 
     Attributes:
         name: the database, for messages.
-        max_record_bytes: maximum size of the key and the value of one record; null: no such limit.
+        max_record_bytes: maximum size of the key and the value of one record; ``None``: no such limit.
     """
 
     name: str
@@ -128,7 +128,7 @@ class LeasedStore(Protocol):
         """
 
     async def retake(self, holder: str) -> tuple[int, int] | None:
-        """Increment the epoch of a holder; returns as ``take``; null: it holds the log no longer."""
+        """Increment the epoch of a holder; returns as ``take``; ``None``: it holds the log no longer."""
 
     async def renew(self, holder: str, last: int) -> bool:
         """Renew the lease; false: the log has another holder, or lacks records up to ``last``."""

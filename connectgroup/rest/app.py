@@ -61,10 +61,10 @@ class RestContext:
         commit: the commit there: the version of connectgroup.
         loggers: the loggers of this process.
         connector_classes: the classes that may be used; empty: all that are installed.
-        allowed_paths: the files that connectors may use; null: the server does not know, and opens none itself.
-        secrets: the secrets that connectors may refer to; null: the server does not know, and never reads one.
+        allowed_paths: the files that connectors may use; ``None``: the server does not know, and opens none itself.
+        secrets: the secrets that connectors may refer to; ``None``: the server does not know, and never reads one.
         access: the rules of access; without any, each user may do everything.
-        audit: gets a line for each change and each denied request; null: there are no lines.
+        audit: gets a line for each change and each denied request; ``None``: there are no lines.
         quotas: counts denied requests.
         may_create_group: whether the first connector creates the group although the coordinator serves others.
     """
@@ -95,7 +95,7 @@ def create_app(
     """Create the application.
 
     Args:
-        context: see ``RestContext``; null: serve only ``/metrics``.
+        context: see ``RestContext``; ``None``: serve only ``/metrics``.
         allowed_hosts, users, readers, requests_per_second: see ``Guard``.
     """
     operations = metrics.OPERATIONS if context is None else OPERATIONS

@@ -70,7 +70,7 @@ class HttpConnections:
 
     Args:
         limits: see ``RestLimits``.
-        certificate: of the server; null for plain text.
+        certificate: of the server; ``None`` for plain text.
         new_protocol: returns what handles the requests of a new connection; the argument is this object.
     """
 

@@ -197,7 +197,7 @@ class Feeds:
         """Open a stream of a group; see ``Feed.stream``. The caller exhausts or closes the iterator.
 
         Args:
-            admin: describes the group; the one of this object if null.
+            admin: describes the group; the one of this object if ``None``.
             user: whose descriptions these are; those of one user share a feed. Empty: they are the same for all.
 
         Raises:

@@ -46,13 +46,13 @@ class Guard:
 
     Args:
         app: the application.
-        allowed_hosts: names and addresses in ``Host``, in lower case; null: every name. ``name:port``: also the port of
-            an ``Origin``.
-        users: password by name; null: no authentication. ``scope["principal"]`` is the name, empty without one.
+        allowed_hosts: names and addresses in ``Host``, in lower case; ``None``: any. ``name:port``: also the port
+            of an ``Origin``.
+        users: password by name; ``None``: no authentication. ``scope["principal"]`` is the name, empty without one.
         readers: the users that may only read (GET, HEAD, OPTIONS). ``scope["may_change"]`` is false for them.
         public_paths: GET and HEAD of these need no user.
-        requests_per_second: the limit for each client address; null: none.
-        audit: gets a line for each change by a reader; null: there are no lines.
+        requests_per_second: the limit for each client address; ``None``: none.
+        audit: gets a line for each change by a reader; ``None``: there are no lines.
     """
 
     def __init__(

@@ -64,8 +64,8 @@ class Operation:
         handler: handles a request; the first line of its docstring describes the operation.
         needs: what the rules of access must allow.
         query: the query parameters, each with its schema.
-        body: schema of the body; null if the operation has none.
-        response: schema of the body of a successful response; null if it has none.
+        body: schema of the body; ``None`` if the operation has none.
+        response: schema of the body of a successful response; ``None`` if it has none.
         statuses: the status codes of success.
         media_type: of the body of a successful response.
     """

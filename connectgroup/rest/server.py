@@ -38,8 +38,8 @@ class RestServer:
         """Store the arguments.
 
         Args:
-            admin: sends the requests to the coordinator; null: serve only the metrics of this process.
-            rates: rows per second by connector of a group, for the live page; null: those of tasks in this process.
+            admin: sends the requests to the coordinator; ``None``: serve only the metrics of this process.
+            rates: rows per second by connector of a group, for the live page; ``None``: those of tasks in this process.
         """
         self.config, self.port, self._rates = config, config.port, rates
         self._admin = admin
@@ -168,7 +168,7 @@ class RestServer:
 
 
 def _users(config: RestConfig) -> tuple[dict[str, str] | None, frozenset[str]]:
-    """Password by name of all users, null without authentication; and the names of those that may only read."""
+    """Password by name of all users, ``None`` without authentication; and the names of those that may only read."""
     users = read_users(config.users) if config.users is not None else None
     if config.readers is None:
         return users, frozenset()

@@ -76,7 +76,7 @@ class Rule(NamedTuple):
         principal: a name, or ``*`` for all.
         operations: those that it names.
         group: the pattern of groups.
-        connector: the pattern of connectors; null for a rule about the groups themselves.
+        connector: the pattern of connectors; ``None`` for a rule about the groups themselves.
     """
 
     allows: bool
@@ -300,7 +300,7 @@ class AccessRules:
         return all(allows(everywhere, principal, operation, each) for each in (Resource("*"), Resource("*", "*")))
 
     def quota(self, principal: str) -> float | None:
-        """Requests per second of a principal; null: the file says nothing about it."""
+        """Requests per second of a principal; ``None``: the file says nothing about it."""
         self.refresh()
         return self.quotas.get(principal or ANONYMOUS, self.quotas.get("*"))
 

@@ -153,8 +153,8 @@ class Authorization:
     """All rules of one server.
 
     Args:
-        group_users: the users of groups; null: none are limited.
-        rules: the rules by operation; null: everything is allowed.
+        group_users: the users of groups; ``None``: none are limited.
+        rules: the rules by operation; ``None``: everything is allowed.
         whose: the server that has the rules, for error messages.
     """
 

@@ -65,7 +65,7 @@ class RequestQuotas(MetricSource):
     """The quotas of all principals of one server.
 
     Args:
-        quota: requests per second of a principal; null: none.
+        quota: requests per second of a principal; ``None``: none.
         clock: seconds.
     """
 

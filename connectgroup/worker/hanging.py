@@ -40,7 +40,7 @@ def named(what: Callable[[], str], where: Callable[[], str | None]) -> Iterator[
 
     Args:
         what: names the units and the phase: ``c-0: start``.
-        where: the place of the code that hangs; null: it has not begun, so nothing is logged.
+        where: the place of the code that hangs; ``None``: it has not begun, so nothing is logged.
     """
     loop = asyncio.get_running_loop()
     began_s = loop.time()
@@ -65,7 +65,7 @@ def place_of(task: asyncio.Task[Any]) -> str:
 
 
 def place_of_thread(name: str) -> str | None:
-    """Where a thread is, by its name; null if there is no such thread."""
+    """Where a thread is, by its name; ``None`` if there is no such thread."""
     frames = _thread_frames(name)
     return _shown(frames) if frames else None
 

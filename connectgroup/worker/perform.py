@@ -471,7 +471,7 @@ async def _isolated(
 
     Args:
         named_by: names the task in the log when it does not return.
-        limit_s: how long it may take; null: any time.
+        limit_s: how long it may take; ``None``: any time.
 
     Raises:
         PluginError: the method did not return in time.

@@ -58,7 +58,7 @@ async def serve_worker(
             outside of the main thread, where Python handles no signals.
         on_start: called with each worker before it joins; keep it for ``Worker.state``, ``Worker.stop`` and others.
         connect: creates a client of the coordinator; or the address of a coordinator, ``host:port``.
-        access: how to authenticate to an address, and TLS; null: see ``Access``.
+        access: how to authenticate to an address, and TLS; ``None``: see ``Access``.
         settings, assignors, listeners, times: as of ``Worker.running``.
 
     Returns:

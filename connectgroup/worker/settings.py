@@ -100,7 +100,7 @@ class RunnerSettings:
         group_id: the worker's group, for metrics.
         secrets: the secrets that connectors may refer to.
         allowed_paths: the files and directories that connectors may use, as absolute paths (``config.paths``); by
-            default none, because a worker gets its connectors from a coordinator. Null: any, for a program that
+            default none, because a worker gets its connectors from a coordinator. ``None``: any, for a program that
             configures all connectors of the group itself.
 
     Raises:

@@ -37,10 +37,10 @@ class WorkerState:
         epoch: its member epoch; 0 before it has joined.
         owned: the units that it may be running, those that start or stop included.
         lease_left_s: seconds until its lease expires unless the coordinator responds before: then it stops the units
-            that are not fenced. Null while there is no lease: before it has joined, and after the lease has expired.
+            that are not fenced. ``None`` without a lease: before it has joined, and after the lease has expired.
         last_error: why the last heartbeat has failed, or why the coordinator has rejected the worker; empty after a
             heartbeat that has succeeded.
-        ended: why the worker has ended; null until then.
+        ended: why the worker has ended; ``None`` until then.
     """
 
     joined: bool = False

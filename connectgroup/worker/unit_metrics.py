@@ -47,7 +47,7 @@ class Flow:
 
     Attributes:
         last_dead_letter: place and reason of the last one that was committed; empty before that. Changed by ``add``.
-        lag: as it was last measured; null before that.
+        lag: as it was last measured; ``None`` before that.
         last_record_ms: when records last became durable, in milliseconds since 1970; 0: never.
         last_poll_ms: when a poll of the source was last complete; 0: never.
     """

@@ -49,7 +49,7 @@ class _Run:
 
     Attributes:
         starting: the call of ``start_unit``.
-        stopping: the last call of ``stop_unit``; null before the first one.
+        stopping: the last call of ``stop_unit``; ``None`` before the first one.
     """
 
     grant: Grant

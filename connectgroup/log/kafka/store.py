@@ -78,7 +78,7 @@ class KafkaStore(LeasedStore):
             servers: ``HOST:PORT`` of brokers, separated by commas.
             topic: the topic's name.
             client: settings of librdkafka: TLS and logins.
-            replication: the replication factor of a new topic; null: 3, or the number of brokers if there are fewer.
+            replication: the replication factor of a new topic; ``None``: 3, or the number of brokers if fewer.
 
         Raises:
             ConfigError: confluent-kafka is not installed, or a setting is one of those that the log needs itself.
@@ -315,7 +315,7 @@ class KafkaStore(LeasedStore):
         The topic is read before, too: a producer that does not own the log any longer must not fence the owner.
 
         Returns:
-            The reader, and ``self._owner`` with the producer; null: the ownership as stored is another one.
+            The reader, and ``self._owner`` with the producer; ``None``: the ownership as stored is another one.
         """
         from confluent_kafka import Producer
 
@@ -351,7 +351,7 @@ class KafkaStore(LeasedStore):
         return tail
 
     def _owned(self, state: OwnerState, tail: Tail) -> tuple[int, int] | None:
-        """Write the ownership; the epoch and the last offset, or null: another coordinator has fenced this one."""
+        """Write the ownership; the epoch and the last offset, or ``None``: another coordinator has fenced this one."""
         owner = self._owner
         assert owner is not None
         if not owner.write(state):
@@ -438,7 +438,7 @@ class _Owner:
     """The producer of the owner.
 
     Attributes:
-        producer: null after a transaction that failed; only ``write`` and ``drop`` change it.
+        producer: ``None`` after a transaction that failed; only ``write`` and ``drop`` change it.
         state: the ownership, as written last, with the offset of the last row that was written.
     """
 
@@ -513,7 +513,7 @@ class _Owner:
             raise
 
     def _send(self, records: Sequence[Encoded], reports: list[tuple[Any, int]]) -> None:
-        """Queue records; ``reports`` gets the error of the last one, or null, and its offset in the topic."""
+        """Queue records; ``reports`` gets the error of the last one, or ``None``, and its offset in the topic."""
 
         def on_delivery(error: Any, message: Any) -> None:
             reports.append((error, message.offset() if error is None else -1))

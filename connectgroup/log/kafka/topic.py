@@ -87,7 +87,7 @@ class Topic:
         Args:
             servers: ``HOST:PORT`` of brokers, separated by commas.
             client: settings of librdkafka.
-            replication: the replication factor of a new topic; null: 3, or the number of brokers if there are fewer.
+            replication: the replication factor of a new topic; ``None``: 3, or the number of brokers if fewer.
 
         Raises:
             ValueError: a setting is invalid.
@@ -202,7 +202,7 @@ class Topic:
         self.server = server
 
     def _described(self) -> Any:
-        """The description of the topic; null if there is none."""
+        """The description of the topic; ``None`` if there is none."""
         from confluent_kafka import KafkaError, KafkaException, TopicCollection
 
         (described,) = self.admin.describe_topics(TopicCollection([self.topic]), request_timeout=CALL_S).values()
@@ -327,7 +327,7 @@ class Tail:
     Attributes:
         owner: the ownership as read last. ``catch_up`` changes this and all others.
         standbys: the coordinators that stand by, by address.
-        rows: the last row of each key, by key, in the order of the topic; null after ``take_rows``: rows are not kept.
+        rows: the last row of each key, by key, in the order of the topic; ``None`` after ``take_rows``: none is kept.
         last: the highest offset of a row.
         position: the offset in the topic up to which it has been read.
         is_usable: false after an error that a second attempt would not see.

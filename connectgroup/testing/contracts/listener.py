@@ -37,7 +37,7 @@ class ListenerContract:
     listener: Callable[[], WorkerRebalanceListener]
 
     def units_of(self, listener: WorkerRebalanceListener) -> Iterable[Unit] | None:
-        """The units for which the listener keeps state; null if it keeps none, or if this cannot be seen."""
+        """The units for which the listener keeps state; ``None`` if it keeps none, or if this cannot be seen."""
         return None
 
     # ----------------------------------------------------------------------------------------------

@@ -79,7 +79,7 @@ class SourceContract(ABC):
             assert all(source.owns(name) for name in positions)
 
     def test_lag_is_what_follows_the_positions(self, place: Path) -> None:
-        """A source that does not measure its lag returns null."""
+        """A source that does not measure its lag returns ``None``."""
         self.write(place, range(20))
         source = self.make_source(place)
         before = source.lag({})
