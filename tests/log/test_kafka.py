@@ -46,7 +46,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from connectgroup.log.kafka.records import OWNER_KEY, OwnerState, Standby, encode_owner, encode_row, encode_standby
 from connectgroup.log.kafka.store import KafkaStore
-from connectgroup.log.kafka.topic import Topic, check_settings
+from connectgroup.log.kafka.topic import Tail, check_settings
 
 LEASE_S = 9.0
 """A renewal is a transaction, which may take more than a second on a busy machine."""
@@ -373,18 +373,19 @@ async def test_coordinator_that_is_overtaken_before_its_fence_does_not_take_the_
     await second.connect()
     seen = await first.look("p", "a:1")
     again = await second.look("q", "b:1")
-    real, calls, taken = Topic.end, 0, None
+    real, calls, taken = KafkaStore._caught_up, 0, None
 
-    def end(asked: Topic) -> int:
-        """The second time that the second one looks where the topic ends, the first one takes the log."""
+    def caught_up(asked: KafkaStore, end: int, *, fresh: bool = False) -> Tail:
+        """When the second one has looked for the second time who owns the topic, the first one takes the log."""
         nonlocal calls, taken
-        found, calls = real(asked), calls + 1
-        if calls == 2:
+        found = real(asked, end, fresh=fresh)
+        calls += asked is second
+        if asked is second and calls == 2:
             take = first.take(seen, holder="p:1", address="a:1", lease_ms=1_000, epochs=1)
             taken = asyncio.run_coroutine_threadsafe(take, loop).result(60)
         return found
 
-    monkeypatch.setattr(Topic, "end", end)
+    monkeypatch.setattr(KafkaStore, "_caught_up", caught_up)
     assert await second.take(again, holder="q:1", address="b:1", lease_ms=1_000, epochs=1) is None
     assert taken == (1, 0)
     assert not await first.renew("p:1", 0), "it is fenced"
