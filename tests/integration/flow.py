@@ -8,7 +8,7 @@ import sqlite3
 import threading
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -232,9 +232,9 @@ class Readable(Protocol):
         """Every row in the sink."""
 
 
-def compare(pipe: Readable, written: int) -> None:
+def compare(pipe: Readable, written: int, row_of: Callable[[int], Row] = row) -> None:
     """Fail unless the sink has exactly the rows 0 to ``written``, each once."""
-    expected, found = Counter(map(row, range(written))), pipe.rows()
+    expected, found = Counter(map(row_of, range(written))), pipe.rows()
     lost, doubled = expected - found, found - expected
     some = {"lost": sorted(lost)[:5], "doubled or foreign": sorted(doubled)[:5]}
     assert not lost, f"{pipe.name}: {lost.total()} of {written} rows lost, {doubled.total()} doubled: {some}"

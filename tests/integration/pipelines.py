@@ -5,6 +5,7 @@ The readers are independent of the product: psycopg, a Kafka consumer with ``rea
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 from collections.abc import Mapping
@@ -16,14 +17,92 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 
 from tests.spark.java_plugins import DEBEZIUM, debezium_settings
 
-from .flow import TRIGGER_MS, Feeder, Pipe, Row, row
+from .flow import ROWS_A_TURN, TRIGGER_MS, Feeder, Pipe, Row, row
 
 COLUMNS = "id BIGINT, text STRING"
 PARTITIONS = 3
+HARD = (
+    'He said \\"hi\\"',
+    '"quoted", with commas, and a quote " alone',
+    "",
+    " blanks at both ends ",
+    "007",
+    "19.90",
+    "12345678901234567890.12",
+    "1e400",
+    "NaN",
+    "null",
+    r"\N",
+    r"\.",
+    "back\\slash\\",
+    "tab\tand\rreturn",
+    "line\nfeeds\r\n" * 40,
+    "{\"a\": [1, 'x']}",
+    "%s ? $1 :name {} ;--",
+    "e\u0301 \u00e9 \u6f22\u5b57 \U0001f600 \u202e \u2028 \ufeff",
+    "x" * 70_000,
+)
+"""Texts that pipelines are reported to change: each fifth row has one of them."""
+BAD_TURNS = 20
+"""Each twentieth turn has a record that is no row, and must be a dead letter, once."""
+BAD_LINES = (
+    b"one,not a number\n",
+    b'1,"not \xff UTF-8"\n',
+    b"1,2,3,too many\n",
+    b"9223372036854775808,too large\n",
+    b'1,"a NUL \x00, which PostgreSQL has not"\n',
+)
+BAD_VALUES = (
+    b'{"id": 1}{"id": 2}',
+    b'{"id": 3, "text": ""} tail',
+    b"{'id': 4}",
+    b"",
+    b'{"id": "five"}',
+    b'{"id": 1e400}',
+    b'{"id": 6, "text": "\xff"}',
+    b'{"ID": 7}',
+    b'{"id": 9223372036854775808}',
+    rb'{"id": 8, "text": "\ud800"}',
+    b"no JSON",
+)
+
+
+def hard_row(number: int) -> Row:
+    """The row of an id; each fifth has a hard text."""
+    return (number, HARD[number // 5 % len(HARD)]) if number % 5 == 0 else row(number)
+
+
+class FileFeeder(Feeder):
+    """Writes the rows as CSV.
+
+    Attributes:
+        bad: how many lines are no rows.
+    """
+
+    bad = 0
+
+    def row(self, number: int) -> Row:
+        """The row of an id; a field of CSV has no line ends without ``source.multiline``."""
+        number, text = hard_row(number)
+        return number, text.replace("\r", "").replace("\n", "|")
+
+    def lines(self, begin: int, end: int) -> bytes:
+        rows = (self.row(number) for number in range(begin, end))
+        found = "".join('{},"{}"\n'.format(number, text.replace('"', '""')) for number, text in rows).encode()
+        if begin // ROWS_A_TURN % BAD_TURNS == 7:
+            self.bad += 1
+            found += BAD_LINES[self.bad % len(BAD_LINES)]
+        return found
 
 
 class TableFeeder(Feeder):
     """Inserts the rows into a table of PostgreSQL."""
+
+    bad = 0
+
+    def row(self, number: int) -> Row:
+        """The row of an id."""
+        return hard_row(number)
 
     def __init__(self, directory: Path, url: str, table: str) -> None:
         self._table = table
@@ -34,12 +113,22 @@ class TableFeeder(Feeder):
     def _write(self, rows: int) -> None:
         begin = self.written
         insert = f"INSERT INTO {self._table} VALUES (%s, %s)"
-        self._connection.cursor().executemany(insert, [row(number) for number in range(begin, begin + rows)])
+        self._connection.cursor().executemany(insert, [hard_row(number) for number in range(begin, begin + rows)])
         self.written += rows
 
 
 class TopicFeeder(Feeder):
-    """Produces the rows to a topic, as JSON."""
+    """Produces the rows to a topic, as JSON.
+
+    Attributes:
+        bad: how many records are no rows.
+    """
+
+    bad = 0
+
+    def row(self, number: int) -> Row:
+        """The row of an id."""
+        return hard_row(number)
 
     def __init__(self, directory: Path, bootstrap: str, topic: str) -> None:
         self._topic = make_topic(bootstrap, topic)
@@ -47,15 +136,24 @@ class TopicFeeder(Feeder):
         super().__init__(directory)
 
     def _write(self, rows: int) -> None:
-        for number, text in map(row, range(self.written, self.written + rows)):
-            value = json.dumps({"id": number, "text": text})
+        for number, text in map(hard_row, range(self.written, self.written + rows)):
+            value = json.dumps({"id": number, "text": text}, ensure_ascii=number % 2 == 0)
             self._producer.produce(self._topic, value.encode(), partition=number % PARTITIONS)
+        if self.written // ROWS_A_TURN % BAD_TURNS == 7:
+            self.bad += 1
+            self._producer.produce(self._topic, BAD_VALUES[self.bad % len(BAD_VALUES)], partition=self.bad % PARTITIONS)
         assert self._producer.flush(60) == 0
         self.written += rows
 
 
 class CountFeeder(Feeder):
     """Writes the number of rows for the source ``counted``."""
+
+    bad = 0
+
+    def row(self, number: int) -> Row:
+        """The row of an id."""
+        return row(number)
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / "rows"
@@ -72,10 +170,10 @@ class CountFeeder(Feeder):
 class Flow(Pipe):
     """A pipeline with two tasks, its feeder, and the rows in its sink: SQLite or Parquet."""
 
-    def __init__(self, name: str, root: Path, sink: str, feeder: Feeder, source: Mapping[str, str]) -> None:
+    def __init__(self, name: str, root: Path, sink: str, feeder: Feeding, source: Mapping[str, str]) -> None:
         """Create the flow; its source is described by settings without their prefix."""
         super().__init__(name, root, root, sink)
-        self.feeder = feeder
+        self.feeder, self.dead = feeder, ""
         target = self._sink_settings()
         self.config = {
             "connector.class": "pipeline",
@@ -97,6 +195,15 @@ class Flow(Pipe):
     def _sink_settings(self) -> Mapping[str, str]:
         return {"path": str(self.output), **({"table": "rows"} if self.sink == "sqlite" else {})}
 
+    def tolerate(self, name: str) -> None:
+        """What cannot be read or written becomes a dead letter, in the table or topic of this name."""
+        self.dead = name
+        self.config |= {"errors.tolerance": "all", "errors.deadletterqueue.name": name}
+
+    def dead_letters(self) -> int:
+        """The number of dead letters."""
+        return self._query(f"SELECT count(*) FROM {self.dead}") if self.dead else 0
+
     def close(self) -> None:
         """Release what reads the sink."""
 
@@ -104,7 +211,7 @@ class Flow(Pipe):
 class IntoPostgres(Flow):
     """A flow into a table of PostgreSQL."""
 
-    def __init__(self, name: str, root: Path, url: str, feeder: Feeder, source: Mapping[str, str]) -> None:
+    def __init__(self, name: str, root: Path, url: str, feeder: Feeding, source: Mapping[str, str]) -> None:
         self._url, self._table = url, f"out_{name.replace('-', '_')}"
         super().__init__(name, root, "postgres", feeder, source)
 
@@ -116,6 +223,12 @@ class IntoPostgres(Flow):
             if connection.execute("SELECT to_regclass(%s)", (self._table,)).fetchone() == (None,):
                 return 0
             found = connection.execute(f"SELECT count(*) FROM {self._table}").fetchone()
+            assert found is not None
+            return int(found[0])
+
+    def dead_letters(self) -> int:
+        with psycopg.connect(self._url) as connection:
+            found = connection.execute(f"SELECT count(*) FROM {self.dead}").fetchone()
             assert found is not None
             return int(found[0])
 
@@ -131,7 +244,7 @@ class IntoPostgres(Flow):
 class IntoKafka(Flow):
     """A flow into a topic."""
 
-    def __init__(self, name: str, root: Path, bootstrap: str, feeder: Feeder, source: Mapping[str, str]) -> None:
+    def __init__(self, name: str, root: Path, bootstrap: str, feeder: Feeding, source: Mapping[str, str]) -> None:
         self._bootstrap, self._topic = bootstrap, make_topic(bootstrap, f"out-{name}")
         self._found: Counter[Row] = Counter()
         self._consumer = Consumer(
@@ -162,6 +275,23 @@ class IntoKafka(Flow):
             ended |= self._consume(1.0)
         return self._found
 
+    def tolerate(self, name: str) -> None:
+        super().tolerate(make_topic(self._bootstrap, name, 1))
+
+    def dead_letters(self) -> int:
+        settings = {"bootstrap.servers": self._bootstrap, "group.id": f"reader of {self.dead}"}
+        consumer = Consumer(settings | {"isolation.level": "read_committed", "enable.partition.eof": True})
+        consumer.assign([TopicPartition(self.dead, 0, 0)])
+        try:
+            for count in itertools.count():
+                message = consumer.poll(60)
+                assert message is not None, "the topic of dead letters cannot be read"
+                if message.error() is not None:
+                    return count
+            raise AssertionError
+        finally:
+            consumer.close()
+
     def is_locked(self, patience_s: float = 0) -> bool:
         """False: the successor of a suspended worker aborts its transaction."""
         return False
@@ -181,6 +311,9 @@ class IntoKafka(Flow):
                 assert error.code() == KafkaError._PARTITION_EOF, error
                 ended.add(message.partition() or 0)
         return ended
+
+
+Feeding = FileFeeder | TableFeeder | TopicFeeder | CountFeeder
 
 
 def make_topic(bootstrap: str, name: str, partitions: int = PARTITIONS) -> str:

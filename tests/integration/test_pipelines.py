@@ -3,7 +3,8 @@
 A coordinator and two workers run as a user would start them; each worker connects through a proxy. In each round of a
 pipeline a worker that runs one of its tasks is killed, suspended beyond its session, cut off from the coordinator, or
 restarted; or its Java process is killed; or none of its files can be written; or the number of tasks changes; or
-the coordinator is killed and started again. Rows flow all the time. The soak has 100 rounds.
+the coordinator is killed and started again. Rows flow all the time, hard texts and records that must be dead letters
+among them. The soak has 100 rounds.
 
 Beside it run tasks that are not fenced: none of them ever runs on two workers at the same time.
 """
@@ -37,7 +38,7 @@ from tests.volume import ci_only, volume
 from . import pipelines as kinds
 from .cluster import PLUGINS, plugin_path, thread_states
 from .commands import CONNECTOR, CommandGroup
-from .flow import Feeder, compare
+from .flow import compare
 from .processes import MARK, START_PATIENCE_S, Program, family, marked, wait
 
 pytestmark = [
@@ -163,10 +164,10 @@ def server(name: str, request: pytest.FixtureRequest) -> str:
 def make_flow(name: str, root: Path, request: pytest.FixtureRequest) -> kinds.Flow:
     """A pipeline by its name; servers are started for those that need them."""
     source, _, sink = name.partition("-")
-    feeder: Feeder
+    feeder: kinds.Feeding
     match source:
         case "files":
-            feeder = Feeder(root / "source")
+            feeder = kinds.FileFeeder(root / "source")
             settings = kinds.from_files(feeder)
         case "postgres":
             url = server("postgres", request)
@@ -188,11 +189,14 @@ def make_flow(name: str, root: Path, request: pytest.FixtureRequest) -> kinds.Fl
             feeder, settings = counts, {"": "counted", "path": str(counts.path)}
     match sink:
         case "postgres":
-            return kinds.IntoPostgres(name, root, server("postgres", request), feeder, settings)
+            flow: kinds.Flow = kinds.IntoPostgres(name, root, server("postgres", request), feeder, settings)
         case "kafka":
-            return kinds.IntoKafka(name, root, server("kafka", request), feeder, settings)
+            flow = kinds.IntoKafka(name, root, server("kafka", request), feeder, settings)
         case _:
-            return kinds.Flow(name, root, "parquet" if sink == "files" else sink, feeder, settings)
+            flow = kinds.Flow(name, root, "parquet" if sink == "files" else sink, feeder, settings)
+    if source in ("files", "kafka"):
+        flow.tolerate(f"dead_{name.replace('-', '_')}")
+    return flow
 
 
 @pytest.mark.timeout(300 + 120 * ROUNDS)
@@ -222,9 +226,10 @@ def test_pipeline_loses_and_duplicates_no_row(
         feeder.close()
         group.wait("all rows", lambda: flow.count() >= feeder.written)
         assert group.commands.run("connectors", "delete", name, "--wait").code == 0
-        compare(flow, feeder.written)
+        compare(flow, feeder.written, feeder.row)
+        assert (flow.dead_letters() if feeder.bad else 0) == feeder.bad
         assert group.overlaps() == []
-        print(f"{name}: {ROUNDS} rounds, {feeder.written} rows: 0 lost, 0 duplicated")
+        print(f"{name}: {ROUNDS} rounds, {feeder.written} rows: 0 lost, 0 duplicated; {feeder.bad} dead letters")
     finally:
         feeder.close()
         flow.close()
