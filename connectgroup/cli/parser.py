@@ -168,7 +168,16 @@ def build_parser() -> argparse.ArgumentParser:
     coordinator.set_defaults(run=subcommand("processes.serve_coordinator"), serves="coordinator")
 
     proxy = commands.add_parser("proxy", help="serve the groups of a Kafka broker's clients; forward everything else")
-    proxy.add_argument("--broker", required=True, metavar="HOST:PORT", help="PLAINTEXT listener of the Kafka broker")
+    proxy.add_argument(
+        "--broker", required=True, metavar="HOST:PORT,...", help="a Kafka broker, or several of the same cluster"
+    )
+    proxy.add_argument(
+        "--broker-config",
+        type=path,
+        metavar="FILE",
+        help="properties with librdkafka's settings of TLS and SASL to the brokers: security.protocol, sasl.username "
+        "and the like (their PLAINTEXT listeners)",
+    )
     proxy.add_argument(
         "--data", type=path, default=Path("connectgroup-data"), help="directory of the log (connectgroup-data)"
     )
@@ -183,6 +192,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--min-session-timeout-ms", type=number, help="lowest session timeout of a classic member (6000)"
     )
     add_server(proxy)
+    add_security(proxy, proxy=True)
     add_metrics(proxy)
     proxy.set_defaults(run=subcommand("processes.serve_proxy"), serves="proxy")
 

@@ -215,7 +215,7 @@ def _coordinator_values(options: argparse.Namespace) -> dict[str, Any]:
         "data": options.data / LOG_FILE if options.log is None else None,
         "log": options.log,
         "advertised": getattr(options, "advertised", None),
-        **({} if options.serves == "proxy" else _security_values(options)),
+        **_security_values(options),
         "session_timeout_ms": options.session_timeout_ms,
         "heartbeat_interval_ms": options.heartbeat_interval_ms,
         "scheduled_rebalance_max_delay_ms": options.rebalance_delay_ms,
@@ -238,7 +238,7 @@ def _coordinator_values(options: argparse.Namespace) -> dict[str, Any]:
 
 def _security_values(options: argparse.Namespace) -> dict[str, Any]:
     users = {
-        "authentication": not options.no_authentication,
+        "authentication": not getattr(options, "no_authentication", False),
         "group_users": dict(options.group_users),
         "access_rules": options.access_rules,
         "audit_log": options.audit_log,
@@ -328,7 +328,10 @@ async def serve_proxy(options: argparse.Namespace) -> int:
     from ..config.coordinator import ProxyConfig
     from ..proxy.server import ProxyServer
 
-    names = ("broker", "advertised_host", "advertised_port", "initial_rebalance_delay_ms", "min_session_timeout_ms")
+    names = (
+        *("broker", "broker_config", "advertised_host", "advertised_port"),
+        *("initial_rebalance_delay_ms", "min_session_timeout_ms"),
+    )
     values = _coordinator_values(options) | {name: getattr(options, name) for name in names}
     config = _checked_with_file(ProxyConfig, values, options.config)
     # Each connection of a client has one of its own to the broker.

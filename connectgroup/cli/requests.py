@@ -104,21 +104,27 @@ def add_access(parser: argparse.ArgumentParser) -> None:
     _add_tls(parser, "the authorities of the coordinator's certificate; connects with TLS", "this client's certificate")
 
 
-def add_security(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a coordinator about its clients: authentication and TLS."""
+def add_security(parser: argparse.ArgumentParser, *, proxy: bool = False) -> None:
+    """Add the options of a coordinator about its clients: authentication and TLS.
+
+    Args:
+        proxy: whether it is a proxy, whose brokers authenticate the clients by default.
+    """
     part = options_about(parser, "users and TLS")
+    default = "the brokers authenticate" if proxy else "credentials in the --data directory, created by itself"
     users = part.add_mutually_exclusive_group()
     users.add_argument(
         "--credentials",
         type=Path,
         metavar="FILE",
-        help="file of the users, name=password on each line (credentials in the --data directory, created by itself)",
+        help=f"file of the users, name=password on each line ({default})",
     )
-    users.add_argument(
-        "--no-authentication",
-        action="store_true",
-        help="let any process that can connect do everything: it may read and write files as the workers' user",
-    )
+    if not proxy:
+        users.add_argument(
+            "--no-authentication",
+            action="store_true",
+            help="let any process that can connect do everything: it may read and write files as the workers' user",
+        )
     part.add_argument(
         "--group-users",
         type=_users_of_group,
@@ -138,14 +144,15 @@ def add_security(parser: argparse.ArgumentParser) -> None:
 
 def add_rules(parser: argparse.ArgumentParser) -> None:
     """Add the options of a server about what its clients may do, and what is noted of it."""
-    parser.add_argument(
+    part = options_about(parser, "users and TLS")
+    part.add_argument(
         "--access-rules",
         type=Path,
         metavar="FILE",
         help="rules about who may read, describe, alter and delete which groups and connectors, over REST too; what "
         "none allows is denied; read again when it changes (everything is allowed)",
     )
-    parser.add_argument(
+    part.add_argument(
         "--audit-log",
         type=Path,
         metavar="FILE",

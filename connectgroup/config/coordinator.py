@@ -14,7 +14,6 @@ from ..group.classic.state import ClassicSettings
 from ..group.connect.settings import GroupSettings, ServerAssignorCall
 from ..group.consumer.settings import ConsumerSettings, MigrationPolicy
 from ..group.offsets.settings import OffsetSettings
-from ..log.base import SharedLog
 from ..log.registry import SHARED, log_from_url, sqlite_url
 from ..protocol import DEFAULT_PORT
 from ..transport.access_rules import AccessRules
@@ -196,7 +195,7 @@ class CoordinatorConfig(ProgramSettings):
             parse_address("topics_from", self.topics_from)
         if self.advertised is not None:
             parse_address("advertised", self.advertised)
-        elif self.host in ("", "0.0.0.0", "::") and self.log_url.partition(":")[0] in SHARED:
+        elif self._listens_everywhere and self.log_url.partition(":")[0] in SHARED:
             allowed = f"host:port at which clients and the other coordinators reach this one; not {self.host or 'all'}"
             raise ConfigError("advertised", NO_VALUE, allowed)
         if self.log is not None and self.data is not None:
@@ -219,6 +218,11 @@ class CoordinatorConfig(ProgramSettings):
         return self
 
     @property
+    def _listens_everywhere(self) -> bool:
+        """Whether ``host`` says no address at which others reach this process, and no other setting does."""
+        return self.host in ("", "0.0.0.0", "::")
+
+    @property
     def may_be_reachable(self) -> bool:
         """Whether the address may be one that other machines reach: with TLS, and users or client certificates."""
         return self.tls_cert is not None and (self.authentication or self.tls_ca is not None)
@@ -230,8 +234,11 @@ class CoordinatorConfig(ProgramSettings):
             return sqlite_url(self.data)
         return self.log or "memory:"
 
-    def access(self) -> tuple[Authorization, RequestQuotas, AuditLog | None]:
+    def access(self, *, source: str = "coordinator") -> tuple[Authorization, RequestQuotas, AuditLog | None]:
         """Read the rules of access, and open the audit log.
+
+        Args:
+            source: the server, as lines of the audit log name it.
 
         Raises:
             ConfigError: a file cannot be used.
@@ -244,7 +251,7 @@ class CoordinatorConfig(ProgramSettings):
             return default if own is None else own
 
         access = Authorization(GroupAccess(self.group_users), rules)
-        return access, RequestQuotas(quota), audit_log(self.audit_log)
+        return access, RequestQuotas(quota), audit_log(self.audit_log, source=source)
 
     def limits(self) -> Limits:
         """Return the limits for the peers of the server."""
@@ -311,12 +318,20 @@ class ProxyConfig(CoordinatorConfig):
     """Settings of one proxy; those of its coordinator included.
 
     Attributes:
-        broker: ``host:port`` of the broker's PLAINTEXT listener.
+        credentials: file of the users, ``name=password`` on each line; null: the proxy does not authenticate its
+            clients, and forwards SASL to the broker.
+        broker: ``host:port`` of a broker of the cluster; several with commas: the first that can be reached lists the
+            others.
+        broker_config: properties file with librdkafka's settings of TLS and SASL to the brokers: ``security.protocol``,
+            ``ssl.ca.location``, ``sasl.mechanism``, ``sasl.username``, ``sasl.password`` and the like
+            (``consumer.security``). Null: their PLAINTEXT listeners.
         advertised_host: the host that clients are sent to; ``host`` if null.
-        advertised_port: the port that clients are sent to; ``port`` if null.
+        advertised_port: the port that clients are sent to; ``port`` if null. Those of the brokers of a cluster are the
+            next ones.
     """
 
     broker: ShortText
+    broker_config: Path | None = None
     advertised_host: ShortText | None = None
     advertised_port: Port | None = None
 
@@ -324,14 +339,27 @@ class ProxyConfig(CoordinatorConfig):
     def _has_a_broker(self) -> ProxyConfig:
         if self.advertised is not None:
             raise ConfigError("advertised", self.advertised, "advertised_host and advertised_port")
-        if isinstance(log_from_url(self.log_url), SharedLog):
-            raise ConfigError("log", self.log, "sqlite:///path or memory: for a proxy, which shares no log")
-        if self.tls_cert is not None or self.credentials is not None:
-            raise ConfigError("tls_cert", self.tls_cert or self.credentials, "a proxy without TLS and credentials")
-        parse_address("broker", self.broker)
+        if self.group_users and self.credentials is None:
+            raise ConfigError("group_users", ", ".join(self.group_users), "no group without credentials")
+        for each in self.broker.split(","):
+            parse_address("broker", each.strip())
         return self
 
     @property
-    def broker_address(self) -> tuple[str, int]:
-        """Host and port of the broker."""
-        return parse_address("broker", self.broker)
+    def authenticates(self) -> bool:
+        """Whether the proxy authenticates its clients itself."""
+        return self.credentials is not None
+
+    @property
+    def _listens_everywhere(self) -> bool:
+        return super()._listens_everywhere and self.advertised_host is None
+
+    @property
+    def may_be_reachable(self) -> bool:
+        """With TLS, and users or client certificates of the proxy."""
+        return self.tls_cert is not None and (self.authenticates or self.tls_ca is not None)
+
+    @property
+    def broker_addresses(self) -> tuple[tuple[str, int], ...]:
+        """Host and port of each configured broker."""
+        return tuple(parse_address("broker", each.strip()) for each in self.broker.split(","))

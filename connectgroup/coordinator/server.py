@@ -66,6 +66,30 @@ class GroupServer:
             await self._server.close()
 
 
+def certificate_of(config: CoordinatorConfig) -> Certificate | None:
+    """The certificate of a server; ``None`` for plain text.
+
+    Raises:
+        ConfigError: a file cannot be used.
+    """
+    if config.tls_cert is None or config.tls_key is None:
+        return None
+    return Certificate("tls_cert", config.tls_cert, config.tls_key, config.tls_ca)
+
+
+def authenticator_of(config: CoordinatorConfig, path: Path) -> Authenticator:
+    """The users in a file of credentials, which must have those of ``group_users``.
+
+    Raises:
+        ConfigError: the file cannot be used, or lacks a user.
+    """
+    passwords = read_passwords("credentials", path)
+    for user in itertools.chain.from_iterable(config.group_users.values()):
+        if user not in passwords:
+            raise ConfigError("group_users", user, f"users of {path}: {', '.join(passwords)}")
+    return Authenticator(passwords)
+
+
 class CoordinatorServer(GroupServer):
     """Serves groups on one TCP port until it is closed.
 
@@ -105,9 +129,7 @@ class CoordinatorServer(GroupServer):
             self._shared = log, coordinator
         else:
             coordinator = make()
-        certificate = None
-        if config.tls_cert is not None and config.tls_key is not None:
-            certificate = Certificate("tls_cert", config.tls_cert, config.tls_key, config.tls_ca)
+        certificate = certificate_of(config)
         self._temporary: Path | None = None
         access, quotas, audit = config.access()
         server = TcpServer(
@@ -217,11 +239,7 @@ class CoordinatorServer(GroupServer):
     def _use(self, path: Path) -> None:
         if self.config.credentials is None:
             create_credentials(path)
-        passwords = read_passwords("credentials", path)
-        for user in itertools.chain.from_iterable(self.config.group_users.values()):
-            if user not in passwords:
-                raise ConfigError("group_users", user, f"users of {path}: {', '.join(passwords)}")
-        self._server.authenticator = Authenticator(passwords)
+        self._server.authenticator = authenticator_of(self.config, path)
         self.credentials = path
 
     async def close(self) -> None:

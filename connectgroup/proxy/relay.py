@@ -1,30 +1,40 @@
 """The relay of one client connection: its own connection to the broker, which is opened with the first request.
 
 Requests and responses pass byte for byte, with their correlation ids, in order. Changed are the addresses of brokers
-and of coordinators of transactions: they become the proxy's. A TxnOffsetCommit goes to the broker as one of a sender
-that is not a member, with a token instead of the metadata (``coordinator.transactions``); what the broker has accepted
-is then committed to the group here, which checks the member. In this order, an offset whose commit has failed is never
-part of the transaction of a client that ends it only after all its commits have succeeded.
+and of coordinators of transactions: they become those of the proxy's ports for them. A TxnOffsetCommit goes to the
+broker as one of a sender that is not a member, with a token instead of the metadata (``coordinator.transactions``);
+what the broker has accepted is then committed to the group here, which checks the member. In this order, an offset
+whose commit has failed is never part of the transaction of a client that ends it only after all its commits have
+succeeded.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import uuid
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, Protocol, cast
 
-from ..errors import TransportError, WireError
-from ..protocol.messages.cluster import ApiVersion, ApiVersionsResponse, FindCoordinatorRequest, FindCoordinatorResponse
+from ..errors import NotCoordinator, TransportError, WireError
+from ..protocol.messages.api import Response
+from ..protocol.messages.cluster import (
+    ApiVersion,
+    ApiVersionsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    FoundCoordinator,
+)
 from ..protocol.messages.offsets import (
     NO_GENERATION,
     CommitInTransaction,
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
 )
+from ..transport.tcp_connection import Connection
 from ..wire.apis import (
     APIS,
     FIND_COORDINATOR,
@@ -43,14 +53,16 @@ from ..wire.forwarded import (
     ENDPOINTS_FROM,
     MAX_VERSIONS,
     METADATA,
+    Address,
     Header,
+    brokers_in,
     expects_response,
     read_header,
-    with_address,
+    with_addresses,
     with_endpoints,
 )
 from ..wire.framing import FrameReader, frame
-from .broker import Broker
+from .broker import Broker, Cluster
 
 TRANSACTION: Final = 1
 """FindCoordinator's key type for transactions."""
@@ -67,14 +79,17 @@ logger = logging.getLogger(__name__)
 class Proxy(Protocol):
     """What a relay needs of the proxy."""
 
-    broker: Broker
+    cluster: Cluster
 
     @property
-    def advertised(self) -> tuple[str, int]:
-        """Host and port that clients are sent to."""
+    def authenticates(self) -> bool:
+        """Whether the proxy authenticates its clients itself; otherwise the broker does."""
 
-    def on_brokers(self, brokers: Mapping[int, bytes]) -> None:
-        """A Metadata response lists these brokers: the ``endpoint`` of each by its node id."""
+    def address_of(self, node_id: int) -> Address:
+        """Host and port that clients of a broker are sent to."""
+
+    def on_brokers(self, brokers: Mapping[int, Address]) -> None:
+        """A response lists these brokers: host and port of each by its node id."""
 
     def on_topics_changed(self) -> None:
         """A client has created, changed or deleted topics."""
@@ -88,6 +103,9 @@ class Proxy(Protocol):
     async def commit_in_transaction(self, commit: CommitInTransaction) -> TxnOffsetCommitResponse:
         """Commit offsets that the broker has accepted to the group."""
 
+    def refuses_commit(self, request: TxnOffsetCommitRequest, connection: Connection) -> Response | None:
+        """The response to a TxnOffsetCommit that the broker must not get; null: it is to get it."""
+
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a coroutine in the background."""
 
@@ -100,10 +118,17 @@ class _Pending(NamedTuple):
 
 
 class BrokerRelay(asyncio.Protocol):
-    """Implements ``transport.base.Relay`` on one connection to the broker."""
+    """Implements ``transport.base.Relay`` on one connection to a broker."""
 
-    def __init__(self, proxy: Proxy, on_writable: Callable[[], None]) -> None:
-        self._proxy, self._on_writable = proxy, on_writable
+    def __init__(
+        self, proxy: Proxy, broker: Broker, on_writable: Callable[[], None], connection: Connection | None = None
+    ) -> None:
+        """``connection``: of the client; null for a further connection to a broker, for the same client."""
+        self._proxy, self._broker, self._on_writable, self._connection = proxy, broker, on_writable, connection
+        self._loop = asyncio.get_running_loop()
+        self._lives_until = math.inf  # changed by _connect
+        # To the brokers that have the offsets which transactions of this client commit; changed by _relay_to.
+        self._others: dict[Broker, BrokerRelay] = {}
         self._transport: asyncio.Transport | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._unsent: list[bytes] = []
@@ -129,7 +154,7 @@ class BrokerRelay(asyncio.Protocol):
             self._proxy.on_transactions()
         elif header.api_key == TXN_OFFSET_COMMIT:
             return self._commit_in_transaction(data, header, defer)
-        elif not is_forwarded(header.api_key):
+        elif not is_forwarded(header.api_key) or (header.api_key in OF_BROKER and self._proxy.authenticates):
             return False
         try:
             if not expects_response(data):
@@ -150,6 +175,14 @@ class BrokerRelay(asyncio.Protocol):
         request = decoded.request
         assert isinstance(request, TxnOffsetCommitRequest)
         respond, token = defer(), uuid.uuid4().hex
+        assert self._connection is not None
+        if (refused := self._proxy.refuses_commit(request, self._connection)) is not None:
+            respond(
+                encode_response(
+                    refused, api_key=header.api_key, version=header.version, correlation_id=header.correlation_id
+                )
+            )
+            return True
 
         def on_response(response: bytes | None) -> None:
             if response is None:
@@ -163,8 +196,31 @@ class BrokerRelay(asyncio.Protocol):
             correlation_id=header.correlation_id,
             client_id=decoded.client_id,
         )
-        self._request(to_broker, header, on_response)
+        if self._proxy.cluster.has_several:
+            self._proxy.spawn(self._to_coordinator(request.group_id, to_broker, header, on_response))
+        else:
+            self._request(to_broker, header, on_response)
         return True
+
+    async def _to_coordinator(self, group_id: str, data: bytes, header: Header, respond: Respond) -> None:
+        """Send a TxnOffsetCommit to the broker that has the offsets which transactions commit for the group."""
+        try:
+            broker = await self._proxy.cluster.coordinator_of(group_id)
+        except (TransportError, TimeoutError, ConnectionError, WireError) as error:
+            logger.warning("closed: %s", error or type(error).__name__)
+            respond(None)
+            return
+        if self._closed:
+            respond(None)
+            return
+        self._relay_to(broker)._request(data, header, respond)
+
+    def _relay_to(self, broker: Broker) -> BrokerRelay:
+        if broker is self._broker:
+            return self
+        if broker not in self._others:
+            self._others[broker] = BrokerRelay(self._proxy, broker, lambda: None)
+        return self._others[broker]
 
     async def _on_committed(
         self, request: TxnOffsetCommitRequest, token: str, header: Header, data: bytes, respond: Respond
@@ -172,6 +228,9 @@ class BrokerRelay(asyncio.Protocol):
         try:
             _, of_broker = decode_response(data, api_key=header.api_key, version=header.version)
             assert isinstance(of_broker, TxnOffsetCommitResponse)
+            codes = {each.error_code for topic in of_broker.topics for each in topic.partitions}
+            if NotCoordinator.code in codes:
+                self._proxy.cluster.forget_coordinator(request.group_id)
             accepted = accepted_of(request, of_broker)
             if accepted.topics:
                 commit = CommitInTransaction(request=accepted, token=token)
@@ -189,10 +248,12 @@ class BrokerRelay(asyncio.Protocol):
         if self._closed:
             respond(None)
             return
-        self._pending.append(_Pending(header, respond))
         self._send(data)
+        self._pending.append(_Pending(header, respond))
 
     def _send(self, data: bytes) -> None:
+        if self._transport is not None and not self._pending and self._loop.time() >= self._lives_until:
+            self._drop()
         if self._transport is not None:
             self._transport.write(frame(data))
             return
@@ -201,16 +262,24 @@ class BrokerRelay(asyncio.Protocol):
         if self._connecting is None:
             self._connecting = self._proxy.spawn(self._connect())
 
+    def _drop(self) -> None:
+        """Give up a connection that the broker is about to close; no request is pending."""
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.set_protocol(asyncio.Protocol())  # its end is not that of the next connection
+            transport.abort()
+
     async def _connect(self) -> None:
-        broker = self._proxy.broker
+        broker = self._broker
         try:
-            await broker.connect(self)
+            lives_until = await broker.connect(self)
         except TransportError as error:
             self._connecting = None
             self._fail(str(error))
             return
+        self._lives_until = lives_until or math.inf
         self._connecting = None
-        await broker.on_connected()
+        await self._proxy.cluster.on_connected(broker)
 
     def pause(self) -> None:
         self._paused = True
@@ -224,6 +293,8 @@ class BrokerRelay(asyncio.Protocol):
 
     def close(self) -> None:
         self._closed = True
+        for each in self._others.values():
+            each.close()
         if self._connecting is not None:
             self._connecting.cancel()
         if self._transport is not None:
@@ -250,7 +321,7 @@ class BrokerRelay(asyncio.Protocol):
             for response in self._frames.feed(data):
                 self._on_response(response)
         except WireError as error:
-            self._fail(f"broker {self._proxy.broker.address}: {error}")
+            self._fail(f"broker {self._broker.address}: {error}")
             if self._transport is not None:
                 self._transport.abort()
 
@@ -260,15 +331,15 @@ class BrokerRelay(asyncio.Protocol):
         header, respond = self._pending[0]
         if int.from_bytes(data[:4], "big", signed=True) != header.correlation_id:
             raise WireError(f"a response to another request than API {header.api_key} v{header.version}")
-        host, port = self._proxy.advertised
+        address_of = self._proxy.address_of
         if header.api_key in (METADATA, DESCRIBE_CLUSTER):
-            data, brokers = with_address(data, header.api_key, header.version, host, port)
-            self._proxy.on_brokers(brokers)
+            self._proxy.on_brokers(brokers_in(data, header.api_key, header.version))
+            data = with_addresses(data, header.api_key, header.version, lambda node, _: address_of(node))
         elif header.api_key == FIND_COORDINATOR:
-            data = _found(data, header, host, port)
-        elif header.version >= ENDPOINTS_FROM.get(header.api_key, MAX_INT16) and self._proxy.broker.occurs_in(data):
+            data = _found(data, header, address_of)
+        elif header.version >= ENDPOINTS_FROM.get(header.api_key, MAX_INT16) and self._proxy.cluster.occurs_in(data):
             # Records may contain the address, too: only a list of new leaders is changed.
-            data = with_endpoints(data, header.api_key, header.version, host, port)
+            data = with_endpoints(data, header.api_key, header.version, address_of)
         elif header.api_key in CHANGES_TOPICS:
             self._proxy.on_topics_changed()
         elif header.api_key == END_TXN:
@@ -290,11 +361,11 @@ class BrokerRelay(asyncio.Protocol):
             self._pending.clear()
         elif self._pending:
             # Without pending requests the broker may have closed an idle connection.
-            self._fail(f"broker {self._proxy.broker.address}: connection lost")
+            self._fail(f"broker {self._broker.address}: connection lost")
 
     def _fail(self, why: str) -> None:
         """The pending requests get no response: their client's connection is closed, and the client tries again."""
-        self._proxy.broker.on_lost(why)
+        self._broker.on_lost(why)
         pending, self._pending = self._pending, deque()
         self._unsent, self._unsent_bytes = [], 0
         for each in pending:
@@ -357,16 +428,18 @@ def _is_for_transactions(data: bytes) -> bool:
     return isinstance(request, FindCoordinatorRequest) and request.key_type == TRANSACTION
 
 
-def _found(data: bytes, header: Header, host: str, port: int) -> bytes:
-    """A response of FindCoordinator in which every coordinator has the address of the proxy."""
+def _found(data: bytes, header: Header, address_of: Callable[[int], Address]) -> bytes:
+    """A response of FindCoordinator in which every coordinator has an address of the proxy."""
     correlation_id, found = decode_response(data, api_key=header.api_key, version=header.version)
     assert isinstance(found, FindCoordinatorResponse)
     if found.node_id >= 0:
+        host, port = address_of(found.node_id)
         found = replace(found, host=host, port=port)
-    coordinators = tuple(
-        replace(each, host=host, port=port) if each.node_id >= 0 else each for each in found.coordinators
-    )
-    found = replace(found, coordinators=coordinators)
+    coordinators: list[FoundCoordinator] = []
+    for each in found.coordinators:
+        host, port = address_of(each.node_id) if each.node_id >= 0 else (each.host, each.port)
+        coordinators.append(replace(each, host=host, port=port))
+    found = replace(found, coordinators=tuple(coordinators))
     return encode_response(found, api_key=header.api_key, version=header.version, correlation_id=correlation_id)
 
 
@@ -397,24 +470,29 @@ def is_forwarded(api_key: int) -> bool:
     return (api_key not in APIS and api_key not in GROUP_APIS) or api_key in OF_BROKER
 
 
-def merged(broker: ApiVersionsResponse) -> ApiVersionsResponse:
-    """The APIs of a broker, with those of the coordinator in their place."""
-    return replace(broker, error_code=0, throttle_time_ms=0, api_keys=tuple(_merged(broker.api_keys)))
+def merged(broker: ApiVersionsResponse, *, authenticates: bool = False) -> ApiVersionsResponse:
+    """The APIs of a broker, with those of the coordinator in their place.
+
+    Args:
+        authenticates: whether the proxy authenticates its clients itself.
+    """
+    api_keys = tuple(_merged(broker.api_keys, frozenset() if authenticates else OF_BROKER))
+    return replace(broker, error_code=0, throttle_time_ms=0, api_keys=api_keys)
 
 
-def _merged(of_broker: Iterable[ApiVersion]) -> Iterable[ApiVersion]:
+def _merged(of_broker: Iterable[ApiVersion], forwarded: Collection[int]) -> Iterable[ApiVersion]:
     ranges = {api.api_key: (api.min_version, api.max_version) for api in of_broker}
     shown = {
         key: (api.versions[0], api.versions[-1])
         for key, api in APIS.items()
-        if key not in (FIND_COORDINATOR, TXN_OFFSET_COMMIT, *OF_BROKER)
+        if key not in (FIND_COORDINATOR, TXN_OFFSET_COMMIT, *forwarded)
     }
     for key, (low, high) in ranges.items():
         if key in (FIND_COORDINATOR, TXN_OFFSET_COMMIT):
             # The broker responds to requests for the coordinators of transactions, and takes part in their commits.
             known = APIS[key].versions
             low, high = max(low, known[0]), min(high, known[-1])
-        elif not is_forwarded(key):
+        elif not is_forwarded(key) or (key in OF_BROKER and key not in forwarded):
             continue
         high = min(high, MAX_VERSIONS.get(key, high))
         if low <= high:

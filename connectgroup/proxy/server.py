@@ -1,28 +1,44 @@
-"""The proxy: a coordinator's server that forwards all requests that are not about groups to a Kafka broker."""
+"""The proxy: a coordinator's server that forwards all requests that are not about groups to Kafka's brokers.
+
+Clients keep a connection for each node id and send it what the broker of that id is to get. So each broker of a cluster
+has a port of its own here, once there are several; all of them serve the groups.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import stat
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 from ..config.coordinator import ProxyConfig
+from ..consumer.security import PLAINTEXT, BrokerSecurity, broker_security, check_security
 from ..coordinator.compute import group_assignors
+from ..coordinator.election import ElectedCoordinator
 from ..coordinator.listing import ConsumerGroups, with_group_assignors
 from ..coordinator.runtime import Coordinator
-from ..coordinator.server import GroupServer
-from ..errors import TransportError, WireError
+from ..coordinator.server import GroupServer, authenticator_of, certificate_of
+from ..errors import ConfigError, NotCoordinator, TransportError, WireError
+from ..log.base import SharedLog
 from ..log.registry import log_from_url
+from ..properties import read_properties
 from ..protocol.messages.api import Response
 from ..protocol.messages.cluster import ApiVersionsRequest, FindCoordinatorRequest, FindCoordinatorResponse
-from ..protocol.messages.offsets import CommitInTransaction, TxnOffsetCommitResponse
+from ..protocol.messages.offsets import CommitInTransaction, TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from ..protocol.messages.rejected import rejected
+from ..sasl.server import Authenticator
 from ..topics.base import TopicSource
 from ..topics.broker import BrokerTopics
-from ..transport.credentials import withdraw
+from ..transport.acceptor import Acceptor, bind
+from ..transport.access import Security
+from ..transport.credentials import announce, withdraw
+from ..transport.limits import resolve
+from ..transport.tcp_connection import Connection
 from ..transport.tcp_server import TcpServer
-from .broker import Broker
+from ..wire.forwarded import Address
+from .broker import Broker, Cluster
 from .relay import BrokerRelay, merged
 
 MAX_FRAME_BYTES: Final = 100 << 20
@@ -31,14 +47,28 @@ MAX_FRAME_BYTES: Final = 100 << 20
 CHANGED_FOR_S: Final = 2.0
 """How long the topics are watched closely after a client has changed them through the proxy."""
 
+MAX_PORT: Final = 65_535
+
 logger = logging.getLogger(__name__)
 
 
 class _Server(TcpServer):
-    """Serves the coordinator, and forwards the rest."""
+    """Serves the coordinator, and forwards the rest.
 
-    def __init__(self, coordinator: Coordinator, broker: Broker, config: ProxyConfig, topics: TopicSource) -> None:
+    Attributes:
+        cluster: the brokers behind it.
+    """
+
+    def __init__(
+        self,
+        coordinator: Coordinator | ElectedCoordinator,
+        cluster: Cluster,
+        config: ProxyConfig,
+        topics: TopicSource,
+    ) -> None:
         limits = replace(config.limits(), max_frame_bytes=MAX_FRAME_BYTES)
+        access, quotas, audit = config.access(source="proxy")
+        certificate = certificate_of(config)
         super().__init__(
             coordinator,
             config.host,
@@ -46,38 +76,102 @@ class _Server(TcpServer):
             advertised_host=config.advertised_host,
             advertised_port=config.advertised_port,
             limits=limits,
+            security=Security(
+                authenticator=Authenticator({}) if config.authenticates else None,
+                tls=certificate.context if certificate is not None else None,
+                certificate=certificate,
+            ),
+            group_access=access,
+            quotas=quotas,
+            audit=audit,
             loopback_only=True,
             on_connection_lost=coordinator.on_connection_lost,
         )
-        self.broker = broker
+        self.cluster = cluster
         self._coordinator, self._config, self._topics = coordinator, config, topics
         self._has_offsets = False
         self._tasks: set[asyncio.Task[None]] = set()
-        self._warned = False
+        self._addresses: list[str] = []  # that are listened on; set by start
+        self._ports: dict[int, _NodePort] = {}  # by node id; changed by _open
+        self._failed: set[int] = set()  # node ids whose port cannot be opened; changed by _open
 
     @property
-    def advertised(self) -> tuple[str, int]:
+    def authenticates(self) -> bool:
+        """Whether the proxy authenticates its clients itself."""
+        return self.authenticator is not None
+
+    @property
+    def advertised(self) -> Address:
         """Host and port that clients are sent to."""
         return self._config.advertised_host or self.host, self._config.advertised_port or self.port
 
-    def new_relay(self, on_writable: Callable[[], None]) -> BrokerRelay:
-        return BrokerRelay(self, on_writable)
+    def address_of(self, node_id: int) -> Address:
+        """Host and port that clients of a broker are sent to."""
+        host, port = self.advertised
+        if not self.cluster.has_several:
+            return host, port
+        at = self._ports.get(node_id) or self._open(node_id)
+        if at is None:
+            return host, port
+        return host, port + at.offset if self._config.advertised_port else at.port
+
+    def _open(self, node_id: int) -> _NodePort | None:
+        """Open the port of a broker: that of the proxy, 1, and the distance to the lowest node id."""
+        if node_id in self._failed or self.is_closing:
+            return None
+        lowest = min(self.cluster.nodes)
+        offset = 1 + node_id - lowest
+        taken = {each.offset for each in self._ports.values()}
+        if offset < 1 or offset in taken:
+            offset = max(taken, default=0) + 1
+        port = self.port + offset if self._config.port else 0
+        try:
+            if port > MAX_PORT:
+                raise OSError(f"there is no port {port}")
+            sockets = bind(self._addresses, port)
+        except OSError as error:
+            self._failed.add(node_id)
+            logger.error("no port for broker %d at %s:%d: %s", node_id, self.host, port, error)
+            return None
+        opened = self._ports[node_id] = _NodePort(self, node_id, offset, sockets[0].getsockname()[1])
+        opened.acceptor = Acceptor(sockets, lambda: self._new_protocol(opened))
+        opened.acceptor.start()
+        logger.info("broker %d is at port %d", node_id, opened.port)
+        return opened
+
+    async def start(self) -> None:
+        self._addresses = await resolve(self.host)
+        await super().start()
+        self.on_brokers({})
+
+    def new_relay(self, on_writable: Callable[[], None], connection: Connection) -> BrokerRelay:
+        return BrokerRelay(self, self.cluster.bootstrap, on_writable, connection)
+
+    def relay_to(self, node_id: int, on_writable: Callable[[], None], connection: Connection) -> BrokerRelay:
+        """The relay of a connection to the port of a broker."""
+        return BrokerRelay(self, self.cluster.nodes.get(node_id, self.cluster.bootstrap), on_writable, connection)
 
     def handle_locally(self, request: ApiVersionsRequest | FindCoordinatorRequest) -> Response:
         if isinstance(request, ApiVersionsRequest):
-            return merged(self.broker.api_versions)
+            return merged(self.cluster.api_versions, authenticates=self.authenticates)
         found = super().handle_locally(request)
         assert isinstance(found, FindCoordinatorResponse)
+        if found.error_code or (found.host, found.port) != self.advertised:
+            return found  # another proxy serves the groups: it has a node id of its own, that of no broker
         # A node id that Metadata lists: clients keep connections by node id.
-        node_id = self.broker.node_id
-        coordinators = tuple(replace(each, node_id=node_id) for each in found.coordinators if not each.error_code)
-        return replace(found, node_id=node_id, coordinators=coordinators or found.coordinators)
+        node_id = self.cluster.node_id
+        host, port = self.address_of(node_id)
+        coordinators = tuple(
+            replace(each, node_id=node_id, host=host, port=port) for each in found.coordinators if not each.error_code
+        )
+        return replace(found, node_id=node_id, host=host, port=port, coordinators=coordinators or found.coordinators)
 
-    def on_brokers(self, brokers: Mapping[int, bytes]) -> None:
-        self.broker.endpoints = tuple(brokers.values())
-        if len(brokers) > 1 and not self._warned:
-            self._warned = True
-            logger.error("the cluster has %d brokers; the proxy serves one, %s", len(brokers), self.broker.address)
+    def on_brokers(self, brokers: Mapping[int, Address]) -> None:
+        if brokers:
+            self.cluster.on_brokers(brokers)
+        if self.cluster.has_several:
+            for node_id in sorted(self.cluster.nodes):
+                self.address_of(node_id)
 
     def on_topics_changed(self) -> None:
         # The broker responds when its controller has the change, and knows it itself a little later.
@@ -90,17 +184,33 @@ class _Server(TcpServer):
 
     async def _create_offsets(self) -> None:
         try:
-            await self.broker.create_offsets()
+            await self.cluster.create_offsets()
         except (TransportError, TimeoutError, ConnectionError, WireError) as error:
             self._has_offsets = False
             logger.debug("the broker's topic of offsets is not known to exist: %s", error)
 
+    @property
+    def _serving(self) -> Coordinator | None:
+        """The coordinator that serves the groups; null while another proxy does."""
+        return self._coordinator if isinstance(self._coordinator, Coordinator) else self._coordinator.serving
+
     def on_transaction_ended(self) -> None:
-        assert self._coordinator.transactions is not None
-        self._coordinator.transactions.on_end()
+        serving = self._serving
+        if serving is not None and serving.transactions is not None:
+            serving.transactions.on_end()
+
+    def refuses_commit(self, request: TxnOffsetCommitRequest, connection: Connection) -> Response | None:
+        if (denied := self.denied(request, connection)) is not None:
+            return denied
+        return rejected(request, NotCoordinator.code) if self._serving is None else None
 
     async def commit_in_transaction(self, commit: CommitInTransaction) -> TxnOffsetCommitResponse:
-        return await self._coordinator.commit_in_transaction(commit, client_host="")
+        serving = self._serving
+        if serving is None:
+            refused = rejected(commit.request, NotCoordinator.code)
+            assert isinstance(refused, TxnOffsetCommitResponse)
+            return refused
+        return await serving.commit_in_transaction(commit, client_host="")
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(coroutine)
@@ -109,45 +219,135 @@ class _Server(TcpServer):
         return task
 
     async def close(self, *, grace_s: float = 1.0) -> None:
+        for each in self._ports.values():
+            each.acceptor.close()
         await super().close(grace_s=grace_s)
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
+class _NodePort:
+    """The port of one broker: a server that forwards to this broker, and is the proxy in everything else.
+
+    Attributes:
+        offset: its distance to the port of the proxy.
+        acceptor: accepts its connections; set when it is opened.
+    """
+
+    acceptor: Acceptor
+
+    def __init__(self, server: _Server, node_id: int, offset: int, port: int) -> None:
+        self._server, self._node_id, self.offset, self.port = server, node_id, offset, port
+
+    def new_relay(self, on_writable: Callable[[], None], connection: Connection) -> BrokerRelay:
+        """See ``TcpServer``."""
+        return self._server.relay_to(self._node_id, on_writable, connection)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._server, name)
+
+
 class ProxyServer(GroupServer):
-    """A coordinator and a proxy on one TCP port."""
+    """A coordinator and a proxy on one TCP port, and one for each broker if there are several.
+
+    Attributes:
+        cluster: the brokers behind it.
+    """
 
     def __init__(self, config: ProxyConfig, *, topics: TopicSource | None = None) -> None:
         """Create a proxy; ``start`` opens the log and the port.
 
         Args:
-            topics: the topics for consumer groups; those of the broker if ``None``.
+            topics: the topics for consumer groups; those of the brokers if ``None``.
 
         Raises:
-            ConfigError: the log's URL or the broker's address is invalid.
+            ConfigError: the log's URL, the brokers' addresses or a file is invalid.
             ConfigError, PluginError: the assignor does not exist or cannot be created.
         """
         self.config = config
+        self.cluster = cluster = Cluster(config.broker_addresses, _security_of(config))
         if topics is None:
             named = config.topics_from
-            topics = BrokerTopics(config.broker, setting="broker") if named is None else BrokerTopics(named)
-        self.broker = Broker(*config.broker_address)
-        coordinator = Coordinator(
-            log_from_url(config.log_url),
-            config.group_settings(group_assignors(config.assignor, config.group_assignors)),
-            consumers=ConsumerGroups(
-                topics,
-                with_group_assignors(config.consumer_settings(), config.group_assignors),
-                classic=config.classic_settings(),
-            ),
-            broker_offsets=self.broker,
-        )
-        super().__init__(coordinator, _Server(coordinator, self.broker, config, topics), config.host)
+            if named is None:
+                topics = BrokerTopics(config.broker, setting="broker", connect=cluster.bootstrap.streams)
+            else:
+                topics = BrokerTopics(named)
+        log = log_from_url(config.log_url)
+        assignors = group_assignors(config.assignor, config.group_assignors)
+
+        def make() -> Coordinator:
+            return Coordinator(
+                log,
+                config.group_settings(assignors),
+                consumers=ConsumerGroups(
+                    topics,
+                    with_group_assignors(config.consumer_settings(), config.group_assignors),
+                    classic=config.classic_settings(),
+                ),
+                broker_offsets=cluster,
+            )
+
+        coordinator: Coordinator | ElectedCoordinator
+        self._shared: tuple[SharedLog, ElectedCoordinator] | None = None
+        if isinstance(log, SharedLog):
+            coordinator = ElectedCoordinator(log, make)
+            self._shared = log, coordinator
+        else:
+            coordinator = make()
+        self._proxy = _Server(coordinator, cluster, config, topics)
+        super().__init__(coordinator, self._proxy, config.host)
+
+    @property
+    def broker(self) -> Broker:
+        """The broker at the configured addresses."""
+        return self.cluster.bootstrap
 
     async def start(self) -> None:
-        """Reach the broker, open the log, then the port; raises as ``GroupServer.start``."""
-        await self.broker.ask()
-        await super().start()
-        # Left by a coordinator that was killed: clients with its credentials would refuse to talk to the proxy.
-        withdraw(self._server.port)
+        """Reach a broker, open the log, then the ports; raises as ``GroupServer.start``."""
+        config = self.config
+        if config.credentials is not None:
+            self._server.authenticator = authenticator_of(config, config.credentials)
+        await self.cluster.ask()
+        if self._shared is None:
+            await super().start()
+        else:
+            await self._start_shared(*self._shared)
+        if config.credentials is not None:
+            announce(self._server.port, config.credentials)
+        else:
+            # Left by a coordinator that was killed: clients with its credentials would refuse to talk to the proxy.
+            withdraw(self._server.port)
+
+    async def _start_shared(self, log: SharedLog, coordinator: ElectedCoordinator) -> None:
+        """Open the ports, then take part in the election: the other proxies are told the port."""
+        await self._server.start()
+        host, port = self._proxy.advertised
+        log.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._server.find_coordinator = coordinator.find
+        coordinator.on_term_end = self._server.hang_up_all
+        try:
+            await coordinator.start()
+        except BaseException:
+            await self.close()
+            raise
+
+
+def _security_of(config: ProxyConfig) -> BrokerSecurity:
+    """TLS and SASL to the brokers, by the settings of librdkafka in a file.
+
+    Raises:
+        ConfigError: the file, or a setting in it, cannot be used.
+    """
+    path = config.broker_config
+    if path is None:
+        return PLAINTEXT
+    settings = read_properties(path)
+    if "sasl.password" in settings and stat.S_IMODE(path.stat().st_mode) & 0o077:
+        raise ConfigError("broker_config", path, "a file that only its owner may read (chmod 600)", is_path=True)
+    try:
+        check_security(settings)
+        return broker_security(settings)
+    except ConfigError as error:
+        name = error.field.removeprefix("fetch.")
+        raise ConfigError(f"broker_config: {path}: {name}", error.value, error.allowed.replace("fetch.", "")) from error

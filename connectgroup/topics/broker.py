@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import struct
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
@@ -53,6 +54,10 @@ _ALL: Final = MetadataRequest(topics=None, allow_auto_topic_creation=False)
 _CLIENT_ID: Final = "connectgroup-topics"
 
 
+Connect = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter, float]]]
+"""Opens a connection; also returns until when it may be used, on the loop's clock."""
+
+
 class BrokerTopics:
     """A topic source that asks a Kafka broker.
 
@@ -66,6 +71,7 @@ class BrokerTopics:
         interval_s: float = INTERVAL_S,
         read: Callable[[], Awaitable[Topics]] | None = None,
         setting: str = "topics_from",
+        connect: Connect | None = None,
     ) -> None:
         """Create a source; ``start`` reads the topics.
 
@@ -74,10 +80,11 @@ class BrokerTopics:
             interval_s: interval between two reads, in seconds.
             read: reads all topics. By default, a connection to the broker does.
             setting: where the address was set, for errors.
+            connect: opens a connection to a broker; by default, in plain text to ``bootstrap``.
         """
         self.bootstrap, self._interval_s = bootstrap, interval_s
         self._setting = setting
-        self._reader = MetadataReader(bootstrap)
+        self._reader = MetadataReader(bootstrap, connect)
         self._read = read or self._reader.read
         self._topics: Topics | None = None
         self._on_change: Callable[[Topics], None] = lambda topics: None
@@ -148,11 +155,13 @@ class BrokerTopics:
 class MetadataReader:
     """Reads all topics on one connection, which is opened when needed."""
 
-    def __init__(self, bootstrap: str) -> None:
-        """``bootstrap``: ``host:port`` of a broker's PLAINTEXT listener."""
+    def __init__(self, bootstrap: str, connect: Connect | None = None) -> None:
+        """``bootstrap``: ``host:port`` of a broker's PLAINTEXT listener; ``connect``: see ``BrokerTopics``."""
         host, _, self._port = bootstrap.rpartition(":")
         self._host = host.strip("[]")
+        self._open = connect or self._open_plain
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._lives_until = math.inf  # changed by _connect
         self._version = _VERSIONS[-1]
         self._last = b""
         self._topics: Topics = {}
@@ -165,6 +174,8 @@ class MetadataReader:
         """
         try:
             async with asyncio.timeout(TIMEOUT_S):
+                if asyncio.get_running_loop().time() >= self._lives_until:
+                    self.close()
                 if self._streams is None:
                     await self._connect()
                 data = await self._exchange(_ALL, self._version)
@@ -183,8 +194,12 @@ class MetadataReader:
             self._streams[1].transport.abort()
         self._streams = None
 
+    async def _open_plain(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, float]:
+        return *await asyncio.open_connection(self._host, int(self._port)), math.inf
+
     async def _connect(self) -> None:
-        self._streams = await asyncio.open_connection(self._host, int(self._port))
+        reader, writer, self._lives_until = await self._open()
+        self._streams = reader, writer
         asked = ApiVersionsRequest(client_software_name="connectgroup", client_software_version="0")
         data = await self._exchange(asked, 3)
         _, response = decode_kafka_response(data, to=ApiVersionsRequest, version=3)

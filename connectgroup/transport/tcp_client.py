@@ -157,8 +157,8 @@ class TcpClient(Client):
                 if HeartbeatRequest not in link.versions:
                     raise TransportError(self._no_coordinator())
                 credentials = self._access.credentials or find_credentials(self._host, self._port)
-                # A proxy forwards SASL to its broker, as Produce, which a coordinator does not serve.
-                if SaslHandshakeRequest in link.versions and PRODUCE not in theirs:
+                # A proxy may forward SASL to its brokers, as Produce, which a coordinator does not serve.
+                if SaslHandshakeRequest in link.versions and (PRODUCE not in theirs or credentials is not None):
                     if credentials is None:
                         raise credentials_missing(self.address)
                     await log_in(self.address, credentials, link.send)

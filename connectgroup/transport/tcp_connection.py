@@ -102,7 +102,7 @@ class Server(Protocol):
 
     def without_denied(self, request: Request, found: Response, connection: Connection) -> Response: ...
 
-    def new_relay(self, on_writable: Callable[[], None]) -> Relay | None: ...
+    def new_relay(self, on_writable: Callable[[], None], connection: Connection) -> Relay | None: ...
 
     def send_soon(self, connection: Connection) -> None: ...
 
@@ -163,7 +163,7 @@ class Connection(asyncio.Protocol):
             self._refused = refused
             self._reader = FrameReader(min(DEFAULT_MAX_BYTES, self._limits.max_frame_bytes))
         else:
-            self._relay = self._server.new_relay(self._work)
+            self._relay = self._server.new_relay(self._work, self)
             if not self.admission.is_open:
                 self._reader = FrameReader(min(MAX_FRAME_BYTES, self._limits.max_frame_bytes))
         self._transport.set_write_buffer_limits(high=self._limits.max_unsent_bytes)
@@ -219,7 +219,7 @@ class Connection(asyncio.Protocol):
         return self._relay is None or self._relay.is_writable
 
     def _begin(self, data: bytes) -> None:
-        if self._relay is not None and self._relay.forward(data, self._defer):
+        if self._relay is not None and self.admission.is_open and self._relay.forward(data, self._defer):
             return
         if not self.admission.is_open and (asked := header_of(data)) and self.admission.refuses(asked.api_key):
             # Not decoded: that takes long for a large request.

@@ -29,6 +29,7 @@ from ..protocol.messages.cluster import (
     FindCoordinatorResponse,
     FoundCoordinator,
 )
+from ..protocol.messages.rejected import rejected
 from ..protocol.units import printable
 from ..telemetry.metrics import register, unregister
 from ..threads import NoThread, off_loop
@@ -42,12 +43,12 @@ from .access import Security
 from .access_rules import AccessOperation, Resource
 from .audit import AuditedHandler, AuditLog, is_change, record_request, result_of
 from .base import Relay
-from .group_access import CODE, Authorization, AuthorizedHandler, RequiredAccess
+from .group_access import CODE, Authorization, AuthorizedHandler, RequiredAccess, needed
 from .handshake import Handshake
 from .large_requests import LargeRequests
 from .limits import LOOPBACK, REFUSED_DESCRIPTORS, Complaints, Limits, is_loopback, max_descriptor, resolve
 from .quotas import RequestQuotas
-from .tcp_connection import Connection
+from .tcp_connection import Connection, Server
 
 GROUP_KEY: Final = 0
 """FindCoordinator's key type for groups, the only supported key type."""
@@ -230,6 +231,14 @@ class TcpServer:
             return refusal(FIND_COORDINATOR, CoordinatorNotAvailable.code, "no coordinator owns the log at present")
         return FindCoordinatorResponse.naming(request, *found)
 
+    def denied(self, request: Request, connection: Connection) -> Response | None:
+        """The response to a request about one group that is denied; ``None``: it is allowed."""
+        denial = self._group_access.first_denial(connection.principal, needed(request))
+        if not denial:
+            return None
+        self._on_denied(connection, request, denial)
+        return rejected(request, CODE, denial)
+
     def without_denied(self, request: Request, found: Response, connection: Connection) -> Response:
         """The response to FindCoordinator with an error for each group that may not be described.
 
@@ -256,12 +265,14 @@ class TcpServer:
 
     # ------------------------------------------------------------------------------------------ connections
 
-    def _new_protocol(self) -> asyncio.Protocol:
-        """The protocol of an accepted connection."""
+    def _new_protocol(self, server: Server | None = None) -> asyncio.Protocol:
+        """The protocol of an accepted connection; ``server``: of a port of its own, which is this one otherwise."""
         if self._tls is None:
-            return Connection(self)
+            return Connection(server or self)
         deadline_s = self.limits.authentication_deadline_s
-        return Handshake(self._tls, deadline_s, lambda: Connection(self), self._begin_handshake, self._end_handshake)
+        return Handshake(
+            self._tls, deadline_s, lambda: Connection(server or self), self._begin_handshake, self._end_handshake
+        )
 
     def _begin_handshake(self, handshake: Handshake) -> bool:
         """Count a TLS handshake, which takes a quarter of a megabyte; false while the server is closing."""
@@ -308,7 +319,7 @@ class TcpServer:
             self._high.add(new)
         return False
 
-    def new_relay(self, on_writable: Callable[[], None]) -> Relay | None:
+    def new_relay(self, on_writable: Callable[[], None], connection: Connection) -> Relay | None:
         """The relay of a new connection; ``on_writable`` is to be called when it has become writable again."""
         return None
 

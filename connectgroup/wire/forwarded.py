@@ -17,6 +17,9 @@ from .primitives import WireFault, read_uvarint, skip_tags, uvarint
 
 T = TypeVar("T")
 
+Address = tuple[str, int]
+"""Host and port."""
+
 PRODUCE: Final = 0
 FETCH: Final = 1
 METADATA: Final = 3
@@ -119,17 +122,28 @@ def expects_response(data: bytes) -> bool:
     return _read_request(data, acks)
 
 
-def with_address(data: bytes, api_key: int, version: int, host: str, port: int) -> tuple[bytes, dict[int, bytes]]:
-    """A response of Metadata or DescribeCluster in which every broker has this address.
+def brokers_in(data: bytes, api_key: int, version: int) -> dict[int, Address]:
+    """Host and port of each broker that a response of Metadata or DescribeCluster lists, by its node id.
 
-    Returns:
-        The response, and the brokers: the ``endpoint`` of each by its node id.
+    Raises:
+        WireError: the bytes are not such a response.
+    """
+    brokers: dict[int, Address] = {}
+    with_addresses(data, api_key, version, lambda node, address: brokers.setdefault(node, address))
+    return brokers
+
+
+def with_addresses(data: bytes, api_key: int, version: int, replace: Callable[[int, Address], Address]) -> bytes:
+    """A response of Metadata or DescribeCluster in which every broker has another address.
+
+    Args:
+        replace: returns the host and port of a broker, by its node id and those in the response.
 
     Raises:
         WireError: the bytes are not such a response.
     """
     try:
-        return _with_address(data, api_key, version, host, port)
+        return _with_addresses(data, api_key, version, replace)
     except _MALFORMED as error:
         raise WireError(f"response of API {api_key} v{version}: not of Kafka's format") from error
 
@@ -139,8 +153,11 @@ def endpoint(host: str, port: int) -> bytes:
     return _text(host, flexible=True) + struct.pack(">i", port)
 
 
-def with_endpoints(data: bytes, api_key: int, version: int, host: str, port: int) -> bytes:
-    """A response of Produce or Fetch in which every new leader has this address.
+def with_endpoints(data: bytes, api_key: int, version: int, replace: Callable[[int], Address]) -> bytes:
+    """A response of Produce or Fetch in which every new leader has another address.
+
+    Args:
+        replace: returns host and port of a broker by its node id.
 
     Raises:
         WireError: the bytes are not such a response.
@@ -153,7 +170,7 @@ def with_endpoints(data: bytes, api_key: int, version: int, host: str, port: int
         reader.array(lambda: _skip_topic(reader, api_key, version))
         if api_key == PRODUCE:
             reader.skip(4)  # throttle time
-        return data[: reader.pos] + _tags_with_endpoints(reader, host, port)
+        return data[: reader.pos] + _tags_with_endpoints(reader, replace)
     except _MALFORMED as error:
         raise WireError(f"response of API {api_key} v{version}: not of Kafka's format") from error
 
@@ -189,7 +206,7 @@ def _skip_partition(reader: _Reader, api_key: int) -> None:
     reader.tags()
 
 
-def _tags_with_endpoints(reader: _Reader, host: str, port: int) -> bytes:
+def _tags_with_endpoints(reader: _Reader, replace: Callable[[int], Address]) -> bytes:
     """The tagged fields at the end of a response; the one with tag 0 is the list of nodes."""
     count = reader.length("i") + 1
     parts = [uvarint(count)]
@@ -198,7 +215,7 @@ def _tags_with_endpoints(reader: _Reader, host: str, port: int) -> bytes:
         start = reader.pos
         value = reader.data[start : start + size]
         if tag == 0:
-            value = _nodes_with_address(_Reader(value, 0, flexible=True), host, port)
+            value = _nodes_with_address(_Reader(value, 0, flexible=True), replace)
         parts += [uvarint(tag), uvarint(len(value)), value]
         reader.skip(size)
     if reader.pos != len(reader.data):
@@ -206,12 +223,12 @@ def _tags_with_endpoints(reader: _Reader, host: str, port: int) -> bytes:
     return b"".join(parts)
 
 
-def _nodes_with_address(reader: _Reader, host: str, port: int) -> bytes:
+def _nodes_with_address(reader: _Reader, replace: Callable[[int], Address]) -> bytes:
     count = reader.length("i")
     parts = [uvarint(count + 1)]
     for _ in range(count):
-        parts += [reader.data[reader.pos : reader.pos + 4], endpoint(host, port)]
-        reader.skip(4)
+        node = reader.number("i")
+        parts += [struct.pack(">i", node), endpoint(*replace(node))]
         reader.text()
         reader.skip(4)
         start = reader.pos
@@ -221,7 +238,7 @@ def _nodes_with_address(reader: _Reader, host: str, port: int) -> bytes:
     return b"".join(parts)
 
 
-def _with_address(data: bytes, api_key: int, version: int, host: str, port: int) -> tuple[bytes, dict[int, bytes]]:
+def _with_addresses(data: bytes, api_key: int, version: int, replace: Callable[[int, Address], Address]) -> bytes:
     flexible = version >= _FLEXIBLE_FROM[api_key]
     reader = _Reader(data, 4, flexible=flexible)
     reader.tags()
@@ -236,22 +253,20 @@ def _with_address(data: bytes, api_key: int, version: int, host: str, port: int)
         reader.text()  # cluster id
         reader.number("i")  # controller
     count = reader.length("i")
-    address = _text(host, flexible=flexible) + struct.pack(">i", port)
     parts: list[bytes] = []
-    nodes: dict[int, bytes] = {}
     copied = 0
     for _ in range(count):
         node = reader.number("i")
         parts.append(data[copied : reader.pos])
-        nodes[node] = endpoint(reader.text() or "", reader.number("i"))
-        parts.append(address)
+        host, port = replace(node, (reader.text() or "", reader.number("i")))
+        parts.append(_text(host, flexible=flexible) + struct.pack(">i", port))
         copied = reader.pos
         if not is_metadata or version >= 1:
             reader.text()  # rack
         if not is_metadata and version >= 2:
             reader.number("b")  # fenced
         reader.tags()
-    return b"".join((*parts, data[copied:])), nodes
+    return b"".join((*parts, data[copied:]))
 
 
 def _read_request(data: bytes, read: Callable[[_Reader], T]) -> T:

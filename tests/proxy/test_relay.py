@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -56,22 +57,26 @@ class SmallBroker:
     Attributes:
         received: the requests, without ApiVersions and Metadata.
         gate: responses wait for it.
+        tls: of its port; null for plain text.
         answered: the number of responses that the peers have taken, as far as the operating system buffers them.
         connections: the number of connections so far.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, nodes: dict[int, SmallBroker] | None = None) -> None:
+        """``nodes``: the brokers of its cluster, as Metadata lists them; a single one, with id 3, if null."""
+        self.nodes = nodes
         self.received: list[bytes] = []
         self.gate = asyncio.Event()
         self.gate.set()
         self._arrived = asyncio.Event()
         self.connections = self.answered = 0
         self.port = 0
+        self.tls: ssl.SSLContext | None = None
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
 
     async def start(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, ssl=self.tls)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
@@ -116,11 +121,18 @@ class SmallBroker:
             keys = tuple(ApiVersion(api_key=key, min_version=0, max_version=high) for key, high in BROKER_APIS.items())
             response = ApiVersionsResponse(api_keys=keys, finalized_features_epoch=7)
             return encode_response(response, api_key=api_key, version=version, correlation_id=correlation_id)
+        if api_key == METADATA and self.nodes is not None:
+            nodes = [
+                struct.pack(">ih", node, 9) + b"127.0.0.1" + struct.pack(">ih", broker.port, -1)
+                for node, broker in self.nodes.items()
+            ]
+            return head + struct.pack(">i", len(nodes)) + b"".join(nodes) + b"rest"
         if api_key == METADATA:  # one broker, node 3
             return head + struct.pack(">iih", 1, 3, 6) + b"broker" + struct.pack(">ih", 9, -1) + b"rest"
         if api_key == FIND_COORDINATOR:
-            found = FoundCoordinator(key="t", node_id=3, host="broker", port=9)
-            response_ = FindCoordinatorResponse(coordinators=(found,))
+            node = 3 if self.nodes is None else max(self.nodes)
+            found = FoundCoordinator(key="t", node_id=node, host="broker", port=9)
+            response_ = FindCoordinatorResponse(node_id=node, host="broker", port=9, coordinators=(found,))
             return encode_response(response_, api_key=api_key, version=version, correlation_id=correlation_id)
         if data.endswith(NOT_LEADER):
             nodes = b"\2" + struct.pack(">i", 3) + endpoint("broker", 9) + b"\0\0"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,14 +18,20 @@ from connectgroup.wire.forwarded import (
     FETCH,
     METADATA,
     PRODUCE,
+    brokers_in,
     endpoint,
     expects_response,
     read_header,
-    with_address,
+    with_addresses,
     with_endpoints,
 )
 
 FLEXIBLE = {METADATA: 9, DESCRIBE_CLUSTER: 0, PRODUCE: 9}
+
+
+def at(host: str, port: int) -> Callable[[int, tuple[str, int]], tuple[str, int]]:
+    """Every broker at the same address."""
+    return lambda node, address: (host, port)
 
 
 def response(cls: Any, version: int, flexible: bool, **fields: Any) -> bytes:
@@ -67,12 +74,14 @@ def metadata_response(version: int, host: str, port: int) -> bytes:
 
 
 @pytest.mark.parametrize("version", range(14))
-def test_metadata_lists_one_address_and_is_unchanged_otherwise(version: int) -> None:
+def test_metadata_lists_other_addresses_and_is_unchanged_otherwise(version: int) -> None:
     theirs = metadata_response(version, "broker.example", 9092)
-    ours, nodes = with_address(theirs, METADATA, version, "proxy", 19092)
-    assert ours == metadata_response(version, "proxy", 19092)
-    broker = endpoint("broker.example", 9092)
-    assert nodes == {1: broker, 5: broker}
+    nodes = brokers_in(theirs, METADATA, version)
+    assert nodes == dict.fromkeys((1, 5), ("broker.example", 9092))
+    assert with_addresses(theirs, METADATA, version, at("proxy", 19092)) == metadata_response(version, "proxy", 19092)
+    different = with_addresses(theirs, METADATA, version, lambda node, address: (f"{address[0]}-{node}", node))
+    assert brokers_in(different, METADATA, version) == {1: ("broker.example-1", 1), 5: ("broker.example-5", 5)}
+    assert with_addresses(different, METADATA, version, at("broker.example", 9092)) == theirs
 
 
 def cluster_response(version: int, host: str, port: int) -> bytes:
@@ -93,8 +102,9 @@ def cluster_response(version: int, host: str, port: int) -> bytes:
 @pytest.mark.parametrize("version", range(3))
 def test_description_of_a_cluster_lists_one_address(version: int) -> None:
     theirs = cluster_response(version, "broker.example", 9092)
-    ours, nodes = with_address(theirs, DESCRIBE_CLUSTER, version, "p" * 140, 1)
-    assert (ours, nodes) == (cluster_response(version, "p" * 140, 1), {4: endpoint("broker.example", 9092)})
+    assert brokers_in(theirs, DESCRIBE_CLUSTER, version) == {4: ("broker.example", 9092)}
+    ours = with_addresses(theirs, DESCRIBE_CLUSTER, version, at("p" * 140, 1))
+    assert ours == cluster_response(version, "p" * 140, 1)
 
 
 def request(cls: Any, version: int, **fields: Any) -> bytes:
@@ -126,7 +136,7 @@ def test_header_of_a_request() -> None:
 def test_any_bytes_are_a_message_or_a_wire_error(data: bytes, version: int) -> None:
     for api_key in (METADATA, DESCRIBE_CLUSTER):
         with contextlib.suppress(WireError):
-            with_address(data, api_key, version, "p", 1)
+            with_addresses(data, api_key, version, at("p", 1))
     with contextlib.suppress(WireError):
         expects_response(bytes((0, PRODUCE, 0, version, 0, 0, 0, 7)) + data)
 
@@ -139,7 +149,7 @@ def test_damaged_metadata_is_a_wire_error_or_ends_elsewhere(version: int) -> Non
         data = bytearray(whole[: rng.randrange(1, len(whole))] if rng.random() < 0.3 else whole)
         data[rng.randrange(len(data))] = rng.randrange(256)
         with contextlib.suppress(WireError):
-            with_address(bytes(data), METADATA, version, "p", 1)
+            with_addresses(bytes(data), METADATA, version, at("p", 1))
 
 
 def produced(version: int, nodes: bytes) -> bytes:
@@ -171,15 +181,15 @@ def new_leaders(host: str, port: int) -> bytes:
 def test_new_leaders_in_a_response_of_produce_have_one_address(version: int) -> None:
     """KIP-951: otherwise a client would go past the proxy after NOT_LEADER_OR_FOLLOWER."""
     theirs = produced(version, new_leaders("broker.example", 9092))
-    assert with_endpoints(theirs, PRODUCE, version, "p", 1) == produced(version, new_leaders("p", 1))
-    assert with_endpoints(produced(version, b"\0"), PRODUCE, version, "p", 1) == produced(version, b"\0")
+    assert with_endpoints(theirs, PRODUCE, version, lambda node: ("p", 1)) == produced(version, new_leaders("p", 1))
+    assert with_endpoints(produced(version, b"\0"), PRODUCE, version, lambda node: ("p", 1)) == produced(version, b"\0")
 
 
 @pytest.mark.parametrize("version", range(16, 19))
 def test_new_leaders_in_a_response_of_fetch_have_one_address(version: int) -> None:
     theirs = fetched(new_leaders("broker.example", 9092))
-    assert with_endpoints(theirs, FETCH, version, "p", 1) == fetched(new_leaders("p", 1))
-    assert with_endpoints(fetched(b"\0"), FETCH, version, "p", 1) == fetched(b"\0")
+    assert with_endpoints(theirs, FETCH, version, lambda node: ("p", 1)) == fetched(new_leaders("p", 1))
+    assert with_endpoints(fetched(b"\0"), FETCH, version, lambda node: ("p", 1)) == fetched(b"\0")
 
 
 @pytest.mark.parametrize("version", [12, 13])
@@ -190,9 +200,9 @@ def test_damaged_response_of_produce_or_fetch_is_a_wire_error_or_a_response(vers
         (FETCH, fetched(new_leaders("broker.example", 9092))),
     ):
         with pytest.raises(WireError):
-            with_endpoints(whole[:-1], api_key, 18 if api_key == FETCH else version, "p", 1)
+            with_endpoints(whole[:-1], api_key, 18 if api_key == FETCH else version, lambda node: ("p", 1))
         for _ in range(2000):
             data = bytearray(whole[: rng.randrange(1, len(whole))] if rng.random() < 0.3 else whole)
             data[rng.randrange(len(data))] = rng.randrange(256)
             with contextlib.suppress(WireError):
-                with_endpoints(bytes(data), api_key, 18 if api_key == FETCH else version, "p", 1)
+                with_endpoints(bytes(data), api_key, 18 if api_key == FETCH else version, lambda node: ("p", 1))

@@ -1,0 +1,483 @@
+"""The proxy for production: several brokers, TLS and SASL on both sides, rules of access, proxies that share a log."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from connectgroup.client.admin import Admin
+from connectgroup.config.access import AccessConfig
+from connectgroup.config.base import checked
+from connectgroup.config.coordinator import ProxyConfig
+from connectgroup.errors import (
+    ConfigError,
+    CoordinatorNotAvailable,
+    GroupAuthorizationFailed,
+    NotCoordinator,
+    TransportError,
+)
+from connectgroup.protocol.messages.cluster import ApiVersionsRequest, FindCoordinatorRequest
+from connectgroup.protocol.messages.describe import DescribeRequest, DescribeResponse
+from connectgroup.protocol.messages.listing import ListGroupsRequest
+from connectgroup.protocol.messages.offsets import PartitionCommit, TopicCommit, TxnOffsetCommitRequest
+from connectgroup.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
+from connectgroup.proxy.server import ProxyServer
+from connectgroup.topics.static import StaticTopics
+from connectgroup.transport.access import Access, server_tls
+from connectgroup.transport.credentials import Credentials
+from connectgroup.transport.tcp_client import TcpClient
+from connectgroup.wire.forwarded import METADATA, brokers_in
+from tests.certificates import create_certificates
+from tests.consumer.inside import eventually
+from tests.spark.postgres_server import database, postgres
+
+from .test_relay import (
+    API_VERSIONS,
+    FETCH,
+    FIND_COORDINATOR,
+    JOIN_GROUP,
+    TXN_OFFSET_COMMIT,
+    Peer,
+    SmallBroker,
+    client,
+    fetch,
+    join,
+)
+
+if TYPE_CHECKING:
+    from tests.consumer.broker import Broker
+
+__all__ = ["database", "postgres"]  # fixtures
+
+ASK_METADATA = struct.pack(">hhihi", METADATA, 1, 5, -1, 0)
+
+
+@asynccontextmanager
+async def cluster(*node_ids: int) -> AsyncIterator[dict[int, SmallBroker]]:
+    """Brokers that list each other."""
+    brokers: dict[int, SmallBroker] = {}
+    for each in node_ids:
+        brokers[each] = SmallBroker(brokers)
+        await brokers[each].start()
+    try:
+        yield brokers
+    finally:
+        for broker in brokers.values():
+            await broker.stop()
+
+
+@asynccontextmanager
+async def proxying(*brokers: SmallBroker, **settings: Any) -> AsyncIterator[ProxyServer]:
+    bootstrap = ",".join(f"127.0.0.1:{each.port}" for each in brokers)
+    config = checked(ProxyConfig, {"broker": bootstrap, "port": 0, "initial_rebalance_delay_ms": 0, **settings})
+    proxy = ProxyServer(config, topics=StaticTopics({}))
+    await proxy.start()
+    try:
+        yield proxy
+    finally:
+        await proxy.close()
+
+
+@asynccontextmanager
+async def at(port: int) -> AsyncIterator[Peer]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        yield Peer(reader, writer)
+    finally:
+        writer.transport.abort()
+
+
+async def ports_of(proxy: ProxyServer) -> dict[int, int]:
+    """The port of each broker, as clients learn it."""
+    async with client(proxy) as peer:
+        peer.send(ASK_METADATA)
+        brokers = brokers_in(await peer.read(), METADATA, 1)
+    assert {host for host, _ in brokers.values()} == {"127.0.0.1"}
+    return {node: port for node, (_, port) in brokers.items()}
+
+
+def commit(group_id: str = "g") -> TxnOffsetCommitRequest:
+    partition = PartitionCommit(partition_index=0, committed_offset=1, committed_metadata="")
+    return TxnOffsetCommitRequest(
+        transactional_id="t",
+        group_id=group_id,
+        producer_id=1,
+        producer_epoch=1,
+        topics=(TopicCommit(name="t", partitions=(partition,)),),
+    )
+
+
+# --------------------------------------------------------------------------------------------------
+# Several brokers.
+
+
+async def test_each_broker_has_a_port_that_forwards_to_it() -> None:
+    async with cluster(4, 9, 7) as brokers, proxying(brokers[4]) as proxy:
+        ports = await ports_of(proxy)
+        assert ports.keys() == brokers.keys()
+        assert len(set(ports.values())) == 3
+        for node, port in ports.items():
+            async with at(port) as peer:
+                peer.send(fetch(node))
+                assert await peer.read() == struct.pack(">i", node) + fetch(node)
+        for node, broker in brokers.items():
+            assert broker.received == [fetch(node)]
+
+
+async def test_all_ports_serve_the_groups_and_name_the_coordinator_at_a_listed_node() -> None:
+    async with cluster(4, 9) as brokers, proxying(brokers[9]) as proxy:
+        ports = await ports_of(proxy)
+        for port in (*ports.values(), int(proxy.address.rpartition(":")[2])):
+            async with at(port) as peer:
+                request = FindCoordinatorRequest(coordinator_keys=("g",))
+                (found,) = (await peer.ask(request, FIND_COORDINATOR, 4)).coordinators
+                assert ports[found.node_id] == found.port
+                assert (await peer.ask(join(), JOIN_GROUP, 3)).error_code == 0
+
+
+async def test_coordinator_of_transactions_is_at_the_port_of_its_broker() -> None:
+    async with cluster(4, 9) as brokers, proxying(brokers[4]) as proxy, client(proxy) as peer:
+        ports = await ports_of(proxy)
+        request = FindCoordinatorRequest(key_type=1, coordinator_keys=("t",))
+        (found,) = (await peer.ask(request, FIND_COORDINATOR, 4)).coordinators
+        assert (found.node_id, found.port) == (9, ports[9])
+
+
+async def test_offsets_of_a_transaction_go_to_the_broker_that_has_those_of_the_group() -> None:
+    """Clients send them to the coordinator of the group, which is the proxy at any of its ports."""
+    async with cluster(4, 9) as brokers, proxying(brokers[4]) as proxy:
+        ports = await ports_of(proxy)
+        async with at(ports[4]) as peer:
+            # The small broker echoes, which is no response: the connection is closed.
+            await asyncio.gather(peer.ask(commit(), TXN_OFFSET_COMMIT, 3), return_exceptions=True)
+        keys = [struct.unpack_from(">h", data)[0] for data in brokers[9].received]
+        assert keys == [TXN_OFFSET_COMMIT]
+        assert TXN_OFFSET_COMMIT not in [struct.unpack_from(">h", data)[0] for data in brokers[4].received]
+
+
+async def test_broker_that_joins_the_cluster_gets_a_port() -> None:
+    async with cluster(4) as brokers, proxying(brokers[4]) as proxy:
+        assert await ports_of(proxy) == {4: int(proxy.address.rpartition(":")[2])}, "one broker is at the proxy's port"
+        brokers[2] = SmallBroker(brokers)
+        await brokers[2].start()
+        ports = await ports_of(proxy)
+        assert ports.keys() == {2, 4}
+        async with at(ports[2]) as peer:
+            peer.send(fetch(1))
+            await peer.read()
+        assert brokers[2].received == [fetch(1)]
+
+
+async def test_advertised_ports_are_the_next_ones() -> None:
+    settings = {"advertised_host": "proxy.example", "advertised_port": 7000}
+    async with cluster(4, 6) as brokers, proxying(brokers[4], **settings) as proxy, client(proxy) as peer:
+        peer.send(ASK_METADATA)
+        found = brokers_in(await peer.read(), METADATA, 1)
+        assert found == {4: ("proxy.example", 7001), 6: ("proxy.example", 7003)}
+
+
+async def test_first_broker_that_can_be_reached_lists_the_others() -> None:
+    gone = SmallBroker()
+    await gone.start()
+    await gone.stop()
+    async with cluster(4, 9) as brokers, proxying(gone, brokers[9]) as proxy:
+        assert (await ports_of(proxy)).keys() == {4, 9}
+
+
+async def test_other_brokers_are_reached_while_one_is_away() -> None:
+    async with cluster(4, 9) as brokers, proxying(brokers[4], brokers[9]) as proxy:
+        ports = await ports_of(proxy)
+        await brokers[4].stop()
+        async with at(ports[4]) as peer:
+            peer.send(fetch(1))
+            assert await peer.is_closed()
+        async with at(ports[9]) as peer:
+            peer.send(fetch(2))
+            await peer.read()
+        assert (await ports_of(proxy)).keys() == {4, 9}, "another broker answers"
+        await brokers[4].start()
+        async with at(ports[4]) as peer:
+            peer.send(fetch(3))
+            await peer.read()
+
+
+# --------------------------------------------------------------------------------------------------
+# Clients of the proxy: TLS, SASL, rules of access.
+
+
+def credentials(tmp_path: Path) -> Path:
+    file = tmp_path / "users"
+    file.write_text("alice=word-alice\nbob=word-bob\n")
+    file.chmod(0o600)
+    return file
+
+
+async def log_in(peer: Peer, user: str) -> int:
+    chosen = await peer.ask(SaslHandshakeRequest(mechanism="PLAIN"), 17, 1)
+    assert chosen.error_code == 0
+    done = await peer.ask(SaslAuthenticateRequest(auth_bytes=f"\0{user}\0word-{user}".encode()), 36, 2)
+    code: int = done.error_code
+    return code
+
+
+async def test_nothing_is_forwarded_before_a_client_has_authenticated(tmp_path: Path) -> None:
+    async with cluster(4, 9) as brokers, proxying(brokers[4], credentials=credentials(tmp_path)) as proxy:
+        async with client(proxy) as peer:
+            listed = {each.api_key for each in (await peer.ask(ApiVersionsRequest(), API_VERSIONS, 3)).api_keys}
+            assert {17, 36} <= listed
+            peer.send(fetch(1))
+            assert await peer.is_closed()
+        async with client(proxy) as peer:
+            assert await log_in(peer, "nobody")
+            assert await peer.is_closed()
+        async with client(proxy) as peer:
+            assert await log_in(peer, "alice") == 0
+            peer.send(ASK_METADATA)
+            ports = {node: port for node, (_, port) in brokers_in(await peer.read(), METADATA, 1).items()}
+        async with at(ports[9]) as peer:
+            peer.send(fetch(1))
+            assert await peer.is_closed()
+        async with at(ports[9]) as peer:
+            assert await log_in(peer, "bob") == 0
+            peer.send(fetch(2))
+            await peer.read()
+        assert brokers[4].received == []
+        assert brokers[9].received == [fetch(2)]
+
+
+async def test_clients_of_groups_authenticate_to_the_proxy_over_tls(tmp_path: Path) -> None:
+    create_certificates(tmp_path, "server")
+    tls = {"tls_cert": tmp_path / "server.pem", "tls_key": tmp_path / "server.key"}
+    async with cluster(4, 9) as brokers, proxying(brokers[4], credentials=credentials(tmp_path), **tls) as proxy:
+        access = checked(AccessConfig, {"tls_ca": tmp_path / "server.pem"}).access()
+        access = Access(credentials=Credentials("alice", "word-alice"), tls=access.tls)
+        port = int(proxy.address.rpartition(":")[2])
+        described = TcpClient("localhost", port, access=access)
+        try:
+            assert isinstance(await described.call(DescribeRequest(), timeout_s=20), DescribeResponse)
+        finally:
+            await described.close()
+        async with client(proxy) as peer:
+            peer.send(fetch(1))
+            assert await peer.is_closed()
+        assert brokers[4].received == []
+
+
+async def test_rules_of_access_apply_to_groups_behind_the_proxy(tmp_path: Path) -> None:
+    """Also to the offsets of a transaction, which the brokers do not get then."""
+    rules = tmp_path / "rules"
+    rules.write_text("allow alice read group g\n")
+    settings = {"credentials": credentials(tmp_path), "access_rules": rules, "audit_log": tmp_path / "audit"}
+    async with cluster(4) as brokers, proxying(brokers[4], **settings) as proxy:
+        for user, allowed in (("alice", True), ("bob", False)):
+            async with client(proxy) as peer:
+                assert await log_in(peer, user) == 0
+                codes = [(await peer.ask(join(), JOIN_GROUP, 3)).error_code]
+                request = FindCoordinatorRequest(coordinator_keys=("g",))
+                codes += [each.error_code for each in (await peer.ask(request, FIND_COORDINATOR, 4)).coordinators]
+                if not allowed:
+                    response = await peer.ask(commit(), TXN_OFFSET_COMMIT, 3)
+                    codes.append(response.topics[0].partitions[0].error_code)
+                assert {code == GroupAuthorizationFailed.code for code in codes} == {not allowed}, (user, codes)
+                peer.send(fetch(1))
+                await peer.read()
+        assert [struct.unpack_from(">h", data)[0] for data in brokers[4].received] == [FETCH, FETCH]
+        await eventually(lambda: '"principal": "bob"' in (tmp_path / "audit").read_text())
+
+
+# --------------------------------------------------------------------------------------------------
+# Brokers that require TLS and SASL.
+
+
+def broker_config(tmp_path: Path, **settings: str) -> Path:
+    file = tmp_path / "broker.properties"
+    file.write_text("".join(f"{name.replace('_', '.')}={value}\n" for name, value in settings.items()))
+    file.chmod(0o600)
+    return file
+
+
+async def test_brokers_are_reached_over_tls(tmp_path: Path) -> None:
+    create_certificates(tmp_path, "server", "other")
+    async with AsyncExitStack() as stack:
+        brokers: dict[int, SmallBroker] = {}
+        for node in (4, 9):
+            brokers[node] = SmallBroker(brokers)
+            brokers[node].tls = server_tls("tls_cert", tmp_path / "server.pem", tmp_path / "server.key")
+            await brokers[node].start()
+            stack.push_async_callback(brokers[node].stop)
+        tls = {"security_protocol": "ssl", "ssl_ca_location": str(tmp_path / "server.pem")}
+        async with proxying(brokers[4], broker_config=broker_config(tmp_path, **tls)) as proxy:
+            ports = await ports_of(proxy)
+            for node, port in ports.items():
+                async with at(port) as peer:
+                    peer.send(fetch(node))
+                    await peer.read()
+                assert brokers[node].received == [fetch(node)]
+        tls["ssl_ca_location"] = str(tmp_path / "other.pem")
+        with pytest.raises(TransportError, match=r"broker 127\.0\.0\.1:\d+: cannot connect: self-signed certificate"):
+            async with proxying(brokers[4], broker_config=broker_config(tmp_path, **tls)):
+                pass
+        with pytest.raises(TransportError, match=r"broker 127\.0\.0\.1:\d+: no valid response .*PLAINTEXT listener"):
+            async with proxying(brokers[4]):
+                pass
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"security_protocol": "sasl_ssl"}, r"broker_config: .*sasl\.mechanism: got .*; allowed: one of SCRAM"),
+        ({"security_protocol": "tls"}, r"broker_config: .*: security\.protocol: got 'tls'; allowed: one of plaintext"),
+        (
+            {"security_protocol": "ssl", "ssl_ca_location": "/nowhere"},
+            r"broker_config: .*: ssl\.ca\.location: got '/nowhere",
+        ),
+    ],
+)
+def test_unusable_settings_of_brokers_are_named(settings: dict[str, str], message: str, tmp_path: Path) -> None:
+    config = ProxyConfig(broker="b:9092", broker_config=broker_config(tmp_path, **settings))
+    with pytest.raises(ConfigError, match=message) as caught:
+        ProxyServer(config)
+    assert "fetch" not in str(caught.value)
+
+
+def test_password_for_brokers_that_others_may_read_is_refused(tmp_path: Path) -> None:
+    file = broker_config(tmp_path, sasl_password="hunter2-word")
+    file.chmod(0o644)
+    with pytest.raises(ConfigError, match="only its owner may read") as caught:
+        ProxyServer(ProxyConfig(broker="b:9092", broker_config=file))
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.fixture
+def secured(broker: Broker, tmp_path: Path) -> Iterator[dict[str, Any]]:
+    """The settings of a Kafka client at a proxy with TLS and SASL whose broker has them, too."""
+    from tests.consumer.broker import PASSWORD
+    from tests.integration.processes import Program
+
+    create_certificates(tmp_path, "server")
+    to_broker = {
+        "security_protocol": "SASL_SSL",
+        "ssl_ca_location": str(broker.certificates / "server.pem"),
+        "sasl_mechanism": "SCRAM-SHA-512",
+        "sasl_username": "alice",
+        "sasl_password": PASSWORD,
+    }
+    rules = tmp_path / "rules"
+    rules.write_text("allow bob read group mine-*\n")
+    tls = ("--tls-cert", str(tmp_path / "server.pem"), "--tls-key", str(tmp_path / "server.key"))
+    command = (
+        *("proxy", "--broker", broker.sasl, "--broker-config", str(broker_config(tmp_path, **to_broker))),
+        *("--port", "0", "--log", "memory:", "--initial-rebalance-delay-ms", "0", *tls),
+        *("--credentials", str(credentials(tmp_path)), "--access-rules", str(rules)),
+    )
+    with ExitStack() as stack:
+        program = stack.enter_context(Program(*command))
+        yield {
+            "bootstrap.servers": program.line_with("proxy at ").split()[2],
+            "security.protocol": "SASL_SSL",
+            "ssl.ca.location": str(tmp_path / "server.pem"),
+            "ssl.endpoint.identification.algorithm": "none",
+            "sasl.mechanism": "SCRAM-SHA-256",
+            "sasl.username": "bob",
+            "sasl.password": "word-bob",
+        }
+
+
+def test_kafka_client_with_tls_and_sasl_at_a_proxy_whose_broker_requires_them(
+    secured: dict[str, Any], broker: Broker
+) -> None:
+    """librdkafka, SCRAM on both sides with other users: it produces, and reads in the group that the rules allow."""
+    from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_topics([NewTopic("secured", 1)])["secured"].result(60)
+    producer = Producer(secured)
+    for number in range(5):
+        producer.produce("secured", str(number).encode())
+    assert producer.flush(60) == 0
+    of_groups = {**secured, "auto.offset.reset": "earliest"}
+    consumer = Consumer({**of_groups, "group.id": "mine-1"})
+    consumer.subscribe(["secured"])
+    try:
+        found: list[bytes | None] = []
+        while len(found) < 5:
+            message = consumer.poll(60)
+            assert message is not None, found
+            if message.error() is None:
+                found.append(message.value())
+        assert found == [str(number).encode() for number in range(5)]
+        consumer.commit(asynchronous=False)
+    finally:
+        consumer.close()
+    other = Consumer({**of_groups, "group.id": "theirs"})
+    other.subscribe(["secured"])
+    try:
+        message = other.poll(60)
+        assert message is not None
+        error = message.error()
+        assert error is not None
+        assert error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
+    except KafkaException as raised:
+        assert raised.args[0].code() == KafkaError.GROUP_AUTHORIZATION_FAILED  # noqa: PT017
+    finally:
+        other.close()
+
+
+# --------------------------------------------------------------------------------------------------
+# Several proxies on one log.
+
+
+async def owner_among(*proxies: ProxyServer) -> tuple[ProxyServer, ProxyServer]:
+    """The proxy that serves the groups, and the other one."""
+    found: list[ProxyServer] = []
+
+    async def serves(proxy: ProxyServer) -> bool:
+        async with client(proxy) as peer:
+            return bool((await peer.ask(ListGroupsRequest(), 16, 4)).error_code == 0)
+
+    for _ in range(3_000):
+        found = [each for each in proxies if await serves(each)]
+        if found:
+            break
+        await asyncio.sleep(0.02)
+    [owner] = found
+    return owner, next((each for each in proxies if each is not owner), owner)
+
+
+async def test_proxies_on_one_log_name_the_one_that_serves_and_forward_both(database: str) -> None:
+    log = {"log": database.replace("postgres:", "postgresql:", 1)}
+    async with (
+        cluster(4, 9) as brokers,
+        proxying(brokers[4], **log) as one,
+        proxying(brokers[9], **log) as another,
+    ):
+        owner, standby = await owner_among(one, another)
+        host, _, port = owner.address.rpartition(":")
+        listed = await ports_of(standby)
+        async with client(standby) as peer:
+            request = FindCoordinatorRequest(coordinator_keys=("g",))
+            (found,) = (await peer.ask(request, FIND_COORDINATOR, 4)).coordinators
+            while found.error_code == CoordinatorNotAvailable.code:  # it has not read the owner yet
+                await asyncio.sleep(0.02)
+                (found,) = (await peer.ask(request, FIND_COORDINATOR, 4)).coordinators
+            assert (found.host, found.port) == (host, int(port))
+            assert found.node_id not in listed, "the address of a broker's node must not become that of the other proxy"
+            assert (await peer.ask(join(), JOIN_GROUP, 3)).error_code == NotCoordinator.code
+            refused = await peer.ask(commit(), TXN_OFFSET_COMMIT, 3)
+            assert refused.topics[0].partitions[0].error_code == NotCoordinator.code
+            peer.send(fetch(1))
+            await peer.read()
+        async with Admin.connect([one.address, another.address]) as admin:
+            coordinators = (await admin.describe_coordinators()).coordinators
+            assert {each.address for each in coordinators} == {one.address, another.address}
+            assert coordinators[0].address == owner.address
+        await owner.close()
+        served, _ = await owner_among(standby)
+        assert served is standby
