@@ -44,7 +44,7 @@ from connectgroup.spark.sources.lines import LineParser, LinePlace
 from connectgroup.spark.transforms.fields import parse_pairs
 from connectgroup.spark.transforms.routing import check_pattern
 from connectgroup.wire.apis import HEARTBEAT, decode_request
-from connectgroup.wire.forwarded import METADATA, expects_response, with_address
+from connectgroup.wire.forwarded import METADATA, brokers_in, expects_response
 from connectgroup.wire.framing import FrameReader
 from tests.volume import volume
 
@@ -205,7 +205,7 @@ READERS: Final[dict[str, Callable[[str], object]]] = {
     "request": lambda text: decode_request(b"\0\x70\0\0\0\0\0\1\xff\xff\0" + _bytes(text)),
     "heartbeat": lambda text: decode_request(HEARTBEAT.to_bytes(2, "big") + b"\0\0\0\0\0\1\xff\xff\0" + _bytes(text)),
     "forwarded request": lambda text: expects_response(b"\0\0\0\x09\0\0\0\1" + _bytes(text)),
-    "forwarded response": lambda text: with_address(b"\0\0\0\1" + _bytes(text), METADATA, 9, "h", 1),
+    "forwarded response": lambda text: brokers_in(b"\0\0\0\1" + _bytes(text), METADATA, 9),
     "lines of CSV": partial(_bad_lines, "csv"),
     "lines of JSON": partial(_bad_lines, "jsonl"),
     "records of CSV": lambda text: records_of(_bytes(text), b'"') and last_record_end(_bytes(text), b'"'),

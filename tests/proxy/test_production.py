@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import struct
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
@@ -36,6 +37,7 @@ from connectgroup.wire.forwarded import METADATA, brokers_in
 from tests.certificates import create_certificates
 from tests.consumer.inside import eventually
 from tests.spark.postgres_server import database, postgres
+from tests.volume import ci_only
 
 from .test_relay import (
     API_VERSIONS,
@@ -138,7 +140,7 @@ async def test_all_ports_serve_the_groups_and_name_the_coordinator_at_a_listed_n
                 request = FindCoordinatorRequest(coordinator_keys=("g",))
                 (found,) = (await peer.ask(request, FIND_COORDINATOR, 4)).coordinators
                 assert ports[found.node_id] == found.port
-                assert (await peer.ask(join(), JOIN_GROUP, 3)).error_code == 0
+                assert (await peer.ask(ListGroupsRequest(), 16, 4)).error_code == 0
 
 
 async def test_coordinator_of_transactions_is_at_the_port_of_its_broker() -> None:
@@ -394,7 +396,7 @@ def test_kafka_client_with_tls_and_sasl_at_a_proxy_whose_broker_requires_them(
 ) -> None:
     """librdkafka, SCRAM on both sides with other users: it produces, and reads in the group that the rules allow."""
     from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
-    from confluent_kafka.admin import AdminClient, NewTopic
+    from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.create_topics([NewTopic("secured", 1)])["secured"].result(60)
@@ -481,3 +483,73 @@ async def test_proxies_on_one_log_name_the_one_that_serves_and_forward_both(data
         await owner.close()
         served, _ = await owner_among(standby)
         assert served is standby
+
+
+@ci_only("40 s, a broker and PostgreSQL; the test above has the addresses, tests/integration/test_failover fail-overs")
+def test_consumers_behind_two_proxies_are_one_group_and_survive_the_end_of_the_one_that_serves(
+    broker: Broker, database: str
+) -> None:
+    """librdkafka, which keeps an address for each node id and reads the metadata often here."""
+    from confluent_kafka import Consumer, Producer
+    from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+    from tests.integration.processes import Program, wait
+
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_topics([NewTopic("side-by-side", 2)])["side-by-side"].result(60)
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    log = database.replace("postgres:", "postgresql:", 1)
+    command = "proxy", "--broker", broker.bootstrap, "--port", "0", "--log", log, "--initial-rebalance-delay-ms", "0"
+    with ExitStack() as stack:
+        programs = [stack.enter_context(Program(*command)) for _ in range(2)]
+        addresses = [program.line_with("proxy at ").split()[2] for program in programs]
+        settings = {
+            "group.id": "side-by-side",
+            "auto.offset.reset": "earliest",
+            "topic.metadata.refresh.interval.ms": 300,
+            "session.timeout.ms": 30_000,
+        }
+        consumers = [Consumer({"bootstrap.servers": each, **settings}) for each in addresses]
+        lost: list[object] = []
+        try:
+            for consumer in consumers:
+                consumer.subscribe(["side-by-side"], on_lost=lambda _, partitions: lost.append(partitions))
+
+            def read(count: int) -> None:
+                found: list[bytes | None] = []
+
+                def all_found() -> bool:
+                    for consumer in consumers:
+                        message = consumer.poll(0.1)
+                        if message is not None and message.error() is None:
+                            found.append(message.value())
+                    return len(found) >= count
+
+                wait(f"{count} records", all_found, lambda: f"{found}\n{[each.output() for each in programs]}")
+
+            def produce(count: int) -> None:
+                for number in range(count):
+                    producer.produce("side-by-side", str(number).encode(), partition=number % 2)
+                assert producer.flush(60) == 0
+
+            def shared() -> bool:
+                for consumer in consumers:
+                    consumer.poll(0.1)
+                return all(len(consumer.assignment()) == 1 for consumer in consumers)
+
+            produce(4)
+            wait("each consumer to have a partition", shared, lambda: str([each.output() for each in programs]))
+            produce(20)
+            read(20)
+            owner = next(each for each in programs if any("serves its groups" in line for line in each.lines))
+            staying = 1 - programs.index(owner)
+            owner.signal(signal.SIGTERM)
+            assert owner.ended() == 0, owner.output()
+            produce(20)
+            gone = consumers.pop(1 - staying)
+            gone.close()
+            read(20)
+            assert not lost
+        finally:
+            for consumer in consumers:
+                consumer.close()

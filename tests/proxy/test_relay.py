@@ -122,11 +122,11 @@ class SmallBroker:
             response = ApiVersionsResponse(api_keys=keys, finalized_features_epoch=7)
             return encode_response(response, api_key=api_key, version=version, correlation_id=correlation_id)
         if api_key == METADATA and self.nodes is not None:
-            nodes = [
+            listed = [
                 struct.pack(">ih", node, 9) + b"127.0.0.1" + struct.pack(">ih", broker.port, -1)
                 for node, broker in self.nodes.items()
             ]
-            return head + struct.pack(">i", len(nodes)) + b"".join(nodes) + b"rest"
+            return head + struct.pack(">i", len(listed)) + b"".join(listed) + b"rest"
         if api_key == METADATA:  # one broker, node 3
             return head + struct.pack(">iih", 1, 3, 6) + b"broker" + struct.pack(">ih", 9, -1) + b"rest"
         if api_key == FIND_COORDINATOR:
@@ -354,9 +354,9 @@ async def test_little_is_kept_while_the_broker_is_being_connected() -> None:
         connecting = asyncio.Event()
         connect = proxy.broker.connect
 
-        async def connect_later(protocol: asyncio.Protocol) -> None:
+        async def connect_later(protocol: asyncio.Protocol) -> float:
             await connecting.wait()
-            await connect(protocol)
+            return await connect(protocol)
 
         proxy.broker.connect = connect_later  # type: ignore[method-assign]
         no_acks = struct.pack(">hhi", 0, 3, 1) + NO_ACKS + bytes(1 << 20)
