@@ -12,10 +12,10 @@ Decisions:
   Names for TLS (SNI) instead of ports would need certificates and DNS for all of them.
 - Each client connection has one connection to its broker, opened with its first request: order and back-pressure need
   no multiplexing, and SASL passes through. With users of its own (``--credentials``) the proxy authenticates clients
-  instead, and the brokers know the proxy's user only: a client cannot send two sets of credentials. What is forwarded is
-  not authorized here; topics are the brokers'.
-- The offsets of a transaction go to the broker that is the coordinator of a group of the same name, wherever the client
-  has sent them, over a further connection for this client.
+  instead, and the brokers know the proxy's user only: a client cannot send two sets of credentials. What is forwarded
+  is not authorized here; topics are the brokers'.
+- The offsets of a transaction go to the broker that is the coordinator of a group of the same name, wherever the
+  client has sent them, over a further connection for this client.
 - FindCoordinator names the proxy with the node id of a broker that Metadata lists, at the port of this broker: clients
   keep connections by node id. A proxy that stands by on a shared log names the one that serves with an id that no
   broker has: the address of a broker must not change with each response (librdkafka connects anew then).
