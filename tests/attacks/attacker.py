@@ -413,6 +413,10 @@ async def _attack(name: str, target: Target, seconds: float) -> None:
 
     attackers = [asyncio.create_task(repeatedly(number)) for number in range(count)]
     done, running = await asyncio.wait(attackers, timeout=seconds)
+    for _ in range(60):
+        if target.done or not running:
+            break
+        done, running = await asyncio.wait(attackers, timeout=1)  # on a busy machine, it has hardly begun
     for attacker in running:
         attacker.cancel()
     await asyncio.wait(attackers)

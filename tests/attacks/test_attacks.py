@@ -255,8 +255,9 @@ class Attacked:
     Attributes:
         max_mb: the largest resident memory of the coordinator that an attack may cause. Set by the test.
         max_growth_mb: by how much an attack may make it grow. Set by the test.
-        starved: the processes that waited for a processor for half a lease or longer during the last attack, in
-            seconds: the machine was too busy, and a lease that was lost then tells nothing. Set by ``attack``.
+        starved: what waited for a processor, and not for the coordinator, for half a lease and half of the last attack
+            or longer, in seconds: the machine was too busy, and a lease that was lost then tells nothing. Set by
+            ``attack``.
     """
 
     group: CommandGroup
@@ -266,7 +267,7 @@ class Attacked:
     rest: str = ""
     max_mb: int = MAX_MB
     max_growth_mb: int = MAX_GROWTH_MB
-    starved: Mapping[str, float] = field(default_factory=dict)
+    starved: dict[str, float] = field(default_factory=dict)
 
     @property
     def data(self) -> Path:
@@ -312,8 +313,12 @@ class Attacked:
         self.starved = {
             name: waited
             for name, each in processes.items()
-            if (waited := Scheduled.of(each.pid).waited_s - waited_s[name]) >= LEASE_S / 2
+            if (waited := Scheduled.of(each.pid).waited_s - waited_s[name]) >= max(LEASE_S, SECONDS) / 2
         }
+        if (
+            max(honest.heartbeats_ms) >= 1000 * LEASE_S / 2
+        ):  # of which the coordinator has used little, as just asserted
+            self.starved["a heartbeat"] = max(honest.heartbeats_ms) / 1000
         print(f"waited for a processor: {self.starved or 'no process for long'}")
         if not self.starved:
             of_group = "\n".join([line for line in self.coordinator.lines if f"group {GROUP}" in line][-20:])
