@@ -293,6 +293,7 @@ def test_rows_that_change_or_are_deleted_after_they_were_read_stop_no_task(
     assert len(reader.read()) == 100
     for statement in (
         "UPDATE t SET v = 'all'",
+        "UPDATE t SET v = 'others'; DELETE FROM t WHERE id BETWEEN 20 AND 40",
         "DELETE FROM t WHERE id < 10; UPDATE t SET v = 'the last' WHERE id > 90",
         "DELETE FROM t WHERE id > 90",
     ):

@@ -205,6 +205,12 @@ class PostgresTableSource(TableSource):
         ((count,),) = _run(self._kept(), query, _table(self.settings))
         return int(count)
 
+    def has_at_most(self, rows: int, key: int) -> bool:
+        column, table = sql_name(self.settings.incrementing_column), _table(self.settings)
+        query = f"SELECT count(*) FROM (SELECT 1 FROM {table} WHERE {column} <= ? LIMIT ?) AS read"
+        ((count,),) = _run(self._kept(), query, key, rows + 1)
+        return int(count) <= rows
+
     def last_key(self, number: int, start: int, limit: int) -> int | None:
         query = self.last_key_query(sql_name(self.settings.incrementing_column), _table(self.settings))
         values = (start, limit, self.settings.slices, number, self.settings.max_rows_per_batch)

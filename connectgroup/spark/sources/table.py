@@ -141,6 +141,10 @@ class TableSource(SlicedSource):
         """Return how many rows of the table were deleted so far; None if it is not known."""
         return None
 
+    def has_at_most(self, rows: int, key: int) -> bool:
+        """Return whether there are at most so many rows up to a key; for sources with ``deleted``."""
+        raise NotImplementedError
+
     @abstractmethod
     def last_key(self, number: int, start: int, limit: int) -> int | None:
         """Return the last key of a slice's next batch: at least ``start``, at most ``limit``; None without rows."""

@@ -118,6 +118,9 @@ class Table(Protocol):
     def deleted(self) -> int | None:
         """Return how many rows were deleted so far; None if it is not known."""
 
+    def has_at_most(self, rows: int, key: int) -> bool:
+        """Whether there are at most so many rows up to a key; asked only if ``deleted`` is known."""
+
     def last_key(self, number: int, start: int, limit: int) -> int | None:
         """As in ``TableSource``."""
 
@@ -135,8 +138,10 @@ class Keys:
         self._last_seen: Seen | None = None
         self._same_storage = ""
         self._has_warned = self._has_warned_of_change = False
-        # Until when a deletion is looked for that would explain that rows have other contents, and the count before.
-        self._suspicion: tuple[float, int] | None = None
+        # Until when a deletion is looked for that would explain that rows have other contents, the count of deleted
+        # rows before, and the last key that was read; the count at which the rows were last counted.
+        self._suspicion: tuple[float, int, int] | None = None
+        self._deleted = 0
 
     def check_keys(self, seen: Seen) -> None:
         """Raise an error if a row has a key that is never read."""
@@ -216,12 +221,12 @@ class Keys:
     def _is_filled_again(self, last: int, mark: TableMark) -> bool:
         """Whether the rows that were read were deleted and others have their keys, without a sign of it in the keys.
 
-        Rows that were only changed have other contents as well. So it takes deleted rows besides, and the first row
-        must have changed together with the last one, which often is for itself, as old rows are deleted.
+        Rows that were only changed have other contents as well. So the first row must have changed together with the
+        last one, and as many rows must have been deleted as there are up to it.
         """
         if self._suspicion is not None:
-            until_s, deleted_before = self._suspicion
-            if (self._source.deleted() or 0) > deleted_before:
+            until_s, before, position = self._suspicion
+            if self._were_deleted(before, position):
                 return True
             self._suspicion = None if time.monotonic() > until_s else self._suspicion
         row = self._source.digest(last)
@@ -229,10 +234,10 @@ class Keys:
             return False
         first = None if mark.lowest is None else self._source.digest(mark.lowest)
         if first is not None and first != mark.first and mark.deleted is not None:
-            if (self._source.deleted() or 0) > mark.deleted:
+            if self._were_deleted(mark.deleted, last):
                 return True
             if self._suspicion is None:
-                self._suspicion = time.monotonic() + _STATISTICS_S, mark.deleted
+                self._suspicion = time.monotonic() + _STATISTICS_S, mark.deleted, last
         if row is not None and not self._has_warned_of_change:
             self._has_warned_of_change = True
             logger.warning(
@@ -242,6 +247,14 @@ class Keys:
                 last,
             )
         return False
+
+    def _were_deleted(self, before: int, last: int) -> bool:
+        """Whether as many rows were deleted since a count as there are now up to a key."""
+        deleted = self._source.deleted()
+        if deleted is None or deleted <= before or deleted == self._deleted:
+            return False
+        self._deleted = deleted
+        return self._source.has_at_most(deleted - before, last)
 
     def _is_another_row(self, key: int, mark: TableMark) -> bool:
         if mark.columns != self._column_names:
