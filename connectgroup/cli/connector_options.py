@@ -147,6 +147,14 @@ def add_connectors(commands: Commands) -> None:
         add_plugin_path(moving)
         if name == "import":
             moving.add_argument("--dry-run", action="store_true", help="print the table, and change nothing")
+            moving.add_argument(
+                "--set",
+                dest="settings",
+                action="append",
+                default=[],
+                metavar="SETTING=VALUE",
+                help="a setting of the connectors here, such as sink=parquet; may be repeated",
+            )
             moving.add_argument("--native", action="store_true", help="prefer pipelines to Java classes")
             moving.add_argument("--new-group", action="store_true", help="create the group if there are only others")
             moving.add_argument(

@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import base64
 import json
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
@@ -42,6 +43,16 @@ MAX_BYTES: Final = 256 << 20
 _NEVER_BOTH: Final = "a connector must not run on both sides"
 
 
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Kafka Connect forwards requests itself; a redirect would take the login to another server."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+_OPENER: Final = urllib.request.build_opener(_NoRedirects)
+
+
 class KafkaConnect:
     """The REST API of a worker of Kafka Connect. The methods return what it returns."""
 
@@ -53,7 +64,8 @@ class KafkaConnect:
         """
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigError("URL", url, "the address of Kafka Connect's REST API, such as http://connect:8083")
+            shown = url.rpartition("@")[2]  # no password
+            raise ConfigError("URL", shown, "the address of Kafka Connect's REST API, such as http://connect:8083")
         user, at, host = parts.netloc.rpartition("@")
         self.url = urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", ""))
         self._headers = {"Content-Type": "application/json", "Accept": "application/json"}
@@ -79,7 +91,7 @@ class KafkaConnect:
             found = json.loads(text) if text else None
         except ValueError:
             raise ConnectGroupError(f"{self.url}{path}: {status}, no JSON; allowed: Kafka Connect's REST API") from None
-        if status >= 400:
+        if status >= 300:
             message = found.get("message", "") if isinstance(found, dict) else ""
             error = ConnectorNotFound if status == 404 else ConnectGroupError
             raise error(f"Kafka Connect at {self.url}: {method} {path}: {status}: {printable(str(message), limit=300)}")
@@ -89,7 +101,7 @@ class KafkaConnect:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, self._headers, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=REQUEST_S) as response:
+            with _OPENER.open(request, timeout=REQUEST_S) as response:
                 return response.status, response.read(MAX_BYTES).decode()
         except urllib.error.HTTPError as error:
             with error:
@@ -106,7 +118,7 @@ class KafkaConnect:
         """
         listed = await self("GET", "/connectors?expand=info&expand=status")
         if not isinstance(listed, dict):
-            raise ConnectGroupError(f"{self.url}/connectors: got a list; allowed: Kafka Connect 2.3 or later")
+            raise ConnectGroupError(f"{self.url}/connectors: got no object; allowed: Kafka Connect 2.3 or later")
         for name in only:
             if name not in listed:
                 raise ConfigError("--only", name, ", ".join(sorted(listed)) or "nothing: there is no connector")
@@ -125,7 +137,7 @@ class KafkaConnect:
         why = ""
         try:
             body = await self("GET", _path(name, "offsets"))
-            offsets = changes_from(body) if body["offsets"] else ()
+            offsets = changes_from(body) if body != {"offsets": []} else ()
         except TransportError:
             raise
         except ConnectorNotFound:
@@ -135,7 +147,7 @@ class KafkaConnect:
         try:
             return Original(
                 name=name,
-                config={key: str(value) for key, value in found["info"]["config"].items()},
+                config={str(key): str(value) for key, value in found["info"]["config"].items() if value is not None},
                 kind="sink" if found["info"]["type"] == "sink" else "source",
                 state=str(found["status"]["connector"]["state"]),
                 failed=sum(task["state"] == "FAILED" for task in found["status"]["tasks"]),
@@ -143,12 +155,21 @@ class KafkaConnect:
                 offsets_error=why,
             )
         except (KeyError, TypeError, AttributeError) as error:
-            raise ConnectGroupError(f"{self.url}: connector {name}: no {error} in its description") from error
+            raise self._is_other(name) from error
 
     async def is_stopped(self, name: str) -> bool:
         """Whether a connector and all its tasks are stopped."""
         status = await self("GET", _path(name, "status"))
-        return status["connector"]["state"] == "STOPPED" and not status["tasks"]
+        try:
+            return status["connector"]["state"] == "STOPPED" and not status["tasks"]
+        except (KeyError, TypeError) as error:
+            raise self._is_other(name) from error
+
+    def _is_other(self, name: str) -> ConnectGroupError:
+        return ConnectGroupError(
+            f"{self.url}: the description of connector {printable(name)} is not Kafka Connect's; allowed: the address"
+            " of its REST API"
+        )
 
     async def stop(self, name: str) -> None:
         """Stop a connector, and wait until it has stopped and its offsets do not change any more.
@@ -188,7 +209,8 @@ async def import_connectors(options: argparse.Namespace) -> int:
 
     connect = KafkaConnect(options.url)
     originals = await connect.originals(options.only)
-    choices = partial(decide, bootstrap_servers=options.bootstrap_servers, native=options.native)
+    more = dict(_setting(text) for text in options.settings)
+    choices = partial(decide, bootstrap_servers=options.bootstrap_servers, native=options.native, more=more)
     moves = [await off_loop("import", partial(choices, each)) for each in originals]
     rows = [_row(move) for move in moves]
     if not options.json:
@@ -196,6 +218,9 @@ async def import_connectors(options: argparse.Namespace) -> int:
             ("NAME", "TYPE", "STATE", "OFFSETS", "RESULT", "DETAIL"),
             [[row[key] for key in ("name", "type", "state", "offsets", "result", "detail")] for row in rows],
         )
+        for move in moves:
+            for note in move.notes:
+                print(f"connectgroup: {printable(move.original.name)}: {note}", file=sys.stderr)
     done = True
     if not options.dry_run and any(move.is_possible for move in moves):
         async with connected(options) as admin:
@@ -227,7 +252,15 @@ def _row(move: Relocation) -> dict[str, object]:
         "offsets": len(original.offsets),
         "result": results[move.result],
         "detail": move.why,
+        "notes": list(move.notes),
     }
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise ConfigError("--set", text, "SETTING=VALUE")
+    return name, value
 
 
 async def _import(
@@ -246,8 +279,9 @@ async def _import(
         ConnectGroupError: it was not done.
     """
     name, before = move.original.name, move.original
-    for each in move.configs:
-        await _check_ours(admin, options, each, move.configs[each])
+    states = [await _check_ours(admin, options, each, move.configs[each], before.state) for each in move.configs]
+    if all(states):
+        return f"is {', '.join(dict.fromkeys(states))} here already, and the original is STOPPED"
     if not options.stop_originals or before.state == "STOPPED":
         return await _take_over(admin, options, connect, move, choices)
     try:
@@ -297,19 +331,32 @@ async def _take_over(
     return f"{state.name} here, from the offsets of the original, which is STOPPED"
 
 
-async def _check_ours(admin: Admin, options: argparse.Namespace, name: str, config: Mapping[str, str]) -> None:
-    """Check that a connector does not exist here, or is stopped and was imported with this configuration."""
+async def _check_ours(
+    admin: Admin, options: argparse.Namespace, name: str, config: Mapping[str, str], original: str
+) -> str:
+    """Check that a connector does not exist here, or was imported with this configuration, and one side is stopped.
+
+    Args:
+        original: the state in Kafka Connect.
+
+    Returns:
+        Its wanted state, if it is not stopped; else an empty text.
+
+    Raises:
+        InvalidRequest: it is another one, or both sides run.
+    """
     ours = await _described(admin, options, name)
     if ours is None:
-        return
-    if not _is_stopped(ours):
+        return ""
+    if {**config_of(ours.config), "name": name} != {**config, "name": name}:
+        delete = f"connectgroup connectors delete {printable(name)}"
+        raise InvalidRequest(f"connector {printable(name)} is here with another configuration; allowed: {delete}")
+    if _is_stopped(ours):
+        return ""
+    if original != "STOPPED":
         stop = f"connectgroup connectors stop {printable(name)}"
         raise InvalidRequest(f"connector {printable(name)} is here, and not STOPPED: {_NEVER_BOTH}; allowed: {stop}")
-    if {**config_of(ours.config), "name": name} != {**config, "name": name}:
-        raise InvalidRequest(
-            f"connector {printable(name)} is here with another configuration; allowed: connectgroup connectors delete "
-            f"{printable(name)}"
-        )
+    return ours.target_state
 
 
 async def _create(

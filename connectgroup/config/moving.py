@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from ..connector import PartitionOffset
@@ -38,6 +39,11 @@ _ARTIFACTS: Final = {
     "com.mongodb.kafka.connect.": "org.mongodb.kafka:mongo-kafka-connect",
 }
 """Maven's names of well-known plug-ins, by package."""
+_OF_WORKERS: Final = (
+    "those of Kafka Connect's workers, which its REST API does not tell: --set them to what they are, or records have"
+    " another form from here on (JSON without schemas)"
+)
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 _BLOCK_BYTES: Final = 1 << 20
 
 
@@ -72,12 +78,14 @@ class Relocation:
         result: whether and how it can run here.
         why: the reason, or the class or source and sink that it runs as; a line.
         configs: the configuration of each connector here, by name; empty if it cannot run.
+        notes: what is different here, a line each.
     """
 
     original: Original
     result: Result
     why: str
     configs: Mapping[str, Mapping[str, str]]
+    notes: tuple[str, ...] = ()
 
     @property
     def is_possible(self) -> bool:
@@ -85,22 +93,25 @@ class Relocation:
         return bool(self.configs)
 
 
-def decide(original: Original, *, bootstrap_servers: str = "", native: bool = False) -> Relocation:
+def decide(
+    original: Original, *, bootstrap_servers: str = "", native: bool = False, more: Mapping[str, str] = _NOTHING
+) -> Relocation:
     """Decide what becomes of a connector; ``offsets_here`` has its offsets.
 
     Args:
         bootstrap_servers: the brokers of the Kafka Connect cluster, which are no setting of a connector there.
         native: whether a pipeline is preferred where the Java class could run.
+        more: settings of each connector here, which replace those of the original.
     """
     if any(HIDDEN in value for value in original.config.values()):
         return Relocation(original=original, result="cannot", why="its configuration has masked values", configs={})
     if original.offsets_error:
         return Relocation(original=original, result="cannot", why=original.offsets_error, configs={})
     class_name = java_name(original.config.get("connector.class", ""))
-    as_it_is = _as_it_is(original, class_name, bootstrap_servers)
+    as_it_is = _as_it_is(original, class_name, bootstrap_servers, more)
     if as_it_is.is_possible and not native:
         return as_it_is
-    own = _native(original, bootstrap_servers)
+    own = _native(original, bootstrap_servers, more)
     if own.is_possible:
         return own
     if as_it_is.result == "needs plug-in":
@@ -122,7 +133,7 @@ def _with_reason(move: Relocation, why: str) -> Relocation:
     return Relocation(original=move.original, result=move.result, why=f"{move.why}; as a pipeline: {why}", configs={})
 
 
-def _as_it_is(original: Original, class_name: str, bootstrap_servers: str) -> Relocation:
+def _as_it_is(original: Original, class_name: str, bootstrap_servers: str, more: Mapping[str, str]) -> Relocation:
     """The Java class in Kafka Connect's own form."""
     if find_java_class(class_name) is None:
         artifact = next((each for prefix, each in _ARTIFACTS.items() if class_name.startswith(prefix)), "")
@@ -133,27 +144,31 @@ def _as_it_is(original: Original, class_name: str, bootstrap_servers: str) -> Re
         return Relocation(original=original, result="needs plug-in", why=why, configs={})
     end = "sink" if original.kind == "source" else "source"
     config = {**original.config, "connector.class": class_name, "name": original.name}
-    if bootstrap_servers and end not in config:
+    if bootstrap_servers and end not in {**config, **more}:
         config[f"{end}.bootstrap.servers"] = bootstrap_servers
+    config |= more
     errors = validate(config).errors
     if errors:
-        hint = " (--bootstrap-servers)" if errors[0].startswith(f"{end}.bootstrap.servers") else ""
+        hint = " (--bootstrap-servers)" if f"{end}.bootstrap.servers" in errors[0] else ""
         return Relocation(original=original, result="cannot", why=f"{errors[0]}{hint}", configs={})
-    return Relocation(original=original, result="as it is", why=class_name, configs={original.name: config})
+    missing = [name for name in ("key.converter", "value.converter") if name not in config]
+    notes = (f"{', '.join(missing)}: {_OF_WORKERS}",) if missing and end not in config else ()
+    configs = {original.name: config}
+    return Relocation(original=original, result="as it is", why=class_name, configs=configs, notes=notes)
 
 
-def _native(original: Original, bootstrap_servers: str) -> Relocation:
+def _native(original: Original, bootstrap_servers: str, more: Mapping[str, str]) -> Relocation:
     """A pipeline, or several."""
     config = {**original.config, "name": original.name}
     try:
-        pipelines, _ = translate(config, bootstrap_servers=bootstrap_servers)
+        pipelines, notes = translate(config, bootstrap_servers=bootstrap_servers)
     except ConfigError as error:
         result: Result = "needs plug-in" if error.field == "connector.class" else "cannot"
         return Relocation(original=original, result=result, why=str(error), configs={})
-    missing = [text for each in pipelines for text in each.missing]
+    missing = [text for each in pipelines for text in each.missing if text.partition(":")[0] not in more]
     if missing:
         return Relocation(original=original, result="cannot", why=missing[0], configs={})
-    configs = {each.config["name"]: dict(each.config) for each in pipelines}
+    configs = {each.config["name"]: {**each.config, **more} for each in pipelines}
     for each in configs.values():
         if errors := validate(each).errors:
             return Relocation(original=original, result="cannot", why=str(errors[0]), configs={})
@@ -165,7 +180,9 @@ def _native(original: Original, bootstrap_servers: str) -> Relocation:
     first = next(iter(configs.values()))
     several = f", {len(configs)} pipelines" if len(configs) > 1 else ""
     why = f"source {first['source']}, sink {first['sink']}{several}"
-    return Relocation(original=original, result="native", why=why, configs=configs)
+    # Here the offsets do move.
+    kept = tuple(each for each in notes if not each.startswith("source.starting.offsets"))
+    return Relocation(original=original, result="native", why=why, configs=configs, notes=kept)
 
 
 # --------------------------------------------------------------------------------------------------

@@ -109,10 +109,19 @@ def set_plugin_path(paths: tuple[Path, ...]) -> None:
 
 
 def java_plugins() -> list[JavaPlugin]:
-    """The plug-ins on the plug-in path, in its order; those of a directory by name. A directory may be missing."""
+    """The plug-ins on the plug-in path, in its order; those of a directory by name. A directory may be missing.
+
+    Raises:
+        ConfigError: a directory is relative, or cannot be read.
+    """
     found = []
     for directory in plugin_path():
-        for path in sorted(directory.iterdir()) if directory.is_dir() else ():
+        try:
+            paths = sorted(directory.iterdir()) if directory.is_dir() else []
+        except OSError as error:
+            what = f"a directory that can be read ({error.strerror})"
+            raise ConfigError("plugin.path", directory, what, is_path=True) from error
+        for path in paths:
             if path.name.startswith("."):
                 continue  # an installation that is not finished
             if path.is_dir() and (jars := tuple(sorted(path.rglob("*.jar")))):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import json
 import threading
+import zipfile
 from collections.abc import AsyncIterator, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -34,6 +35,7 @@ class FakeConnect(ThreadingHTTPServer):
         self.connectors: dict[str, dict[str, Any]] = {}
         self.rebalances = 0
         self.is_old = False
+        self.redirect = ""
         self.requests: list[str] = []
         self.logins: set[str | None] = set()
 
@@ -66,6 +68,8 @@ class _Handler(BaseHTTPRequestHandler):
         if server.rebalances:
             server.rebalances -= 1
             return 409, {"message": "Cannot complete request momentarily due to a rebalance"}
+        if server.redirect:
+            return 302, {}
         if self.command != "GET":
             server.requests.append(f"{self.command} {path}")
         _, _, name, what = (*path.split("/", 3), "", "")[:4]
@@ -94,7 +98,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_PUT = do_POST = do_PATCH = _answer
 
     def _info(self, each: dict[str, Any]) -> Any:
-        return {"config": each["config"], "type": each["type"]}
+        return {key: each[key] for key in ("config", "type") if key in each}
 
     def _status(self, each: dict[str, Any]) -> Any:
         return {"connector": {"state": each["state"]}, "tasks": [{"state": state} for state in each["tasks"]]}
@@ -102,6 +106,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _send(self, status: int, body: Any) -> None:
         content = json.dumps(body).encode()
         self.send_response(status)
+        if self.server.redirect:
+            self.send_header("Location", self.server.redirect)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
@@ -163,10 +169,14 @@ async def test_offsets_are_those_that_the_original_committed_when_it_stopped(
     assert (done.code, connect.requests) == (0, ["PUT /connectors/out/stop"])
     assert await shown(group, "out") == [at("t", 0, 9), at("t", 1, 4)]
     again = await connectors(group, "import", *servers)
-    assert (again.code, "out is here, and not STOPPED: a connector must not run on both sides" in again.out) == (
-        1,
-        True,
-    )
+    assert (again.code, again.lines[-1]) == (0, "connector out: is RUNNING here already, and the original is STOPPED")
+    connect.connectors["out"]["state"] = "RUNNING"
+    again = await connectors(group, "import", "--stop-originals", *servers)
+    assert (again.code, "out is here, and not STOPPED: a connector must not run on both" in again.out) == (1, True)
+    assert connect.connectors["out"]["state"] == "RUNNING"
+    connect.connectors["out"]["state"] = "STOPPED"
+    other = await connectors(group, "import", "--set", "trigger.ms=500", *servers)
+    assert (other.code, "out is here with another configuration; allowed: connectgroup conn" in other.out) == (1, True)
 
     back = await connectors(group, "export", "--only", "out", "--stop-originals", connect.url)
     assert back.out == "connector out: RUNNING in Kafka Connect, from the offsets here, where it is STOPPED\n"
@@ -223,9 +233,41 @@ async def test_errors_of_the_server_are_one_line(connect: FakeConnect, group: Li
     login = connect.url.replace("http://", "http://ann:a%40b@")
     assert (await connectors(group, "import", "--dry-run", login)).code == 0
     assert f"Basic {base64.b64encode(b'ann:a@b').decode()}" in connect.logins
+    connect.redirect = "http://127.0.0.1:1/connectors"
+    assert "GET /connectors?expand=info&expand=status: 302" in (await connectors(group, "import", login)).err
+    connect.redirect = ""
+    connect.add("odd", {}, [], state={"not": "known"})
+    del connect.connectors["odd"]["type"]
+    odd = await connectors(group, "import", connect.url)
+    assert (odd.code, "the description of connector odd is not Kafka Connect's" in odd.err) == (2, True)
+    connect.connectors.clear()
+    wrong = await connectors(group, "import", "--set", "a", connect.url)
+    assert wrong.err == "connectgroup: --set: got 'a'; allowed: SETTING=VALUE\n"
     connect.is_old = True
     connect.add("out", sink(tmp_path), [])
     assert "Kafka Connect 2.3 or later" in (await connectors(group, "import", connect.url)).err
+
+
+async def test_java_class_gets_settings_and_a_note_on_converters_of_workers(
+    connect: FakeConnect, group: LiveGroup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with zipfile.ZipFile(tmp_path / "acme-1.0.jar", "w") as jar:
+        jar.writestr("META-INF/services/org.apache.kafka.connect.source.SourceConnector", "acme.Own")
+        jar.writestr("acme/Own.class", b"")
+    monkeypatch.setenv(PLUGIN_PATH, str(tmp_path))
+    connect.add("own", {"connector.class": "Own", "tables": "t"}, [], type="source")
+    arguments = ("--plugin-path", tmp_path, "--dry-run", "--json", connect.url)
+    (row,) = json.loads((await connectors(group, "import", *arguments)).out)
+    assert "sink.bootstrap.servers" in row["detail"]
+    assert row["detail"].endswith("(--bootstrap-servers)")
+    (row,) = json.loads((await connectors(group, "import", "--bootstrap-servers", "k:1", *arguments)).out)
+    assert (row["result"], row["detail"]) == ("runs as it is", "acme.Own")
+    assert row["notes"][0].startswith(
+        "key.converter, value.converter: those of Kafka Connect's workers, which its REST"
+    )
+    own = ("--set", "sink=parquet", "--set", f"sink.path={tmp_path}")
+    (row,) = json.loads((await connectors(group, "import", *own, *arguments)).out)
+    assert (row["result"], row["notes"]) == ("runs as it is", [])
 
 
 # ---------------------------------------------------------------------------------------------- offsets

@@ -163,6 +163,20 @@ def test_later_owner_corrects_what_an_earlier_one_has_overwritten(kafka: str, na
             wait(lambda: offsets(kafka, name) == {0: 9})
 
 
+def test_offsets_of_another_client_are_replaced_with_a_line(
+    kafka: str, name: str, quick: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such as Kafka Connect's, of a sink connector that moved here."""
+    from confluent_kafka import TopicPartition
+
+    caplog.set_level(logging.INFO, kafka_group.__name__)
+    with contextlib.closing(group(kafka, "moved")) as other:
+        other.commit(offsets=[TopicPartition(name, 0, 4)], asynchronous=False)
+    with publishing(kafka, name, 2, {f"{name}-0": 9}, connector="moved"):
+        wait(lambda: offsets(kafka, name, "moved") == {0: 9})
+    assert caplog.text.count("had offsets of another client, which are replaced") == 1
+
+
 def test_live_members_of_another_are_named_once_and_the_task_goes_on(
     kafka: str, name: str, table: Bench, quick: None, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -119,7 +119,7 @@ class GroupPublisher(Publisher):
         # The rest is of the publishing thread alone.
         self._done: dict[str, int] = {}
         self._failures, self._is_reported = 0, False
-        self._is_outdated = False
+        self._is_outdated = self._has_looked = False
         self._news, self._closing = threading.Event(), threading.Event()
         self._news.set()
         self._thread = threading.Thread(target=self._run, name=f"publish {owner}", daemon=True)
@@ -186,6 +186,11 @@ class GroupPublisher(Publisher):
         if later and not self._is_outdated:
             logger.info("%s: has offsets of a later owner of %s, which stay", self._where, ", ".join(sorted(later)))
         self._is_outdated = bool(later)
+        if not self._has_looked:
+            self._has_looked = True
+            others = [name for name, each in present.items() if each.offset >= 0 and _token(each) is None]
+            if others and any(present[name].offset != wanted[name] for name in others):
+                logger.info("%s: had offsets of another client, which are replaced", self._where)
         changes = [
             TopicPartition(topic, int(number), wanted[name], self._metadata)
             for name, (topic, _, number) in partitions.items()
@@ -200,8 +205,8 @@ class GroupPublisher(Publisher):
 
     def _is_later(self, found: TopicPartition) -> bool:
         """Whether the offset that is there belongs to an owner with a higher fencing token."""
-        token = _TOKEN.fullmatch(found.metadata or "")
-        return token is not None and int(token[1]) > self._owner.fencing_token
+        token = _token(found)
+        return token is not None and token > self._owner.fencing_token
 
     @property
     def _where(self) -> str:
@@ -214,6 +219,12 @@ class GroupPublisher(Publisher):
 _TRANSIENT: Final = frozenset({"COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR"})
 _MEMBERS: Final = frozenset({"UNKNOWN_MEMBER_ID", "STALE_MEMBER_EPOCH", "ILLEGAL_GENERATION", "REBALANCE_IN_PROGRESS"})
 """Errors of a commit without a member, to a group that has members."""
+
+
+def _token(found: TopicPartition) -> int | None:
+    """The fencing token of the owner that committed an offset; null: another client did."""
+    token = _TOKEN.fullmatch(found.metadata or "")
+    return None if token is None else int(token[1])
 
 
 class _OffsetRejected(Exception):
