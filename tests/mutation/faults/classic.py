@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ..fault import Fault
-from .at import C, at
+from ..fault import C, Fault, at
 
 RULES = "group/classic/test_classic.py"
 STATIC_MEMBERS = "group/classic/test_static_members.py"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ..fault import Fault
-from .at import C, at
+from ..fault import C, Fault, at
 
 GROUP = "connectgroup.group.consumer"
 FENCING = "group/consumer/test_fencing.py"

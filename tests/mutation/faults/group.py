@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ..fault import Fault
-from .at import C, at
+from ..fault import C, Fault, at
 
 # fmt: off
 GROUP: tuple[Fault, ...] = (

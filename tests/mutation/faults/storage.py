@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ..fault import Fault
-from .at import C, at
+from ..fault import C, Fault, at
 
 SQLITE = "log/test_sqlite.py log/test_sqlite_damage.py log/test_sqlite_files.py"
 BAD_INPUT = "wire/test_bad_input.py wire/test_bad_values.py"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ..fault import Fault
-from .at import C, at
+from ..fault import C, Fault, at
 
 LIFE = "worker/test_life.py worker/test_partitioned.py worker/test_unexpected_responses.py"
 MISBEHAVIOUR = " ".join(f"worker/test_misbehaving_{kind}.py" for kind in ("listeners", "assignors", "connectors"))
