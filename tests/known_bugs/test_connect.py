@@ -146,10 +146,7 @@ async def test_restarted_connector_does_not_restart_its_tasks(tmp_path: Path) ->
     world = SingleRun(tmp_path)
     world.runs = Counter()
     async with world:
-        await world.add("c", 5)
-        for name in "ab":
-            world.start(name)
-        await world.settled()
+        await world.run("a", "b", tasks=5)
         starts, epoch = world.count(" start "), (await world.describe()).group_epoch
 
         def fail() -> None:
@@ -171,10 +168,7 @@ async def test_each_task_runs_once_through_repeated_pause_and_resume(tmp_path: P
     world = SingleRun(tmp_path)
     world.runs = Counter()
     async with world:
-        await world.add("c", 5)
-        for name in "ab":
-            world.start(name)
-        await world.settled()
+        await world.run("a", "b", tasks=5)
         for number in range(5):
             world.hook[f"stop c-{number}"] = world.slow(0.3 * number)
         for number in range(12):
@@ -248,9 +242,7 @@ async def test_task_can_fence_its_predecessor_during_a_rebalance(tmp_path: Path)
 async def test_task_list_is_accepted_during_a_rebalance(tmp_path: Path) -> None:
     """KAFKA-15059: the task list of a connector's owner does not wait for the revocations of other members."""
     async with World(tmp_path) as world:
-        await world.add("c", 4)
-        world.start("a")
-        await world.settled()
+        await world.run("a", tasks=4)
         world.hook["a stop c-3"] = world.slow(40)
         world.start("b")
         await world.until(lambda: world.count("a stop c-3"))
@@ -282,9 +274,7 @@ async def test_worker_without_responses_stops_before_its_session_ends(
         return logs[-1]
 
     async with World(tmp_path, log=make) as world:
-        await world.add("c", 3)
-        a = world.start("a")
-        await world.settled()
+        [a] = await world.run("a", tasks=3)
         answers: Counter[int] = Counter()
 
         async def listen(request: Request) -> Response | None:

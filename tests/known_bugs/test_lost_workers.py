@@ -76,9 +76,7 @@ async def test_worker_that_was_cut_off_rejoins_without_units(tmp_path: Path, bac
     again.
     """
     async with World(tmp_path, group=WAITS) as world:
-        await world.add("c", 8)
-        for name in "abd":
-            world.start(name)
+        await world.run(*"abd", tasks=8)
         before = await world.settled()
         b = world.actors["b"]
         tokens, at_epoch = dict(b.worker.member.owned), await epoch(world)
@@ -116,9 +114,7 @@ async def test_grant_whose_response_was_lost_is_not_delayed(tmp_path: Path) -> N
     workers were present; here the worker retries and gets them, without a delay and without a new epoch.
     """
     async with World(tmp_path, group=WAITS) as world:
-        await world.add("c", 5)
-        world.start("a")
-        await world.settled()
+        await world.run("a", tasks=5)
         b = world.make("b")
         lost: list[float] = []
 
@@ -193,9 +189,7 @@ async def test_slow_changes_during_rebalances_run_no_task_twice(tmp_path: Path) 
     slow change delays everything that depends on it, and the harness fails this test if a task starts twice.
     """
     async with World(tmp_path, group=settings(session_timeout_ms=20_000), log=SlowLog) as world:
-        await world.add("c", 6)
-        world.start("a")
-        await world.settled()
+        await world.run("a", tasks=6)
         world.zombies.add("b")  # its stops take longer than what is left of its session
         for number in range(6):
             world.hook[f"stop c-{number}"] = world.slow(5)

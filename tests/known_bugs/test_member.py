@@ -53,10 +53,7 @@ async def test_worker_that_cannot_read_a_new_assignment_keeps_its_units(tmp_path
     it.
     """
     async with World(tmp_path) as world:
-        await world.add("c", 3)
-        for name in "ab":
-            world.start(name)
-        await world.settled()
+        await world.run("a", "b", tasks=3)
         before = Counter(world.journal)
         await world.add("x", 1, cls="not installed here")
         await world.until(lambda: any(Unit("x") in actor.units for actor in world.actors.values()))
@@ -80,10 +77,7 @@ async def test_members_keep_their_units_while_no_target_can_be_computed(tmp_path
         return server_spread(prepared)
 
     async with World(tmp_path, group=settings(server_assignors={"even": flaky})) as world:
-        await world.add("c", 3)
-        for name in "ab":
-            world.start(name)
-        await world.settled()
+        await world.run("a", "b", tasks=3)
         failing = True
         stops = world.count(" stop ")
         await world.add("d", 2)
@@ -164,9 +158,7 @@ async def test_revoked_unit_has_stopped_when_it_is_acknowledged(tmp_path: Path) 
     long its stop takes, before on_revoked is called and before the revocation is acknowledged.
     """
     async with World(tmp_path) as world:
-        await world.add("c", 6)
-        a = world.start("a")
-        await world.settled()
+        [a] = await world.run("a", tasks=6)
         revoked = frozenset(Unit("c", number) for number in (3, 4, 5))
         for unit in revoked:
             world.hook[f"a stop {unit}"] = world.slow(unit.task)
@@ -196,9 +188,7 @@ async def test_queued_assignment_is_not_applied_after_a_leave(tmp_path: Path) ->
     grants wait behind a slow listener ends without units, leaves, and starts nothing after that.
     """
     async with World(tmp_path) as world:
-        await world.add("c", 1)
-        a = world.start("a")
-        await world.settled()
+        [a] = await world.run("a", tasks=1)
         world.hook["a on_assigned d"] = world.slow(5)
         await world.add("d", 1)
         await world.until(lambda: world.count("a on_assigned d"))

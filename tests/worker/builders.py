@@ -312,6 +312,13 @@ class World:
         actor.task = asyncio.create_task(actor.worker.run(), name=f"worker {member_id}")
         return actor
 
+    async def run(self, *member_ids: str, tasks: int) -> list[Actor]:
+        """Add the connector c with so many tasks, start these workers, and wait until they run all units."""
+        await self.add("c", tasks)
+        actors = [self.start(member_id) for member_id in member_ids]
+        await self.settled()
+        return actors
+
     async def until(self, condition: Callable[[], object], *, within: float = 30.0, step: float = 0.05) -> float:
         """Advance time until the condition holds; return how long that took, in seconds."""
         started = self.now

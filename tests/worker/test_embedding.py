@@ -221,9 +221,7 @@ async def test_stop_may_take_nearly_the_rebalance_timeout(tmp_path: Path) -> Non
 
 async def test_worker_runs_once(tmp_path: Path) -> None:
     async with World(tmp_path) as world:
-        await world.add("c", 1)
-        a = world.start("a")
-        await world.settled()
+        [a] = await world.run("a", tasks=1)
         for _ in range(2):
             with pytest.raises(WorkerAlreadyRun, match="worker a has been run already; a Worker runs once") as caught:
                 await a.worker.run()

@@ -61,10 +61,7 @@ async def test_change_reaches_a_parked_worker_at_once(tmp_path: Path) -> None:
 
 async def test_leaving_worker_hands_over_its_units_at_once(tmp_path: Path) -> None:
     async with World(tmp_path) as world:
-        await world.add("c", 3)
-        a = world.start("a")
-        b = world.start("b")
-        await world.settled()
+        a, b = await world.run("a", "b", tasks=3)
         a.worker.stop()
         assert a.task is not None
         await asyncio.wait_for(a.task, 1)
@@ -76,9 +73,7 @@ async def test_leaving_worker_hands_over_its_units_at_once(tmp_path: Path) -> No
 async def test_leaving_worker_gets_one_callback_for_each_unit(tmp_path: Path) -> None:
     """S11: exactly one on_revoked or on_lost per unit; also when the worker is stopped during a revocation."""
     async with World(tmp_path) as world:
-        await world.add("c", 3)
-        a = world.start("a")
-        await world.settled()
+        [a] = await world.run("a", tasks=3)
         gate = world.gate()
         world.hook["a stop c-2"] = gate.wait
         world.start("b")
@@ -96,10 +91,7 @@ async def test_leaving_worker_gets_one_callback_for_each_unit(tmp_path: Path) ->
 async def test_killed_worker_is_replaced_after_the_session_timeout(tmp_path: Path) -> None:
     """L3 without a delay: its units run elsewhere soon after the session timeout."""
     async with World(tmp_path) as world:
-        await world.add("c", 3)
-        a = world.start("a")
-        world.start("b")
-        await world.settled()
+        a, _ = await world.run("a", "b", tasks=3)
         assert a.task is not None
         a.cut()
         a.task.cancel()
@@ -143,10 +135,7 @@ async def test_lease_covers_the_stop_of_tasks_that_no_sink_fences(tmp_path: Path
     The harness checks that no task runs on two workers.
     """
     async with World(tmp_path) as world:
-        await world.add("c", 3)
-        a = world.start("a")
-        world.start("b")
-        await world.settled()
+        a, _ = await world.run("a", "b", tasks=3)
         world.hook["a stop c-0"] = world.hook["a stop c-1"] = world.hook["a stop c-2"] = world.slow(4.9)
         a.cut()
         took = await world.until(lambda: world.count("a stop c-"))
@@ -157,9 +146,7 @@ async def test_lease_covers_the_stop_of_tasks_that_no_sink_fences(tmp_path: Path
 async def test_slow_stop_does_not_delay_heartbeats(tmp_path: Path) -> None:
     """Trap 1 and KAFKA-10792: a stop of 40 s, far beyond the session timeout; no unit is lost, none runs twice."""
     async with World(tmp_path) as world:
-        await world.add("c", 3)
-        a = world.start("a")
-        await world.settled()
+        [a] = await world.run("a", tasks=3)
         world.hook["a stop c-2"] = world.slow(40)
         world.start("b")
         await world.until(lambda: world.count("a stop c-2"))
@@ -175,9 +162,7 @@ async def test_slow_stop_does_not_delay_heartbeats(tmp_path: Path) -> None:
 async def test_second_rebalance_before_the_end_of_the_first_skips_no_revocation(tmp_path: Path) -> None:
     """KAFKA-10763: joins, a change of tasks and a leave during revocations; in the end each unit runs once."""
     async with World(tmp_path) as world:
-        await world.add("c", 6)
-        world.start("a")
-        await world.settled()
+        await world.run("a", tasks=6)
         for number in range(6):
             world.hook[f"stop c-{number}"] = world.slow(4 + number)
         for name in "bde":
@@ -248,9 +233,7 @@ async def test_failed_stop_that_began_early_is_not_acknowledged(tmp_path: Path) 
 async def test_slow_on_revoked_does_not_delay_heartbeats(tmp_path: Path) -> None:
     """Trap 1, for the listener."""
     async with World(tmp_path) as world:
-        await world.add("c", 3)
-        a = world.start("a")
-        await world.settled()
+        [a] = await world.run("a", tasks=3)
         world.hook["a on_revoked c-1, c-2"] = world.slow(40)
         world.start("b")
         await world.until(lambda: world.count("a on_revoked"))
@@ -310,10 +293,7 @@ async def test_stream_of_statuses_does_not_prevent_responses_to_heartbeats(tmp_p
 async def test_idle_worker_sends_at_most_two_heartbeats_an_interval(tmp_path: Path) -> None:
     """L2, KAFKA-20253, KAFKA-20145: ten minutes without a change."""
     async with World(tmp_path) as world:
-        await world.add("c", 3)
-        for name in "ab":
-            world.start(name)
-        await world.settled()
+        await world.run("a", "b", tasks=3)
         for max_wait in ("a", "b"):
             actor = world.actors[max_wait]
             sent = actor.heartbeats.heartbeats
@@ -334,9 +314,7 @@ async def test_worker_that_does_not_park_sends_one_heartbeat_an_interval(tmp_pat
 async def test_callbacks_come_as_revoked_then_acknowledged_then_assigned(tmp_path: Path) -> None:
     """S12; the listener itself checks that its calls never overlap."""
     async with World(tmp_path) as world:
-        await world.add("c", 3)
-        world.start("a")
-        await world.settled()
+        await world.run("a", tasks=3)
         world.hook["a on_revoked c-1, c-2"] = world.slow(2)
         world.start("b")
         await world.settled()
@@ -381,10 +359,7 @@ async def test_listeners_may_be_async(tmp_path: Path) -> None:
 async def test_changed_tasks_max_moves_only_the_difference(tmp_path: Path) -> None:
     """tasks.max up and down; the other tasks keep running (KAFKA-17105)."""
     async with World(tmp_path) as world:
-        await world.add("c", 2)
-        for name in "ab":
-            world.start(name)
-        await world.settled()
+        await world.run("a", "b", tasks=2)
         await world.add("c", 4)
         await world.settled()
         assert [world.count(f" start c-{number}") for number in range(4)] == [1, 1, 1, 1]
@@ -408,9 +383,7 @@ async def test_changed_task_is_restarted_at_a_later_owner_epoch(tmp_path: Path) 
 
 async def test_paused_connector_stops_its_tasks_and_a_deleted_one_everything(tmp_path: Path) -> None:
     async with World(tmp_path) as world:
-        await world.add("c", 2)
-        a = world.start("a")
-        await world.settled()
+        [a] = await world.run("a", tasks=2)
         await world.set_state("c", TargetState.PAUSED)
         await world.until(lambda: a.units == {Unit("c")}, within=1)
         await world.set_state("c", TargetState.STOPPED)
@@ -520,9 +493,7 @@ async def test_stop_sends_the_leave_although_a_listener_raises(tmp_path: Path) -
 async def test_cancelled_run_stops_its_tasks_and_leaves(tmp_path: Path) -> None:
     """KAFKA-16985: an embedder cancels ``run``: no task goes on writing, and the group does not wait for a timeout."""
     async with World(tmp_path) as world:
-        await world.add("c", 2)
-        a = world.start("a")
-        await world.settled()
+        [a] = await world.run("a", tasks=2)
         assert a.task is not None
         a.task.cancel()
         with pytest.raises(asyncio.CancelledError):

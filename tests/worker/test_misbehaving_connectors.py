@@ -85,9 +85,7 @@ async def test_connector_that_raises_fails_with_one_line_and_is_retried(
 
 async def test_failed_task_is_restarted_under_the_same_grant(tmp_path: Path) -> None:
     async with World(tmp_path) as world:
-        await world.add("c", 2)
-        world.start("a")
-        await world.settled()
+        await world.run("a", tasks=2)
         context = world.contexts[Unit("c", 0)]
         context.failed(OSError("source is gone"))
         retrying = "RETRYING, attempt 1, next in 1 s, last error: source is gone (OSError)"
@@ -162,9 +160,7 @@ async def test_task_runs_again_above_the_token_with_which_its_sink_rejected_it(t
 async def test_stop_that_raises_is_not_acknowledged(tmp_path: Path) -> None:
     """X6, F18: the task may still write, so it is reassigned only after this worker has been removed."""
     async with World(tmp_path) as world:
-        await world.add("c", 3)
-        a = world.start("a")
-        await world.settled()
+        [a] = await world.run("a", tasks=3)
         world.hook["a stop c-2"] = raising(RuntimeError("cannot stop"))
         world.start("b")
         await world.settled(within=150)
@@ -194,9 +190,7 @@ async def test_stop_that_raises_is_acknowledged_if_the_sink_is_fenced(tmp_path: 
 async def test_former_owner_cannot_write_a_task_list(tmp_path: Path) -> None:
     """The owner computes its task list slowly, and the connector moves meanwhile: the list is rejected."""
     async with World(tmp_path) as world:
-        await world.add("c", 1)
-        a = world.start("a")
-        await world.settled()
+        [a] = await world.run("a", tasks=1)
         published = sum(isinstance(request, UpdateConnectorsRequest) for _, request in a.control.requests)
         await asyncio.sleep(60)
         assert sum(isinstance(r, UpdateConnectorsRequest) for _, r in a.control.requests) == published, "no message"

@@ -28,9 +28,7 @@ async def test_listener_that_raises_in_on_assigned_is_logged_and_the_units_start
 ) -> None:
     async with World(tmp_path) as world:
         world.hook["a on_assigned c"] = raising(error)
-        await world.add("c", 2)
-        a = world.start("a")
-        await world.settled()
+        [a] = await world.run("a", tasks=2)
         assert a.worker.lost == 0
     lines = [record.getMessage() for record in caplog.records if "on_assigned of c " in record.getMessage()]
     assert len(lines) == 1

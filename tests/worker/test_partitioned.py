@@ -19,9 +19,7 @@ from .builders import World
 async def test_partitioned_worker_stops_before_its_units_are_assigned_again(tmp_path: Path) -> None:
     """KAFKA-9184, F4: on_lost before the session timeout; the worker rejoins when the partition heals."""
     async with World(tmp_path) as world:
-        await world.add("c", 3)
-        a = world.start("a")
-        await world.settled()
+        [a] = await world.run("a", tasks=3)
         world.start("b")
         await world.settled()
         a.cut()
@@ -63,9 +61,7 @@ async def test_lease_ends_on_time_whatever_the_worker_waits_for(tmp_path: Path, 
 async def test_worker_loses_nothing_while_the_coordinator_is_away_for_a_moment(tmp_path: Path) -> None:
     """F1: one lost response, at any moment, has no effect: half of the remaining lease is left for a retry."""
     async with World(tmp_path) as world:
-        await world.add("c", 3)
-        a = world.start("a")
-        await world.settled()
+        [a] = await world.run("a", tasks=3)
         for number in range(20):
             a.cut()
             await asyncio.sleep(1.2)
@@ -179,9 +175,7 @@ async def test_unfenced_task_that_does_not_stop_with_the_lease_stays_with_its_wo
 async def test_worker_removed_by_the_coordinator_rejoins(tmp_path: Path) -> None:
     """L4, F15: removed while it is alive; its next heartbeat is fenced."""
     async with World(tmp_path) as world:
-        await world.add("c", 3)
-        a = world.start("a")
-        await world.settled()
+        [a] = await world.run("a", tasks=3)
         world.start("b")
         await world.settled()
         world.zombies.add("a")
@@ -203,10 +197,7 @@ async def test_worker_removed_by_the_coordinator_rejoins(tmp_path: Path) -> None
 async def test_restarted_coordinator_finds_every_task_running(tmp_path: Path) -> None:
     """F7: no task stops; epochs continue."""
     async with World(tmp_path) as world:
-        await world.add("c", 3)
-        for name in "ab":
-            world.start(name)
-        await world.settled()
+        await world.run("a", "b", tasks=3)
         epochs = [actor.worker.member.epoch for actor in world.actors.values()]
         stops = world.count(" stop ")
         await world.restart()
@@ -220,10 +211,7 @@ async def test_restarted_coordinator_finds_every_task_running(tmp_path: Path) ->
 async def test_group_grows_shrinks_to_none_and_grows_again(tmp_path: Path) -> None:
     """F32: one, many, none, many workers."""
     async with World(tmp_path) as world:
-        await world.add("c", 7)
-        for name in "abcd":
-            world.start(name)
-        await world.settled()
+        await world.run(*"abcd", tasks=7)
         for actor in world.actors.values():
             actor.worker.stop()
         await asyncio.wait([actor.task for actor in world.actors.values() if actor.task], timeout=5)

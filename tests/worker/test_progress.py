@@ -34,9 +34,7 @@ async def test_numbers_of_a_lost_heartbeat_are_sent_again(tmp_path: Path) -> Non
         return None
 
     async with World(tmp_path) as world:
-        await world.add("c", 1)
-        a = world.start("a")
-        await world.settled()
+        [a] = await world.run("a", tasks=1)
         a.heartbeats.instead = lose
         world.contexts[TASK].lag(Lag(records=3))
         await world.until(lambda: len(lost) == 2)
@@ -47,9 +45,7 @@ async def test_numbers_of_a_lost_heartbeat_are_sent_again(tmp_path: Path) -> Non
 
 async def test_only_numbers_that_have_changed_are_sent(tmp_path: Path) -> None:
     async with World(tmp_path) as world:
-        await world.add("c", 2)
-        a = world.start("a")
-        await world.settled()
+        [a] = await world.run("a", tasks=2)
         await asyncio.sleep(20)
         before = a.heartbeats.heartbeats
         await asyncio.sleep(60)
@@ -69,9 +65,7 @@ async def test_only_numbers_that_have_changed_are_sent(tmp_path: Path) -> None:
 async def test_the_last_rows_of_a_task_come_with_the_acknowledgement_of_its_revocation(tmp_path: Path) -> None:
     """Otherwise the total across workers would miss those of the last seconds, also of a task that ran for less."""
     async with World(tmp_path) as world:
-        await world.add("c", 2)
-        a = world.start("a")
-        await world.settled()
+        [a] = await world.run("a", tasks=2)
         await asyncio.sleep(20)
         first = {unit: world.contexts[unit] for unit in (TASK, Unit("c", 1))}
         for context in first.values():

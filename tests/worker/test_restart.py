@@ -34,9 +34,7 @@ async def start_again(world: World, name: str, **more: Any) -> None:
 
 async def test_rolling_restart_stops_each_task_once_and_moves_none(tmp_path: Path) -> None:
     async with World(tmp_path, group=settings(scheduled_delay_ms=10_000)) as world:
-        await world.add("c", 8)
-        for name in "abc":
-            world.start(name)
+        await world.run(*"abc", tasks=8)
         before = await world.settled()
         for name in "abc":
             assert await request_restart(world, name) == RestartResponse(coordinator_epoch=1)
@@ -48,9 +46,7 @@ async def test_rolling_restart_stops_each_task_once_and_moves_none(tmp_path: Pat
 
 async def test_restart_reaches_a_worker_whose_heartbeat_is_parked_at_once(tmp_path: Path) -> None:
     async with World(tmp_path, group=settings(scheduled_delay_ms=10_000)) as world:
-        await world.add("c", 2)
-        a, _ = world.start("a"), world.start("b")
-        await world.settled()
+        a, _ = await world.run("a", "b", tasks=2)
         began = world.now
         await request_restart(world, "a")
         await ended(a)
@@ -60,9 +56,7 @@ async def test_restart_reaches_a_worker_whose_heartbeat_is_parked_at_once(tmp_pa
 
 async def test_restart_of_all_workers_at_the_same_time_moves_nothing(tmp_path: Path) -> None:
     async with World(tmp_path, group=settings(scheduled_delay_ms=10_000)) as world:
-        await world.add("c", 8)
-        for name in "abc":
-            world.start(name)
+        await world.run(*"abc", tasks=8)
         before = await world.settled()
         for actor in world.actors.values():
             actor.worker.restart()
@@ -87,10 +81,7 @@ async def test_static_worker_restarts_without_a_rebalance(tmp_path: Path) -> Non
 
 async def test_units_move_if_the_worker_does_not_return_within_the_delay(tmp_path: Path) -> None:
     async with World(tmp_path, group=settings(scheduled_delay_ms=10_000)) as world:
-        await world.add("c", 5)
-        world.start("a")
-        b = world.start("b")
-        await world.settled()
+        _, b = await world.run("a", "b", tasks=5)
         began = world.now
         b.worker.restart()
         await ended(b)
@@ -100,10 +91,7 @@ async def test_units_move_if_the_worker_does_not_return_within_the_delay(tmp_pat
 
 async def test_stop_takes_precedence_over_a_restart(tmp_path: Path) -> None:
     async with World(tmp_path, group=settings(scheduled_delay_ms=10_000)) as world:
-        await world.add("c", 3)
-        world.start("a")
-        b = world.start("b")
-        await world.settled()
+        _, b = await world.run("a", "b", tasks=3)
         b.worker.restart()
         b.worker.stop()
         await ended(b)
@@ -113,10 +101,7 @@ async def test_stop_takes_precedence_over_a_restart(tmp_path: Path) -> None:
 
 async def test_restart_after_a_stop_has_no_effect(tmp_path: Path) -> None:
     async with World(tmp_path, group=settings(scheduled_delay_ms=10_000)) as world:
-        await world.add("c", 3)
-        world.start("a")
-        b = world.start("b")
-        await world.settled()
+        _, b = await world.run("a", "b", tasks=3)
         b.worker.stop()
         b.worker.restart()
         await ended(b)
@@ -126,10 +111,7 @@ async def test_restart_after_a_stop_has_no_effect(tmp_path: Path) -> None:
 
 async def test_draining_worker_is_not_restarted(tmp_path: Path) -> None:
     async with World(tmp_path, group=settings(scheduled_delay_ms=10_000)) as world:
-        await world.add("c", 3)
-        world.start("a")
-        b = world.start("b")
-        await world.settled()
+        _, b = await world.run("a", "b", tasks=3)
         b.worker.drain()
         b.worker.restart()
         await ended(b, within=10)
@@ -139,10 +121,7 @@ async def test_draining_worker_is_not_restarted(tmp_path: Path) -> None:
 
 async def test_requested_drain_moves_every_task_before_the_worker_leaves(tmp_path: Path) -> None:
     async with World(tmp_path, group=settings(scheduled_delay_ms=10_000)) as world:
-        await world.add("c", 4)
-        world.start("a")
-        b = world.start("b")
-        await world.settled()
+        _, b = await world.run("a", "b", tasks=4)
         request = RestartRequest(group_id=GROUP, member_id="b", drain=True)
         await world.coordinator.handle(request, client_host="operator")
         await ended(b, within=10)
@@ -153,9 +132,7 @@ async def test_requested_drain_moves_every_task_before_the_worker_leaves(tmp_pat
 async def test_worker_leaves_only_after_a_slow_stop(tmp_path: Path) -> None:
     """Heartbeats go on meanwhile at their interval: a repeated request to restart causes no busy loop."""
     async with World(tmp_path, group=settings(scheduled_delay_ms=10_000)) as world:
-        await world.add("c", 3)
-        world.start("a")
-        b = world.start("b")
+        _, b = await world.run("a", "b", tasks=3)
         before = await world.settled()
         world.hook["b stop c-0"] = world.hook["b stop c-1"] = world.hook["b stop c-2"] = world.slow(12)
         sent = b.heartbeats.heartbeats

@@ -140,9 +140,7 @@ async def test_st_04_process_cut_off_until_its_instance_id_was_taken_waits_too(t
 async def test_l8_lost_worker_that_returns_gets_its_units_and_no_other_moves(tmp_path: Path) -> None:
     """Partitioned for longer than its session timeout, back before the scheduled rebalance delay ends."""
     async with World(tmp_path, group=settings(scheduled_delay_ms=30_000)) as world:
-        await world.add("c", 5)
-        for name in "abc":
-            world.start(name)
+        await world.run(*"abc", tasks=5)
         before = await world.settled()
         world.actors["b"].cut()
         await asyncio.sleep(15)
@@ -156,10 +154,7 @@ async def test_l8_lost_worker_that_returns_gets_its_units_and_no_other_moves(tmp
 
 async def test_cn_11_delay_continues_under_the_next_coordinator(tmp_path: Path) -> None:
     async with World(tmp_path, group=settings(scheduled_delay_ms=30_000)) as world:
-        await world.add("c", 5)
-        for name in "abc":
-            world.start(name)
-        await world.settled()
+        await world.run(*"abc", tasks=5)
         b = world.actors.pop("b")
         b.cut()
         gone = world.now
@@ -177,10 +172,7 @@ async def test_cn_11_delay_continues_under_the_next_coordinator(tmp_path: Path) 
 
 async def test_drained_worker_exits_when_it_is_empty(tmp_path: Path) -> None:
     async with World(tmp_path, group=settings(max_moves=1)) as world:
-        await world.add("c", 5)
-        world.start("a")
-        b = world.start("b")
-        await world.settled()
+        _, b = await world.run("a", "b", tasks=5)
         b.worker.drain()
         await ended(b)
         assert await world.settled("a", within=1)
@@ -195,10 +187,7 @@ async def test_worker_that_drains_itself_is_to_be_restarted_unless_it_is_stopped
     tmp_path: Path, stopped_before: bool
 ) -> None:
     async with World(tmp_path) as world:
-        await world.add("c", 3)
-        world.start("a")
-        b = world.start("b")
-        await world.settled()
+        _, b = await world.run("a", "b", tasks=3)
         b.worker.drain(then_restart=True)
         if stopped_before:
             b.worker.stop()
@@ -209,9 +198,7 @@ async def test_worker_that_drains_itself_is_to_be_restarted_unless_it_is_stopped
 async def test_reconfiguration_does_not_end_the_only_draining_worker(tmp_path: Path) -> None:
     """For a moment it runs nothing; then all units are assigned to it again."""
     async with World(tmp_path) as world:
-        await world.add("c", 2)
-        a = world.start("a")
-        await world.settled()
+        [a] = await world.run("a", tasks=2)
         a.worker.drain()
         await asyncio.sleep(5)
         await world.add("c", 2, text="other")
@@ -221,9 +208,7 @@ async def test_reconfiguration_does_not_end_the_only_draining_worker(tmp_path: P
 
 async def test_last_worker_is_not_drained(tmp_path: Path) -> None:
     async with World(tmp_path) as world:
-        await world.add("c", 2)
-        a = world.start("a")
-        await world.settled()
+        [a] = await world.run("a", tasks=2)
         a.worker.drain()
         await asyncio.sleep(10)
         assert await world.settled("a") == {"a": ["c", "c-0", "c-1"]}

@@ -21,9 +21,7 @@ from .builders import GROUP, World, error, settings
 async def test_worker_backs_off_on_repeated_errors(tmp_path: Path, code: int) -> None:
     """L2, KAFKA-20253: whatever error a coordinator repeats, the worker retries at a bounded rate."""
     async with World(tmp_path) as world:
-        await world.add("c", 1)
-        a = world.start("a")
-        await world.settled()
+        [a] = await world.run("a", tasks=1)
 
         async def always(request: Request) -> Response | None:
             return error(code, "always this", epoch=7)
@@ -44,9 +42,7 @@ async def test_worker_backs_off_on_repeated_errors(tmp_path: Path, code: int) ->
 async def test_responses_of_a_replaced_coordinator_are_ignored_with_back_off(tmp_path: Path, full: bool) -> None:
     """D5, F12: a lower coordinator epoch; in the end the lease expires."""
     async with World(tmp_path) as world:
-        await world.add("c", 1)
-        a = world.start("a")
-        await world.settled()
+        [a] = await world.run("a", tasks=1)
         member = a.worker.member
 
         async def zombie(request: Request) -> Response | None:
@@ -71,9 +67,7 @@ async def test_responses_of_a_replaced_coordinator_are_ignored_with_back_off(tmp
 async def test_worker_with_a_fatal_error_stops_with_the_error_of_the_coordinator(tmp_path: Path) -> None:
     """An error that no retry can resolve ends ``run`` with the coordinator's error message, once."""
     async with World(tmp_path) as world:
-        await world.add("c", 2)
-        a = world.start("a")
-        await world.settled()
+        [a] = await world.run("a", tasks=2)
         world.hook["stop c-1"] = world.slow(5)
 
         async def no(request: Request) -> Response | None:
@@ -106,9 +100,7 @@ async def test_full_group_rejects_a_worker_with_one_line(tmp_path: Path) -> None
 async def test_worker_backs_off_on_refused_connections(tmp_path: Path) -> None:
     """KAFKA-20253, for a rejection that takes no time."""
     async with World(tmp_path) as world:
-        await world.add("c", 1)
-        a = world.start("a")
-        await world.settled()
+        [a] = await world.run("a", tasks=1)
 
         async def refuse(request: Request) -> Response | None:
             raise TransportError("connection refused")
@@ -124,9 +116,7 @@ async def test_worker_backs_off_on_refused_connections(tmp_path: Path) -> None:
 async def test_fenced_worker_rejoins_after_everything_has_stopped(tmp_path: Path) -> None:
     """KAFKA-16251, KAFKA-16258: on_lost first, then the join, which reports that nothing runs."""
     async with World(tmp_path) as world:
-        await world.add("c", 1)
-        a = world.start("a")
-        await world.settled()
+        [a] = await world.run("a", tasks=1)
         world.hook["a stop c-0"] = world.slow(4)
         leave = HeartbeatRequest(group_id=GROUP, member_id="a", member_epoch=-1, process_id=a.worker.member.process_id)
         lost = world.now
