@@ -24,7 +24,7 @@ from .assign.api import Assignor, ConnectAssignor, PartitionAssignor
 from .assign.sandbox import declaration_violation, describe, location_in, location_of
 from .checks import kind_of
 from .connector import Connector
-from .dataplane.java_plugins import find_java_class, is_java_name
+from .dataplane.java_plugins import PLUGIN_PATH, find_java_class, is_java_name, java_class_name
 from .dataplane.sink import Sink
 from .dataplane.source import Source
 from .dataplane.transform import Predicate, Transform
@@ -126,7 +126,7 @@ def load_connector_class(name: str) -> type[Connector]:
     A Java class in a jar on the plug-in path is a source connector of Kafka Connect (``connectors.connect``).
     """
     named = connector_class_name(name)
-    is_java = is_java_name(named) and named not in available("connectors") and find_java_class(named) is not None
+    is_java = named not in available("connectors") and find_java_class(java_class_name(named)) is not None
     found = _find("java_connectors", "source") if is_java else _find("connectors", named)
     return _load(found, Connector)  # type: ignore[type-abstract]
 
@@ -206,6 +206,11 @@ def _find(kind: Kind, name: str, setting: str = "") -> EntryPoint:
         allowed = ", ".join(available(kind)) or f"none ({kind} are not installed)"
         if near:
             allowed = f"{allowed} (did you mean {near[0]}?)"
+        elif kind == "connectors" and is_java_name(name):
+            allowed = (
+                f"{allowed}, a Java class in a jar on the plug-in path (--plugin-path, {PLUGIN_PATH}). Some of Kafka"
+                " Connect may run as a pipeline: connectgroup connectors translate FILE"
+            )
         elif kind == "connectors" and name.endswith(("Connector", "FileStreamSource", "FileStreamSink")):
             allowed = f"{allowed}. One of Kafka Connect may run as a pipeline: connectgroup connectors translate FILE"
         raise ConfigError(setting, name, allowed)

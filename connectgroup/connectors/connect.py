@@ -7,6 +7,7 @@ records go to Kafka.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Annotated, Final
@@ -15,8 +16,8 @@ from pydantic import BaseModel, Field
 
 from ..assign.placement import RESERVED
 from ..connector import Config, Task, TaskContext
-from ..dataplane.java_plugins import require_java_class
-from ..dataplane.settings import setting_names
+from ..dataplane.java_plugins import java_class_name, require_java_class
+from ..dataplane.settings import setting_names, unknown_setting
 from ..errors import ConfigError, PluginError
 from ..plugins import load_sink_class
 from ..spark.sources.connect import CONFIG, ConnectSettings
@@ -46,7 +47,11 @@ class JavaSourceConnector(PipelineConnector):
     """A pipeline from a source connector of Kafka Connect, whose Java class is ``connector.class``."""
 
     def __init__(self, name: str, config: Config) -> None:
-        require_java_class("connector.class", config.get("connector.class", ""), "source")
+        require_java_class("connector.class", java_class_name(config.get("connector.class", "")), "source")
+        for key in config:
+            near = difflib.get_close_matches(key, _OF_SOURCE, n=1, cutoff=0.85)
+            if key.startswith(SOURCE) and near and key not in _OF_SOURCE:
+                raise unknown_setting(key, _OF_SOURCE)
         super().__init__(name, pipeline_form({"name": name, **config}))
         self.config = config
 
@@ -67,7 +72,9 @@ class JavaSourceConnector(PipelineConnector):
 
 def pipeline_form(config: Config) -> dict[str, str]:
     """Return a configuration in Kafka Connect's form as that of a pipeline."""
-    result = {"sink": "kafka", "source": "connect", f"{SOURCE}connector.class": config.get("connector.class", "")}
+    cls = java_class_name(config.get("connector.class", ""))
+    config = {**config, "connector.class": cls}
+    result = {"sink": "kafka", "source": "connect", f"{SOURCE}connector.class": cls}
     for key, value in config.items():
         if key in _OF_SOURCE or key.startswith(SINK):
             result[key] = value

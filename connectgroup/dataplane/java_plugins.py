@@ -148,14 +148,33 @@ def find_java_class(name: str) -> JavaPlugin | None:
     return next((plugin for plugin in java_plugins() if plugin.has(name)), None)
 
 
+def java_class_name(name: str) -> str:
+    """The full name of a source or sink connector, given its simple name with or without ``Connector``, as in Kafka
+    Connect (``PluginUtils``). Any other text, and a name that several have, is returned as it is."""
+    if is_java_name(name) or not name:
+        return name
+    found = {
+        each.name
+        for each in java_classes()
+        if each.kind in ("source", "sink")
+        and name in (simple := each.name.rpartition(".")[2], simple.removesuffix("Connector"))
+    }
+    return next(iter(found)) if len(found) == 1 else name
+
+
 def require_java_class(setting: str, name: str, kind: JavaKind) -> JavaPlugin:
     """Return the plug-in that has a class.
 
     Raises:
-        ConfigError: no plug-in has it; names the plug-in path, and the classes of this kind there.
+        ConfigError: no plug-in has it, or it is of another kind; names the plug-in path, and the classes of this kind
+            there.
     """
     plugin = find_java_class(name)
     if plugin is not None:
+        others = {each.kind for each in plugin.classes() if each.name == name}
+        if others and kind not in others:
+            shown = {"source": "a source connector", "sink": "a sink connector"}.get(kind, f"a {kind}")
+            raise ConfigError(setting, name, f"{shown}; this class is a {', '.join(sorted(others))}")
         return plugin
     paths = plugin_path()
     if not paths:

@@ -67,6 +67,37 @@ import org.apache.spark.unsafe.types.UTF8String;
  */
 public class Plugins {
   private final Map loaders = new HashMap();
+  private final List runs = new ArrayList();
+  private volatile long lastBeat = System.nanoTime();
+
+  public void heartbeat() {
+    lastBeat = System.nanoTime();
+  }
+
+  /** Stop all tasks when the worker has sent no heartbeat for so long: a suspended process would keep what they hold. */
+  public void watch(long silenceMs) {
+    new Watchdog(this, silenceMs).start();
+  }
+
+  long silentMs() {
+    return (System.nanoTime() - lastBeat) / 1000000L;
+  }
+
+  void expire(long silenceMs) {
+    List all;
+    synchronized (runs) {
+      all = new ArrayList(runs);
+    }
+    for (int i = 0; i < all.size(); i++) {
+      ((SourceRun) all.get(i)).expire("the worker has not responded for " + silenceMs / 1000 + " s");
+    }
+  }
+
+  void forget(SourceRun run) {
+    synchronized (runs) {
+      runs.remove(run);
+    }
+  }
 
   /** The class loader of a plug-in: child first, by Kafka's own rules. One for all that run here. */
   public synchronized ClassLoader loader(String location, String jars) throws Exception {
@@ -88,7 +119,11 @@ public class Plugins {
   /** transforms: objects of Transforms. */
   public SourceRun task(String name, ClassLoader loader, String config, String offsets, List transforms, String options)
       throws Exception {
-    return new SourceRun(name, loader, Json.texts(config), new Offsets(offsets), transforms, options);
+    SourceRun run = new SourceRun(this, name, loader, Json.texts(config), new Offsets(offsets), transforms, options);
+    synchronized (runs) {
+      runs.add(run);
+    }
+    return run;
   }
 
   public TransformStep transform(ClassLoader loader, String name, String config, ClassLoader predicateLoader,
@@ -150,6 +185,29 @@ class Json {
       return MAPPER.writeValueAsString(value);
     } catch (Exception error) {
       throw new RuntimeException(error);
+    }
+  }
+}
+
+class Watchdog extends Thread {
+  private final Plugins plugins;
+  private final long silenceMs;
+
+  Watchdog(Plugins plugins, long silenceMs) {
+    super("connect watchdog");
+    setDaemon(true);
+    this.plugins = plugins;
+    this.silenceMs = silenceMs;
+  }
+
+  public void run() {
+    try {
+      while (true) {
+        Thread.sleep(500);
+        if (plugins.silentMs() > silenceMs) plugins.expire(silenceMs);
+      }
+    } catch (InterruptedException error) {
+      // Java ends.
     }
   }
 }
@@ -358,6 +416,7 @@ public class TransformStep {
 
 /** A plug-in's source task. It polls in a thread of its own; Python takes what was polled and says when it is durable. */
 public class SourceRun implements SourceTaskContext, Runnable {
+  private final Plugins plugins;
   private final SourceTask task;
   private final String name;
   private final ClassLoader loader;
@@ -375,11 +434,13 @@ public class SourceRun implements SourceTaskContext, Runnable {
   private Throwable failure;
   private boolean started;
   private boolean stopping;
+  private boolean expired;
   private boolean ended;
   private String retried = "";
 
-  SourceRun(String name, ClassLoader loader, Map config, Offsets offsets, List transforms, String options)
-      throws Exception {
+  SourceRun(Plugins plugins, String name, ClassLoader loader, Map config, Offsets offsets, List transforms,
+      String options) throws Exception {
+    this.plugins = plugins;
     this.name = name;
     this.loader = loader;
     this.config = config;
@@ -406,12 +467,12 @@ public class SourceRun implements SourceTaskContext, Runnable {
       synchronized (lock) {
         started = true;
         lock.notifyAll();
-        if (stopping) return;
+        if (stopping || expired) return;
       }
       long pause = 100;
       while (true) {
         synchronized (lock) {
-          if (stopping) return;
+          if (stopping || expired) return;
         }
         List records;
         try {
@@ -420,7 +481,7 @@ public class SourceRun implements SourceTaskContext, Runnable {
         } catch (RetriableException error) {
           synchronized (lock) {
             retried = Plugins.describe(error);
-            if (stopping) return;
+            if (stopping || expired) return;
             lock.wait(pause);
           }
           pause = Math.min(2 * pause, 10000);
@@ -430,8 +491,8 @@ public class SourceRun implements SourceTaskContext, Runnable {
           if (records != null && !records.isEmpty()) {
             polled.addAll(records);
             lock.notifyAll();
-            while (polled.size() >= mostRecords && !stopping) lock.wait();
-          } else if (!stopping) {
+            while (polled.size() >= mostRecords && !stopping && !expired) lock.wait();
+          } else if (!stopping && !expired) {
             // A plug-in that returns null at once instead of blocking would use a whole processor.
             lock.wait(5);
           }
@@ -439,7 +500,7 @@ public class SourceRun implements SourceTaskContext, Runnable {
       }
     } catch (Throwable error) {
       synchronized (lock) {
-        if (!stopping) failure = error;
+        if (!stopping && failure == null) failure = error;
       }
     } finally {
       boolean stops;
@@ -451,7 +512,29 @@ public class SourceRun implements SourceTaskContext, Runnable {
         ended = true;
         lock.notifyAll();
       }
+      plugins.forget(this);
     }
+  }
+
+  /** End the task as if it had failed; what it has polled is not committed. */
+  void expire(String reason) {
+    boolean signals;
+    synchronized (lock) {
+      if (stopping || expired || ended) return;
+      expired = true;
+      failure = new IllegalStateException(reason);
+      polled.clear();
+      signals = started;
+      lock.notifyAll();
+    }
+    if (!signals) {
+      thread.interrupt();
+      return;
+    }
+    Thread stopper = new Thread(new Stopper(this), "connect stop " + name);
+    stopper.setDaemon(true);
+    stopper.setContextClassLoader(loader);
+    stopper.start();
   }
 
   private boolean stopCalled;

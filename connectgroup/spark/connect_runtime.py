@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 
 CONNECTOR_BOUND_S: Final = 60.0
 """How long a call of a plug-in's connector may take: Kafka's clients wait for as long."""
+SILENCE_MS: Final = 15_000
+"""When the tasks of a worker that sends no heartbeats to its Java are stopped, in milliseconds: the process is
+suspended, and another worker needs what they hold, such as a replication slot."""
+HEARTBEAT_S: Final = 1.0
 KAFKA_TRANSFORMS: Final = "org.apache.kafka.connect.transforms."
 """Package of Kafka Connect's own transformations and predicates: they need no plug-in."""
 STOP_BOUND_MS: Final = 10_000
@@ -103,6 +107,15 @@ class _Runtime:
         os.close(handle)
         self.exit_note = Path(name)
         self.plugins.noteExits(name)
+        self.plugins.watch(SILENCE_MS)
+        threading.Thread(target=self._beat, name="heartbeats to plug-ins", daemon=True).start()
+
+    def _beat(self) -> None:
+        """Tell Java that this process is alive: while it is suspended, plug-ins must not keep what they hold."""
+        with suppress(Exception):
+            while self.is_alive():
+                self.plugins.heartbeat()
+                time.sleep(HEARTBEAT_S)
 
     def is_alive(self) -> bool:
         """Whether this Java process runs."""

@@ -136,6 +136,12 @@ def test_lines_of_a_file_stream_are_committed_once_across_restarts(cluster: Clus
     assert second.polls, "the task has reported that it polls"
 
 
+def test_simple_name_of_a_class_is_enough(cluster: Cluster, tmp_path: Path) -> None:
+    write_lines(tmp_path, range(5))
+    run = cluster.start(file_stream(tmp_path) | {"connector.class": "FileStreamSource"})
+    run.wait(lambda: read_table(tmp_path) == lines(range(5)))
+
+
 def test_pipeline_form_names_the_plugin_by_source_connector_class(cluster: Cluster, tmp_path: Path) -> None:
     write_lines(tmp_path, range(10))
     run = cluster.start(
@@ -378,10 +384,11 @@ def test_plugin_learns_of_each_committed_record(cluster: Cluster, tmp_path: Path
         ({"connector.class": "com.acme.Nothing"}, "connector.class: got 'com.acme.Nothing'; allowed: "),
         (
             {"connector.class": "org.apache.kafka.connect.file.FileStreamSinkConnector"},
-            "connector.class: got 'org.apache.kafka.connect.file.FileStreamSinkConnector'; allowed: a source connector",
+            "allowed: a source connector; this class is a sink",
         ),
         ({"connector.class": "tests.TestPlugin$Counting"}, "allowed: a source connector; this class is no connector"),
         ({"value.converter": "io.confluent.connect.avro.AvroConverter"}, "no converter of Java is needed"),
+        ({"source.metadat": "key"}, "source.metadat: unknown; allowed: source.metadata (did you mean that?)"),
         ({"sink": "nothing"}, "sink: got 'nothing'; allowed: "),
         ({"transforms": "a", "transforms.a.type": "com.acme.A"}, "transforms.a.type: got 'com.acme.A'; allowed: "),
     ],
