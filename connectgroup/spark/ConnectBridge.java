@@ -290,11 +290,14 @@ public class ConnectorRun implements SourceConnectorContext {
 
   /** "source", "sink", or empty. */
   public String kind() {
+    Thread.currentThread().setContextClassLoader(loader);
     return connector instanceof SourceConnector ? "source" : connector instanceof SinkConnector ? "sink" : "";
   }
 
   /** The settings that are passwords. */
   public String passwords() {
+    // Each call may come from another thread, and a plug-in may load its classes at the first use of a definition.
+    Thread.currentThread().setContextClassLoader(loader);
     List names = new ArrayList();
     ConfigDef definition = connector.config();
     if (definition != null) {
