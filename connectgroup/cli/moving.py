@@ -364,7 +364,7 @@ async def _create(
 ) -> None:
     """Create a stopped connector, or take the one that an earlier import has made, and set its offsets."""
     from ..client import offsets
-    from ..config.moving import offsets_here
+    from ..config.moving import changes_between, offsets_here
 
     changes = await off_loop("import", lambda: offsets_here(move.original, move.configs, name))
     permissions = offsets.Permissions(secrets=secrets_of(options))
@@ -372,9 +372,9 @@ async def _create(
     if is_new:
         await admin.add_connector(options.group, name, dict(config), state=TargetState.STOPPED)
     try:
-        if not is_new:
-            await offsets.alter(admin, options.group, name, None, permissions=permissions)
-        if changes:
+        # One change, or none: of a connector that keeps the offsets where Kafka Connect does, they are there already.
+        found = await offsets.offsets(admin, options.group, name, permissions=permissions)
+        if changes := changes_between(found, changes):
             await offsets.alter(admin, options.group, name, changes, permissions=permissions)
     except ConnectGroupError:
         if is_new:

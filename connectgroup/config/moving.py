@@ -39,10 +39,7 @@ _ARTIFACTS: Final = {
     "com.mongodb.kafka.connect.": "org.mongodb.kafka:mongo-kafka-connect",
 }
 """Maven's names of well-known plug-ins, by package."""
-_OF_WORKERS: Final = (
-    "those of Kafka Connect's workers, which its REST API does not tell: --set them to what they are, or records have"
-    " another form from here on (JSON without schemas)"
-)
+_OF_WORKERS: Final = "those of Kafka Connect's workers, which its REST API does not tell: --set them to what they are"
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 _BLOCK_BYTES: Final = 1 << 20
 
@@ -152,7 +149,8 @@ def _as_it_is(original: Original, class_name: str, bootstrap_servers: str, more:
         hint = " (--bootstrap-servers)" if f"{end}.bootstrap.servers" in errors[0] else ""
         return Relocation(original=original, result="cannot", why=f"{errors[0]}{hint}", configs={})
     missing = [name for name in ("key.converter", "value.converter") if name not in config]
-    notes = (f"{', '.join(missing)}: {_OF_WORKERS}",) if missing and end not in config else ()
+    form = ", or records have another form from here on: JSON without schemas" if original.kind == "source" else ""
+    notes = (f"{', '.join(missing)}: {_OF_WORKERS}{form}",) if missing and end not in config else ()
     configs = {original.name: config}
     return Relocation(original=original, result="as it is", why=class_name, configs=configs, notes=notes)
 
@@ -238,6 +236,16 @@ def offsets_there(
             _check_ascii(Path(file), int(position))
         return [PartitionOffset(partition={"filename": file}, offset={"position": each}) for each in positions]
     raise OffsetsDiffer("its offsets have no exact equal in Kafka Connect's connector")
+
+
+def changes_between(found: Sequence[PartitionOffset], wanted: Sequence[PartitionOffset]) -> Sequence[PartitionOffset]:
+    """Return the changes that make offsets equal to others: a partition that is not wanted is forgotten."""
+    known = [(each.partition, each.offset) for each in found]
+    partitions = [each.partition for each in wanted]
+    forgotten = [
+        PartitionOffset(partition=each.partition, offset=None) for each in found if each.partition not in partitions
+    ]
+    return [*forgotten, *(each for each in wanted if (each.partition, each.offset) not in known)]
 
 
 def _of_file(given: PartitionOffset) -> PartitionOffset:
