@@ -21,6 +21,9 @@ Decisions:
   which has one clock for the whole loop and lets calls in threads take no time or real time. A group under test has
   processes and threads: a worker is paused or killed while the others go on, and time must not pass a computing
   assignor.
+- ``simulation`` has a loop and a network of its own. Those of ``connectgroup.testing`` run what users bring: threads,
+  executors, sockets, one coordinator. A simulated process has no thread and a clock that drifts, its messages are also
+  duplicated and reordered, several coordinators live at once, and a timer takes half the processor time.
 - One place decides how much generated input a test tries (``volume``): a user's run, CI with the gates (1,000
   simulator seeds, 200,000 inputs for each decoder), the soak. Coverage of the pure packages is measured by ``make
   mutants``: it would be a tenth of CI's time.
