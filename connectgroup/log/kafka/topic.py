@@ -108,8 +108,9 @@ class Topic:
         self.server = ""
         self._refusal = ""  # why a broker refuses connections: ``_on_error``, ``errors``
         self.max_record_bytes = MAX_MESSAGE_BYTES
+        settings: dict[str, Any] = {**self.client(), "error_cb": self._on_error}
         try:
-            self.admin: Any = AdminClient({**self.client(), "error_cb": self._on_error}, logger=client_logger)
+            self.admin: Any = AdminClient(settings, logger=client_logger)
         except KafkaException as error:
             raise ValueError(self.reason(error)) from error
 
