@@ -82,10 +82,10 @@ PROJECT = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 """
 
 PROPERTIES = """
-process.roles=broker,controller
+process.roles={roles}
 node.id={node_id}
-controller.quorum.voters={node_id}@127.0.0.1:{controller_port}
-listeners=PLAINTEXT://127.0.0.1:{port},SASL://127.0.0.1:{sasl_port},TLS://127.0.0.1:{tls_port},CONTROLLER://127.0.0.1:{controller_port}
+controller.quorum.voters={voter}
+listeners=PLAINTEXT://127.0.0.1:{port},SASL://127.0.0.1:{sasl_port},TLS://127.0.0.1:{tls_port}{controller}
 advertised.listeners=PLAINTEXT://127.0.0.1:{port},SASL://127.0.0.1:{sasl_port},TLS://127.0.0.1:{tls_port}
 controller.listener.names=CONTROLLER
 listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL:SASL_SSL,TLS:SSL
@@ -141,7 +141,11 @@ class Broker:
         certificates: the directory of certificates and keys.
     """
 
-    def __init__(self, directory: Path, jars: Path, more: str = "", *, node_id: int = 1) -> None:
+    def __init__(
+        self, directory: Path, jars: Path, more: str = "", *, node_id: int = 1, first: Broker | None = None
+    ) -> None:
+        """``first``: the broker whose cluster it joins, and which is the controller; null: it has its own."""
+        self._first = first
         self._directory, self._jars, self.certificates = directory, jars, directory
         create_certificates(directory, "server", "client", "other")
         pem = [(directory / f"server.{ending}").read_text() for ending in ("key", "pem")]
@@ -149,9 +153,11 @@ class Broker:
         self._java = ("java", "-Xmx256m", *SMALL_JVM, "-cp", f"{jars}/*")
         self._settings, self._more, self._node_id = directory / "server.properties", more, node_id
         self._configure(*free_ports(4))
-        cluster_id = "A" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[1:22]
+        self._cluster_id = "A" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[1:22]
         users = [f"--add-scram=SCRAM-SHA-{bits}=[name=alice,password={PASSWORD}]" for bits in (256, 512)]
-        _run(*self._java, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", self._settings, *users)
+        if first is not None:
+            self._cluster_id, users = first._cluster_id, []
+        _run(*self._java, "kafka.tools.StorageTool", "format", "-t", self._cluster_id, "-c", self._settings, *users)
         self._process: Program | None = None
         self._has_served = False
 
@@ -159,13 +165,16 @@ class Broker:
         """Write the properties of a broker at these ports."""
         self._ports = port, sasl_port, tls_port, controller_port
         self.bootstrap, self.sasl, self.tls = (f"127.0.0.1:{each}" for each in (port, sasl_port, tls_port))
+        voter = self._first or self
         self._settings.write_text(
             PROPERTIES.format(
+                roles="broker,controller" if self._first is None else "broker",
+                voter=f"{voter._node_id}@127.0.0.1:{voter._ports[3]}",
+                controller=f",CONTROLLER://127.0.0.1:{controller_port}" if self._first is None else "",
                 node_id=self._node_id,
                 port=port,
                 sasl_port=sasl_port,
                 tls_port=tls_port,
-                controller_port=controller_port,
                 directory=self._directory,
                 password=PASSWORD,
                 data=self._directory / "data",
@@ -236,19 +245,20 @@ class Broker:
 
 
 @contextlib.contextmanager
-def running_broker(more: str = "", *, node_id: int = 1) -> Iterator[Broker]:
+def running_broker(more: str = "", *, node_id: int = 1, first: Broker | None = None) -> Iterator[Broker]:
     """A broker until the end of the block.
 
     Args:
         more: lines of its properties; they take precedence.
         node_id: the broker's id.
+        first: the broker whose cluster it joins; null: one of its own.
 
     Raises:
         Unavailable: Java is missing, or the jars cannot be fetched.
     """
     jars = fetched_jars()
     with tempfile.TemporaryDirectory(prefix="connectgroup-broker-") as scratch:
-        broker = Broker(Path(scratch), jars, more, node_id=node_id)
+        broker = Broker(Path(scratch), jars, more, node_id=node_id, first=first)
         try:
             broker.start()
             yield broker

@@ -7,6 +7,7 @@ import signal
 import struct
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -207,6 +208,89 @@ async def test_other_brokers_are_reached_while_one_is_away() -> None:
         async with at(ports[4]) as peer:
             peer.send(fetch(3))
             await peer.read()
+
+
+@ci_only("40 s, two brokers; the tests above have each request, test_transactions transactions with one broker")
+def test_partitions_groups_and_transactions_of_a_cluster_of_two_brokers() -> None:
+    """Partitions, offsets and transactions have their leaders on either of them."""
+    from confluent_kafka import Consumer, Producer, TopicPartition
+    from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+    from tests.consumer.broker import Unavailable, running_broker
+    from tests.integration.processes import wait
+
+    from .running import running_proxy
+
+    with ExitStack() as stack:
+        try:
+            first = stack.enter_context(running_broker())
+        except Unavailable as missing:
+            pytest.skip(str(missing))
+        stack.enter_context(running_broker(node_id=2, first=first))
+        proxy = stack.enter_context(running_proxy(first))
+        direct = AdminClient({"bootstrap.servers": first.bootstrap})
+        wait("two brokers", lambda: len(direct.list_topics(timeout=30).brokers) == 2)
+        admin = AdminClient({"bootstrap.servers": proxy.bootstrap})
+        for name in ("in", "out"):
+            admin.create_topics([NewTopic(name, 6, 1)])[name].result(60)
+
+        def leaders() -> set[int]:
+            return {each.leader for each in admin.list_topics("in", timeout=30).topics["in"].partitions.values()}
+
+        def committed(consumer: Consumer) -> bool:
+            places = [TopicPartition("in", number) for number in range(6)]
+            return [each.offset for each in consumer.committed(places, 60)] == [10] * 6
+
+        wait("leaders of partitions on each broker", lambda: leaders() == {1, 2})
+        ports = {each.port for each in admin.list_topics(timeout=30).brokers.values()}
+        assert not ports & {int(first.bootstrap.rpartition(":")[2])}
+        assert len(ports) == 2
+        producer = Producer({"bootstrap.servers": proxy.bootstrap})
+        for number in range(60):
+            producer.produce("in", str(number).encode(), partition=number % 6)
+        assert producer.flush(60) == 0
+        for group in (f"group-{number}" for number in range(4)):  # their coordinators are on either broker
+            consumer = Consumer(
+                {
+                    "bootstrap.servers": proxy.bootstrap,
+                    "group.id": group,
+                    "auto.offset.reset": "earliest",
+                    "enable.auto.commit": False,
+                }
+            )
+            consumer.subscribe(["in"])
+            try:
+                found: list[bytes | None] = []
+                while len(found) < 60:
+                    message = consumer.poll(60)
+                    assert message is not None, len(found)
+                    assert message.error() is None, message.error()
+                    found.append(message.value())
+                assert len({*found}) == 60
+                transactional = Producer({"bootstrap.servers": proxy.bootstrap, "transactional.id": group})
+                transactional.init_transactions(60)
+                transactional.begin_transaction()
+                for number in range(6):
+                    transactional.produce("out", group.encode(), partition=number)
+                transactional.send_offsets_to_transaction(
+                    consumer.position(consumer.assignment()), consumer.consumer_group_metadata(), 60
+                )
+                transactional.commit_transaction(60)
+                wait(f"offsets of {group}", partial(committed, consumer))
+            finally:
+                consumer.close()
+        reader = Consumer({"bootstrap.servers": proxy.bootstrap, "group.id": "reader", "auto.offset.reset": "earliest"})
+        reader.subscribe(["out"])
+        try:
+            values: list[bytes | None] = []
+            while len(values) < 24:
+                message = reader.poll(60)
+                assert message is not None, values
+                assert message.error() is None, message.error()
+                values.append(message.value())
+        finally:
+            reader.close()
+        assert sorted({*values} - {None}) == [f"group-{number}".encode() for number in range(4)]
 
 
 # --------------------------------------------------------------------------------------------------
