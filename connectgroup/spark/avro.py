@@ -111,6 +111,7 @@ class AvroCodec:
     _parsed: Schema | None = field(default=None, compare=False)
     _header: bytes = b""
     _kinds: tuple[_Kind, ...] = ()
+    _bounded: tuple[_Kind, ...] = ()
     _uuids: tuple[str, ...] = ()
 
     def __reduce__(self) -> tuple[type[AvroCodec], tuple[str, Encoding]]:
@@ -157,6 +158,9 @@ class AvroCodec:
         if data.read(1):
             raise ValueError(f"the value has {len(value)} bytes, the record of the schema ends before")
         assert isinstance(found, dict)
+        for kind in self._bounded:
+            if (field := found[kind.name]) is not None and not kind.holds(field):
+                raise ValueError(f"the value has {printable(kind.name)} {_shown(field)}; it has to be {kind.allowed()}")
         for name in self._uuids:
             found[name] = None if found[name] is None else str(found[name])
         return found
@@ -205,6 +209,8 @@ class AvroCodec:
                 # fastavro returns the bytes in the order of the encoding.
                 self._header = _MAGIC + bytes.fromhex(fingerprint(to_parsing_canonical_form(plain), "CRC-64-AVRO"))
             self._kinds = tuple(_Kind.of(each) for each in plain["fields"])
+            # The encoding of these holds larger numbers, too.
+            self._bounded = tuple(each for each in self._kinds if each.form in ("int", "decimal"))
             self._uuids = tuple(each.name for each in self._kinds if each.form == "uuid")
             self._parsed = parse_schema(plain)
         return self._parsed
@@ -245,7 +251,14 @@ class _Kind:
             if self.takes_null or (self.may_lack and self.name not in fields):
                 return None
             return f"a value, or a union with null as the type of this field in the schema, not {self.schema['type']}"
-        return None if self._keeps(value) else self._allowed()
+        return None if self._keeps(value) else self.allowed()
+
+    def holds(self, value: Any) -> bool:
+        """Whether a number that was read is one of the type; for whole numbers and decimals."""
+        if isinstance(value, decimal.Decimal):
+            # fastavro has rounded one with too many digits; its size tells.
+            return bool(abs(value) < 10 ** (self.schema["precision"] - self.schema.get("scale", 0)))
+        return self._keeps(value)
 
     def _keeps(self, value: Any) -> bool:
         match self.form:
@@ -276,7 +289,8 @@ class _Kind:
                 return isinstance(value, decimal.Decimal)  # fastavro checks the digits
         raise AssertionError(self.form)
 
-    def _allowed(self) -> str:
+    def allowed(self) -> str:
+        """Return the values that are kept."""
         match self.form:
             case "int" | "long":
                 wider = " or a field of type long" if self.form == "int" else " or a field of type string"

@@ -104,6 +104,18 @@ def test_value_that_a_field_does_not_keep_is_an_error_with_field_and_value(
         assert shown[:20] in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [("int", b"\x80\x80\x80\x80\x10"), (DECIMAL, b"\x06\x01\x86\xa0"), (DECIMAL, b"\x06\xfe\x1d\xc1")],
+    ids=["2**31", "1000.00", "-1234.55"],
+)
+def test_number_that_its_type_does_not_have_is_not_read(kind: object, data: bytes) -> None:
+    field = {"name": "x", "type": ["null", kind]}
+    codec = AvroCodec(json.dumps({"type": "record", "name": "R", "fields": [field]}), "binary").prepare("schema")
+    with pytest.raises(ValueError, match=r"^the value has x -?[0-9.]+; it has to be "):
+        codec.decode(b"\x02" + data)
+
+
 def test_row_without_a_field_takes_its_default_or_is_an_error() -> None:
     fields = [{"name": "x", "type": "boolean"}, {"name": "y", "type": "int", "default": 5}]
     codec = AvroCodec(json.dumps({"type": "record", "name": "R", "fields": fields}), "binary").prepare("schema")
