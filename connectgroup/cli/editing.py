@@ -37,7 +37,10 @@ async def edit_connector(options: argparse.Namespace) -> int:
         before = config_of((await admin.describe_connector(options.group, options.name)).config)
     before.pop("name", None)
     head = f"connector {printable(options.name)}: a JSON object of its settings. Without a change, nothing happens."
-    body, errors = json.dumps(before, indent=2, ensure_ascii=False), ""
+    text = json.dumps(before, indent=2, ensure_ascii=False)
+    # What is invisible, or reverses the text around it, is escaped as JSON does.
+    body = "".join(each if each.isprintable() or each == "\n" else json.dumps(each)[1:-1] for each in text)
+    errors = ""
     while True:
         edited = await _edited(f"{_comment(head)}{_comment(errors)}{body}\n")
         if errors and edited == body:

@@ -4,15 +4,16 @@
 |---|---|
 | ``error`` | why the group cannot be described; the other rows are then the last known ones |
 | ``group`` | id, state, epochs, assignor |
-| ``worker/W`` | state, epoch, capacity, number of units by state |
-| ``connector/C`` | target state, number of units by state, rows per second, lag and dead letters of all its tasks |
+| ``worker/W`` | state, epoch, capacity, host, start, memory, number of units by state |
+| ``connector/C`` | what it is, target state, number of units by state; rows per second, lag, errors of its tasks |
 | ``unit/N/C`` | ``[state, worker, owner epoch]`` of task N of connector C; N is -1 for the connector itself |
 | ``lag/N/C`` | ``[records, bytes, files]`` that task N of connector C has not read yet; null if not known |
 | ``failure/N/C`` | the error message of a failed unit |
 | ``delay/I`` | delayed units, the worker they are kept for, the deadline |
 | ``rebalance/E`` | causes, cost and the longest moves of the rebalance with epoch E |
 
-Configurations are not part of it, so there are no credentials in it. Times are milliseconds since 1970.
+Of configurations, only names of plug-ins are part of it, so there are no credentials in it. Times are milliseconds
+since 1970.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from typing import Any, Final
 from ..protocol.messages.common import units_of
 from ..protocol.messages.describe import DescribedConnector, DescribedGroup, DescribedMember, DescribedUnit, Rebalance
 from ..protocol.messages.progress import UNKNOWN, Progress
-from ..protocol.units import CONNECTOR, Unit
+from ..protocol.units import CONNECTOR, Unit, printable
 
 Table = dict[str, Any]
 
 MAX_UNITS: Final = 20_000
 """A group with more units is shown by numbers of units only."""
 MAX_FAILURES: Final = 100
-MAX_MESSAGE: Final = 2_000
+MAX_MESSAGE: Final = 4_096
 """Characters of an error message."""
 MAX_MOVES: Final = 20
 """Moves of one rebalance; ``GET /groups/{group}/rebalances`` has 100."""
@@ -106,6 +107,8 @@ def _worker(member: DescribedMember, states: Counter[str]) -> dict[str, Any]:
         "capacity": member.capacity,
         "rack": member.rack,
         "host": member.host,
+        "started_ms": member.started_ms or None,
+        "memory_bytes": member.memory_bytes or None,
         "units": dict(states),
         "revoking": len(units_of(member.pending_revocation)),
         "target": len(units_of(member.target)),
@@ -133,13 +136,25 @@ def _connector(connector: DescribedConnector, rate: float | None) -> dict[str, A
     if rate is None and any(each.records_written for each in numbers):
         rate = sum(each.records_per_minute for each in numbers) / 60
     return {
+        "what": _what(connector),
         "target_state": connector.target_state,
         "state": next((unit.state for unit in connector.units if unit.task == CONNECTOR), ""),
         "tasks": dict(Counter(unit.state for unit in connector.units if unit.task != CONNECTOR)),
         "rows_per_s": None if rate is None else round(rate, 1),
         "lag": _lag(numbers),
         "dead_letters": sum(each.dead_letters for each in numbers),
+        "errors": sum(each.errors for each in numbers),
+        "unreadable": sum(max(each.unreadable_files, 0) for each in numbers),
     }
+
+
+def _what(connector: DescribedConnector) -> str:
+    """Its class, and what it reads and writes: names of plug-ins."""
+    names = {
+        entry.name: entry.value for entry in connector.config if entry.name in ("connector.class", "source", "sink")
+    }
+    ends = [printable(names[end], limit=60) for end in ("source", "sink") if end in names]
+    return " to ".join(ends) or printable(names.get("connector.class", ""), limit=120)
 
 
 def _failures(group: DescribedGroup) -> Iterator[tuple[str, str]]:

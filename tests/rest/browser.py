@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +20,7 @@ from connectgroup.embedding import EmbeddedGroup, worker_group
 from connectgroup.group.connect.settings import GroupSettings
 from connectgroup.protocol.messages.api import Handler, Request, Response
 from connectgroup.protocol.messages.assignment import DelayedUnits
-from connectgroup.protocol.messages.common import grouped
+from connectgroup.protocol.messages.common import entries, grouped
 from connectgroup.protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequest
 from connectgroup.protocol.messages.describe import (
     DelayedUntil,
@@ -32,6 +33,7 @@ from connectgroup.protocol.messages.describe import (
     Move,
     Rebalance,
 )
+from connectgroup.protocol.messages.progress import ConnectorHistory, Progress, UnitEvent
 from connectgroup.protocol.units import CONNECTOR, Unit
 from connectgroup.rest.events import Rates
 from connectgroup.rest.server import RestServer
@@ -179,7 +181,10 @@ class Scripted:
 
     async def handle(self, request: Request, *, client_host: str, **_: Any) -> Response:
         assert isinstance(request, DescribeRequest), request
-        return DescribeResponse(groups=(self.group,))
+        group, names = self.group, request.connectors
+        if names is not None:
+            group = replace(group, connectors=tuple(each for each in group.connectors if each.connector in names))
+        return DescribeResponse(groups=(group,))
 
 
 @asynccontextmanager
@@ -277,6 +282,108 @@ def troubled_group(
                 delayed=(lost,),
             ),
         ),
+    )
+
+
+def busy_group(connectors: int, tasks: int, *, text: str = "") -> DescribedGroup:
+    """A group whose connectors have rows, a lag and an hour of history; each seventh has failed.
+
+    Args:
+        tasks: of each connector.
+        text: what strangers choose: part of names, messages and settings.
+    """
+    now_ms = round(time.time() * 1000)
+    made = []
+    for number in range(connectors):
+        name, fails = f"{text}orders-{number}", number % 7 == 3
+        message = f"RETRYING, attempt 3, next in 4 s, last error: {text}relation of orders-{number} does not exist"
+        numbers = Progress(
+            records_written=1_000_000 + number,
+            records_per_minute=600 * (number % 9),
+            bytes_lag=2_500_000 * (number % 5),
+            files_left=number % 5,
+            skipped_files=number % 2,
+            dead_letters=number % 3,
+            last_dead_letter=f"{text}a.csv, line 7: not a number",
+            errors=3 * fails,
+            last_record_ms=now_ms - 3_000 * number,
+        )
+        units = [DescribedUnit(task=-1, member_id="worker-0", owner_epoch=5, state="RUNNING")]
+        for task in range(tasks):
+            state = "FAILED" if fails and not task else "RUNNING"
+            error = message if state == "FAILED" else ""
+            worker = f"worker-{(number + task) % 10}"
+            units.append(
+                DescribedUnit(
+                    task=task, member_id=worker, owner_epoch=5, state=state, message=error, progress=(numbers,)
+                )
+            )
+        points = range(60)
+        history = ConnectorHistory(
+            end_ms=now_ms,
+            interval_ms=60_000,
+            rows=tuple(round(60 * number * (1 + math.sin((number + point) / 5))) for point in points),
+            lag=tuple(max(0, 50 * (number % 5) - point) * 1_000 for point in points),
+            errors=tuple(int(fails and point % 20 == 19) for point in points),
+        )
+        kinds = ("state", "INFO", "runs"), ("error", "ERROR", f"{text}no such table"), ("log", "WARNING", f"{text}slow")
+        events = tuple(
+            UnitEvent(at_ms=now_ms - 60_000 + at, task=0, member_id="worker-1", kind=kind, level=level, message=said)
+            for at, (kind, level, said) in enumerate((*kinds, ("dead_letter", "ERROR", f"{text}a.csv, line 7: bad")))
+        )
+        config = {"connector.class": "pipeline", "name": name, "source": "files", "sink": "postgres", "x": f"{text}y"}
+        made.append(
+            DescribedConnector(
+                connector=name,
+                version=4,
+                target_state="RUNNING",
+                config=entries(config),
+                units=tuple(units),
+                history=(history,),
+                events=events,
+            )
+        )
+    members = tuple(
+        DescribedMember(
+            member_id=f"worker-{number}",
+            client_host="10.0.0.7",
+            host=f"{text}node-{number // 3}",
+            member_epoch=5,
+            state="STABLE",
+            started_ms=now_ms - 4_000_000 * (number + 1),
+            memory_bytes=512_000_000 + number,
+            assigned=grouped(
+                {
+                    Unit(each.connector, unit.task)
+                    for each in made
+                    for unit in each.units
+                    if unit.member_id == f"worker-{number}"
+                }
+            ),
+        )
+        for number in range(10)
+    )
+    rebalances = tuple(
+        Rebalance(
+            epoch=3 + number,
+            causes=(f"worker-{number % 10} joined",),
+            started_ms=now_ms - 7_000_000 + 100_000 * number + 900_000 * (number // 7),
+            finished_ms=now_ms - 7_000_000 + 100_000 * number + 900_000 * (number // 7) + 300,
+            moved=number % 11,
+            started=number % 4,
+            assignor="balanced",
+        )
+        for number in range(30)
+    )
+    return DescribedGroup(
+        group_id=GROUP,
+        state="Stable",
+        group_epoch=33,
+        assignment_epoch=33,
+        assignor_name="balanced",
+        members=members,
+        connectors=tuple(made),
+        rebalances=rebalances,
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import connectgroup
 from connectgroup import Worker
-from tests.coordinator.builders import serving
+from tests.coordinator.builders import GROUP, serving
 
 from .conftest import Api, rest_server
 
@@ -336,3 +336,29 @@ async def test_java_plugins_on_the_plugin_path_are_listed(
     assert java == [{"class": "acme.Sink", "type": "sink", "version": "1.5"}]
     everything = await api("GET", "/connector-plugins?connectorsOnly=false", 200)
     assert {"class": "acme.Upper", "type": "transformation", "version": "1.5"} in everything
+
+
+async def test_validate_only_reports_all_errors_and_changes_nothing(api: Api) -> None:
+    bad = {"connector.class": "idle", "tasks.max": "many", "stop.ms": "-1"}
+    message = await api("POST", "/connectors?validateOnly=true", 400, {"name": "a", "config": bad})
+    assert "tasks.max: " in message
+    assert "stop.ms: " in message
+    good = {"name": "a", "config": {"connector.class": "idle", "password": "hunter2"}}
+    assert await api("POST", "/connectors?validateOnly=true", 204, good) is None
+    assert await api("GET", "/connectors", 200) == []
+    await api("POST", "/connectors", 201, good)
+    message = await api("PATCH", "/connectors/a/config?validateOnly=true", 400, {"tasks.max": "many"})
+    assert "tasks.max: " in message
+    assert await api("PATCH", "/connectors/a/config?validateOnly=true", 204, {"tasks.max": "2"}) is None
+    assert "tasks.max" not in await api("GET", "/connectors/a/config", 200)
+
+
+async def test_a_connector_is_described_whole_and_its_last_hour_with_the_group(api: Api) -> None:
+    await api("POST", "/connectors", 201, {"name": "a", "config": {"connector.class": "idle", "password": "hunter2"}})
+    described = await api("GET", f"/groups/{GROUP}/connectors/a", 200)
+    assert described["config"]["password"] == "[hidden]"
+    assert (described["name"], described["history"], described["events"]) == ("a", None, [])
+    assert await api("GET", f"/groups/{GROUP}/history", 200) == {}
+    for points in ("0", "241", "x", "-1", "999999"):
+        assert "1 to 240" in await api("GET", f"/groups/{GROUP}/history?points={points}", 400)
+    assert "a" in await api("GET", f"/groups/{GROUP}/connectors/nosuch", 404)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from connectgroup.rest.server import RestServer
 from tests.coordinator.builders import GROUP, serving
 from tests.worker.builders import settings
 
-from .browser import Scripted, Tab, new_tab, serving_page, showing, troubled_group
+from .browser import Scripted, Tab, busy_group, new_tab, serving_page, showing, troubled_group
 from .conftest import rest_server, running_worker
 from .test_secrets import CANARY, KeepingConnector
 
@@ -44,11 +45,37 @@ async def test_names_and_messages_are_never_html(browser: Browser) -> None:
         for selector in (".worker h3", ".connector h3", ".failure pre", "#rebalance td", "#confirm-title"):
             assert "<img src=x onerror=" in await tab.text(selector), selector
         assert await tab.page.locator("img, body script").count() == 0
-        assert await tab.page.title() == "connectgroup"
+        assert await tab.page.title() == "(1) connectgroup"
         shown = await tab.page.inner_text("body")
         assert "\\u202e" in shown, "what reverses the text after it is made visible"
         assert "\u202e" not in shown
         await tab.screenshot("hostile")
+
+
+async def test_the_page_of_a_connector_shows_what_strangers_choose_as_text(browser: Browser) -> None:
+    group = busy_group(4, 2, text=HOSTILE)
+    async with showing(browser, Scripted(group)) as tab:
+        await tab.open()
+        await tab.page.locator(".connector a").first.click()
+        for selector in (
+            "#detail-name",
+            "#detail .failure .first",
+            "#detail-tasks td",
+            "#detail-errors td:last-child",
+            "#detail-log li",
+            "#detail-config td:last-child",
+        ):
+            await tab.shows(selector, "<img src=x onerror=")
+        assert await tab.page.locator("img, body script").count() == 0
+        assert await tab.page.title() == "(1) connectgroup"
+        await tab.page.get_by_role("button", name="Edit").click()
+        await tab.shows("#editor[open]")
+        typed = await tab.page.locator("#editor-text").input_value()
+        assert "\u202e" not in typed
+        assert json.loads(typed)["x"].startswith(HOSTILE), "what is saved is what was there"
+        shown = await tab.page.inner_text("body")
+        assert "\u202e" not in shown
+        await tab.screenshot("hostile-connector")
 
 
 async def test_the_browser_rejects_html_made_from_text(browser: Browser) -> None:
@@ -85,6 +112,10 @@ async def test_a_reader_signs_in_and_sees_no_buttons(browser: Browser, tmp_path:
         await tab.shows("#live.on")
         buttons = await tab.page.locator("main button >> visible=true").all_inner_texts()
         assert set(buttons) == {"Tasks"}
+        await tab.page.locator(".connector a").first.click()
+        await tab.shows("#detail-tasks td")
+        assert await tab.count("#detail button") == 0
+        await tab.page.get_by_role("link", name="All connectors").click()
         await tab.page.locator("#sign-out").click()
         await sign_in(tab, "admin", "correct horse")
         await tab.shows("main button", "Restart worker")

@@ -68,6 +68,32 @@ export function bytesText(number) {
   return `${(number / 1000).toFixed(1)} TB`;
 }
 
+/** What is not read yet, of `[records, bytes, files]`; empty if nothing is known. */
+export function lagText([records, bytes, files] = [null, null, null]) {
+  const parts = [];
+  if (records !== null) parts.push(count(records, "record"));
+  if (files !== null) parts.push(count(files, "file"));
+  if (bytes !== null) parts.push(bytesText(bytes));
+  return parts.join(", ");
+}
+
+/** The time since, in its largest unit: `3 s`, `5 min`, `2 h`, `4 d`. */
+export function age(ms) {
+  const seconds = Math.max(0, Math.floor(ms / 1000));
+  for (const [length, unit] of [[86400, "d"], [3600, "h"], [60, "min"]]) {
+    if (seconds >= 2 * length || (length === 60 && seconds >= 60)) return `${Math.floor(seconds / length)} ${unit}`;
+  }
+  return `${seconds} s`;
+}
+
+const LAST_ERROR = ", last error: ";
+
+/** The cause of a failure, and what its worker does about it, of the message of a unit. */
+export function causeOf(message) {
+  const at = message.indexOf(LAST_ERROR);
+  return at < 0 ? [message, ""] : [message.slice(at + LAST_ERROR.length), message.slice(0, at)];
+}
+
 /** Milliseconds as text: `120 ms`, `3.4 s`, `2 min 5 s`. */
 export function duration(ms) {
   if (ms < 1000) return `${Math.round(ms)} ms`;

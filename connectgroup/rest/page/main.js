@@ -1,12 +1,15 @@
 // The page: chooses the group, receives its events, draws what has changed, and sends the changes of an operator.
 
 import { byId, count, element, setHidden, setText, statesText, sum } from "./dom.js";
-import { drawConnectors } from "./connectors.js";
+import { drawConnectors, failedUnits } from "./connectors.js";
+import { detailOf, drawDetailButtons, openDetail } from "./detail.js";
 import { askUser, confirm } from "./dialogs.js";
+import { edit } from "./editor.js";
 import { Model } from "./model.js";
 import { drawMoves, notePlaces } from "./moves.js";
 import { drawProblems, tick } from "./problems.js";
 import { isSignedIn, pathOf, receive, Rejected, request, signOut } from "./server.js";
+import { pollHistory, recentErrors, sumOfLags } from "./spark.js";
 import { drawTimeline } from "./timeline.js";
 import { drawWorkers, readColours, showLegend } from "./workers.js";
 
@@ -23,6 +26,7 @@ let isDrawing = false;
 let draws = 0;
 let rejection = ""; // why the server rejects the stream
 let failure = ""; // why the last change failed
+let search = "";
 
 // ---- drawing: at most once per frame, and only what has changed
 
@@ -41,10 +45,11 @@ function draw() {
   if (any("worker", "delay")) notePlaces();
   if (any("error", "group")) drawHeader();
   if (any("worker", "connector", "delay")) drawOverview();
-  if (any("failure", "delay", "connector", "worker", "group")) drawProblems(model);
+  if (any("delay", "worker", "group")) drawProblems(model);
+  if (any("connector", "failure", "search") || dirty.connectors.size) drawConnectors(model, actions, until, search);
+  if (any("worker", "delay", "search") || dirty.workers.size) drawWorkers(model, actions, until, search);
+  if (any("connector")) drawDetailButtons(context);
   if (any("rebalance")) drawTimeline(model);
-  if (any("worker", "delay") || dirty.workers.size) drawWorkers(model, actions, until);
-  if (any("connector") || dirty.connectors.size) drawConnectors(model, actions, until);
   tick(Date.now() + clockOffset);
   drawMoves(moves);
   announce(moves);
@@ -81,20 +86,31 @@ function showNotice() {
 
 function drawOverview() {
   const tasks = {};
-  for (const connector of model.connectors.values()) {
+  let [failed, rows, recent, known] = [0, 0, 0, false];
+  for (const [name, connector] of model.connectors) {
+    if (failedUnits(connector)) failed += 1;
+    rows += connector.rows_per_s ?? 0;
+    known ||= connector.rows_per_s !== null;
+    recent += recentErrors(model.histories[name]);
     for (const [state, number] of Object.entries(connector.tasks)) tasks[state] = (tasks[state] ?? 0) + number;
   }
   const delayed = [...model.delays.values()].reduce((total, delay) => total + delay.count, 0);
   const facts = [
-    ["Workers", String(model.workers.size)],
-    ["Connectors", String(model.connectors.size)],
+    ["Connectors", `${model.connectors.size.toLocaleString("en")}${failed ? `, ${failed.toLocaleString("en")} failed` : ""}`],
     ["Tasks", sum(tasks) ? `${sum(tasks).toLocaleString("en")}: ${statesText(tasks)}` : "0"],
+    ["Rows/s", known ? rows.toLocaleString("en", { maximumFractionDigits: 1 }) : "–"],
+    ["Lag", sumOfLags([...model.connectors.values()].map((each) => each.lag)) || "–"],
+    ["Errors, last hour", recent.toLocaleString("en")],
+    ["Workers", String(model.workers.size)],
     ["Delayed", delayed ? count(delayed, "unit") : "none"],
     ["Assignor", model.group?.assignor || "none"],
   ];
   const box = byId("overview");
   if (!box.firstElementChild) box.append(...facts.map(([name]) => element("div", {}, element("dt", {}, name), element("dd"))));
   facts.forEach(([, text], index) => setText(box.children[index].lastElementChild, text));
+  box.firstElementChild.classList.toggle("bad", failed > 0);
+  const title = failed ? `(${failed}) connectgroup` : "connectgroup";
+  if (document.title !== title) document.title = title;
 }
 
 function announce(moves) {
@@ -120,6 +136,31 @@ const actions = {
     const [method, query] = action === "restart" ? ["POST", "?includeTasks=true"] : ["PUT", ""];
     return change(`${label} connector ${name}?`, texts[action], label, method, `${pathOf("connectors", name, action)}${query}`);
   },
+  async deleteConnector(name) {
+    const tasks = count(sum(model.connectors.get(name)?.tasks ?? {}), "task");
+    const text = `Its ${tasks} will stop, and its configuration is deleted. What its sink has written stays.`;
+    if ((await change(`Delete connector ${name}?`, text, "Delete", "DELETE", pathOf("connectors", name))) && detailOf() === name) show(null);
+  },
+  async editConnector(name) {
+    let config;
+    try {
+      config = await request("GET", pathOf("connectors", name, "config"));
+    } catch (error) {
+      return failed("Edit", error);
+    }
+    const saved = await edit(name, config);
+    if (saved !== null) setText(byId("announcer"), `Configuration of ${saved} saved`);
+  },
+  pathOfConnector: (name) => `?${new URLSearchParams({ group, connector: name })}`,
+  openConnector(event, name) {
+    if (event.ctrlKey || event.metaKey || event.shiftKey) return; // a tab of its own
+    event.preventDefault();
+    show(name);
+  },
+  drainWorker(id) {
+    const text = "Other workers take its tasks, then it leaves the group and stops.";
+    return change(`Drain worker ${id}?`, text, "Drain", "POST", pathOf("groups", group, "workers", id, "drain"));
+  },
   restartTask(name, task) {
     const what = task < 0 ? `connector ${name}` : `task ${name}-${task}`;
     const path = task < 0 ? pathOf("connectors", name, "restart") : pathOf("connectors", name, "tasks", String(task), "restart");
@@ -131,16 +172,49 @@ const actions = {
   },
 };
 
+/** Send a change that the user confirms; resolves to whether it was accepted. */
 async function change(title, text, label, method, path) {
-  if (!(await confirm(title, text, label))) return;
+  if (!(await confirm(title, text, label))) return false;
   failure = "";
   try {
     await request(method, path);
     setText(byId("announcer"), `${label}: requested`);
   } catch (error) {
-    failure = `${label} failed: ${error instanceof Rejected ? error.message : "no response from the server"}`;
+    failed(label, error);
+    return false;
   }
   showNotice();
+  return true;
+}
+
+function failed(label, error) {
+  failure = `${label} failed: ${error instanceof Rejected ? error.message : "no response from the server"}`;
+  showNotice();
+}
+
+// ---- the page of one connector
+
+const context = {
+  model,
+  actions,
+  group: () => group,
+  now: () => Date.now() + clockOffset,
+  closed: () => show(null),
+  pathOfGroup: () => `?${new URLSearchParams({ group })}`,
+  act(name, action, label) {
+    if (action === "edit") return actions.editConnector(name);
+    if (action === "delete") return actions.deleteConnector(name);
+    return actions.changeConnector(name, action, label);
+  },
+};
+
+/** Show the page of a connector, or the overview (null), as an entry of the browser's history. */
+function show(name) {
+  const from = detailOf();
+  history.pushState(null, "", name === null ? context.pathOfGroup() : actions.pathOfConnector(name));
+  openDetail(name, context);
+  drawDetailButtons(context);
+  if (name === null && from !== null) [...document.querySelectorAll(".connector")].find((card) => card.dataset.connector === from)?.querySelector("a").focus();
 }
 
 // ---- events
@@ -154,6 +228,7 @@ const handlers = {
     byId("live").className = "on";
     setHidden(byId("sign-out"), !isSignedIn());
     drawAll();
+    askHistory();
   },
   table(data) {
     model.replace(data);
@@ -164,6 +239,11 @@ const handlers = {
     requestDraw();
   },
 };
+
+const askHistory = pollHistory(() => group, (histories) => {
+  model.setHistories(histories);
+  requestDraw();
+});
 
 function connect() {
   stream?.stop();
@@ -223,7 +303,8 @@ function start() {
   }, 500);
   byId("group").addEventListener("change", () => {
     group = byId("group").value;
-    history.replaceState(null, "", `?group=${encodeURIComponent(group)}`);
+    history.pushState(null, "", context.pathOfGroup());
+    openDetail(null, context);
     model.clear();
     drawAll();
     connect();
@@ -234,13 +315,32 @@ function start() {
     drawAll();
     connect();
   });
+  byId("search").addEventListener("input", () => {
+    search = byId("search").value;
+    model.dirty.kinds.add("search");
+    requestDraw();
+  });
+  byId("new-connector").addEventListener("click", async () => {
+    const created = await edit(null);
+    if (created !== null) show(created);
+  });
+  addEventListener("popstate", () => {
+    const query = new URLSearchParams(location.search);
+    if (query.get("group") && query.get("group") !== group) return void location.reload();
+    openDetail(query.get("connector"), context);
+    drawDetailButtons(context);
+  });
   let hiding = null;
   document.addEventListener("visibilitychange", () => {
     clearTimeout(hiding);
     if (document.hidden) hiding = setTimeout(() => { stream?.stop(); stream = null; }, HIDDEN_MS);
     else if (!stream && group) connect();
   });
-  listGroups().then(connect);
+  listGroups().then(() => {
+    connect();
+    const connector = new URLSearchParams(location.search).get("connector");
+    if (connector) openDetail(connector, context);
+  });
 }
 
 start();

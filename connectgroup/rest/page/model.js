@@ -24,7 +24,8 @@ export class Model {
     this.lags = new Map(); // key as in `units` -> [records, bytes, files]
     this.unitsOfWorker = new Map();
     this.unitsOfConnector = new Map();
-    this.failures = new Map();
+    this.failuresOfConnector = new Map(); // connector -> task -> message
+    this.histories = {}; // by connector: of `GET /groups/{group}/history`
     this.delays = new Map();
     this.rebalances = new Map(); // epoch -> row
     this.gone = new Map(); // worker -> when it is forgotten
@@ -70,7 +71,7 @@ export class Model {
     else if (kind === "connector") this.connectors.set(id, row), this.dirty.connectors.add(id);
     else if (kind === "unit") this.setUnit(id, row);
     else if (kind === "lag") this.lags.set(id, row), this.dirty.connectors.add(split(id)[1]);
-    else if (kind === "failure") this.failures.set(id, row);
+    else if (kind === "failure") this.setFailure(id, row);
     else if (kind === "delay") this.delays.set(id, row);
     else if (kind === "rebalance") this.rebalances.set(Number(id), row);
   }
@@ -85,9 +86,26 @@ export class Model {
     else if (kind === "connector") this.connectors.delete(id), this.dirty.connectors.add(id);
     else if (kind === "unit") this.removeUnit(id);
     else if (kind === "lag") this.lags.delete(id), this.dirty.connectors.add(split(id)[1]);
-    else if (kind === "failure") this.failures.delete(id);
+    else if (kind === "failure") this.setFailure(id, null);
     else if (kind === "delay") this.removeDelay(id);
     else if (kind === "rebalance") this.rebalances.delete(Number(id));
+  }
+
+  /** Set the message of a failed unit; null: it runs again. */
+  setFailure(id, message) {
+    const [task, connector] = split(id);
+    const failures = this.failuresOfConnector.get(connector) ?? new Map();
+    if (message === null) failures.delete(Number(task));
+    else failures.set(Number(task), message);
+    if (failures.size) this.failuresOfConnector.set(connector, failures);
+    else this.failuresOfConnector.delete(connector);
+    this.dirty.connectors.add(connector);
+  }
+
+  setHistories(histories) {
+    this.histories = histories;
+    this.dirty.kinds.add("connector");
+    for (const name of this.connectors.keys()) this.dirty.connectors.add(name);
   }
 
   removeDelay(id) {

@@ -1,36 +1,15 @@
-// Failures with their error message, delayed units with a countdown, and the error of the assignor.
+// Delayed units with a countdown, and the error of the assignor. What has failed is shown at its connector.
 
 import { byId, count, duration, element, keyed, named, setHidden, setText } from "./dom.js";
 
-const nameOf = (id) => {
-  const slash = id.indexOf("/");
-  const [task, connector] = [id.slice(0, slash), id.slice(slash + 1)];
-  return task === "-1" ? connector : `${connector}-${task}`;
-};
-
-/** Update failures and delays. */
+/** Update the delays and the error of the assignor. */
 export function drawProblems(model) {
   const error = model.group?.assignor_error ?? "";
   setText(byId("assignor-error"), error && `The last assignment could not be computed: ${error}`);
   setHidden(byId("assignor-error"), !error);
-  keyed(byId("failures"), [...model.failures], ([id]) => id, createFailure, (row, [id, message]) => {
-    const worker = model.units.get(id)?.worker;
-    setText(row.querySelector(".where"), worker ? ` on ${worker}` : "");
-    setText(row.querySelector(".first"), `: ${message.split("\n")[0].slice(0, 160)}`);
-    setText(row.querySelector("pre"), message);
-  });
-  const failed = [...model.connectors.values()].reduce(
-    (total, each) => total + (each.tasks.FAILED ?? 0) + (each.tasks.STALLED ?? 0) + (each.state === "FAILED" ? 1 : 0),
-    0,
-  );
   drawKept(model);
-  const hasProblem = error || failed || model.delays.size || keptWorkers(model).length;
+  const hasProblem = error || model.delays.size || keptWorkers(model).length;
   setHidden(byId("problems"), !hasProblem);
-}
-
-function createFailure([id]) {
-  const summary = element("summary", {}, named(nameOf(id)), element("span", { className: "where" }), element("span", { className: "first" }));
-  return element("li", { className: "failure" }, element("details", {}, summary, element("pre")));
 }
 
 const keptWorkers = (model) => [...model.workers].filter(([, worker]) => worker.kept_until_ms !== null);

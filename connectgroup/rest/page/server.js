@@ -3,6 +3,7 @@
 
 const WATCHDOG_MS = 30000; // three missed keep-alives
 const MAX_BACK_OFF_MS = 5000;
+const REQUEST_MS = 60000; // a server that hangs must not stop what is asked for again and again
 
 let authorization = null;
 
@@ -39,9 +40,11 @@ async function send(path, options = {}) {
   throw new Rejected(response.status, message);
 }
 
-/** Send a request; returns its JSON body, or null. */
-export async function request(method, path) {
-  const text = await (await send(path, { method })).text();
+/** Send a request, with a JSON body if there is one; returns the JSON body of the response, or null. */
+export async function request(method, path, body) {
+  const options = { method, signal: AbortSignal.timeout(REQUEST_MS) };
+  if (body !== undefined) Object.assign(options, { body: JSON.stringify(body), headers: { "Content-Type": "application/json" } });
+  const text = await (await send(path, options)).text();
   return text ? JSON.parse(text) : null;
 }
 

@@ -1,7 +1,10 @@
 // The last rebalances: one bar for each group epoch, and the details of the selected one.
 
-import { byId, count, duration, element, keyed, named, setText, timeOf } from "./dom.js";
+import { byId, count, duration, element, keyed, named, setHidden, setText, timeOf } from "./dom.js";
 import { pathOf, request } from "./server.js";
+
+const LABEL_PX = 56; // the least distance of two times below the bars
+const MAX_GAP_PX = 48;
 
 let selected = null; // an epoch; null: the latest
 let complete = null; // the selected rebalance with all of its moves
@@ -30,7 +33,7 @@ export function drawTimeline(model) {
     box,
     history,
     (rebalance) => rebalance.epoch,
-    (rebalance) => element("div", { role: "option", onclick: () => select(model, rebalance.epoch) }, element("span")),
+    (rebalance) => element("div", { role: "option", onclick: () => select(model, rebalance.epoch) }, element("span"), element("time", { "aria-hidden": "true" })),
     (bar, rebalance) => {
       const state = outcome(rebalance, rebalance === latest);
       bar.className = `epoch ${state}${rebalance.delayed.length ? " delayed" : ""}`;
@@ -38,13 +41,41 @@ export function drawTimeline(model) {
       bar.title = describe(rebalance, state);
       bar.setAttribute("aria-selected", String(rebalance === shown));
       bar.tabIndex = rebalance === shown ? 0 : -1;
+      bar.style.marginLeft = `${gapBefore(rebalance, history)}px`;
       bar.firstElementChild.style.height = `${8 + (92 * Math.log2(1 + rebalance.moved + rebalance.started)) / largest}%`;
     },
   );
+  drawAxis(box, history);
   box.onkeydown = (event) => onKey(event, model, history, shown);
   if (atEnd) box.scrollLeft = box.scrollWidth;
   if (shown) drawDetails(shown, outcome(shown, shown === latest), model);
   else byId("rebalance").replaceChildren();
+}
+
+/** The space before a bar: the wider the longer the group was quiet. */
+function gapBefore(rebalance, history) {
+  const before = history[history.indexOf(rebalance) - 1];
+  const quiet = before ? (rebalance.started_ms - before.started_ms) / 10000 : 0;
+  return quiet > 1 ? Math.min(MAX_GAP_PX, Math.round(4 * Math.log2(quiet))) : 0;
+}
+
+const dayOf = (ms) => new Date(ms).toLocaleDateString("en-CA");
+const shortTime = (ms) => timeOf(ms).slice(0, 5);
+
+/** The time axis: when rebalances began, at as many bars as there is room; with the day where it changes. */
+function drawAxis(box, history) {
+  let last = -LABEL_PX;
+  let day = "";
+  const places = history.map((_, index) => box.children[index].offsetLeft); // before any text is set: one layout
+  history.forEach((rebalance, index) => {
+    const label = box.children[index].lastElementChild;
+    const isNewDay = dayOf(rebalance.started_ms) !== day;
+    const isShown = places[index] - last >= LABEL_PX;
+    setHidden(label, !isShown);
+    if (!isShown) return;
+    setText(label, isNewDay ? `${dayOf(rebalance.started_ms).slice(5)} ${shortTime(rebalance.started_ms)}` : shortTime(rebalance.started_ms));
+    [last, day] = [places[index] + (isNewDay ? 30 : 0), dayOf(rebalance.started_ms)];
+  });
 }
 
 function select(model, epoch) {

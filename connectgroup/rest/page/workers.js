@@ -1,6 +1,6 @@
 // The workers: one card each, with its load, its units as dots on a canvas, and on demand as a list.
 
-import { byId, byName, count, drawBar, element, keyed, MANY, named, setHidden, setText, STATES, statesText, sum } from "./dom.js";
+import { age, byId, byName, bytesText, count, drawBar, element, keyed, MANY, named, setHidden, setText, STATES, statesText, sum } from "./dom.js";
 import { unitName } from "./model.js";
 
 const MAX_DOTS = 1000; // of one worker; with more the bar says it
@@ -33,13 +33,16 @@ function cards(model) {
 }
 
 /** Update the cards of the workers that have changed; what is not done at the time `until` remains in `model.dirty`. */
-export function drawWorkers(model, actions, until) {
+export function drawWorkers(model, actions, until, search) {
   const shown = cards(model);
+  const words = search.toLowerCase().split(/\s+/).filter(Boolean);
+  const hits = (item) => words.every((word) => `${item.id} ${item.worker?.host ?? ""} ${item.worker?.state ?? "lost"}`.toLowerCase().includes(word));
   const full = Math.max(1, ...shown.map(({ worker }) => Math.max(worker ? sum(worker.units) : 0, worker?.capacity ?? 0)));
   const rescaled = byId("workers").dataset.full !== String(full);
   byId("workers").dataset.full = String(full);
   byId("workers").classList.toggle("many", shown.length > MANY);
   keyed(byId("workers"), shown, (card) => card.id, create, (card, item) => {
+    setHidden(card, words.length > 0 && !hits(item));
     if (rescaled) model.dirty.workers.add(item.id);
     if (item.worker !== null && !model.dirty.workers.has(item.id)) return;
     if (performance.now() > until) {
@@ -63,9 +66,10 @@ function create({ id }) {
     element("h3", {}, named(id)),
     element("span", { className: "badge" }),
     element("p", { className: "numbers" }),
+    element("p", { className: "machine hint" }),
     element("div", { className: "bar", "aria-hidden": "true" }),
     element("canvas", { className: "dots", role: "img" }),
-    element("p", { className: "buttons" }, toggle, element("button", { className: "restart", hidden: true }, "Restart worker")),
+    element("p", { className: "buttons" }, toggle, element("button", { className: "restart", hidden: true }, "Restart worker"), element("button", { className: "drain", hidden: true }, "Drain")),
     list,
     more,
   );
@@ -86,6 +90,7 @@ function update(card, { id, worker, delay }, model, actions, full) {
     setText(card.querySelector(".numbers"), numbers(worker));
   }
   badge.className = `badge ${worker === null ? "lost" : worker.state}`;
+  setText(card.querySelector(".machine"), worker === null ? "" : machine(worker));
   drawBar(card.querySelector(".bar"), worker?.units ?? {}, full);
   drawDots(card.querySelector("canvas"), units, worker ? statesText(worker.units) : "no tasks");
   const toggle = card.querySelector("button[aria-expanded]");
@@ -103,7 +108,19 @@ function update(card, { id, worker, delay }, model, actions, full) {
   setHidden(restart, worker === null || !actions.mayChange || worker.state === "AWAY");
   restart.onclick = () => actions.restartWorker(id);
   restart.setAttribute("aria-label", `Restart worker ${id}`);
+  const drain = card.querySelector(".drain");
+  setHidden(drain, worker === null || !actions.mayChange || worker.state === "AWAY" || worker.state === "DRAINING");
+  drain.onclick = () => actions.drainWorker(id);
+  drain.setAttribute("aria-label", `Drain worker ${id}`);
   drawList(card, units);
+}
+
+/** Where a worker runs, since when, and its memory. */
+function machine(worker) {
+  const parts = [`host ${worker.host || worker.address || "unknown"}`];
+  if (worker.started_ms) parts.push(`up ${age(Date.now() - worker.started_ms)}`);
+  if (worker.memory_bytes) parts.push(bytesText(worker.memory_bytes));
+  return parts.join(" · ");
 }
 
 function numbers(worker) {

@@ -49,7 +49,7 @@ async def list_connectors(request: Request) -> Response:
 
 
 async def create_connector(request: Request) -> Response:
-    """Create a connector."""
+    """Create a connector; ``validateOnly`` checks it, and changes nothing."""
     body = await read_object(request)
     unknown = sorted(body.keys() - {"name", "config", "initial_state"})
     if unknown:
@@ -64,10 +64,12 @@ async def create_connector(request: Request) -> Response:
         raise RestError(400, f"name: got {got}; allowed: the name of the connector, as a string")
     require(request, AccessOperation.ALTER, name)
     config = await _checked(request, name, config_from(settings, "config"))
-    context = request.state.context
+    context, state = request.state.context, _state(body.get("initial_state"))
+    if flag(request, "validateOnly"):
+        return Response(status_code=204)
     await _check_group(request)
     try:
-        await context.admin.add_connector(context.group_id, name, config, state=_state(body.get("initial_state")))
+        await context.admin.add_connector(context.group_id, name, config, state=state)
     except ConnectorAlreadyExists as error:
         raise ConnectorAlreadyExists(f"Connector {printable(name)} already exists") from error
     info = views.connector_info(await context.admin.describe_connector(context.group_id, name))
@@ -104,13 +106,15 @@ async def put_config(request: Request) -> Response:
 
 
 async def patch_config(request: Request) -> Response:
-    """Change some settings; null removes a setting (KIP-477). The coordinator applies the patch."""
+    """Change some settings; null removes a setting (KIP-477); ``validateOnly`` checks them, and changes nothing."""
     name, context = request.path_params["name"], request.state.context
     patch = patch_from(await read_object(request), "body")
     # Credentials are masked in this copy. They are checked by the connector when it starts, as in every case.
     current: dict[str, str | None] = {**config_of((await described_connector(request)).config)}
     await _checked(request, name, {key: value for key, value in {**current, **patch}.items() if value is not None})
-    await context.admin.patch_connector(context.group_id, name, patch)
+    if flag(request, "validateOnly"):
+        return Response(status_code=204)
+    await context.admin.patch_connector(context.group_id, name, patch)  # the coordinator applies the patch
     return JSONResponse(views.connector_info(await described_connector(request)))
 
 
@@ -326,9 +330,10 @@ OPERATIONS: Final = (
         "/connectors",
         create_connector,
         ALTER_CONNECTOR_IN_BODY,
+        query={"validateOnly": FLAG},
         body=NEW_CONNECTOR,
         response=INFO,
-        statuses=(201,),
+        statuses=(201, 204),
     ),
     Operation("GET", "/connectors/{name}", get_connector, DESCRIBE_CONNECTOR, response=INFO),
     Operation("DELETE", "/connectors/{name}", delete_connector, DELETE_CONNECTOR, statuses=(204,)),
@@ -336,7 +341,16 @@ OPERATIONS: Final = (
     Operation(
         "PUT", "/connectors/{name}/config", put_config, ALTER_CONNECTOR, body=CONFIG, response=INFO, statuses=(200, 201)
     ),
-    Operation("PATCH", "/connectors/{name}/config", patch_config, ALTER_CONNECTOR, body=PATCH, response=INFO),
+    Operation(
+        "PATCH",
+        "/connectors/{name}/config",
+        patch_config,
+        ALTER_CONNECTOR,
+        query={"validateOnly": FLAG},
+        body=PATCH,
+        response=INFO,
+        statuses=(200, 204),
+    ),
     Operation("GET", "/connectors/{name}/status", get_status, DESCRIBE_CONNECTOR, response=STATUS),
     Operation(
         "POST",

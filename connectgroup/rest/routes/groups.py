@@ -11,11 +11,16 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
+from ...protocol.units import printable
 from .. import views
 from ..access import ALTER_GROUP, DELETE_GROUP, DESCRIBE_GROUP, LISTED, NOTHING
-from ..operations import ANY, TEXT, Operation, listing
+from ..errors import RestError
+from ..operations import ANY, NUMBER, TEXT, Operation, listing, mapping
 
 logger = logging.getLogger(__name__)
+
+MAX_POINTS: Final = 240
+POINTS: Final = {**NUMBER, "minimum": 1, "maximum": MAX_POINTS}
 
 SEND_TIMEOUT_S: Final = 30.0
 """A stream whose client reads nothing for this long ends."""
@@ -37,6 +42,27 @@ async def describe_group(request: Request) -> Response:
     """Epochs, workers, delayed units, connectors and the state of each unit."""
     group = await request.state.context.admin.describe(request.path_params["group"])
     return JSONResponse(views.group_description(group))
+
+
+async def describe_connector(request: Request) -> Response:
+    """All of one connector: its tasks, the failed ones first; its last hour, its last events, its configuration."""
+    group, name = request.path_params["group"], request.path_params["name"]
+    admin = request.state.context.admin
+    connector = await admin.describe_connector(group, name, history_points=MAX_POINTS, events=True)
+    return JSONResponse(views.connector_description(connector))
+
+
+async def history(request: Request) -> Response:
+    """The last hour of each connector: rows, lag and errors of each interval; `points`: at most so many intervals."""
+    text = request.query_params.get("points", str(MAX_POINTS))
+    points = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0
+    if not 1 <= points <= MAX_POINTS:
+        raise RestError(400, f"points: got {printable(text)!r}; allowed: 1 to {MAX_POINTS}")
+    admin = request.state.context.admin
+    group = await admin.describe(request.path_params["group"], connectors_only=True, history_points=points)
+    return JSONResponse(
+        {each.connector: views.history_json(each.history[0]) for each in group.connectors if each.history}
+    )
 
 
 async def list_rebalances(request: Request) -> Response:
@@ -111,6 +137,8 @@ OPERATIONS: Final = (
     Operation(
         "GET", "/groups/{group}/events", stream_events, DESCRIBE_GROUP, response=TEXT, media_type="text/event-stream"
     ),
+    Operation("GET", "/groups/{group}/connectors/{name}", describe_connector, LISTED, response=ANY),
+    Operation("GET", "/groups/{group}/history", history, LISTED, query={"points": POINTS}, response=mapping(ANY)),
     Operation("GET", "/groups/{group}/rebalances", list_rebalances, DESCRIBE_GROUP, response=listing(ANY)),
     Operation("POST", "/groups/{group}/workers/{worker}/restart", restart_worker, ALTER_GROUP, statuses=(202,)),
     Operation("POST", "/groups/{group}/workers/{worker}/drain", drain_worker, ALTER_GROUP, statuses=(202,)),

@@ -33,6 +33,9 @@ FILES: Final = (
     "timeline.js",
     "connectors.js",
     "problems.js",
+    "spark.js",
+    "detail.js",
+    "editor.js",
 )
 HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
