@@ -52,7 +52,7 @@ class Of(Enum):
     """The resource of an operation."""
 
     GROUP = "the group in the path, or else that of the server"
-    CONNECTOR = "the connector in the path"
+    CONNECTOR = "the connector in the path, of the group in the path or else that of the server"
     CONNECTOR_IN_BODY = "the connector in the body"
     ANY_CONNECTOR = "any connector of the server's group"
     LISTED = "what the response lists: it has no more than the user may describe"
@@ -98,7 +98,7 @@ async def serve(needs: Needs, handler: Handler, request: Request) -> Response:
         denied = partial(_on_denied, context, needs, request)
         limited = context.admin.through(lambda client: AuthorizedClient(client, context.access, user, denied))
         request.state.context = replace(cast(Any, context), admin=limited)
-    if not is_change(needs):
+    if not _changes(needs, request):
         _check(context, needs, request)
         return await handler(request)
     result, message = "UNKNOWN_OUTCOME", ""
@@ -119,6 +119,31 @@ async def serve(needs: Needs, handler: Handler, request: Request) -> Response:
 def is_change(needs: Needs) -> bool:
     """Whether a request of the route is a line of the audit log: those that only check a configuration are none."""
     return needs.operation in (AccessOperation.ALTER, AccessOperation.DELETE) and needs.of is not Of.ANY_CONNECTOR
+
+
+VALIDATE_ONLY: Final = "validateOnly"
+"""The query parameter of a request that only checks what it would change."""
+
+
+def _changes(needs: Needs, request: Request) -> bool:
+    """Whether a request changes anything."""
+    return is_change(needs) and request.query_params.get(VALIDATE_ONLY, "").lower() != "true"
+
+
+def operations_on(context: Context, user: str, group: str, connector: str | None) -> list[str]:
+    """What a user may do to a connector, or, without one, to a group: the page shows no button that would be denied."""
+    resource = Resource(group, connector)
+    return [
+        each.value.lower()
+        for each in (AccessOperation.ALTER, AccessOperation.DELETE)
+        if not context.access.denial(user, RequiredAccess(each, resource))
+    ]
+
+
+def may_create(context: Context, user: str, group: str) -> bool:
+    """Whether a user may create a connector of some name."""
+    rules = context.access.rules
+    return rules is None or rules.allows_some(user, AccessOperation.ALTER, group)
 
 
 def require(request: Request, operation: AccessOperation, connector: str) -> None:
@@ -148,7 +173,7 @@ def _check(context: Context, needs: Needs, request: Request) -> None:
     elif needs.of is Of.EVERYTHING and not rules.allows_everywhere(user, needs.operation):
         denial = "not authorized to describe all groups and connectors (access_rules of the REST server)"
     if denial:
-        if not is_change(needs):
+        if not _changes(needs, request):
             _on_denied(context, needs, request, None, denial)
         raise GroupAuthorizationFailed(denial)
 
@@ -158,14 +183,14 @@ def _on_denied(context: Context, needs: Needs, request: Request, _: object, deni
         return  # a stream of events is denied again and again
     request.state.was_denied = True
     context.quotas.count_denied(request.state.user)
-    if context.audit is not None and not is_change(needs):  # the line of a change says it
+    if context.audit is not None and not _changes(needs, request):  # the line of a change says it
         _record(context.audit, context, needs, request, result_of(GroupAuthorizationFailed.code), denial)
 
 
 def _resource(context: Context, needs: Needs, request: Request) -> Resource:
     group = request.path_params.get("group", context.group_id)
     if needs.of is Of.CONNECTOR:
-        return Resource(context.group_id, request.path_params["name"])
+        return Resource(group, request.path_params["name"])
     return Resource(group, getattr(request.state, "connector", None))
 
 

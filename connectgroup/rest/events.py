@@ -25,7 +25,7 @@ from ..errors import ConnectGroupError, GroupIdNotFound
 from ..protocol.units import printable
 from ..telemetry.metrics import values_of
 from .errors import RestError
-from .page_table import Table, page_table
+from .page_table import May, Table, page_table
 
 logger = logging.getLogger(__name__)
 
@@ -74,10 +74,11 @@ def event(name: str, data: object, *, event_id: str = "") -> bytes:
 class Feed:
     """The table of one group, kept up to date while it has streams."""
 
-    def __init__(self, admin: Admin, group_id: str, rates: Rates) -> None:
-        """Store the arguments."""
+    def __init__(self, admin: Admin, group_id: str, rates: Rates, may: May | None = None) -> None:
+        """Store the arguments; ``may``: see ``page_table``."""
         self.streams = 0
         self._admin, self._group_id, self._read_rates = admin, group_id, rates
+        self._may = may
         self._rates: Mapping[str, float] = {}
         self._rates_at = 0.0
         self._id = secrets.token_hex(4)
@@ -104,7 +105,7 @@ class Feed:
             # The last known rows stay, and the page says that they are old.
             self._publish({**self._table, "error": printable(error, limit=400)})
             raise
-        self._publish(page_table(group, now_ms, before=self._table, rates=self._rates))
+        self._publish(page_table(group, now_ms, before=self._table, rates=self._rates, may=self._may))
 
     async def run(self) -> None:
         """Update until there has been no stream for ``LINGER_S``."""
@@ -192,12 +193,20 @@ class Feeds:
         self._closed = False
 
     async def stream(
-        self, group_id: str, last_id: str, *, admin: Admin | None = None, user: str = "", **hello: object
+        self,
+        group_id: str,
+        last_id: str,
+        *,
+        admin: Admin | None = None,
+        user: str = "",
+        may: May | None = None,
+        **hello: object,
     ) -> AsyncGenerator[bytes, None]:
         """Open a stream of a group; see ``Feed.stream``. The caller exhausts or closes the iterator.
 
         Args:
             admin: describes the group; the one of this object if ``None``.
+            may: what this user may change; see ``page_table``.
             user: whose descriptions these are; those of one user share a feed. Empty: they are the same for all.
 
         Raises:
@@ -209,7 +218,7 @@ class Feeds:
         key = group_id, user
         feed = self._feeds.get(key)
         if feed is None:
-            feed = Feed(admin or self._admin, group_id, self._rates)
+            feed = Feed(admin or self._admin, group_id, self._rates, may)
             await feed.update()
             if self._closed:
                 raise RestError(503, "events: the server stops")

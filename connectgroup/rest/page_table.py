@@ -19,7 +19,7 @@ since 1970.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from ..protocol.messages.common import units_of
@@ -28,6 +28,9 @@ from ..protocol.messages.progress import UNKNOWN, Progress
 from ..protocol.units import CONNECTOR, Unit, printable
 
 Table = dict[str, Any]
+
+May = Callable[[str | None], Sequence[str]]
+"""What the user may do to a connector, or (``None``) to the group: ``alter``, ``delete``."""
 
 MAX_UNITS: Final = 20_000
 """A group with more units is shown by numbers of units only."""
@@ -42,12 +45,15 @@ CLOCK_ERROR_MS: Final = 1_500
 """Two deadlines of the same delay that differ by less are the same one, computed from two descriptions."""
 
 
-def page_table(group: DescribedGroup, now_ms: int, *, before: Table, rates: Mapping[str, float]) -> Table:
+def page_table(
+    group: DescribedGroup, now_ms: int, *, before: Table, rates: Mapping[str, float], may: May | None = None
+) -> Table:
     """The table of a group.
 
     Args:
         now_ms: wall clock at the description.
         before: the previous table: a deadline keeps its value.
+        may: what the user of the table may change; ``None``: there are no rules.
         rates: rows per second by connector, more recent than those that workers have reported; connectors whose rate is
             not known are omitted.
     """
@@ -67,13 +73,17 @@ def page_table(group: DescribedGroup, now_ms: int, *, before: Table, rates: Mapp
             "assignor_error": group.assignor_error,
         }
     }
+    if may is not None:
+        table["group"]["may"] = may(None)
     for member in group.members:
         key = f"worker/{member.member_id}"
         table[key] = _worker(member, counts.get(member.member_id, Counter()))
         table[key]["kept_until_ms"] = _deadline(before.get(key, {}).get("kept_until_ms"), now_ms, member.kept_ms)
     show_units = sum(len(connector.units) for connector in group.connectors) <= MAX_UNITS
     for connector in group.connectors:
-        table[f"connector/{connector.connector}"] = _connector(connector, rates.get(connector.connector))
+        row = table[f"connector/{connector.connector}"] = _connector(connector, rates.get(connector.connector))
+        if may is not None:
+            row["may"] = may(connector.connector)
         if show_units:
             for unit in connector.units:
                 table[_key("unit", connector, unit)] = [unit.state, unit.member_id, unit.owner_epoch]

@@ -55,6 +55,8 @@ NEEDS: dict[tuple[str, str], tuple[str | None, str]] = {
     ("GET", "/groups/{group}"): ("Describe", "group"),
     ("DELETE", "/groups/{group}"): ("Delete", "group"),
     ("GET", "/groups/{group}/events"): ("Describe", "group"),
+    ("GET", "/groups/{group}/connectors/{name}"): ("Describe", "connector"),
+    ("GET", "/groups/{group}/history"): ("Describe", "group"),
     ("GET", "/groups/{group}/rebalances"): ("Describe", "group"),
     ("POST", "/groups/{group}/workers/{worker}/restart"): ("Alter", "group"),
     ("POST", "/groups/{group}/workers/{worker}/drain"): ("Alter", "group"),
@@ -167,6 +169,25 @@ async def test_stream_of_events_has_what_may_be_described(tmp_path: Path) -> Non
                         break
         assert "theirs" in found["boss"]
         assert "theirs" not in found["describe"]
+
+
+async def test_a_check_of_a_connector_needs_the_operation_of_its_change_and_is_no_line_of_the_audit_log(
+    tmp_path: Path,
+) -> None:
+    rules = f"allow alter alter group {GROUP} connector c"
+    async with ruled(tmp_path, rules) as api:
+        body = {"name": "c", "config": {"connector.class": "idle"}}
+        for user, status in (("alter", 204), ("describe", 403)):
+            response = await api.http.post("/connectors?validateOnly=true", json=body, auth=(user, "word"))
+            assert response.status_code == status, response.text
+        assert (await api.http.post("/connectors", json=body, auth=("alter", "word"))).status_code == 201
+        path = "/connectors/c/config?validateOnly=TRUE"
+        assert (await api.http.patch(path, json={"tasks.max": 2}, auth=("alter", "word"))).status_code == 204
+        other = "/connectors/c/config?validateOnly=false"
+        assert (await api.http.patch(other, json={"tasks.max": 2}, auth=("alter", "word"))).status_code == 200
+    lines = [json.loads(line) for line in (tmp_path / "audit").read_text().splitlines()]
+    requests = [(each["request"], each["result"]) for each in lines if each["request"].startswith(("POST", "PATCH"))]
+    assert [request for request, result in requests if result == "OK"] == ["POST /connectors", f"PATCH {other}"]
 
 
 async def test_changes_over_rest_are_lines_of_the_audit_log(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ async def test_a_stream_has_the_table_and_then_changes_only(api: Api) -> None:
     async with stream(api) as client:
         hello = await client.next()
         assert hello.name == "hello"
-        assert hello.data.keys() == {"may_change", "has_connector_routes", "now_ms"}
+        assert hello.data.keys() == {"may_change", "may_create", "has_connector_routes", "now_ms"}
         assert (hello.data["may_change"], hello.data["has_connector_routes"]) == (True, True)
         first = await client.next()
         assert first.name == "table"

@@ -124,6 +124,36 @@ async def test_a_reader_signs_in_and_sees_no_buttons(browser: Browser, tmp_path:
         assert await tab.page.evaluate(stored) == '[{},{},""]'
 
 
+async def test_a_user_sees_only_the_buttons_that_the_rules_of_access_allow(browser: Browser, tmp_path: Path) -> None:
+    (tmp_path / "users").write_text("ann=secret word")
+    (tmp_path / "users").chmod(0o600)
+    group = f"group {GROUP}"
+    (tmp_path / "rules").write_text(
+        f"allow ann describe {group}\n"
+        f"allow ann describe {group} connector *\n"
+        f"allow ann alter {group} connector orders-1\n"
+    )
+    config: dict[str, Any] = {"users": tmp_path / "users", "access_rules": tmp_path / "rules"}
+    async with (
+        Admin.local(Scripted(busy_group(2, 2))) as admin,
+        serving_page(admin, **config) as server,
+        new_tab(browser, server) as tab,
+    ):
+        await tab.open(live=False)
+        await sign_in(tab, "ann", "secret word")
+        await tab.shows('.connector[data-connector="orders-1"] button', "Pause")
+        assert await tab.count('.connector[data-connector="orders-0"] .change') == 0
+        assert await tab.count(".worker .drain") == await tab.count(".worker .restart") == 0
+        await tab.shows("#new-connector")
+        await tab.page.get_by_role("link", name="orders-1").click()
+        await tab.shows('#detail [data-action="edit"]')
+        assert await tab.count('#detail [data-action="delete"]') == 0, "to alter is not to delete"
+        await tab.page.get_by_role("link", name="All connectors").click()
+        await tab.page.get_by_role("link", name="orders-0").click()
+        await tab.shows("#detail-tasks td", "orders-0-1")
+        assert await tab.count("#detail button") == 0
+
+
 async def test_the_page_goes_on_after_a_sign_in_that_two_streams_have_asked_for(
     browser: Browser, tmp_path: Path
 ) -> None:

@@ -43,7 +43,7 @@ export function drawConnectors(model, actions, until, search) {
   if (focused && document.activeElement !== focused && focused.isConnected) focused.focus({ preventScroll: true }); // its card has moved
   for (const name of model.dirty.connectors) if (!model.connectors.has(name)) model.dirty.connectors.delete(name);
   list.classList.toggle("many", all.length > MANY);
-  setHidden(byId("new-connector"), !actions.mayChange || !actions.hasConnectorRoutes);
+  setHidden(byId("new-connector"), !actions.mayCreate);
   const hint = byId("connectors-hint");
   const foreign = actions.mayChange && !actions.hasConnectorRoutes ? "This server changes the connectors of another group only." : "";
   const found = words.length ? `${hits.toLocaleString("en")} of ${count(all.length, "connector")} found.` : "";
@@ -117,7 +117,7 @@ function update(row, name, connector, model, actions) {
   const redraw = () => drawTasks(row, name, model, actions);
   for (const [action, label, applies] of CHANGES) {
     const button = row.querySelector(`[data-action="${action}"]`);
-    setHidden(button, !actions.mayChange || !actions.hasConnectorRoutes || !applies(target));
+    setHidden(button, !actions.may("alter", name) || !applies(target));
     button.onclick = () => actions.changeConnector(name, action, label);
   }
   const toggle = row.querySelector("button[aria-expanded]");
@@ -171,7 +171,7 @@ function drawTasks(row, name, model, actions) {
       const lag = lagText(model.lags.get(`${unit.task}/${name}`));
       setText(line.querySelector(".hint"), lag ? `${hint}, lag ${lag}` : hint);
       const button = line.lastElementChild;
-      setHidden(button, !actions.mayChange || !actions.hasConnectorRoutes || !unit.worker);
+      setHidden(button, !actions.may("alter", name) || !unit.worker);
       button.onclick = () => actions.restartTask(name, unit.task);
     },
   );

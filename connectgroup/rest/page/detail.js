@@ -36,7 +36,7 @@ export function drawDetailButtons({ model, actions }) {
   const connector = model.connectors.get(shown);
   for (const button of byId("detail").querySelectorAll("button[data-action]")) {
     const applies = BUTTONS.find(([action]) => action === button.dataset.action)[2];
-    setHidden(button, !connector || !actions.mayChange || !actions.hasConnectorRoutes || !applies(connector.target_state));
+    setHidden(button, !actions.may(button.dataset.action === "delete" ? "delete" : "alter", shown) || !applies(connector.target_state));
   }
 }
 
@@ -162,7 +162,7 @@ function drawTasks(found, ago, context) {
     }
     button.setAttribute("aria-label", `Restart ${unitOf(found.name, unit.task)}`);
     button.onclick = () => context.actions.restartTask(found.name, unit.task);
-    setHidden(button, !context.actions.mayChange || !context.actions.hasConnectorRoutes || !unit.worker);
+    setHidden(button, !context.actions.may("alter", found.name) || !unit.worker);
   });
   const left = found.units.length - tasks.length;
   if (left > 0) setText(byId("detail-tasks").lastElementChild, `and ${count(left, "task")} more`);

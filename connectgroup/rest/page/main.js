@@ -18,7 +18,7 @@ const MAX_MEASURES = 1000;
 const HIDDEN_MS = 30000; // a tab in the background gives its connection back: a browser has six for a server
 
 const model = new Model();
-const rights = { mayChange: false, hasConnectorRoutes: false };
+const rights = { mayChange: false, hasConnectorRoutes: false, mayCreate: false };
 let group = "";
 let stream = null;
 let clockOffset = 0; // of the server, in milliseconds
@@ -125,6 +125,13 @@ function announce(moves) {
 const actions = {
   get mayChange() { return rights.mayChange; },
   get hasConnectorRoutes() { return rights.hasConnectorRoutes; },
+  get mayCreate() { return rights.mayChange && rights.hasConnectorRoutes && rights.mayCreate; },
+  /** Whether the user may `alter` or `delete` a connector; with rules of access, its row says it. */
+  may(operation, name) {
+    const row = model.connectors.get(name);
+    return rights.mayChange && rights.hasConnectorRoutes && row !== undefined && (row.may?.includes(operation) ?? true);
+  },
+  get mayAlterGroup() { return rights.mayChange && (model.group?.may?.includes("alter") ?? true); },
   changeConnector(name, action, label) {
     const tasks = count(sum(model.connectors.get(name)?.tasks ?? {}), "task");
     const texts = {
@@ -221,7 +228,7 @@ function show(name) {
 
 const handlers = {
   hello(data) {
-    Object.assign(rights, { mayChange: data.may_change, hasConnectorRoutes: data.has_connector_routes });
+    Object.assign(rights, { mayChange: data.may_change, hasConnectorRoutes: data.has_connector_routes, mayCreate: data.may_create });
     clockOffset = data.now_ms - Date.now();
     rejection = "";
     setText(byId("live"), "Live");

@@ -105,11 +105,11 @@ function update(card, { id, worker, delay }, model, actions, full) {
   };
   setHidden(toggle, units.length === 0);
   const restart = card.querySelector(".restart");
-  setHidden(restart, worker === null || !actions.mayChange || worker.state === "AWAY");
+  setHidden(restart, worker === null || !actions.mayAlterGroup || worker.state === "AWAY");
   restart.onclick = () => actions.restartWorker(id);
   restart.setAttribute("aria-label", `Restart worker ${id}`);
   const drain = card.querySelector(".drain");
-  setHidden(drain, worker === null || !actions.mayChange || worker.state === "AWAY" || worker.state === "DRAINING");
+  setHidden(drain, worker === null || !actions.mayAlterGroup || worker.state === "AWAY" || worker.state === "DRAINING");
   drain.onclick = () => actions.drainWorker(id);
   drain.setAttribute("aria-label", `Drain worker ${id}`);
   drawList(card, units);

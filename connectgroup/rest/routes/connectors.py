@@ -19,7 +19,15 @@ from ...protocol.records.connect import GROUP_TYPE, TargetState
 from ...protocol.units import CONNECTOR, name_violation, printable
 from ...transport.access_rules import AccessOperation
 from .. import views
-from ..access import ALTER_CONNECTOR, ALTER_CONNECTOR_IN_BODY, DELETE_CONNECTOR, DESCRIBE_CONNECTOR, LISTED, require
+from ..access import (
+    ALTER_CONNECTOR,
+    ALTER_CONNECTOR_IN_BODY,
+    DELETE_CONNECTOR,
+    DESCRIBE_CONNECTOR,
+    LISTED,
+    VALIDATE_ONLY,
+    require,
+)
 from ..bodies import config_from, flag, patch_from, read_object
 from ..errors import RestError
 from ..operations import ANY, FLAG, NUMBER, TEXT, Operation, listing, mapping, shape
@@ -65,7 +73,7 @@ async def create_connector(request: Request) -> Response:
     require(request, AccessOperation.ALTER, name)
     config = await _checked(request, name, config_from(settings, "config"))
     context, state = request.state.context, _state(body.get("initial_state"))
-    if flag(request, "validateOnly"):
+    if flag(request, VALIDATE_ONLY):
         return Response(status_code=204)
     await _check_group(request)
     try:
@@ -112,7 +120,7 @@ async def patch_config(request: Request) -> Response:
     # Credentials are masked in this copy. They are checked by the connector when it starts, as in every case.
     current: dict[str, str | None] = {**config_of((await described_connector(request)).config)}
     await _checked(request, name, {key: value for key, value in {**current, **patch}.items() if value is not None})
-    if flag(request, "validateOnly"):
+    if flag(request, VALIDATE_ONLY):
         return Response(status_code=204)
     await context.admin.patch_connector(context.group_id, name, patch)  # the coordinator applies the patch
     return JSONResponse(views.connector_info(await described_connector(request)))
@@ -330,7 +338,7 @@ OPERATIONS: Final = (
         "/connectors",
         create_connector,
         ALTER_CONNECTOR_IN_BODY,
-        query={"validateOnly": FLAG},
+        query={VALIDATE_ONLY: FLAG},
         body=NEW_CONNECTOR,
         response=INFO,
         statuses=(201, 204),
@@ -346,7 +354,7 @@ OPERATIONS: Final = (
         "/connectors/{name}/config",
         patch_config,
         ALTER_CONNECTOR,
-        query={"validateOnly": FLAG},
+        query={VALIDATE_ONLY: FLAG},
         body=PATCH,
         response=INFO,
         statuses=(200, 204),

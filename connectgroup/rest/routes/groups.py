@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Mapping
+from functools import partial
 from typing import Final
 
 from starlette.requests import Request
@@ -13,7 +14,16 @@ from starlette.types import Message, Receive, Scope, Send
 
 from ...protocol.units import printable
 from .. import views
-from ..access import ALTER_GROUP, DELETE_GROUP, DESCRIBE_GROUP, LISTED, NOTHING
+from ..access import (
+    ALTER_GROUP,
+    DELETE_GROUP,
+    DESCRIBE_CONNECTOR,
+    DESCRIBE_GROUP,
+    LISTED,
+    NOTHING,
+    may_create,
+    operations_on,
+)
 from ..errors import RestError
 from ..operations import ANY, NUMBER, TEXT, Operation, listing, mapping
 
@@ -103,7 +113,9 @@ async def stream_events(request: Request) -> Response:
         request.headers.get("last-event-id", ""),
         admin=context.admin,
         user=request.state.user if context.access else "",
+        may=partial(operations_on, context, request.state.user, group_id) if context.access else None,
         may_change=request.scope["may_change"],
+        may_create=may_create(context, request.state.user, group_id),
         has_connector_routes=group_id == context.group_id,
     )
     return EventStream(events, headers)
@@ -137,8 +149,10 @@ OPERATIONS: Final = (
     Operation(
         "GET", "/groups/{group}/events", stream_events, DESCRIBE_GROUP, response=TEXT, media_type="text/event-stream"
     ),
-    Operation("GET", "/groups/{group}/connectors/{name}", describe_connector, LISTED, response=ANY),
-    Operation("GET", "/groups/{group}/history", history, LISTED, query={"points": POINTS}, response=mapping(ANY)),
+    Operation("GET", "/groups/{group}/connectors/{name}", describe_connector, DESCRIBE_CONNECTOR, response=ANY),
+    Operation(
+        "GET", "/groups/{group}/history", history, DESCRIBE_GROUP, query={"points": POINTS}, response=mapping(ANY)
+    ),
     Operation("GET", "/groups/{group}/rebalances", list_rebalances, DESCRIBE_GROUP, response=listing(ANY)),
     Operation("POST", "/groups/{group}/workers/{worker}/restart", restart_worker, ALTER_GROUP, statuses=(202,)),
     Operation("POST", "/groups/{group}/workers/{worker}/drain", drain_worker, ALTER_GROUP, statuses=(202,)),
