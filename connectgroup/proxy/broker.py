@@ -171,9 +171,10 @@ class Cluster:
     """The brokers of a cluster.
 
     Attributes:
-        bootstrap: the broker at the configured addresses.
+        bootstrap: any of the brokers: at the configured addresses, or, of a cluster of several, at those it lists.
         nodes: the brokers by node id, as the latest Metadata lists them; the one of a cluster with a single broker is
-            ``bootstrap``. ``ask`` and ``on_brokers`` change it.
+            ``bootstrap``. ``on_brokers`` changes it.
+        has_several: whether there is, or has been, more than one broker. ``on_brokers`` changes it.
         api_versions: the latest response of ``bootstrap`` to ApiVersions.
         endpoints: the addresses of all brokers, as they occur in responses.
     """
@@ -183,6 +184,8 @@ class Cluster:
         self._security = security
         self.bootstrap = Broker(addresses, security)
         self.nodes: dict[int, Broker] = {}
+        self.has_several = False
+        self._configured = frozenset(addresses)
         self.api_versions = ApiVersionsResponse()
         self.endpoints: tuple[bytes, ...] = ()
         self._coordinators: dict[str, int] = {}  # node ids by group; changed by coordinator_of and forget_coordinator
@@ -191,11 +194,6 @@ class Cluster:
     def node_id(self) -> int:
         """A node id that Metadata lists."""
         return min(self.nodes, default=0)
-
-    @property
-    def has_several(self) -> bool:
-        """Whether there is more than one broker."""
-        return len(self.nodes) > 1
 
     async def ask(self) -> None:
         """Update ``api_versions`` and ``nodes``.
@@ -219,7 +217,9 @@ class Cluster:
     def on_brokers(self, brokers: Mapping[int, Address]) -> None:
         """A response of Metadata lists these brokers."""
         self.endpoints = tuple(endpoint(*each) for each in brokers.values())
-        if len(brokers) <= 1:
+        # A broker that is down is not listed: the others keep their ports.
+        self.has_several = self.has_several or len(brokers) > 1
+        if not self.has_several:
             self.nodes = dict.fromkeys(brokers, self.bootstrap)
             return
         nodes: dict[int, Broker] = {}
@@ -230,6 +230,9 @@ class Cluster:
             known.addresses = [address]
             nodes[node] = known
         self.nodes = nodes
+        usable = self._configured | {*brokers.values()}
+        kept = [each for each in self.bootstrap.addresses if each in usable]
+        self.bootstrap.addresses = kept + sorted({*brokers.values()} - {*kept})
 
     async def on_connected(self, broker: Broker) -> None:
         """A client's connection to a broker is open."""

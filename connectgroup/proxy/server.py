@@ -119,7 +119,7 @@ class _Server(TcpServer):
         """Open the port of a broker: that of the proxy, 1, and the distance to the lowest node id."""
         if node_id in self._failed or self.is_closing:
             return None
-        lowest = min(self.cluster.nodes)
+        lowest = min((*self.cluster.nodes, *self._ports))
         offset = 1 + node_id - lowest
         taken = {each.offset for each in self._ports.values()}
         if offset < 1 or offset in taken:

@@ -293,6 +293,27 @@ def test_partitions_groups_and_transactions_of_a_cluster_of_two_brokers() -> Non
         assert {*values} == {f"group-{number}".encode() for number in range(4)}
 
 
+async def test_last_broker_that_is_listed_keeps_its_port_while_the_configured_one_is_away() -> None:
+    async with cluster(4, 9) as brokers, proxying(brokers[4]) as proxy:
+        before = await ports_of(proxy)
+        away = brokers.pop(4)
+        await away.stop()
+        try:
+            assert await ports_of(proxy) == {9: before[9]}
+            async with at(before[9]) as peer:
+                peer.send(fetch(1))
+                await peer.read()
+            async with client(proxy) as peer:
+                (found,) = (
+                    await peer.ask(FindCoordinatorRequest(coordinator_keys=("g",)), FIND_COORDINATOR, 4)
+                ).coordinators
+                assert (found.node_id, found.port) == (9, before[9])
+        finally:
+            brokers[4] = away
+            await away.start()
+        assert await ports_of(proxy) == before
+
+
 # --------------------------------------------------------------------------------------------------
 # Clients of the proxy: TLS, SASL, rules of access.
 
