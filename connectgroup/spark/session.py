@@ -78,7 +78,11 @@ def check_spark() -> None:
     Raises:
         ConfigError: pyspark or Java is missing.
     """
-    if importlib.util.find_spec("pyspark") is None:
+    try:
+        found = importlib.util.find_spec("pyspark")
+    except ImportError:
+        found = None
+    if found is None:
         raise ConfigError("spark", "no package pyspark", "pip install 'connectgroup[spark]' on each worker")
     find_java()
 
