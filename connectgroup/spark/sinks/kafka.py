@@ -94,7 +94,9 @@ class KafkaSink(DeadLetterSink):
     """Writes each row as a record, in transactions that contain the offsets. The record's value is a JSON object of all
     columns, or a single column ``value`` as it is; the columns of ``sink.metadata`` are the record's key, topic,
     timestamp and headers instead. A record from Kafka keeps its timestamp, unless the topic has its own
-    (``message.timestamp.type``). Numbers that JSON does not have are the texts NaN, Infinity and -Infinity.
+    (``message.timestamp.type``). Numbers that JSON does not have are the texts NaN, Infinity and -Infinity. A value
+    that its field in an Avro schema would change (2147483648 as an int, a fraction of a millisecond, null without a
+    union) is an error or, with ``errors.tolerance=all``, a dead letter.
 
     The columns of ``sink.metadata`` are the record's own: a key that is a struct is written as JSON, ``timestamp`` is
     the record's time, ``headers`` is an array of structs of key and value, or a map. If the only other column is
