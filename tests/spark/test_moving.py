@@ -20,7 +20,7 @@ from tests.cli.live import GROUP, Done, LiveGroup, command, live_group
 from tests.volume import ci_only
 
 from .conftest import PATIENCE_S
-from .java_plugins import java_plugin_path as java_plugin_path
+from .java_plugins import DEBEZIUM, debezium as debezium, debezium_settings, java_plugin_path as java_plugin_path
 from .kafka_topics import committed, make_topic, produce
 
 STRING: Final = "org.apache.kafka.connect.storage.StringConverter"
@@ -53,13 +53,13 @@ class Connect:
 
 
 @pytest.fixture(scope="module")
-def connect(kafka: str) -> Iterator[Connect]:
-    """A worker of Kafka Connect on the broker."""
+def connect(kafka: str, debezium: Path) -> Iterator[Connect]:
+    """A worker of Kafka Connect on the broker, with the same plug-ins."""
     from benchmarks.kafka_connect import running_connect
     from tests.consumer.broker import Unavailable
 
     try:
-        with running_connect(kafka, group="moving") as url:
+        with running_connect(kafka, group="moving", more=f"plugin.path={debezium}") as url:
             yield Connect(url, kafka)
     except Unavailable as missing:
         if os.environ.get("CI") == "true":
@@ -227,3 +227,50 @@ async def test_connectors_move_to_pipelines_where_the_offsets_are_exact(
     await until(lambda: len(written()) >= 45)
     assert values(servers, "native") == expected(25)
     assert written() == sorted(expected(45))
+
+
+@ci_only(IN_CI)
+async def test_debezium_goes_on_at_the_next_change_here_and_there(
+    connect: Connect, group: LiveGroup, debezium: Path, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import psycopg
+
+    monkeypatch.setenv(PLUGIN_PATH, str(debezium))
+    topic = "moved.public.orders"
+    make_topic(connect.servers, topic, 1)
+
+    def insert(numbers: range) -> None:
+        with psycopg.connect(database, autocommit=True) as connection:
+            connection.execute("CREATE TABLE IF NOT EXISTS orders (id INT PRIMARY KEY)")
+            connection.execute(f"INSERT INTO orders SELECT generate_series({numbers.start}, {numbers.stop - 1})")
+
+    def changes() -> list[tuple[str, int]]:
+        found = [json.loads(value) for value in values(connect.servers, topic) if value]
+        return [(each["op"], each["after"]["id"]) for each in found]
+
+    async def sees(wanted: list[tuple[str, int]]) -> None:
+        """More than wanted is for the assertion."""
+        await until(lambda: len(changes()) >= len(wanted))
+        assert changes() == wanted
+
+    insert(range(50))
+    json_form = {
+        f"{part}.converter{more}": value
+        for part in ("key", "value")
+        for more, value in (("", "org.apache.kafka.connect.json.JsonConverter"), (".schemas.enable", "false"))
+    }
+    settings = {**debezium_settings(database, "orders"), "topic.prefix": "moved", **json_form}
+    connect("PUT", "/connectors/orders/config", {"connector.class": DEBEZIUM, **settings})
+    wanted = [("r", n) for n in range(50)]
+    await sees(wanted)
+    arguments = ("--only", "orders", "--stop-originals", connect.url)
+    for action, end in (("import", 60), ("export", 80)):
+        insert(range(end - 10, end))
+        wanted += [("c", n) for n in range(end - 10, end)]
+        await sees(wanted)
+        more = ("--bootstrap-servers", connect.servers) if action == "import" else ()
+        done = await connectors(group, action, *more, *arguments)
+        assert done.code == 0, done
+        insert(range(end, end + 10))
+        wanted += [("c", n) for n in range(end, end + 10)]
+        await sees(wanted)
