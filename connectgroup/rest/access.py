@@ -179,8 +179,9 @@ def _check(context: Context, needs: Needs, request: Request) -> None:
 
 
 def _on_denied(context: Context, needs: Needs, request: Request, _: object, denial: str) -> None:
-    if getattr(request.state, "was_denied", False):
-        return  # a stream of events is denied again and again
+    # A list has what the user may describe: nothing is denied. A stream of events is denied again and again.
+    if needs.of is Of.LISTED or getattr(request.state, "was_denied", False):
+        return
     request.state.was_denied = True
     context.quotas.count_denied(request.state.user)
     if context.audit is not None and not _changes(needs, request):  # the line of a change says it

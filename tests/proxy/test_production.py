@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import signal
 import struct
+import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -461,9 +462,9 @@ def test_password_for_brokers_that_others_may_read_is_refused(tmp_path: Path) ->
     assert "hunter2" not in str(caught.value)
 
 
-@pytest.fixture
-def secured(broker: Broker, tmp_path: Path) -> Iterator[dict[str, Any]]:
-    """The settings of a Kafka client at a proxy with TLS and SASL whose broker has them, too."""
+@contextmanager
+def secured(broker: Broker, tmp_path: Path, mechanism: str) -> Iterator[tuple[dict[str, Any], list[str]]]:
+    """The settings of a Kafka client at a proxy with TLS and SASL whose broker has them, too; and the proxy's log."""
     from tests.consumer.broker import PASSWORD
     from tests.integration.processes import Program
 
@@ -471,7 +472,7 @@ def secured(broker: Broker, tmp_path: Path) -> Iterator[dict[str, Any]]:
     to_broker = {
         "security_protocol": "SASL_SSL",
         "ssl_ca_location": str(broker.certificates / "server.pem"),
-        "sasl_mechanism": "SCRAM-SHA-512",
+        "sasl_mechanism": mechanism,
         "sasl_username": "alice",
         "sasl_password": PASSWORD,
     }
@@ -483,9 +484,8 @@ def secured(broker: Broker, tmp_path: Path) -> Iterator[dict[str, Any]]:
         *("--port", "0", "--log", "memory:", "--initial-rebalance-delay-ms", "0", *tls),
         *("--credentials", str(credentials(tmp_path)), "--access-rules", str(rules)),
     )
-    with ExitStack() as stack:
-        program = stack.enter_context(Program(*command))
-        yield {
+    with Program(*command) as program:
+        settings = {
             "bootstrap.servers": program.line_with("proxy at ").split()[2],
             "security.protocol": "SASL_SSL",
             "ssl.ca.location": str(tmp_path / "server.pem"),
@@ -494,12 +494,36 @@ def secured(broker: Broker, tmp_path: Path) -> Iterator[dict[str, Any]]:
             "sasl.username": "bob",
             "sasl.password": "word-bob",
         }
+        yield settings, program.lines
 
 
-def test_kafka_client_with_tls_and_sasl_at_a_proxy_whose_broker_requires_them(
-    secured: dict[str, Any], broker: Broker
-) -> None:
+@ci_only("8 s of waiting; tests/consumer/test_security has the same for GroupConsumer")
+def test_connections_to_brokers_are_renewed_before_their_sessions_end(broker: Broker, tmp_path: Path) -> None:
+    """The broker closes a connection that sends a request after 3 s (KIP-368); neither client nor proxy notices."""
+    from confluent_kafka import KafkaError, Producer
+    from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_topics([NewTopic("renewed-proxy", 1)])["renewed-proxy"].result(60)
+    errors: list[KafkaError] = []
+    with secured(broker, tmp_path, "PLAIN") as (settings, log):
+        producer = Producer({**settings, "error_cb": errors.append, "acks": "all"})
+        ends_s = time.monotonic() + 8
+        while time.monotonic() < ends_s:
+            producer.produce("renewed-proxy", b"x")
+            assert producer.flush(60) == 0
+            time.sleep(0.2)
+        assert not errors
+        assert not [line for line in log if "ERROR" in line or "WARNING" in line]
+
+
+def test_kafka_client_with_tls_and_sasl_at_a_proxy_whose_broker_requires_them(broker: Broker, tmp_path: Path) -> None:
     """librdkafka, SCRAM on both sides with other users: it produces, and reads in the group that the rules allow."""
+    with secured(broker, tmp_path, "SCRAM-SHA-512") as (settings, _):
+        _produce_and_read(settings, broker)
+
+
+def _produce_and_read(secured: dict[str, Any], broker: Broker) -> None:
     from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
     from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 

@@ -203,6 +203,7 @@ async def test_changes_over_rest_are_lines_of_the_audit_log(tmp_path: Path) -> N
         assert (await api.http.get("/connectors/c", auth=("boss", "word"))).status_code == 200
         assert (await api.http.put("/connectors/c/pause", auth=("none", "word"))).status_code == 403
         assert (await api.http.get("/connectors/c", auth=("none", "word"))).status_code == 403
+        assert (await api.http.get("/connectors", auth=("none", "word"))).json() == []  # nothing is denied
         assert (await api.http.delete("/connectors/c?x=1", auth=("boss", "word"))).status_code == 204
         assert (await api.http.delete("/connectors/c", auth=("boss", "word"))).status_code == 404
         await eventually(lambda: len(lines()) >= 5)
