@@ -110,7 +110,7 @@ WORKER: tuple[Fault, ...] = (
           "A = A or B", "return B")),
     *at("connectgroup.worker.callbacks:Callbacks._tell_one", MISBEHAVIOUR,
         C("calls of one listener overlap (S12)",
-          "A is not None and not A.done()", "False"),
+          "A and B is not None", "False"),
         C("the timeout of a listener cancels its call",
           "asyncio.shield(A)", "A")),
     *at("connectgroup.worker.runner:TaskRunner.stop", f"{LIFE} {MISBEHAVIOUR}",
