@@ -89,6 +89,7 @@ class Run:
 
     def _test(self) -> None:
         os.setsid()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.environ |= ENVIRONMENT
         to = os.open(self.folder / "output", os.O_WRONLY | os.O_CREAT)
         os.dup2(to, 1)
@@ -166,6 +167,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not faults:
         print(f"no fault has one of {options.words} in its name, address or tests; see --list", file=sys.stderr)
         return 2
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the forks end as well
     for name in PRELOADED:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
