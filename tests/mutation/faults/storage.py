@@ -96,7 +96,7 @@ STORAGE: tuple[Fault, ...] = (
           "A or not B", "True")),
     *at("connectgroup.transport.tcp_connection:Connection._may_begin", TCP_SERVER,
         C("requests are read from a peer that does not read its responses",
-          "A or B or C is not None", "A or B")),
+          "A or B or C is not None or D is not None", "A or B or D is not None")),
     *at("connectgroup.transport.tcp_connection:Connection.overdue",
         TCP_SERVER,
         C("a connection with a parked request counts as idle",
