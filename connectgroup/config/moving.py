@@ -40,6 +40,7 @@ _ARTIFACTS: Final = {
 }
 """Maven's names of well-known plug-ins, by package."""
 _OF_WORKERS: Final = "those of Kafka Connect's workers, which its REST API does not tell: --set them to what they are"
+_OF_FRAMEWORK: Final = ("admin.override.", "consumer.override.", "producer.override.", "topic.creation.")
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 _BLOCK_BYTES: Final = 1 << 20
 
@@ -148,11 +149,15 @@ def _as_it_is(original: Original, class_name: str, bootstrap_servers: str, more:
     if errors:
         hint = " (--bootstrap-servers)" if f"{end}.bootstrap.servers" in errors[0] else ""
         return Relocation(original=original, result="cannot", why=f"{errors[0]}{hint}", configs={})
+    ignored = [name for name in sorted(original.config) if name.startswith(_OF_FRAMEWORK)]
     missing = [name for name in ("key.converter", "value.converter") if name not in config]
     form = ", or records have another form from here on: JSON without schemas" if original.kind == "source" else ""
-    notes = (f"{', '.join(missing)}: {_OF_WORKERS}{form}",) if missing and end not in config else ()
+    notes = [f"{', '.join(missing)}: {_OF_WORKERS}{form}"] if missing and end not in config else []
+    notes += [
+        f"{printable(name)}: has no effect here; see {end}.client, and create topics beforehand" for name in ignored
+    ]
     configs = {original.name: config}
-    return Relocation(original=original, result="as it is", why=class_name, configs=configs, notes=notes)
+    return Relocation(original=original, result="as it is", why=class_name, configs=configs, notes=tuple(notes))
 
 
 def _native(original: Original, bootstrap_servers: str, more: Mapping[str, str]) -> Relocation:

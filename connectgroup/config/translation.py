@@ -218,6 +218,11 @@ def _kafka(given: Translation, bootstrap_servers: str) -> None:
         _converters(given, end)
         prefix = "consumer.override." if end == "source" else "producer.override."
         client = {key.removeprefix(prefix): given.left.pop(key) for key in list(given.left) if key.startswith(prefix)}
+        if end == "source" and client.pop("group.id", None) is not None:
+            given.notes.append(
+                "consumer.override.group.id: left out: positions are in the sink, and published to the consumer group"
+                " connect-NAME (source.publish.offsets)"
+            )
         if end == "source" and "isolation.level" in client:
             given.common["source.isolation.level"] = client.pop("isolation.level")
         if end == "source" and "auto.offset.reset" in client:

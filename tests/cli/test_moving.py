@@ -255,7 +255,8 @@ async def test_java_class_gets_settings_and_a_note_on_converters_of_workers(
         jar.writestr("META-INF/services/org.apache.kafka.connect.source.SourceConnector", "acme.Own")
         jar.writestr("acme/Own.class", b"")
     monkeypatch.setenv(PLUGIN_PATH, str(tmp_path))
-    connect.add("own", {"connector.class": "Own", "tables": "t"}, [], type="source")
+    override = "producer.override.linger.ms"
+    connect.add("own", {"connector.class": "Own", "tables": "t", override: "5"}, [], type="source")
     arguments = ("--plugin-path", tmp_path, "--dry-run", "--json", connect.url)
     (row,) = json.loads((await connectors(group, "import", *arguments)).out)
     assert "sink.bootstrap.servers" in row["detail"]
@@ -265,9 +266,10 @@ async def test_java_class_gets_settings_and_a_note_on_converters_of_workers(
     assert row["notes"][0].startswith(
         "key.converter, value.converter: those of Kafka Connect's workers, which its REST"
     )
+    assert row["notes"][1].startswith(f"{override}: has no effect here; see sink.client")
     own = ("--set", "sink=parquet", "--set", f"sink.path={tmp_path}")
     (row,) = json.loads((await connectors(group, "import", *own, *arguments)).out)
-    assert (row["result"], row["notes"]) == ("runs as it is", [])
+    assert (row["result"], len(row["notes"])) == ("runs as it is", 1)
 
 
 # ---------------------------------------------------------------------------------------------- offsets

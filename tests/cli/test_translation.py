@@ -42,6 +42,7 @@ FILE_SOURCE = {
     "value.converter": "org.apache.kafka.connect.storage.StringConverter",
 }
 FILE_SINK = {
+    "consumer.override.group.id": "tailed",
     "connector.class": "org.apache.kafka.connect.file.FileStreamSinkConnector",
     "topics": "log",
     "file": "/out/log.txt",

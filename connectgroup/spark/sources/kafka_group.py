@@ -133,7 +133,8 @@ class GroupPublisher(Publisher):
     def close(self) -> None:
         self._closing.set()
         self._news.set()
-        self._thread.join(CLOSE_S)
+        # The last attempt goes on in its thread. A cluster that has not answered before delays no move of a task.
+        self._thread.join(0.0 if self._failures else CLOSE_S)
 
     def _run(self) -> None:
         while True:
