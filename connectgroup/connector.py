@@ -62,7 +62,7 @@ class Lag:
         records: records behind the end of the source.
         bytes: bytes that are not read yet.
         files: files that are not read, or not read to their end.
-        unfinished_files: those of which only a last line without a line feed is left.
+        unfinished_files: those of which only a last line without a line feed is left, and incomplete compressed ones.
         unreadable_files: files that cannot be read, or were rewritten; not among ``files``.
         skipped_files: files and directories that are not read because of their names, or because they are links to
             directories; not among ``files``.

@@ -25,7 +25,7 @@ def rate_text(numbers: Progress) -> str:
 def lag_text(numbers: Progress) -> str:
     """Format what a task has not read yet: ``1,200 records``, ``3 files, 2.5 MB``; empty if it is not known.
 
-    Files that are not read for a reason are added: ``1 with an unfinished last line``, ``1 unreadable``,
+    Files that are not read for a reason are added: ``1 unfinished``, ``1 unreadable``,
     ``1 skipped``.
     """
     parts = [
@@ -37,7 +37,7 @@ def lag_text(numbers: Progress) -> str:
         parts.append(bytes_text(numbers.bytes_lag))
     # The hint for an operator who wonders why the lag stays: source.final.newline.
     if numbers.unfinished_files > 0:
-        parts.append(f"{numbers.unfinished_files:,} with an unfinished last line")
+        parts.append(f"{numbers.unfinished_files:,} unfinished")
     if numbers.unreadable_files > 0:
         parts.append(f"{numbers.unreadable_files:,} unreadable")
     if numbers.skipped_files > 0:

@@ -335,7 +335,7 @@ def _numbers_lines(connector: DescribedConnector) -> Iterable[str]:
 
 
 _FILES: Final = {
-    "unfinished_files": "not read to the end: the last line has no line feed yet (source.final.newline)",
+    "unfinished_files": "unfinished: no line feed at the end (source.final.newline), or compressed and incomplete",
     "unreadable_files": "cannot be read: damaged, incomplete if compressed, or rewritten; its worker's log names them",
     "skipped_files": "left out: hidden, unfinished or not of the pattern by their names, or links to directories",
 }

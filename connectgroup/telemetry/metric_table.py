@@ -325,7 +325,11 @@ _OUR_WORKER: Final = (
         ),
         ("bytes-lag", "By", "Bytes of the source that are not read yet, measured about every 10 s; absent if unknown."),
         ("files-left", "{file}", "Files that are not read to their end, measured about every 10 s; absent if unknown."),
-        ("unfinished-files", "{file}", "Files with only an unfinished last line left; absent if unknown."),
+        (
+            "unfinished-files",
+            "{file}",
+            "Files with only an unfinished last line left, or compressed and incomplete; absent if unknown.",
+        ),
         ("unreadable-files", "{file}", "Files that cannot be read, or were rewritten; absent if unknown."),
         ("skipped-files", "{file}", "Files and directories that are not read by their names; absent if unknown."),
         ("read-bytes-total", "By", "Bytes read from the source; absent if unknown."),

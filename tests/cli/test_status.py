@@ -171,7 +171,7 @@ async def test_describe_logs_and_errors_show_what_workers_have_reported(group: G
     described = (await group("connectors", "describe", "c")).out
     for text in (
         f"c-0 FAILED on a: {CAUSE}\n  RETRYING, attempt 4, next in 4 s\n10 rows, ",
-        "3 files not read to the end",
+        "3 files unfinished: no line feed at the end",
         "1 file cannot be read: damaged, incomplete if compressed",
         "2 files left out: hidden",
         "4 errors or dead letters within the last hour",

@@ -160,7 +160,7 @@ async def test_numbers_of_a_task_are_in_its_status(
 
 def test_lag_says_how_many_files_are_not_read_and_why() -> None:
     numbers = Progress(files_left=3, bytes_lag=2_500_000, unfinished_files=2, unreadable_files=1, skipped_files=4)
-    assert lag_text(numbers) == "3 files, 2.5 MB, 2 with an unfinished last line, 1 unreadable, 4 skipped"
+    assert lag_text(numbers) == "3 files, 2.5 MB, 2 unfinished, 1 unreadable, 4 skipped"
     assert lag_text(Progress(skipped_files=0)) == ""
 
 

@@ -19,6 +19,7 @@ from connectgroup.dataplane.ownership import Position, metadata_of, ranges_betwe
 from connectgroup.spark.sources.catalog import is_slice_of
 from connectgroup.spark.sources.copies import Copies
 from connectgroup.spark.sources.dialect import LineDialect
+from connectgroup.spark.sources.file_settings import FileSettings
 from connectgroup.spark.sources.files import FileSource
 from connectgroup.spark.sources.identity import Identity
 from connectgroup.spark.sources.listing import read_bytes
@@ -560,8 +561,21 @@ def test_compressed_file_is_read_when_it_is_complete(tmp_path: Path) -> None:
     assert Reader(tmp_path, {}, final_newline="accept", final_newline_ms=0).planner.advance({}) == {
         "a.gz": len(whole) - 10
     }
+    waiting = reader.planner.lag({})
+    assert (waiting.files, waiting.unfinished_files) == (1, 1), "shown, and not only waited for"
     (tmp_path / "a.gz").write_bytes(whole)
     assert reader.planner.advance({}) == {"a.gz": len(whole)}
+
+
+def test_incomplete_compressed_files_are_unfinished_in_the_lag_of_a_source(tmp_path: Path) -> None:
+    """Each measurement unpacks one file that it does not know, so that a directory full of them costs little."""
+    whole = gzip.compress(b"one\n" * 1000)
+    source = FileSource.create(FileSettings.model_validate({"path": str(tmp_path), "format": "text"}), task=0, tasks=1)
+    for name, size in (("a.gz", len(whole)), ("b.gz", len(whole) - 10), ("c.gz", len(whole) - 20)):
+        (tmp_path / name).write_bytes(whole[:size])
+    assert [source.lag({}).unfinished_files for _ in range(4)] == [0, 1, 2, 2]
+    (tmp_path / "c.gz").write_bytes(whole)
+    assert source.lag({}).unfinished_files == 1
 
 
 def test_only_files_of_the_pattern_are_read(tmp_path: Path) -> None:

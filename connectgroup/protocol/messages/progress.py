@@ -35,7 +35,7 @@ class Progress:
         files_left: files that are not read to their end.
         last_record_ms: when records last became durable; 0: never.
         last_poll_ms: when a poll of the source was last complete, as far as measured; 0: never.
-        unfinished_files: files of which only a last line without a line feed is left.
+        unfinished_files: files of which only a last line without a line feed is left, and incomplete compressed files.
         unreadable_files: files that cannot be read, or were rewritten.
         skipped_files: *(tagged)* files and directories that are not read because of their names (hidden, unfinished,
             without the form of the pattern), or because they are links to directories.

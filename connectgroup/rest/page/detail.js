@@ -111,7 +111,7 @@ function lag(progress) {
   if (progress.records_lag !== null) parts.push(count(progress.records_lag, "record"));
   if (progress.files_left !== null) parts.push(count(progress.files_left, "file"));
   if (progress.bytes_lag !== null) parts.push(bytesText(progress.bytes_lag));
-  for (const [name, text] of [["unfinished_files", "with an unfinished last line"], ["unreadable_files", "unreadable"], ["skipped_files", "skipped"]]) {
+  for (const [name, text] of [["unfinished_files", "unfinished"], ["unreadable_files", "unreadable"], ["skipped_files", "skipped"]]) {
     if (progress[name] > 0) parts.push(`${progress[name].toLocaleString("en")} ${text}`);
   }
   return parts.join(", ") || "–";

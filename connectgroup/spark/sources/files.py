@@ -25,7 +25,7 @@ from .file_settings import FileSettings
 from .identity import Identity, partition_of_file, without_file
 from .listing import FileReports, divided, list_inodes
 from .packed import codec_of
-from .planner import Planner
+from .planner import Planner, Version
 from .sliced import SlicedSource
 
 if TYPE_CHECKING:
@@ -59,6 +59,9 @@ class FileSource(SlicedSource):
     def __init__(self, settings: FileSettings, columns: Columns, *, task: int, tasks: int) -> None:
         self.settings, self.columns, self.task, self.tasks = settings, columns, task, tasks
         self._reports = FileReports()
+        # Of compressed files; changed by ``Planner.lag``.
+        self._unpacked: dict[str, Version] = {}
+        self._incomplete: dict[str, Version] = {}
         self._planner: Planner | None = None
 
     @classmethod
@@ -114,6 +117,7 @@ class FileSource(SlicedSource):
 
     def lag(self, positions: Mapping[str, int]) -> Lag:
         planner = self._new_planner(positions)
+        planner.unpacked, planner.incomplete = self._unpacked, self._incomplete
         lag = planner.lag(positions)
         self._reports.log(self.root, planner.problems, planner.skipped)
         return lag

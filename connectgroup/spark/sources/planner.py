@@ -66,6 +66,10 @@ class FileRules:
     schema: str = ""
 
 
+Version = tuple[int, int, int]
+"""Inode, size and time of the last change of a file."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Planner:
     """Chooses the ranges of the next batch.
@@ -77,6 +81,8 @@ class Planner:
         rules: which files are read, and what becomes of unusual ones.
         positions: the position of each slice when the task started.
         others: returns the committed positions of all tasks; null: this task is the only one.
+        unpacked, incomplete: the versions of compressed files that ``lag`` has unpacked, and of the incomplete ones
+            among them. Changed by ``lag``; a source passes them on from one measurement to the next.
         problems: the files that the last call could not read, and why.
         skipped: how many files and directories the last call left out by their names.
     """
@@ -88,12 +94,15 @@ class Planner:
     rules: FileRules = field(default_factory=FileRules)
     positions: Mapping[str, int] = field(default_factory=dict)
     others: Callable[[], Mapping[str, int]] | None = None
+    unpacked: dict[str, Version] = field(default_factory=dict)
+    incomplete: dict[str, Version] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
     skipped: int = 0
     _batch_bytes: int = FIRST_BATCH_BYTES
     _last_served: str = ""
     _catalog: Catalog | None = None
-    _incomplete: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    _incomplete: dict[str, Version] = field(default_factory=dict)
+    _has_unpacked: bool = False
 
     def advance(self, start: Mapping[str, int]) -> dict[str, int]:
         """Return the end of the next batch, given its start; equal to ``start`` if there is nothing to read.
@@ -136,7 +145,7 @@ class Planner:
     def lag(self, positions: Mapping[str, int]) -> Lag:
         """Return the files of the task that are not read to their end, and the bytes after the positions.
 
-        An unfinished last line counts: it is not read yet.
+        An unfinished last line and an incomplete compressed file count: they are not read yet.
 
         Raises:
             SourceError: the directory cannot be read.
@@ -296,13 +305,19 @@ class Planner:
         return time.time() * 1000 - found.st_mtime_ns / 1_000_000
 
     def _is_unfinished(self, name: str, position: int, found: os.stat_result) -> bool:
-        """Whether nothing of a file can be read now but a last line without a line feed.
+        """Whether nothing of a file can be read now: a last line has no line feed, or it is compressed and incomplete.
 
         Raises:
             SourceError: the file is not read on: a line is too long, or a quote is not closed.
         """
-        if codec_of(name):
-            return False
+        if codec := codec_of(name):
+            version = found.st_ino, found.st_size, found.st_mtime_ns
+            if self.unpacked.get(name) != version and not self._has_unpacked:
+                # To unpack all files that wait for their turn would cost as much as to read them: one a measurement.
+                self._has_unpacked, self.unpacked[name] = True, version
+                if not self._is_complete(name, codec, position, found):
+                    self.incomplete[name] = version
+            return version in (self.incomplete.get(name), self._incomplete.get(name))
         start = max(position, found.st_size - _CHUNK_BYTES)
         try:
             with open_below(self.root, name) as file:
