@@ -102,7 +102,7 @@ def test_tools_see_committed_positions_and_the_last_one_at_a_stop(
     write(kafka, name, range(10, 15))
     again.wait(lambda: table.seen() == [*range(15)])
     again.task.stop()
-    assert offsets(kafka, name) == {0: 8, 1: 7}
+    wait(lambda: offsets(kafka, name) == {0: 8, 1: 7})  # a stop waits for it, but not for long
     # As kafka-consumer-groups lists them.
     asked = ConsumerGroupTopicPartitions("connect-flights")
     admin = AdminClient({"bootstrap.servers": kafka})
@@ -118,10 +118,8 @@ def test_positions_are_not_published_before_the_sink_has_committed(
     run.wait(lambda: offsets(kafka, name) == {0: 2, 1: 2})
     with contextlib.closing(sqlite3.connect(table.output, isolation_level=None)) as blocking:
         blocking.execute("BEGIN IMMEDIATE")
-        batches = len(run.polls)
         write(kafka, name, range(4, 8))
         assert offsets(kafka, name) == {0: 2, 1: 2}
-        assert len(run.polls) >= batches
         blocking.execute("ROLLBACK")
     run.wait(lambda: offsets(kafka, name) == {0: 4, 1: 4})
 
