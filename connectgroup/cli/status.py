@@ -54,10 +54,12 @@ async def show_status(options: argparse.Namespace) -> int:
     names: list[str] = list(dict.fromkeys(options.names_of_connectors))
 
     async def once(admin: Admin) -> int:
-        group = await admin.describe(options.group, connectors=names or None, history_points=1)
+        # Without the workers, each unit's message says for whom it waits.
+        alone = bool(names) and not options.check
+        group = await admin.describe(options.group, connectors=names or None, history_points=1, connectors_only=alone)
         await _check_names(admin, options, names, group)
-        level, reasons = checked(group)
         if options.check:
+            level, reasons = checked(group)
             _print_check(options, group, level, reasons)
             return level
         if options.json:

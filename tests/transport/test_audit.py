@@ -169,7 +169,7 @@ async def test_lines_that_cannot_be_written_are_counted_and_said(
 
 
 def test_file_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"audit_log: got .*nowhere"):
+    with pytest.raises(ConfigError, match=r"audit_log: got .*; allowed: a file that can be written"):
         AuditLog(tmp_path / "nowhere" / "audit")
 
 
