@@ -75,6 +75,17 @@ def run(url: str, *statements: str) -> None:
             connection.execute(statement)
 
 
+def wait_for_statistics(url: str, deleted: int) -> None:
+    """Wait until the server has counted the rows of t that were deleted: the session counts them when it ends."""
+    import psycopg
+
+    ends_s = time.monotonic() + 120
+    with psycopg.connect(url, autocommit=True) as connection:
+        while connection.execute("SELECT pg_stat_get_tuples_deleted('t'::regclass)").fetchone() != (deleted,):
+            assert time.monotonic() < ends_s, "the deleted rows are not counted"
+            time.sleep(0.01)
+
+
 def change(path: Path, *statements: str) -> None:
     with contextlib.closing(sqlite3.connect(path)) as connection:
         for statement in statements:
@@ -277,6 +288,7 @@ def test_rows_that_were_deleted_and_written_anew_with_chosen_keys_are_an_error(
     reader = Reader(table(database, name))
     assert len(reader.read()) == 100
     run(database, f"BEGIN; DELETE FROM t; {fill(rows, 'new')}; COMMIT")
+    wait_for_statistics(database, deleted=100)
     if restarts:
         reader = Reader(table(database, name), reader.at)
     with pytest.raises(SourceError, match="was emptied and filled again, rows below the key 101 were read; allowed"):
