@@ -24,7 +24,7 @@ from .assign.api import Assignor, ConnectAssignor, PartitionAssignor
 from .assign.sandbox import declaration_violation, describe, location_in, location_of
 from .checks import kind_of
 from .connector import Connector
-from .dataplane.java_plugins import PLUGIN_PATH, find_java_class, is_java_name, java_class_name
+from .dataplane.java_plugins import PLUGIN_PATH, find_java_class, is_java_name, java_class_name, java_classes
 from .dataplane.sink import Sink
 from .dataplane.source import Source
 from .dataplane.transform import Predicate, Transform
@@ -123,11 +123,15 @@ def connector_class_name(name: str) -> str:
 def load_connector_class(name: str) -> type[Connector]:
     """Return the class that ``connector.class`` names. Raises the same errors as ``load_assignor``.
 
-    A Java class in a jar on the plug-in path is a source connector of Kafka Connect (``connectors.connect``).
+    A Java class in a jar on the plug-in path is a connector of Kafka Connect (``connectors.connect``).
     """
     named = connector_class_name(name)
-    is_java = named not in available("connectors") and find_java_class(java_class_name(named)) is not None
-    found = _find("java_connectors", "source") if is_java else _find("connectors", named)
+    java = "" if named in available("connectors") else java_class_name(named)
+    if java and find_java_class(java) is not None:
+        is_sink = any(each.name == java and each.kind == "sink" for each in java_classes())
+        found = _find("java_connectors", "sink" if is_sink else "source")
+    else:
+        found = _find("connectors", named)
     return _load(found, Connector)  # type: ignore[type-abstract]
 
 

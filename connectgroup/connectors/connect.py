@@ -1,8 +1,8 @@
-"""Source connectors of Kafka Connect in Kafka Connect's own form: ``connector.class`` is the Java class.
+"""Connectors of Kafka Connect in Kafka Connect's own form: ``connector.class`` is the Java class.
 
-Such a configuration is a pipeline from the source ``connect``: the settings of the sink, of the transforms and of the
-pipeline itself are its own, and all settings but the sink's are the plug-in's, as in Kafka Connect. Without a sink,
-records go to Kafka.
+Such a configuration is a pipeline from the source ``connect``, or to the sink ``connect``: the settings of the other
+end, of the transforms and of the pipeline itself are its own, and all settings but those of the other end are the
+plug-in's, as in Kafka Connect. Without a sink, the records of a source go to Kafka; those of a sink come from there.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from typing import Annotated, Final
 from pydantic import BaseModel, Field
 
 from ..assign.placement import RESERVED
-from ..connector import Config, Task, TaskContext
+from ..connector import Config, LocalPath, Task, TaskContext
 from ..dataplane.java_plugins import java_class_name, require_java_class
-from ..dataplane.settings import setting_names, unknown_setting
-from ..errors import ConfigError, PluginError
+from ..dataplane.settings import PluginSettings, setting_names, unknown_setting
+from ..errors import NO_VALUE, ConfigError, PluginError
 from ..plugins import load_sink_class
+from ..spark.converters import CONVERTERS
+from ..spark.kafka_client import client_files
 from ..spark.sources.connect import CONFIG, ConnectSettings
 from .pipeline import LAYOUT, SINK, SOURCE, PipelineConnector, PipelineSettings
 from .transforms import PREDICATES, TRANSFORMS
@@ -91,3 +93,91 @@ def connect_form(config: Config) -> dict[str, str]:
     plugin = {key.removeprefix(_PLUGIN): value for key, value in config.items() if key.startswith(_PLUGIN)}
     dropped = ("source", f"{SOURCE}connector.class")
     return plugin | {key: value for key, value in config.items() if not key.startswith(_PLUGIN) and key not in dropped}
+
+
+class JavaSinkPipelineSettings(PipelineSettings):
+    """The settings of the pipeline of a sink connector of Kafka Connect."""
+
+    source: Annotated[str, Field(exclude=True, description="kafka")] = "kafka"
+    sink: Annotated[str, Field(exclude=True, description="connect")] = "connect"
+
+
+class JavaSinkSourceSettings(PluginSettings):
+    """The settings of the source ``kafka`` that a sink connector may have; the source itself checks them."""
+
+    bootstrap_servers: Annotated[str, Field(min_length=1, description="host:port, separated by commas")]
+    client: Annotated[
+        str,
+        LocalPath(within=client_files),
+        Field(description="settings of the Kafka client as a JSON object, such as security.protocol"),
+    ] = ""
+    starting_offsets: Annotated[str, Field(description="earliest, latest")] = "earliest"
+    isolation_level: Annotated[str, Field(description="read_committed, read_uncommitted")] = "read_committed"
+    max_rows_per_batch: Annotated[str, Field(description="1 to 10000000")] = "100000"
+
+
+_SINKS_SOURCE: Final = frozenset(setting_names(JavaSinkSourceSettings, SOURCE))
+
+
+class JavaSinkConnector(PipelineConnector):
+    """A pipeline from the source ``kafka`` to a sink connector of Kafka Connect, whose Java class is
+    ``connector.class``; ``topics`` or ``topics.regex``, and ``source.bootstrap.servers``, say what it reads."""
+
+    def __init__(self, name: str, config: Config) -> None:
+        for setting in ("key.converter", "value.converter"):
+            if not config.get(setting):
+                raise ConfigError(
+                    setting, NO_VALUE, "the Java class of a converter: workers have none for all connectors"
+                )
+        super().__init__(name, sink_pipeline_form({"name": name, **config}))
+        self.config = config
+
+    @classmethod
+    def settings_models(cls, config: Config) -> Mapping[str, type[BaseModel]]:
+        return {"": JavaSinkPipelineSettings, SOURCE: JavaSinkSourceSettings}
+
+    def task_configs(self, max_tasks: int) -> Sequence[Config]:
+        plugin = f"{SINK}{CONFIG}"
+        return [
+            {key.removeprefix(plugin): value for key, value in config.items() if key.startswith(plugin)}
+            | {key: value for key, value in config.items() if key in _NOT_THE_PLUGINS or key in self.config}
+            for config in super().task_configs(max_tasks)
+        ]
+
+    def task(self, config: Config, context: TaskContext) -> Task:
+        return super().task(sink_pipeline_form(config), context)
+
+
+def sink_pipeline_form(config: Config) -> dict[str, str]:
+    """Return the configuration of a sink connector in Kafka Connect's form as that of a pipeline.
+
+    Raises:
+        ConfigError: the brokers are missing.
+    """
+    cls = java_class_name(config.get("connector.class", ""))
+    if not config.get(f"{SOURCE}bootstrap.servers"):
+        raise ConfigError(f"{SOURCE}bootstrap.servers", NO_VALUE, "host:port of the cluster with the topics")
+    bytes_ = "org.apache.kafka.connect.converters.ByteArrayConverter"
+    result = {
+        "source": "kafka",
+        f"{SOURCE}metadata": "key,topic,partition,offset,timestamp,headers",
+        **{f"{SOURCE}{part}.converter": bytes_ for part in ("key", "value", "header")},
+        f"{SOURCE}publish.offsets": "false",
+        "sink": "connect",
+        f"{SINK}connector.class": cls,
+        f"{SINK}bootstrap.servers": config[f"{SOURCE}bootstrap.servers"],
+    }
+    for key in ("topics", "topics.regex"):
+        if config.get(key):
+            result[SOURCE + key] = config[key]
+    if f"{SOURCE}client" in config:
+        result[f"{SINK}client"] = config[f"{SOURCE}client"]
+    for key, value in {**config, "connector.class": cls}.items():
+        if key in _SINKS_SOURCE:
+            result[key] = value
+            continue
+        if (key in _OWN or key.startswith((TRANSFORMS, PREDICATES))) and key not in CONVERTERS:
+            result[key] = value
+        if key not in _NOT_THE_PLUGINS:
+            result[f"{SINK}{CONFIG}{key}"] = value
+    return result

@@ -20,7 +20,7 @@ from pydantic_core import PydanticCustomError
 from ..assign.placement import RESERVED
 from ..config.paths import path_settings, within
 from ..connector import Config, Connector, PartitionOffset, Task, TaskContext
-from ..dataplane.columns import from_ddl
+from ..dataplane.columns import Columns, from_ddl
 from ..dataplane.committing import CommittedPositions
 from ..dataplane.dead_letters import DeadLetterSink
 from ..dataplane.errors import SourceError
@@ -38,7 +38,8 @@ from ..errors import NO_VALUE, UNKNOWN_SETTING, ConfigError, ConnectGroupError, 
 from ..plugins import available, load_sink_class, load_source_class
 from ..spark.converters import CONVERTERS, check_pair
 from ..spark.remote import REMOTE, remote_address
-from ..spark.sources.connect import CONFIG, ConnectSource
+from ..spark.sinks.connect import ConnectSink
+from ..spark.sources.connect import CONFIG, ConnectDivision, ConnectSource
 from ..spark.sources.listing import is_listed
 from .transforms import PREDICATES, TRANSFORMS, check_predicates, check_types, parse_chain, split_java
 
@@ -86,9 +87,10 @@ class PipelineConnector(Connector):
     def task_configs(self, max_tasks: int) -> Sequence[Config]:
         parsed = self._parsed
         if self._division is None:
-            self._division = parsed.source.divide(parsed.source_settings, parsed.committed(self.name))
+            self._division = parsed.division(self.name)
         if self._division is not None:
-            return _divided(parsed.config, self._division.task_settings(max_tasks))
+            prefix = SINK if issubclass(parsed.sink, ConnectSink) else SOURCE
+            return _divided(parsed.config, prefix, self._division.task_settings(max_tasks))
         layout = self._parsed.source.task_layout(self._parsed.source_settings)
         common = {**self.config, "tasks": str(max_tasks), **({LAYOUT: layout} if layout else {})}
         return [{**common, "task": str(task)} for task in range(max_tasks)]
@@ -271,6 +273,19 @@ class _Parsed:
     chained: Config
     java_transforms: Sequence[JavaTransform]
 
+    def division(self, connector: str) -> Division | None:
+        """Return what divides the work among tasks, if the source or the sink does that while it runs."""
+        if issubclass(self.sink, ConnectSink):
+            settings = self.sink_settings
+            return ConnectDivision(settings.connector_class, settings.plugin_config, dict, "sink")
+        return self.source.divide(self.source_settings, self.committed(connector))
+
+    def open_sink(self, columns: Columns) -> Sink:
+        """Open the sink for rows of these columns."""
+        if issubclass(self.sink, ConnectSink):
+            return self.sink(self.sink_settings, columns, self.java_transforms)
+        return self.sink.create(self.sink_settings, columns)
+
     def committed(self, connector: str) -> CommittedPositions:
         """Return where the positions of a connector are."""
         return CommittedPositions.of(connector, self.sink, settings_below(self.config, SINK))
@@ -279,11 +294,11 @@ class _Parsed:
         """Return what a task runs."""
         from ..spark.query import Pipeline
 
-        settings, source, sink = self.settings, self.source, self.sink
+        settings, source = self.settings, self.source
         return Pipeline(
             source=lambda: source.create(self.source_settings, task=settings.task, tasks=settings.tasks),
             chain=lambda opened: parse_chain(self.chained, opened.metadata),
-            sink=lambda columns: sink.create(self.sink_settings, columns),
+            sink=self.open_sink,
             committed=self.committed,
             tasks=settings.tasks,
             trigger_ms=settings.trigger_ms,
@@ -323,14 +338,15 @@ def _parse(config: Config) -> _Parsed:
         *setting_names(sink.Settings, SINK),
     ]
     for key in config:
-        if key not in known and not key.startswith((TRANSFORMS, PREDICATES, *_free_prefixes(source))):
+        if key not in known and not key.startswith((TRANSFORMS, PREDICATES, *_free_prefixes(source, sink))):
             raise _unknown(key, known)
     settings = parse_settings(
         PipelineSettings, {key: value for key, value in config.items() if not key.startswith(_PREFIXES)}
     )
     _check_remote(settings, source)
     _check_dead_letters(settings, sink)
-    chained, java_transforms = split_java(config) if issubclass(source, ConnectSource) else (config, ())
+    is_java = issubclass(source, ConnectSource) or issubclass(sink, ConnectSink)
+    chained, java_transforms = split_java(config, is_sink=issubclass(sink, ConnectSink)) if is_java else (config, ())
     chain = parse_chain(chained, source.metadata)
     source_settings = parse_settings(source.Settings, settings_below(config, SOURCE), prefix=SOURCE)
     sink_settings = parse_settings(sink.Settings, settings_below(config, SINK), prefix=SINK)
@@ -355,20 +371,21 @@ def _parse(config: Config) -> _Parsed:
     )
 
 
-def _divided(config: Config, settings: Sequence[Mapping[str, str]]) -> Sequence[Config]:
-    """Return the configurations of tasks whose source has settings of each task's own."""
+def _divided(config: Config, prefix: str, settings: Sequence[Mapping[str, str]]) -> Sequence[Config]:
+    """Return the configurations of tasks whose source or sink has settings of each task's own."""
     found = []
     for task, own in enumerate(settings):
-        words = tuple({f"{SOURCE}{name.partition('.')[0]}." for name in own})
+        words = tuple({f"{prefix}{name.partition('.')[0]}." for name in own})
         common = {key: value for key, value in config.items() if not key.startswith(words)}
         numbers = {"tasks": str(len(settings)), "task": str(task)}
-        found.append({**common, **{SOURCE + name: value for name, value in own.items()}, **numbers})
+        found.append({**common, **{prefix + name: value for name, value in own.items()}, **numbers})
     return found
 
 
-def _free_prefixes(source: type[Source]) -> tuple[str, ...]:
-    """Return the prefixes of settings of which only the source knows which there are."""
-    return (f"{SOURCE}{CONFIG}",) if issubclass(source, ConnectSource) else ()
+def _free_prefixes(source: type[Source], sink: type[Sink]) -> tuple[str, ...]:
+    """Return the prefixes of settings of which only a plug-in in Java knows which there are."""
+    free = (SOURCE, issubclass(source, ConnectSource)), (SINK, issubclass(sink, ConnectSink))
+    return tuple(f"{prefix}{CONFIG}" for prefix, is_java in free if is_java)
 
 
 def _with_connect_defaults(config: Config) -> Config:

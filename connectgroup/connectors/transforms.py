@@ -67,10 +67,13 @@ def check_types(chain: Chain, types: Mapping[str, str]) -> None:
             return
 
 
-def split_java(config: Config) -> tuple[Config, list[JavaTransform]]:
+def split_java(config: Config, *, is_sink: bool = False) -> tuple[Config, list[JavaTransform]]:
     """Return a configuration without the transformations of Kafka Connect's plug-ins, and these.
 
     They get the records before rows are made of them, so they are the first ones.
+
+    Args:
+        is_sink: whether a plug-in gets the records as they are in Kafka: then all are those of Java.
 
     Raises:
         ConfigError: one follows a transform of this package, or a predicate does not fit.
@@ -79,7 +82,10 @@ def split_java(config: Config) -> tuple[Config, list[JavaTransform]]:
     for name in names:
         prefix = f"{TRANSFORMS}{name}."
         settings = settings_below(config, prefix)
-        if not is_java_transform(settings.get("type", "")):
+        kind = settings.get("type", "")
+        if is_sink and not is_java_name(kind):
+            raise ConfigError(f"{prefix}type", kind, "a Java class: a sink connector in Java gets the records of Kafka")
+        if not (is_sink or is_java_transform(kind)):
             others.append(name)
             continue
         if others:

@@ -2,6 +2,7 @@ package connectgroup.connect;
 
 import java.io.Closeable;
 import java.io.File;
+import java.io.FileInputStream;
 import java.io.FileOutputStream;
 import java.math.BigDecimal;
 import java.math.BigInteger;
@@ -14,41 +15,61 @@ import java.time.LocalTime;
 import java.time.OffsetDateTime;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.Base64;
 import java.util.Collection;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.IdentityHashMap;
 import java.util.Iterator;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 
 import com.fasterxml.jackson.databind.DeserializationFeature;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import com.fasterxml.jackson.databind.SerializationFeature;
 
 import org.apache.arrow.memory.BufferAllocator;
+import org.apache.arrow.vector.BigIntVector;
+import org.apache.arrow.vector.IntVector;
+import org.apache.arrow.vector.VarBinaryVector;
+import org.apache.arrow.vector.VarCharVector;
 import org.apache.arrow.vector.VectorSchemaRoot;
+import org.apache.arrow.vector.ipc.ArrowStreamReader;
 import org.apache.arrow.vector.ipc.ArrowStreamWriter;
+import org.apache.kafka.clients.consumer.OffsetAndMetadata;
+import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.config.ConfigDef;
 import org.apache.kafka.common.config.ConfigValue;
 import org.apache.kafka.common.metrics.Metrics;
 import org.apache.kafka.common.metrics.PluginMetrics;
 import org.apache.kafka.common.metrics.internals.PluginMetricsImpl;
+import org.apache.kafka.common.header.internals.RecordHeaders;
+import org.apache.kafka.connect.connector.ConnectRecord;
 import org.apache.kafka.connect.connector.Connector;
 import org.apache.kafka.connect.data.Field;
 import org.apache.kafka.connect.data.Schema;
+import org.apache.kafka.connect.data.SchemaAndValue;
 import org.apache.kafka.connect.data.Struct;
 import org.apache.kafka.connect.errors.RetriableException;
+import org.apache.kafka.connect.header.ConnectHeaders;
 import org.apache.kafka.connect.header.Header;
 import org.apache.kafka.connect.json.JsonConverter;
 import org.apache.kafka.connect.runtime.isolation.PluginClassLoader;
+import org.apache.kafka.connect.sink.ErrantRecordReporter;
 import org.apache.kafka.connect.sink.SinkConnector;
+import org.apache.kafka.connect.sink.SinkRecord;
+import org.apache.kafka.connect.sink.SinkTask;
+import org.apache.kafka.connect.sink.SinkTaskContext;
 import org.apache.kafka.connect.source.SourceConnector;
 import org.apache.kafka.connect.source.SourceConnectorContext;
 import org.apache.kafka.connect.source.SourceRecord;
 import org.apache.kafka.connect.source.SourceTask;
 import org.apache.kafka.connect.source.SourceTaskContext;
 import org.apache.kafka.connect.source.TransactionContext;
+import org.apache.kafka.connect.storage.Converter;
+import org.apache.kafka.connect.storage.HeaderConverter;
 import org.apache.kafka.connect.storage.OffsetStorageReader;
 import org.apache.kafka.connect.transforms.Transformation;
 import org.apache.kafka.connect.transforms.predicates.Predicate;
@@ -124,6 +145,10 @@ public class Plugins {
       runs.add(run);
     }
     return run;
+  }
+
+  public SinkRun sink(ClassLoader loader, String config, List transforms) throws Exception {
+    return new SinkRun(loader, Json.texts(config), transforms);
   }
 
   public TransformStep transform(ClassLoader loader, String name, String config, ClassLoader predicateLoader,
@@ -401,8 +426,12 @@ public class TransformStep {
   }
 
   SourceRecord apply(SourceRecord record) {
+    return (SourceRecord) applyTo(record);
+  }
+
+  ConnectRecord applyTo(ConnectRecord record) {
     if (predicate != null && predicate.test(record) == negate) return record;
-    return (SourceRecord) transformation.apply(record);
+    return transformation.apply(record);
   }
 
   void close() {
@@ -759,6 +788,326 @@ class Stopper implements Runnable {
 
   public void run() {
     run.signalStop();
+  }
+}
+
+/**
+ * A plug-in's sink task. Python calls it from one thread at a time, except for stop. At least once: put cannot carry a
+ * fence, and what it has written is written again if the offsets that follow are not committed.
+ */
+public class SinkRun implements SinkTaskContext {
+  private final SinkTask task;
+  private final ClassLoader loader;
+  private final Map config;
+  private final List transforms;
+  private final Converter keys;
+  private final Converter values;
+  private final HeaderConverter headers;
+  /** Topic partition to the offset that follows the last record that put has got. */
+  private final Map current = new HashMap();
+  private final Set assigned = new HashSet();
+  private final Set paused = new HashSet();
+  private final Map rewinds = new HashMap();
+  private long retryMs = -1;
+  private volatile boolean stopping;
+  private volatile boolean wantsCommit;
+  private volatile Thread caller;
+  private boolean isStarted;
+
+  SinkRun(ClassLoader loader, Map config, List transforms) throws Exception {
+    this.loader = loader;
+    this.config = config;
+    this.transforms = transforms;
+    Thread.currentThread().setContextClassLoader(loader);
+    keys = converter("key.converter", true);
+    values = converter("value.converter", false);
+    String name = (String) config.get("header.converter");
+    headers = (HeaderConverter) Plugins.make(loader,
+        name == null ? "org.apache.kafka.connect.storage.SimpleHeaderConverter" : name);
+    headers.configure(below("header.converter."));
+    task = (SinkTask) Plugins.make(loader, (String) config.get("task.class"));
+  }
+
+  private Converter converter(String setting, boolean isKey) throws Exception {
+    String name = (String) config.get(setting);
+    if (name == null) throw new IllegalArgumentException(setting + ": missing; allowed: a converter of Kafka Connect");
+    Converter made = (Converter) Plugins.make(loader, name);
+    made.configure(below(setting + "."), isKey);
+    return made;
+  }
+
+  private Map below(String prefix) {
+    Map found = new HashMap();
+    Iterator each = config.entrySet().iterator();
+    while (each.hasNext()) {
+      Map.Entry entry = (Map.Entry) each.next();
+      String key = (String) entry.getKey();
+      if (key.startsWith(prefix)) found.put(key.substring(prefix.length()), entry.getValue());
+    }
+    return found;
+  }
+
+  /** Start the task with these partitions: lists of topic, number, next offset. Returns where the plug-in wants to begin. */
+  public String open(String json) throws Exception {
+    enter();
+    try {
+      if (!isStarted) {
+        task.initialize(this);
+        task.start(config);
+        isStarted = true;
+      }
+      List added = new ArrayList();
+      Iterator each = ((List) Json.MAPPER.readValue(json, List.class)).iterator();
+      while (each.hasNext()) {
+        List entry = (List) each.next();
+        TopicPartition at = new TopicPartition((String) entry.get(0), ((Number) entry.get(1)).intValue());
+        if (assigned.add(at)) added.add(at);
+        if (entry.get(2) != null) current.put(at, new OffsetAndMetadata(((Number) entry.get(2)).longValue()));
+      }
+      if (!added.isEmpty()) task.open(added);
+      Map wanted = new HashMap(rewinds);
+      rewinds.clear();
+      Iterator moved = wanted.entrySet().iterator();
+      while (moved.hasNext()) {
+        Map.Entry entry = (Map.Entry) moved.next();
+        current.put(entry.getKey(), new OffsetAndMetadata(((Long) entry.getValue()).longValue()));
+      }
+      return offsets(wanted);
+    } finally {
+      leave();
+    }
+  }
+
+  /** Hand over the rows of a file: topic, partition, offset, timestamp, key, value, headers. Returns how many. */
+  public long put(String path) throws Exception {
+    enter();
+    FileInputStream file = new FileInputStream(path);
+    BufferAllocator allocator = ArrowUtils.rootAllocator().newChildAllocator("connect sink", 0, Long.MAX_VALUE);
+    try {
+      ArrowStreamReader reader = new ArrowStreamReader(file, allocator);
+      long count = 0;
+      try {
+        VectorSchemaRoot root = reader.getVectorSchemaRoot();
+        while (reader.loadNextBatch()) {
+          Map reached = new HashMap();
+          List records = records(root, reached);
+          count += records.size();
+          deliver(records);
+          // Not before: what put has refused is not to be committed.
+          current.putAll(reached);
+        }
+      } finally {
+        reader.close();
+      }
+      return count;
+    } finally {
+      allocator.close();
+      file.close();
+      leave();
+    }
+  }
+
+  private List records(VectorSchemaRoot root, Map reached) {
+    List found = new ArrayList(root.getRowCount());
+    VarCharVector topics = (VarCharVector) root.getVector("topic");
+    IntVector partitions = (IntVector) root.getVector("partition");
+    BigIntVector offsets = (BigIntVector) root.getVector("offset");
+    BigIntVector times = (BigIntVector) root.getVector("timestamp");
+    VarBinaryVector key = (VarBinaryVector) root.getVector("key");
+    VarBinaryVector value = (VarBinaryVector) root.getVector("value");
+    VarCharVector names = (VarCharVector) root.getVector("header_names");
+    for (int i = 0; i < root.getRowCount(); i++) {
+      String topic = new String(topics.get(i), StandardCharsets.UTF_8);
+      int partition = partitions.get(i);
+      long offset = offsets.get(i);
+      reached.put(new TopicPartition(topic, partition), new OffsetAndMetadata(offset + 1));
+      ConnectHeaders own = new ConnectHeaders();
+      RecordHeaders raw = new RecordHeaders();
+      addHeaders(topic, names.isNull(i) ? null : new String(names.get(i), StandardCharsets.UTF_8), own, raw);
+      SchemaAndValue k = keys.toConnectData(topic, raw, key.isNull(i) ? null : key.get(i));
+      SchemaAndValue v = values.toConnectData(topic, raw, value.isNull(i) ? null : value.get(i));
+      SinkRecord record = new SinkRecord(topic, partition, k.schema(), k.value(), v.schema(), v.value(), offset,
+          times.isNull(i) ? null : Long.valueOf(times.get(i)), org.apache.kafka.common.record.TimestampType.CREATE_TIME, own);
+      for (int step = 0; step < transforms.size() && record != null; step++) {
+        record = (SinkRecord) ((TransformStep) transforms.get(step)).applyTo(record);
+      }
+      if (record != null) found.add(record);
+    }
+    return found;
+  }
+
+  /** Headers are JSON: a list of pairs of name and bytes in base64. */
+  private void addHeaders(String topic, String json, ConnectHeaders own, RecordHeaders raw) {
+    if (json == null) return;
+    try {
+      Iterator each = ((List) Json.MAPPER.readValue(json, List.class)).iterator();
+      while (each.hasNext()) {
+        List pair = (List) each.next();
+        byte[] bytes = pair.get(1) == null ? null : Base64.getDecoder().decode((String) pair.get(1));
+        raw.add((String) pair.get(0), bytes);
+        own.add((String) pair.get(0), headers.toConnectHeader(topic, (String) pair.get(0), bytes));
+      }
+    } catch (java.io.IOException error) {
+      throw new RuntimeException(error);
+    }
+  }
+
+  /** Records of partitions that the plug-in has paused wait; the same batch is put again after a RetriableException. */
+  private void deliver(List records) throws Exception {
+    List ready = records;
+    long pause = 100;
+    while (true) {
+      if (stopping) throw new IllegalStateException("the task stops");
+      List now = new ArrayList();
+      List later = new ArrayList();
+      for (int i = 0; i < ready.size(); i++) {
+        SinkRecord record = (SinkRecord) ready.get(i);
+        TopicPartition at = new TopicPartition(record.originalTopic(), record.originalKafkaPartition().intValue());
+        if (paused.contains(at)) later.add(record);
+        else now.add(record);
+      }
+      retryMs = -1;
+      try {
+        task.put(now);
+        if (later.isEmpty()) return;
+        ready = later;
+        Thread.sleep(50);
+      } catch (RetriableException error) {
+        // Exactly the same records again, and no later ones before them.
+        Thread.sleep(retryMs >= 0 ? retryMs : pause);
+        pause = Math.min(2 * pause, 10000);
+      }
+    }
+  }
+
+  /** Give the plug-in a chance to write what it holds, and ask up to where its records are durable. */
+  public String commit(boolean isIdle) throws Exception {
+    enter();
+    try {
+      if (isIdle) task.put(new ArrayList());
+      wantsCommit = false;
+      Map durable = task.preCommit(new HashMap(current));
+      Map found = new HashMap();
+      if (durable != null) {
+        Iterator each = durable.entrySet().iterator();
+        while (each.hasNext()) {
+          Map.Entry entry = (Map.Entry) each.next();
+          found.put(entry.getKey(), Long.valueOf(((OffsetAndMetadata) entry.getValue()).offset()));
+        }
+      }
+      return offsets(found);
+    } finally {
+      leave();
+    }
+  }
+
+  private static String offsets(Map found) {
+    List result = new ArrayList();
+    Iterator each = found.entrySet().iterator();
+    while (each.hasNext()) {
+      Map.Entry entry = (Map.Entry) each.next();
+      TopicPartition at = (TopicPartition) entry.getKey();
+      List one = new ArrayList();
+      one.add(at.topic());
+      one.add(Integer.valueOf(at.partition()));
+      one.add(entry.getValue());
+      result.add(one);
+    }
+    return Json.text(result);
+  }
+
+  /** Close and stop, no longer than the bound. Returns whether the plug-in has returned. */
+  public boolean stop(long boundMs) throws Exception {
+    stopping = true;
+    Thread in = caller;
+    if (in != null) in.interrupt();
+    Thread stopper = new Thread(new SinkStopper(this), "connect stop");
+    stopper.setDaemon(true);
+    stopper.setContextClassLoader(loader);
+    stopper.start();
+    stopper.join(boundMs);
+    if (stopper.isAlive()) stopper.interrupt();
+    return !stopper.isAlive();
+  }
+
+  void end() {
+    try {
+      if (!isStarted) return;
+      task.close(new ArrayList(assigned));
+      task.stop();
+    } finally {
+      for (int i = 0; i < transforms.size(); i++) ((TransformStep) transforms.get(i)).close();
+    }
+  }
+
+  private void enter() {
+    caller = Thread.currentThread();
+    caller.setContextClassLoader(loader);
+  }
+
+  private void leave() {
+    Thread.interrupted();
+    caller = null;
+  }
+
+  public boolean wantsCommit() {
+    return wantsCommit;
+  }
+
+  public Map configs() {
+    return config;
+  }
+
+  public void offset(Map offsets) {
+    rewinds.putAll(offsets);
+  }
+
+  public void offset(TopicPartition at, long offset) {
+    rewinds.put(at, Long.valueOf(offset));
+  }
+
+  public void timeout(long timeoutMs) {
+    retryMs = timeoutMs;
+  }
+
+  public Set assignment() {
+    return new HashSet(assigned);
+  }
+
+  public void pause(TopicPartition[] partitions) {
+    paused.addAll(Arrays.asList((Object[]) partitions));
+  }
+
+  public void resume(TopicPartition[] partitions) {
+    paused.removeAll(Arrays.asList((Object[]) partitions));
+  }
+
+  public void requestCommit() {
+    wantsCommit = true;
+  }
+
+  public ErrantRecordReporter errantRecordReporter() {
+    return null;
+  }
+
+  public PluginMetrics pluginMetrics() {
+    return Plugins.metrics();
+  }
+}
+
+class SinkStopper implements Runnable {
+  private final SinkRun run;
+
+  SinkStopper(SinkRun run) {
+    this.run = run;
+  }
+
+  public void run() {
+    try {
+      run.end();
+    } catch (Throwable error) {
+      // Kafka Connect only logs it, too; nothing is committed any more.
+    }
   }
 }
 

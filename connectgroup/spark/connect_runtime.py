@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from ..dataplane.errors import SourceError
+from ..dataplane.errors import SinkError, SourceError
 from ..dataplane.java_plugins import JavaKind, JavaPlugin, require_java_class
 from ..errors import ConfigError
 from ..masking import HIDDEN, is_credential
@@ -204,19 +204,22 @@ def _secrets(config: Mapping[str, str], names: Sequence[str]) -> list[str]:
 class JavaConnector:
     """A plug-in's connector: it divides the work into the configurations of tasks. Used by one thread at a time."""
 
-    def __init__(self, cls: str, config: Mapping[str, str], offsets: Callable[[], Sequence[Any]]) -> None:
+    def __init__(
+        self, cls: str, config: Mapping[str, str], offsets: Callable[[], Sequence[Any]], kind: JavaKind = "source"
+    ) -> None:
         """Create, check and start it.
 
         Args:
             cls: the Java class.
             config: its settings.
             offsets: reads the committed offsets: pairs of partition and offset.
+            kind: of the connector: source or sink.
 
         Raises:
-            ConfigError: no plug-in has the class, it is no source, or a setting is not allowed.
+            ConfigError: no plug-in has the class, it is of another kind, or a setting is not allowed.
             SourceError: the plug-in has thrown.
         """
-        plugin = require_java_class("connector.class", cls, "source")
+        plugin = require_java_class("connector.class", cls, kind)
         self.cls = cls
         self._secrets = [value for key, value in config.items() if is_credential(key) and len(value) >= 4]
         self._runtime = runtime = _current()
@@ -229,12 +232,12 @@ class JavaConnector:
             self._connector = self._call(make)
         except SourceError as error:
             if "ClassCastException" in str(error):
-                raise ConfigError("connector.class", cls, "a source connector; this class is no connector") from None
+                raise ConfigError("connector.class", cls, f"a {kind} connector; this class is no connector") from None
             raise
-        kind = self._call(self._connector.kind)
-        if kind != "source":
-            shown = "a sink" if kind == "sink" else "no connector"
-            raise ConfigError("connector.class", cls, f"a source connector; this class is {shown}")
+        found = self._call(self._connector.kind)
+        if found != kind:
+            shown = f"a {found}" if found else "no connector"
+            raise ConfigError("connector.class", cls, f"a {kind} connector; this class is {shown}")
         self._secrets += _secrets(config, json.loads(self._call(self._connector.passwords)))
         for name, messages in json.loads(self._call(self._connector.validate)):
             raise ConfigError(name, self._shown(config, name), message_of(cls, "; ".join(messages), self._secrets))
@@ -315,6 +318,23 @@ class Polled:
     offsets: Sequence[tuple[str, int, Any]]
 
 
+def _transform(runtime: _Runtime, step: JavaTransform, own: Any) -> Any:
+    """Create a transformation; ``own`` is the class loader of the task's plug-in, which also finds Kafka's own."""
+
+    def loader_of(setting: str, cls: str, kind: JavaKind) -> Any:
+        if cls.startswith(KAFKA_TRANSFORMS):
+            return own
+        return runtime.loader(require_java_class(setting, cls, kind))
+
+    loader = loader_of(step.setting, step.cls, "transformation")
+    other, name = loader, None
+    if step.predicate:
+        name = step.predicate
+        other = loader_of(f"{step.setting} (predicate)", name, "predicate")
+    texts = json.dumps(dict(step.config)), json.dumps(dict(step.predicate_config))
+    return runtime.plugins.transform(loader, step.cls, texts[0], other, name, texts[1], step.negate)
+
+
 class JavaTask:
     """A plug-in's source task, polled in a thread of Java."""
 
@@ -346,7 +366,7 @@ class JavaTask:
 
         def make() -> Any:
             loader = runtime.loader(plugin)
-            steps = runtime.list_of([self._transform(each, loader) for each in transforms])
+            steps = runtime.list_of([_transform(runtime, each, loader) for each in transforms])
             texts = json.dumps(dict(config)), json.dumps(list(offsets)), json.dumps(dict(options))
             # Only the connector knows which settings are passwords.
             with suppress(Exception):
@@ -410,22 +430,63 @@ class JavaTask:
             return ""
         return str(self._call(self._task.place))
 
-    def _transform(self, step: JavaTransform, own: Any) -> Any:
-        """Create a transformation; ``own`` is the class loader of the task's plug-in, which also finds Kafka's own."""
-        runtime = self._runtime
-
-        def loader_of(setting: str, cls: str, kind: JavaKind) -> Any:
-            if cls.startswith(KAFKA_TRANSFORMS):
-                return own
-            return runtime.loader(require_java_class(setting, cls, kind))
-
-        loader = loader_of(step.setting, step.cls, "transformation")
-        other, name = loader, None
-        if step.predicate:
-            name = step.predicate
-            other = loader_of(f"{step.setting} (predicate)", name, "predicate")
-        texts = json.dumps(dict(step.config)), json.dumps(dict(step.predicate_config))
-        return runtime.plugins.transform(loader, step.cls, texts[0], other, name, texts[1], step.negate)
-
     def _call(self, call: Callable[[], T]) -> T:
         return _called(self._runtime, self._what, self._secrets, call)
+
+
+class JavaSinkTask:
+    """A plug-in's sink task. One thread calls it at a time, except for ``stop``."""
+
+    def __init__(self, config: Mapping[str, str], transforms: Sequence[JavaTransform]) -> None:
+        """Create it; ``open`` starts it.
+
+        Args:
+            config: its settings; ``connector.class`` and ``task.class`` among them, and the converters.
+            transforms: what is applied to each record, in order.
+
+        Raises:
+            ConfigError: no plug-in has a class.
+            SourceError: the plug-in has thrown.
+        """
+        self._what = cls = config["connector.class"]
+        plugin = require_java_class("connector.class", cls, "sink")
+        self._runtime = runtime = _current()
+        self._secrets = [value for key, value in config.items() if is_credential(key) and len(value) >= 4]
+
+        def make() -> Any:
+            loader = runtime.loader(plugin)
+            with suppress(Exception):
+                connector = runtime.plugins.connector(cls, loader, json.dumps(dict(config)), "[]")
+                self._secrets.extend(_secrets(config, json.loads(connector.passwords())))
+            steps = runtime.list_of([_transform(runtime, each, loader) for each in transforms])
+            return runtime.plugins.sink(loader, json.dumps(dict(config)), steps)
+
+        self._task = self._call(make)
+
+    def open(self, positions: Mapping[str, int | None]) -> dict[str, int]:
+        """Add partitions, with the offsets at which they begin; return those at which the plug-in wants to begin."""
+        parts = [(*name.rpartition("-")[::2], at) for name, at in positions.items()]
+        text = json.dumps([[topic, int(number), at] for topic, number, at in parts])
+        return _offsets(self._call(lambda: self._task.open(text)))
+
+    def put(self, path: Path) -> None:
+        """Hand over the records of a file."""
+        self._call(lambda: self._task.put(str(path)))
+
+    def commit(self, *, is_idle: bool) -> dict[str, int]:
+        """Return the offsets up to which records are durable; while there are no records, let the plug-in work."""
+        return _offsets(self._call(lambda: self._task.commit(is_idle)))
+
+    def stop(self) -> bool:
+        """Close and stop it, within ``STOP_BOUND_MS``; return whether it has ended."""
+        return not self._runtime.is_alive() or bool(self._call(lambda: self._task.stop(STOP_BOUND_MS)))
+
+    def _call(self, call: Callable[[], T]) -> T:
+        try:
+            return _called(self._runtime, self._what, self._secrets, call)
+        except SourceError as error:
+            raise SinkError(str(error)) from None
+
+
+def _offsets(text: str) -> dict[str, int]:
+    return {f"{topic}-{number}": at for topic, number, at in json.loads(text)}

@@ -16,6 +16,7 @@ from tests.consumer.broker import KAFKA, Unavailable, fetched_jars_of, fetched_w
 
 DEBEZIUM: Final = "io.debezium.connector.postgresql.PostgresConnector"
 TEST_PLUGIN: Final = "tests.TestPlugin"
+TEST_SINK: Final = "tests.TestSinkPlugin"
 FILE_STREAM: Final = "org.apache.kafka.connect.file.FileStreamSourceConnector"
 
 
@@ -35,17 +36,18 @@ def java_plugin_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _compile_test_plugin(folder: Path) -> None:
-    """Write a plug-in of ``TestPlugin.java``: a jar that declares its connector."""
+    """Write a plug-in of ``TestPlugin.java`` and ``TestSinkPlugin.java``: a jar that declares their connectors."""
     classes = folder / "classes"
     classes.mkdir(parents=True)
-    program = Path(__file__).with_name("TestPlugin.java")
+    programs = [str(Path(__file__).with_name(f"{name}.java")) for name in ("TestPlugin", "TestSinkPlugin")]
     jars = os.pathsep.join(map(str, CONNECT_JARS.fetched()))
-    compiler = ["javac", "-nowarn", "-cp", jars, "-d", str(classes), str(program)]
+    compiler = ["javac", "-nowarn", "-cp", jars, "-d", str(classes), *programs]
     subprocess.run(compiler, check=True, capture_output=True, timeout=120)
     with zipfile.ZipFile(folder / "test-plugin-7.jar", "w") as archive:
         for path in classes.rglob("*.class"):
             archive.write(path, path.relative_to(classes))
         archive.writestr("META-INF/services/org.apache.kafka.connect.source.SourceConnector", TEST_PLUGIN)
+        archive.writestr("META-INF/services/org.apache.kafka.connect.sink.SinkConnector", TEST_SINK)
     shutil.rmtree(classes)
 
 

@@ -26,11 +26,12 @@ from tests.spark.java_plugins import (
     DEBEZIUM,
     FILE_STREAM,
     TEST_PLUGIN,
+    TEST_SINK,
     debezium as debezium,
     debezium_settings,
     java_plugin_path as java_plugin_path,
 )
-from tests.spark.kafka_topics import committed, make_topic
+from tests.spark.kafka_topics import committed, make_topic, produce
 
 
 class Cluster:
@@ -359,6 +360,31 @@ def test_rows_that_the_sink_rejects_are_dead_letters(cluster: Cluster, tmp_path:
         assert connection.execute("SELECT count(*) FROM bad").fetchone() == (1,)
 
 
+def test_transformations_of_kafka_connect_apply_where_their_predicate_is_true(cluster: Cluster, tmp_path: Path) -> None:
+    """Those that this package does not have itself: Kafka's classes run in Java, before its transforms."""
+    kafkas = "org.apache.kafka.connect.transforms"
+    config = counting(tmp_path, partitions="2") | {
+        "transforms": "drop,count",
+        "transforms.drop.type": f"{kafkas}.DropHeaders",
+        "transforms.drop.headers": "h",
+        "transforms.drop.predicate": "has",
+        "transforms.drop.negate": "false",
+        "predicates": "has",
+        "predicates.has.type": f"{kafkas}.predicates.HasHeaderKey",
+        "predicates.has.name": "h",
+        "transforms.count.type": "InsertField",
+        "transforms.count.static.field": "more",
+        "transforms.count.static.value": "x",
+        "source.metadata": "headers",
+    }
+    run = cluster.start(config)
+    run.wait(lambda: rows_of(tmp_path) == every_row(2, 10))
+    assert set(read_table(tmp_path, "headers, more")) == {("[]", "x")}
+    wrong = config | {"transforms": "count,drop"}
+    with pytest.raises(ConnectGroupError, match="drop before count: a transformation of Java gets the record"):
+        cluster.connector(wrong)
+
+
 @pytest.mark.parametrize("mode", ["retriable", "commit throws"])
 def test_errors_that_kafka_connect_tolerates_are_no_errors_of_the_task(
     cluster: Cluster, tmp_path: Path, mode: str
@@ -384,7 +410,7 @@ def test_plugin_learns_of_each_committed_record(cluster: Cluster, tmp_path: Path
         ({"connector.class": "com.acme.Nothing"}, "connector.class: got 'com.acme.Nothing'; allowed: "),
         (
             {"connector.class": "org.apache.kafka.connect.file.FileStreamSinkConnector"},
-            "allowed: a source connector; this class is a sink",
+            "key.converter: missing; allowed: the Java class of a converter",
         ),
         ({"connector.class": "tests.TestPlugin$Counting"}, "allowed: a source connector; this class is no connector"),
         ({"value.converter": "io.confluent.connect.avro.AvroConverter"}, "no converter of Java is needed"),
@@ -435,6 +461,129 @@ def test_records_go_to_kafka_as_kafka_connect_writes_them(cluster: Cluster, tmp_
     assert messages[3].timestamp()[1] == 1_700_000_000_003
     (offset,) = cluster.connector(config).offsets()
     assert offset == PartitionOffset(partition={"number": 0, "part": "p0"}, offset={"n": 30})
+
+
+# --------------------------------------------------------------------------------------------------
+# Sink connectors: at least once, as in Kafka Connect.
+
+
+def appending(root: Path, servers: str, topic: str, **settings: str) -> dict[str, str]:
+    """TestSinkPlugin of a topic, in Kafka Connect's own form."""
+    own = {
+        "connector.class": TEST_SINK,
+        "tasks.max": "1",
+        "topics": topic,
+        "source.bootstrap.servers": servers,
+        "key.converter": "org.apache.kafka.connect.storage.StringConverter",
+        "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+        "value.converter.schemas.enable": "false",
+        "out": str(root / "out.txt"),
+        "trigger.ms": "50",
+    }
+    return own | {name.replace("_", "."): value for name, value in settings.items()}
+
+
+def notes(root: Path) -> list[str]:
+    return (root / "out.txt").read_text().splitlines() if (root / "out.txt").exists() else []
+
+
+def records_in(root: Path) -> list[str]:
+    """Partition, offset, key and value of the records that the plug-in has got."""
+    return [" ".join(line.split(" ")[1:5]) for line in notes(root) if line.startswith("t-")]
+
+
+def group_offsets(servers: str, topic: str) -> list[int]:
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": "connect-lines"})
+    with contextlib.closing(consumer):
+        return [each.offset for each in consumer.committed([TopicPartition(topic, 0)], timeout=30)]
+
+
+@pytest.fixture
+def topic_name(kafka: str) -> str:
+    name = f"t-{uuid.uuid4().hex[:8]}"
+    make_topic(kafka, name, 1)
+    return name
+
+
+def put_records(servers: str, topic: str, numbers: range) -> None:
+    produce(servers, topic, [(0, f"k{n}", json.dumps({"n": n})) for n in numbers])
+
+
+def test_file_stream_sink_continues_at_the_offsets_of_its_group(
+    cluster: Cluster, tmp_path: Path, kafka: str, topic_name: str
+) -> None:
+    config = appending(tmp_path, kafka, topic_name, file=str(tmp_path / "lines.txt")) | {
+        "connector.class": "FileStreamSink",
+        "value.converter": "org.apache.kafka.connect.storage.StringConverter",
+    }
+    put_records(kafka, topic_name, range(20))
+    first = cluster.start(config)
+    first.wait(lambda: sum(first.rows) == 20)
+    first.task.stop()
+    assert group_offsets(kafka, topic_name) == [20]
+    (offset,) = cluster.connector(config).offsets()
+    assert offset == PartitionOffset(
+        partition={"kafka_topic": topic_name, "kafka_partition": 0}, offset={"kafka_offset": 20}
+    )
+    put_records(kafka, topic_name, range(20, 30))
+    second = cluster.start(config, epoch=2)
+    second.wait(lambda: sum(second.rows) == 10)
+    second.task.stop()
+    assert [json.loads(line) for line in (tmp_path / "lines.txt").read_text().splitlines()] == [
+        {"n": n} for n in range(30)
+    ]
+    assert not cluster.connector(config).fenced
+    cluster.connector(config).alter_offsets(1 << 20, None)
+    assert cluster.connector(config).offsets() == []
+
+
+@pytest.mark.parametrize("mode", ["", "retriable", "pauses"])
+def test_sink_task_gets_records_as_in_kafka_connect(
+    cluster: Cluster, tmp_path: Path, kafka: str, topic_name: str, mode: str
+) -> None:
+    put_records(kafka, topic_name, range(5))
+    run = cluster.start(appending(tmp_path, kafka, topic_name, mode=mode))
+    run.wait(lambda: sum(run.rows) == 5)
+    put_records(kafka, topic_name, range(5, 8))
+    run.wait(lambda: sum(run.rows) == 8)
+    run.task.stop()
+    assert records_in(tmp_path) == [f"0 {n} k{n} {{n={n}}}" for n in range(8)]
+    found = notes(tmp_path)
+    assert found[:2] == ["start", f"open {topic_name}-0"]
+    assert found[-2:] == [f"close {topic_name}-0", "stop"]
+    assert ("same true" in found) == (mode == "retriable")
+    assert group_offsets(kafka, topic_name) == [8]
+
+
+def test_offsets_are_committed_up_to_what_is_durable(
+    cluster: Cluster, tmp_path: Path, kafka: str, topic_name: str
+) -> None:
+    put_records(kafka, topic_name, range(5))
+    run = cluster.start(appending(tmp_path, kafka, topic_name, mode="holds"))
+    run.wait(lambda: sum(run.rows) == 5)
+    run.task.stop()
+    assert group_offsets(kafka, topic_name) == [4]
+    again = cluster.start(appending(tmp_path, kafka, topic_name), epoch=2)
+    again.wait(lambda: sum(again.rows) == 1)
+    assert records_in(tmp_path)[5:] == ["0 4 k4 {n=4}"], "put again: at least once"
+
+
+def test_sink_task_begins_where_the_plugin_says(cluster: Cluster, tmp_path: Path, kafka: str, topic_name: str) -> None:
+    put_records(kafka, topic_name, range(5))
+    run = cluster.start(appending(tmp_path, kafka, topic_name, mode="rewinds"))
+    run.wait(lambda: sum(run.rows) == 3)
+    assert records_in(tmp_path) == [f"0 {n} k{n} {{n={n}}}" for n in (2, 3, 4)]
+
+
+def test_what_a_sink_plugin_throws_is_the_error_of_its_task(
+    cluster: Cluster, tmp_path: Path, kafka: str, topic_name: str
+) -> None:
+    put_records(kafka, topic_name, range(5))
+    run = cluster.start(appending(tmp_path, kafka, topic_name, mode="throws"))
+    assert "IllegalStateException: no room; cause: java.io.IOException: disk (at tests." in str(run.failure())
+    assert group_offsets(kafka, topic_name) == [-1001], "nothing is committed"
 
 
 # --------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import ConfigDict, Field
@@ -133,9 +133,23 @@ class ConnectSettings(PluginSettings):
 class ConnectDivision(Division):
     """The plug-in's connector, which divides its work among tasks. It runs from the first call until ``stop``."""
 
-    def __init__(self, settings: ConnectSettings, committed: CommittedPositions) -> None:
-        """Store the arguments."""
-        self._settings, self._committed = settings, committed
+    def __init__(
+        self,
+        cls: str,
+        config: Mapping[str, str],
+        positions: Callable[[], Mapping[str, int]],
+        kind: Literal["source", "sink"] = "source",
+    ) -> None:
+        """Store the arguments.
+
+        Args:
+            cls: the Java class.
+            config: its settings.
+            positions: reads the committed positions.
+            kind: of the connector.
+        """
+        self._cls, self._config, self._positions = cls, {"connector.class": cls, **config}, positions
+        self._kind: Literal["source", "sink"] = kind
         # Changed by task_settings and stop.
         self._connector: JavaConnector | None = None
         self._found: list[dict[str, str]] = []
@@ -143,20 +157,18 @@ class ConnectDivision(Division):
     def task_settings(self, max_tasks: int) -> Sequence[Mapping[str, str]]:
         from ..connect_runtime import JavaConnector
 
-        settings = self._settings
-        config = {"connector.class": settings.connector_class, **settings.plugin_config}
         if self._connector is not None and not self._connector.is_alive():
             self._connector = None
         if self._connector is None:
-            offsets = self._committed.read
-            self._connector = JavaConnector(settings.connector_class, config, lambda: decoded_offsets(offsets()))
+            read = self._positions
+            self._connector = JavaConnector(self._cls, self._config, lambda: decoded_offsets(read()), self._kind)
         elif not self._connector.wants_tasks():
             return self._found
         found = self._connector.task_configs(max_tasks)
         if not found:
-            raise SourceError(f"{settings.connector_class}: has nothing for a task to read; allowed: at least one task")
+            raise SourceError(f"{self._cls}: has nothing for a task to read; allowed: at least one task")
         self._found = [
-            {f"{CONFIG}{name}": value for name, value in {**_framework(config), **each}.items()} for each in found
+            {f"{CONFIG}{name}": value for name, value in {**_framework(self._config), **each}.items()} for each in found
         ]
         return self._found
 
@@ -201,7 +213,7 @@ class ConnectSource(Source):
 
     @classmethod
     def divide(cls, settings: ConnectSettings, committed: CommittedPositions) -> ConnectDivision:
-        return ConnectDivision(settings, committed)
+        return ConnectDivision(settings.connector_class, settings.plugin_config, committed.read)
 
     @classmethod
     def partition_of(cls, slice_name: str, position: int) -> tuple[dict[str, Any], dict[str, Any]]:

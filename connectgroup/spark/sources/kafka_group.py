@@ -162,7 +162,7 @@ class GroupPublisher(Publisher):
         except Exception as error:
             self._failures += 1
             # A coordinator that moves or loads is back before the third attempt.
-            if not self._is_reported and self._failures >= (3 if _code(error) in _TRANSIENT else 1):
+            if not self._is_reported and self._failures >= (3 if _code(error) in TRANSIENT else 1):
                 self._is_reported = True
                 logger.warning(
                     "%s: %s; the task goes on: its positions are in the sink", self._where, printable(_reason(error))
@@ -217,7 +217,7 @@ class GroupPublisher(Publisher):
         )
 
 
-_TRANSIENT: Final = frozenset({"COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR"})
+TRANSIENT: Final = frozenset({"COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR"})
 _MEMBERS: Final = frozenset({"UNKNOWN_MEMBER_ID", "STALE_MEMBER_EPOCH", "ILLEGAL_GENERATION", "REBALANCE_IN_PROGRESS"})
 """Errors of a commit without a member, to a group that has members."""
 

@@ -1,0 +1,368 @@
+"""The sink ``connect``: a sink connector of Kafka Connect, which runs in the Java process of the worker's Spark.
+
+It gets the records of the source ``kafka`` as Kafka Connect's worker would hand them over, converted by the converters
+of its configuration. Its positions are the offsets of the consumer group ``connect-NAME``, as in Kafka Connect, up to
+which the plug-in says that its records are durable (``preCommit``). ``put`` carries no fencing token: at least once.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import os
+import re
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+
+from pydantic import ConfigDict, Field
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
+
+from ...connector import LocalPath
+from ...dataplane.columns import Columns
+from ...dataplane.errors import SinkError, TaskFenced
+from ...dataplane.java_plugins import require_java_class
+from ...dataplane.ownership import Owner, Range
+from ...dataplane.settings import PluginSettings, settings_below, unknown_setting
+from ...dataplane.sink import Sink
+from ...dataplane.transform import listed
+from ...errors import ConfigError
+from ..kafka_client import admin, client_files, client_settings
+from ..remote import remote_address
+from ..sources.kafka_group import TRANSIENT, GroupOffsets, group_of
+from .kafka_offsets import told_as_sink_error
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from confluent_kafka import TopicPartition
+
+    from ..connect_runtime import JavaSinkTask, JavaTransform
+
+CONFIG: Final = "config."
+IDLE_S: Final = 5.0
+"""How often a plug-in that holds records is asked whether they are durable, while there are no others."""
+_REQUEST_S: Final = 30.0
+_COLUMNS: Final = {"key": "BINARY", "topic": "STRING", "partition": "INT", "offset": "BIGINT", "timestamp": "TIMESTAMP"}
+_TOKEN: Final = re.compile(r"connectgroup ([0-9]+)")
+
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+
+class ConnectSinkSettings(PluginSettings):
+    """Settings of the sink ``connect``, each with the prefix ``sink.``; the plug-in's own begin with
+    ``sink.config.``."""
+
+    # Only the plug-in knows its settings.
+    model_config = ConfigDict(extra="allow")
+
+    connector_class: Annotated[
+        str, Field(min_length=1, description="the Java class of a sink connector, in a jar on a worker's plug-in path")
+    ]
+    bootstrap_servers: Annotated[
+        str, Field(min_length=1, description="host:port, separated by commas: the cluster of source.bootstrap.servers")
+    ]
+    client: Annotated[
+        str,
+        LocalPath(within=client_files),
+        Field(description="settings of the Kafka client as a JSON object, such as security.protocol"),
+    ] = ""
+
+    def model_post_init(self, _: Any) -> None:
+        """Check the names.
+
+        Raises:
+            ConfigError: there is no such setting.
+        """
+        for name in self.model_extra or {}:
+            if not name.startswith(CONFIG):
+                known = [str(field.alias or name) for name, field in type(self).model_fields.items()]
+                raise unknown_setting(f"sink.{name}", [f"sink.{each}" for each in (*known, f"{CONFIG}NAME")])
+        client_settings("sink.client", self.client)
+
+    @property
+    def plugin_config(self) -> dict[str, str]:
+        """The settings of the plug-in."""
+        return settings_below({name: str(value) for name, value in (self.model_extra or {}).items()}, CONFIG)
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics that the plug-in's settings name."""
+        return listed(self.plugin_config.get("topics", ""))
+
+
+class ConnectSink(Sink):
+    """A sink connector of Kafka Connect: the plug-in runs unchanged, in the Java process of the worker's Spark, with
+    the records of the source `kafka`. In Kafka Connect's own form `connector.class` is the Java class; `topics` and
+    `source.bootstrap.servers` say what it reads. It is at least once, as in Kafka Connect: what a task has written and
+    not committed when it is interrupted is written again, and a former owner of a task is not fenced. Its offsets are
+    those of the consumer group `connect-NAME`. Converters are Java classes (`key.converter`, `value.converter`,
+    `header.converter`).
+    """
+
+    Settings = ConnectSinkSettings
+    fenced = False
+
+    def __init__(self, settings: ConnectSinkSettings, columns: Columns, transforms: Sequence[JavaTransform]) -> None:
+        """Store the arguments; ``claim`` starts the plug-in.
+
+        Raises:
+            ConfigError: the rows are not records of Kafka with bytes.
+        """
+        found = {column.name: column.type for column in columns}
+        if any(found.get(name) != kind for name, kind in {**_COLUMNS, "value": "BINARY"}.items()):
+            allowed = "kafka, with source.metadata key,topic,partition,offset,timestamp,headers and ByteArrayConverter"
+            raise ConfigError("source", ", ".join(found), allowed)
+        self._settings, self._transforms = settings, transforms
+        self._group: GroupOffsets | None = None
+        self._task: JavaSinkTask | None = None
+        self._owner: Owner | None = None
+        handle, name = tempfile.mkstemp(prefix="records-", suffix=".arrow")
+        os.close(handle)
+        self._file = Path(name)
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        # These are changed under the lock. A task that has failed commits nothing any more.
+        self._has_failed = False
+        self._opened: set[str] = set()
+        self._committed: dict[str, int] = {}
+
+    @classmethod
+    def create(cls, settings: ConnectSinkSettings, columns: Columns) -> ConnectSink:
+        require_java_class("sink.connector.class", settings.connector_class, "sink")
+        return cls(settings, columns, ())
+
+    @classmethod
+    def open_positions(cls, settings: ConnectSinkSettings) -> GroupPositions:
+        return GroupPositions(settings)
+
+    def claim(self, owner: Owner, is_mine: Callable[[str], bool]) -> dict[str, int]:
+        from ..connect_runtime import JavaSinkTask
+
+        settings = self._settings
+        if remote_address():
+            raise ConfigError("sink", "connect", "a worker with its own Spark, not Spark Connect")
+        self._owner = owner
+        self._group = GroupOffsets(settings.bootstrap_servers, settings.client, group_of(owner.connector))
+        with told_as_sink_error(f"Kafka {settings.bootstrap_servers}"):
+            positions = _read(self._group, settings.topics, owner.fencing_token, is_mine)
+        config = {"name": owner.connector, "connector.class": settings.connector_class, **settings.plugin_config}
+        self._task = JavaSinkTask(config, self._transforms)
+        names = [name for name in _partitions(self._group, settings.topics) if is_mine(name)]
+        self._opened.update(names)
+        positions |= self._task.open({name: positions.get(name) for name in names})
+        self._committed = dict(positions)
+        threading.Thread(target=self._idle, name=f"idle {owner}", daemon=True).start()
+        return positions
+
+    def commit(self, owner: Owner, ranges: Sequence[Range], rows: pa.Table) -> bool:
+        task = self._task
+        assert task is not None, "claim first"
+        with self._lock:
+            new = {each.slice: int(each.start) for each in ranges if each.slice not in self._opened}
+            if new:
+                self._opened.update(new)
+                if moved := task.open(dict(new)):
+                    raise SinkError(
+                        f"{self._settings.connector_class}: begins at {moved}; allowed: the task starts again"
+                    )
+            try:
+                if rows.num_rows:
+                    _write_records(rows, self._file)
+                    task.put(self._file)
+                self._store(task.commit(is_idle=False))
+            except BaseException:
+                self._has_failed = True
+                raise
+        return True
+
+    def close(self) -> None:
+        self._closing.set()
+        task, self._task = self._task, None
+        if task is not None:
+            if self._lock.acquire(timeout=1):
+                try:
+                    if not self._has_failed:
+                        with suppress(Exception):
+                            self._store(task.commit(is_idle=False))
+                finally:
+                    self._lock.release()
+            if not task.stop():
+                logger.error("%s: the plug-in does not stop; its thread is left behind", self._owner)
+        if self._group is not None:
+            self._group.close()
+        self._file.unlink(missing_ok=True)
+
+    def _idle(self) -> None:
+        """Let a plug-in that holds records write them, also when there are no others."""
+        while not self._closing.wait(IDLE_S):
+            try:
+                with self._lock:
+                    if self._task is not None and not self._has_failed:
+                        self._store(self._task.commit(is_idle=True))
+            except Exception as error:
+                logger.warning("%s: %s", self._owner, error)
+
+    def _store(self, durable: Mapping[str, int]) -> None:
+        """Commit offsets to the group."""
+        from confluent_kafka import TopicPartition
+
+        assert self._group is not None
+        assert self._owner is not None
+        changed = {name: at for name, at in durable.items() if at != self._committed.get(name)}
+        if not changed:
+            return
+        metadata = f"connectgroup {self._owner.fencing_token}"
+        offsets = [TopicPartition(*_parted(name), at, metadata) for name, at in changed.items()]
+        with told_as_sink_error(f"Kafka {self._settings.bootstrap_servers}"):
+            _read(
+                self._group,
+                {topic for topic, _ in map(_parted, changed)},
+                self._owner.fencing_token,
+                changed.__contains__,
+            )
+            client = self._group.open()
+            for each in _answered(lambda: client.commit(offsets=offsets, asynchronous=False)) or ():
+                if each.error is not None:
+                    raise SinkError(f"consumer group {group_of(self._owner.connector)}: {each.error.str()}")
+        self._committed.update(changed)
+
+
+class GroupPositions:
+    """Implements ``dataplane.sink.PositionStore`` on the consumer group."""
+
+    def __init__(self, settings: ConnectSinkSettings) -> None:
+        """Store the settings."""
+        self._settings = settings
+
+    def positions(self, connector: str) -> dict[str, int]:
+        group = self._open(connector)
+        try:
+            with told_as_sink_error(f"Kafka {self._settings.bootstrap_servers}"):
+                return _read(group, self._settings.topics, None, lambda _: True)
+        finally:
+            group.close()
+
+    def alter(self, connector: str, fencing_token: int, positions: Mapping[str, int | None] | None) -> None:
+        from confluent_kafka import KafkaException, TopicPartition
+
+        settings = self._settings
+        group = self._open(connector)
+        metadata = f"connectgroup {fencing_token}"
+        try:
+            with told_as_sink_error(f"Kafka {settings.bootstrap_servers}"):
+                # Fenced, if a later owner has committed.
+                _read(group, settings.topics, fencing_token, lambda _: True)
+                if positions is None:
+                    client = admin(settings.bootstrap_servers, client_settings("sink.client", settings.client))
+                    try:
+                        client.delete_consumer_groups([group_of(connector)])[group_of(connector)].result(_REQUEST_S)
+                    except KafkaException as error:
+                        if error.args[0].name() != "GROUP_ID_NOT_FOUND":
+                            raise
+                    return
+                # A consumer cannot delete an offset: one that is forgotten is at the beginning.
+                offsets = [TopicPartition(*_parted(name), int(at or 0), metadata) for name, at in positions.items()]
+                opened = group.open()
+                if offsets:
+                    _answered(lambda: opened.commit(offsets=offsets, asynchronous=False))
+        finally:
+            group.close()
+
+    def close(self) -> None:
+        """Do nothing: each call opens a connection."""
+
+    def _open(self, connector: str) -> GroupOffsets:
+        return GroupOffsets(self._settings.bootstrap_servers, self._settings.client, group_of(connector))
+
+
+def _parted(name: str) -> tuple[str, int]:
+    topic, _, number = name.rpartition("-")
+    return topic, int(number)
+
+
+def _partitions(group: GroupOffsets, topics: Iterable[str]) -> list[str]:
+    found = []
+    for topic in topics:
+        known = group.open().list_topics(topic, timeout=_REQUEST_S).topics[topic]
+        found += [f"{topic}-{number}" for number in sorted(known.partitions)]
+    return found
+
+
+def _read(
+    group: GroupOffsets, topics: Iterable[str], token: int | None, is_mine: Callable[[str], bool]
+) -> dict[str, int]:
+    """Return the offsets of a group.
+
+    Raises:
+        Fenced: a later owner has committed one of them.
+    """
+    from confluent_kafka import TopicPartition
+
+    names = [name for name in _partitions(group, topics) if is_mine(name)]
+    if not names:
+        return {}
+    found: list[TopicPartition] = _answered(
+        lambda: group.open().committed([TopicPartition(*_parted(name)) for name in names], timeout=_REQUEST_S)
+    )
+    positions = {}
+    for each in found:
+        later = _TOKEN.fullmatch(each.metadata or "")
+        if token is not None and later is not None and int(later[1]) > token:
+            raise TaskFenced(
+                f"{each.topic}-{each.partition}: a later owner has committed; allowed: only the latest owner writes",
+                token=int(later[1]),
+            )
+        if each.error is None and each.offset >= 0:
+            positions[f"{each.topic}-{each.partition}"] = each.offset
+    return positions
+
+
+def _answered(request: Callable[[], T]) -> T:
+    """Send a request to the group's coordinator, again while it moves or loads."""
+    from confluent_kafka import KafkaException
+
+    def is_transient(error: BaseException) -> bool:
+        return isinstance(error, KafkaException) and error.args[0].name() in TRANSIENT
+
+    again = Retrying(
+        retry=retry_if_exception(is_transient),
+        wait=wait_random_exponential(0.1, max=2),
+        stop=stop_after_delay(_REQUEST_S),
+        reraise=True,
+    )
+    return again(request)
+
+
+def _write_records(rows: pa.Table, file: Path) -> None:
+    """Write the records for ``SinkRun.put`` of ``ConnectBridge.java``."""
+    import pyarrow as pa
+
+    headers: list[str | None] = [None] * rows.num_rows
+    if "headers" in rows.column_names:
+        headers = [_headers_text(each) for each in rows["headers"].to_pylist()]
+    times = rows["timestamp"].cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64())
+    columns = {
+        "topic": rows["topic"].cast(pa.string()),
+        "partition": rows["partition"].cast(pa.int32()),
+        "offset": rows["offset"].cast(pa.int64()),
+        "timestamp": times,
+        "key": rows["key"].cast(pa.binary()),
+        "value": rows["value"].cast(pa.binary()),
+        "header_names": pa.array(headers, pa.string()),
+    }
+    table = pa.table(columns)
+    with pa.OSFile(str(file), "wb") as output, pa.ipc.new_stream(output, table.schema) as stream:
+        stream.write_table(table, max_chunksize=10_000)
+
+
+def _headers_text(headers: Sequence[Mapping[str, Any]] | None) -> str | None:
+    if not headers:
+        return None
+    return json.dumps(
+        [[each["key"], None if each["value"] is None else base64.b64encode(each["value"]).decode()] for each in headers]
+    )

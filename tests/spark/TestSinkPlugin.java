@@ -1,0 +1,134 @@
+package tests;
+
+import java.io.File;
+import java.nio.file.Files;
+import java.nio.file.StandardOpenOption;
+import java.util.ArrayList;
+import java.util.Collection;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import org.apache.kafka.clients.consumer.OffsetAndMetadata;
+import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.config.ConfigDef;
+import org.apache.kafka.connect.connector.Task;
+import org.apache.kafka.connect.errors.RetriableException;
+import org.apache.kafka.connect.header.Header;
+import org.apache.kafka.connect.sink.SinkConnector;
+import org.apache.kafka.connect.sink.SinkRecord;
+import org.apache.kafka.connect.sink.SinkTask;
+
+/** A sink that appends what it gets to a file, and misbehaves as its setting "mode" says. */
+public class TestSinkPlugin extends SinkConnector {
+    private Map<String, String> config;
+
+    @Override
+    public void start(Map<String, String> config) {
+        this.config = config;
+    }
+
+    @Override
+    public Class<? extends Task> taskClass() {
+        return Appending.class;
+    }
+
+    @Override
+    public List<Map<String, String>> taskConfigs(int most) {
+        List<Map<String, String>> found = new ArrayList<>();
+        for (int task = 0; task < most; task++) found.add(config);
+        return found;
+    }
+
+    @Override
+    public void stop() {}
+
+    @Override
+    public ConfigDef config() {
+        return new ConfigDef().define("out", ConfigDef.Type.STRING, ConfigDef.Importance.HIGH, "");
+    }
+
+    @Override
+    public String version() {
+        return "7";
+    }
+
+    public static class Appending extends SinkTask {
+        private Map<String, String> config;
+        private String mode;
+        private int puts;
+        private List<SinkRecord> refused;
+        private final List<String> held = new ArrayList<>();
+
+        @Override
+        public void start(Map<String, String> config) {
+            this.config = config;
+            mode = config.getOrDefault("mode", "");
+            note("start");
+        }
+
+        private void note(String line) {
+            try {
+                Files.writeString(new File(config.get("out")).toPath(), line + "\n", StandardOpenOption.CREATE, StandardOpenOption.APPEND);
+            } catch (java.io.IOException error) {
+                throw new IllegalStateException(error);
+            }
+        }
+
+        @Override
+        public void open(Collection<TopicPartition> partitions) {
+            for (TopicPartition each : partitions) {
+                note("open " + each);
+                if (mode.equals("rewinds")) context.offset(each, 2L);
+            }
+        }
+
+        @Override
+        public void close(Collection<TopicPartition> partitions) {
+            for (TopicPartition each : partitions) note("close " + each);
+        }
+
+        @Override
+        public void put(Collection<SinkRecord> records) {
+            if (records.isEmpty()) {
+                if (mode.equals("pauses")) context.resume(context.assignment().toArray(new TopicPartition[0]));
+                return;
+            }
+            puts++;
+            if (mode.equals("throws")) throw new IllegalStateException("no room", new java.io.IOException("disk"));
+            if (mode.equals("retriable") && puts == 1) {
+                refused = new ArrayList<>(records);
+                context.timeout(10);
+                throw new RetriableException("busy");
+            }
+            if (refused != null) {
+                note("same " + refused.equals(new ArrayList<>(records)));
+                refused = null;
+            }
+            if (mode.equals("pauses") && puts == 1) context.pause(context.assignment().toArray(new TopicPartition[0]));
+            for (SinkRecord each : records) {
+                StringBuilder headers = new StringBuilder();
+                for (Header header : each.headers()) headers.append(header.key()).append('=').append(header.value());
+                note(each.topic() + " " + each.kafkaPartition() + " " + each.kafkaOffset() + " " + each.key() + " " + each.value() + " " + each.timestamp() + " " + headers);
+            }
+        }
+
+        @Override
+        public Map<TopicPartition, OffsetAndMetadata> preCommit(Map<TopicPartition, OffsetAndMetadata> offsets) {
+            // The last record of each partition is not durable yet.
+            if (!mode.equals("holds")) return super.preCommit(offsets);
+            Map<TopicPartition, OffsetAndMetadata> found = new HashMap<>();
+            offsets.forEach((at, offset) -> found.put(at, new OffsetAndMetadata(Math.max(0, offset.offset() - 1))));
+            return found;
+        }
+
+        @Override
+        public void stop() {
+            note("stop");
+        }
+
+        @Override
+        public String version() {
+            return "7";
+        }
+    }
+}
