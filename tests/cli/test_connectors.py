@@ -384,7 +384,7 @@ async def test_validate_prints_all_errors(command: Command, idle: Path) -> None:
     lines = (await command("connectors", "validate", bad)).out.splitlines()
     assert all(line.startswith(f"{bad}: ") for line in lines)
     source, sink = (line.removeprefix(f"{bad}: ") for line in lines)
-    assert source.startswith("source: got 'filez'; allowed: datagen, files, ")
+    assert source.startswith("source: got 'filez'; allowed: connect, datagen, files, ")
     assert sink == 'Missing required configuration "sink" which has no default value.'
     # Errors of the common settings do not hide those of the class.
     bad.write_text("name=bad\nconnector.class=idle\ntasks.max=0\nstop.ms=x\n")
@@ -545,7 +545,7 @@ async def test_plugins_are_listed_and_described(command: Command) -> None:
     assert misspelt.err == "connectgroup: sorce: unknown; allowed: source (did you mean that?)\n"
     wrong = await command("plugins", "describe", "pipeline", "--with", "source=filez")
     assert (wrong.code, wrong.out) == (2, "")
-    assert wrong.err.startswith("connectgroup: source: got 'filez'; allowed: datagen, files, ")
+    assert wrong.err.startswith("connectgroup: source: got 'filez'; allowed: connect, datagen, files, ")
     transform = json.loads((await command("plugins", "describe", "RegexRouter", "--json")).out)
     assert {"regex", "replacement"} <= {each["name"] for each in transform}
     source = await command("plugins", "describe", "files")
