@@ -101,7 +101,7 @@ LINES = {
     ),
     "a connector class that is not installed": (
         ["connectors", "put", "{tmp}/class.json", "--coordinator", "{address}"],
-        r"connectgroup: .*class.json: config.connector.class: got 'os.system'; allowed: idle, pipeline",
+        r"connectgroup: .*class.json: .*: got 'os.system'; allowed: idle, pipeline, a Java class in a jar .*",
     ),
     "an invalid number of tasks": (
         ["connectors", "put", "{tmp}/many.json", "--coordinator", "{address}"],
