@@ -117,6 +117,8 @@ class TaskContext:
         polled: the task may call it from any thread when a poll of its source is complete, with or without records: the
             time of its last activity. See ``Task.reports_polls``.
         lag: the task may call it from any thread, every few seconds, with what it has not read yet.
+        waits_for: ``start`` may call it with what it waits for ("starting Spark"), which is shown while it has not
+            returned.
     """
 
     unit: Unit
@@ -129,6 +131,7 @@ class TaskContext:
     batch: Callable[[Batch], None] = _ignore
     polled: Callable[[], None] = _ignore_poll
     lag: Callable[[Lag], None] = _ignore
+    waits_for: Callable[[str], None] = _ignore
 
     @property
     def fencing_token(self) -> int:

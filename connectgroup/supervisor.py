@@ -27,13 +27,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from .backoff import Attempts, BackOff
 from .client.admin import Admin
@@ -50,10 +52,13 @@ from .protocol.messages.common import each_unit
 from .protocol.messages.describe import DescribedGroup
 from .protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from .protocol.units import LEAVE_EPOCH, counted
+from .spark.remote import remote_address
+from .spark.server import SharedSpark
+from .spark.session import SHARED, runs_here
 from .worker.perform import RESTART_EXIT_CODE
 from .worker.runner import access_options, worker_options
 from .worker.settings import PROCESS_ID_VARIABLE, new_process_id
-from .worker.supervised import JOIN, KEEP, RESTART, WorkerProcess, end_group, ending
+from .worker.supervised import JOIN, KEEP, RESTART, SPARK, WorkerProcess, end_group, ending
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +76,8 @@ REPLACEMENT_TIMEOUT_S = 300.0
 LINES_TIMEOUT_S = 5.0
 """How long to wait for the last lines of a worker that has ended."""
 HERE = "this process"
+WITHOUT_ROWS = ("STARTING", "UNASSIGNED")
+"""States of units that process nothing yet."""
 REJECTED_EXIT_CODE = 2
 """Exit code of a worker with a configuration error, or rejected by the coordinator (``cli.command``). A new process
 would end in the same way."""
@@ -104,6 +111,7 @@ class Supervisor:
         allowed_paths: Sequence[Path] | None = None,
         kill_unresponsive: bool = True,
         one_first: bool = False,
+        shared_spark: bool = False,
     ) -> None:
         """Create a supervisor; nothing runs before the ``async with`` block.
 
@@ -126,6 +134,9 @@ class Supervisor:
                 session timeout.
             one_first: if the group has connectors, start the other workers when the first runs all tasks. For machines
                 with fewer processors than workers: the first rows arrive earlier, because one Spark starts alone.
+
+            shared_spark: whether the workers share one Java, which this process starts when the first of them needs it.
+                Not where they use a Spark Connect server or a cluster.
 
         Raises:
             ConfigError, PluginError: see ``CoordinatorServer``; a worker would reject the group or an option.
@@ -151,6 +162,15 @@ class Supervisor:
         self._metrics_port = metrics_port
         self._kill_unresponsive = kill_unresponsive
         self._one_first = one_first
+        self._spark: SharedSpark | None = None
+        if shared_spark and runs_here() and not remote_address():
+            self._spark = SharedSpark(
+                scratch.with_name("spark"),
+                heap=f"{1024 + 512 * (workers - 1)}m",
+                log=partial(self._worker_log, "spark"),
+                changed=self._spark_has_changed,
+            )
+        self._telling: set[asyncio.Task[None]] = set()
         self.environment: dict[str, str] = {}
         self._others: asyncio.Task[None] | None = None
         self._silence: asyncio.Task[None] | None = None
@@ -256,6 +276,15 @@ class Supervisor:
         """Rows that workers have reported as durable; rows after the last report of a killed worker are missing."""
         return sum(worker.rows_before + worker.rows for worker in self.workers.values())
 
+    def summary(self, group: DescribedGroup) -> str:
+        """Format a group as one line, as ``summary``; it begins with the start of Spark while tasks wait for it."""
+        began_s = None if self._spark is None else self._spark.began_s
+        units = [unit for connector in group.connectors for unit in connector.units if unit.should_run]
+        if began_s is None or (units and not any(unit.state in WITHOUT_ROWS for unit in units)):
+            return summary(group)
+        waited_s = asyncio.get_running_loop().time() - began_s
+        return summary(group, state=f"starting Spark, {waited_s:.0f} s")
+
     def rows_per_second(self, group_id: str) -> dict[str, float]:
         """Rows made durable per second, by connector, as the workers of this group have reported.
 
@@ -277,6 +306,10 @@ class Supervisor:
         await asyncio.gather(*(self.stop_worker(name) for name, worker in self.workers.items() if worker.process))
         if self._replacements:  # the former process of a worker still ends
             await asyncio.wait(self._replacements)
+        for task in self._telling:
+            task.cancel()
+        if self._spark is not None:
+            await self._spark.close()
         await self.server.close()
 
     # ----------------------------------------------------------------------------------------------
@@ -312,6 +345,7 @@ class Supervisor:
 
     async def _spawn(self, worker: WorkerProcess, *options: str) -> None:
         worker.on_restart = partial(self._begin_replacement, worker)
+        worker.on_spark, worker.wants_spark = partial(self._give_spark, worker), False
         worker.ready.clear()
         worker.released.clear()
         worker.started_s, worker.reported_s, worker.left = asyncio.get_running_loop().time(), None, False
@@ -329,7 +363,12 @@ class Supervisor:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env={**os.environ, **self.environment, PROCESS_ID_VARIABLE: str(worker.process_id)},
+            env={
+                **os.environ,
+                **self.environment,
+                **({SHARED: "true"} if self._spark else {}),
+                PROCESS_ID_VARIABLE: str(worker.process_id),
+            },
             # A separate process group: Ctrl-C in a terminal signals only the supervisor, which then stops the workers.
             start_new_session=True,
         )
@@ -339,6 +378,46 @@ class Supervisor:
             asyncio.create_task(worker.read_reports(worker.process.stdout)),
             asyncio.create_task(worker.read_log(worker.process.stderr, self._worker_log)),
         ]
+
+    def _give_spark(self, worker: WorkerProcess, why: str) -> None:
+        """A worker wants a gateway to Spark's Java, ``again`` if it gives one back."""
+        if self._spark is not None:
+            self._spark.begin()
+            self._beside(self._offer_spark(worker, again=why == "again"))
+
+    def _spark_has_changed(self) -> None:
+        """Spark's Java has started, has ended or cannot be started."""
+        for worker in self._processes():
+            self._beside(self._offer_spark(worker))
+
+    async def _offer_spark(self, worker: WorkerProcess, *, again: bool = False) -> None:
+        """Tell a worker its gateway, that Java has ended, or why it does not start."""
+        spark, process = self._spark, worker.process
+        if spark is None or process is None or not worker.alive:
+            return
+        if again:
+            await spark.release(process.pid)
+        if not spark.is_ready:
+            worker.say(f"{SPARK} {json.dumps({'failed': spark.failure})}")
+        elif worker.wants_spark:
+            worker.wants_spark = False
+            try:
+                worker.say(f"{SPARK} {await spark.open(process.pid)}")
+            except Exception as error:
+                worker.wants_spark = True  # until Java has started again
+                logger.debug("%s has no gateway to Spark: %s", worker.name, error)
+                return
+            if not worker.alive:
+                await spark.release(process.pid)
+
+    def _processes(self) -> list[WorkerProcess]:
+        """The workers, and those that are about to replace one."""
+        return [*self.workers.values(), *(each.replacement for each in self.workers.values() if each.replacement)]
+
+    def _beside(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
 
     def _begin_replacement(self, worker: WorkerProcess) -> None:
         """A worker asks to be restarted."""
@@ -434,6 +513,8 @@ class Supervisor:
         """Wait until a process ends, send a leave for its member, and start it again if the worker should run."""
         code = await process.wait()
         end_group(process.pid)
+        if self._spark is not None:
+            self._beside(self._spark.release(process.pid))
         if worker.replacement is not None:
             # ``_replace`` lets the next process join. If this one has died, the group must know before.
             if not worker.released.is_set():
@@ -568,11 +649,16 @@ async def _end(worker: WorkerProcess) -> None:
         reader.cancel()
 
 
-def summary(group: DescribedGroup) -> str:
-    """Format a group as one line: state, epoch, members, assigned and total units."""
+def summary(group: DescribedGroup, *, state: str = "") -> str:
+    """Format a group as one line: state, epoch, members, assigned and total units.
+
+    Args:
+        state: instead of the group's state, or of what the start of a task waits for.
+    """
     held = sum(len(list(each_unit(member.assigned))) for member in group.members)
     units = [unit for connector in group.connectors for unit in connector.units if unit.should_run]
     failed = sum(unit.state in ("FAILED", "STALLED") for unit in units)
     workers, all_units = counted(len(group.members), "worker"), counted(len(units), "unit")
-    text = f"{group.state} | epoch {group.group_epoch} | {workers} | {held}/{all_units}"
+    waiting = next((unit.message for unit in units if unit.state == "STARTING" and unit.message), "")
+    text = f"{state or waiting or group.state} | epoch {group.group_epoch} | {workers} | {held}/{all_units}"
     return text + (f" | {failed} FAILED" if failed else "")

@@ -80,9 +80,10 @@ async def demo(options: argparse.Namespace) -> int:
         allowed_paths=[data],
         restart=False,
         one_first=(os.cpu_count() or 1) < options.workers,
+        shared_spark=True,
         worker_log=lambda name, line: print(f"{name} | {line}", file=log, flush=True),
     )
-    say(f"starting {options.workers} workers, each with a Spark session of its own ...")
+    say(f"starting {options.workers} workers, which share one Spark ...")
     async with supervisor:
         telling = asyncio.create_task(print_status(supervisor, sink))
         third = FILES // 3
@@ -213,7 +214,7 @@ async def print_status(supervisor: Supervisor, sink: Path) -> None:
         now_rows, now = await asyncio.to_thread(count, sink), time.monotonic()
         speed = (now_rows - rows) / (now - at)
         rows, at = now_rows, now
-        text = f"{summary(group)} | {rows:,} rows in the sink"
+        text = f"{supervisor.summary(group)} | {rows:,} rows in the sink"
         if text != line:
             line = text
             say(f"{text} | {speed:,.0f} rows/s")

@@ -119,9 +119,9 @@ def build_parser() -> argparse.ArgumentParser:
     add_assigning(up, "an assignor that the workers list, in order of preference; may be repeated (balanced)")
     add_group_protocol(up)
     up.add_argument(
-        "--shared-spark",
+        "--isolated-spark",
         action="store_true",
-        help="one Spark Connect server for all workers instead of one Java for each (extra 'spark-connect')",
+        help="one Java process for each worker instead of one that all workers of this machine share",
     )
     up.add_argument("--coordinator", type=_not_of_up, help=argparse.SUPPRESS)
     up.add_argument("--no-restart", action="store_true", help="do not restart a worker process that died")

@@ -12,15 +12,13 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ..errors import UNKNOWN_SETTING, ConfigError
 from ..gc_tuning import give_back_large_blocks, short_collections
-from ..loggers import relay
 from ..private import make_private
 from ..protocol.units import counted, printable
 from .arguments import allowed_paths_of, secrets_of
@@ -29,7 +27,6 @@ from .http import metrics_server, print_rest, rest_server
 from .requests import ACCESS_OPTIONS, admin_of
 
 if TYPE_CHECKING:
-    from ..config.connector_file import ConnectorFile
     from ..config.coordinator import CoordinatorConfig
     from ..coordinator.server import GroupServer
 
@@ -61,7 +58,7 @@ def _allow_open_files(connections: int) -> None:
 async def run_up(options: argparse.Namespace) -> int:
     from ..analysis.explain import RebalanceNews
     from ..plugins import load_assignor
-    from ..supervisor import Supervisor, summary
+    from ..supervisor import Supervisor
     from .connectors import checked_connector
 
     assignors = [] if options.no_assignor or options.server_assignor else options.assignor or ["balanced"]
@@ -96,7 +93,8 @@ async def run_up(options: argparse.Namespace) -> int:
             secrets=secrets_of(options),
             allowed_paths=paths,
             metrics_port=options.metrics_port,
-            one_first=not options.shared_spark and (os.cpu_count() or 1) < options.workers,
+            one_first=(os.cpu_count() or 1) < options.workers,
+            shared_spark=not options.isolated_spark,
         )
     _make_directory("--data", data)
     rest_connections = options.rest_max_connections if options.rest_port is not None else 0
@@ -108,8 +106,6 @@ async def run_up(options: argparse.Namespace) -> int:
         stack.enter_context(short_collections())
         give_back_large_blocks()
         metrics_url = await stack.enter_async_context(metrics_server(options.metrics_port))
-        if options.shared_spark:
-            supervisor.environment = await stack.enter_async_context(_shared_spark(data, connectors))
         with port_option("--port"):
             await stack.enter_async_context(supervisor)
         print(f"coordinator at {supervisor.server.address}, group {options.group}", flush=True)
@@ -133,7 +129,7 @@ async def run_up(options: argparse.Namespace) -> int:
             described_s = time.monotonic() - began
             for told in news.lines(group.rebalances):
                 print(f"rebalance | {told}", flush=True)
-            line = f"{summary(group)} | {round((supervisor.rows - rows) / pause_s)} rows/s"
+            line = f"{supervisor.summary(group)} | {round((supervisor.rows - rows) / pause_s)} rows/s"
             rows = supervisor.rows
             # Describing 100,000 tasks takes most of a second, during which the coordinator sends no responses.
             pause_s = max(1.0, 20 * described_s)
@@ -146,19 +142,6 @@ async def run_up(options: argparse.Namespace) -> int:
             raise ConfigError("up", "no worker that runs", "workers that start; each one reported its error above")
         print("stopping the workers ...", flush=True)
     return 0
-
-
-@contextlib.asynccontextmanager
-async def _shared_spark(data: Path, connectors: Sequence[ConnectorFile]) -> AsyncIterator[dict[str, str]]:
-    """Run a Spark Connect server; yields the environment variables with which a worker uses it."""
-    from ..spark.server import SparkServer
-
-    print("starting Spark, once for all workers ...", flush=True)
-    kafka = any(connector.config.get("source") == "kafka" for connector in connectors)
-    log = partial(relay, "spark")
-    async with SparkServer(data / "spark", kafka=kafka, log=log) as server:
-        print(f"Spark Connect server at {server.address}", flush=True)
-        yield server.environment
 
 
 def coordinator_config(options: argparse.Namespace) -> CoordinatorConfig:

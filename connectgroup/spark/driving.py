@@ -19,6 +19,7 @@ from ..connector import TaskContext
 from ..dataplane.ownership import Range, ranges_between
 from ..dataplane.polling import Triggered
 from .errors import root_cause
+from .session import JAVA
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -257,6 +258,8 @@ class LocalDriving(Driving):
     def _trigger(self) -> None:
         # Tags belong to the thread.
         self._context.addJobTag(self._tag)
+        if JAVA.gateway is not None:  # the supervisor ends what a worker that has died leaves
+            self._context.addJobTag(JAVA.gateway["tag"])
         super()._trigger()
 
     def stop(self) -> None:

@@ -48,6 +48,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+STARTING_SPARK: Final = "starting Spark"
+"""What the start of a task waits for."""
+
 JITTER: Final = 0.2
 """Fraction of the trigger interval by which queries differ. Spark aligns triggers to the wall clock, so queries with
 equal intervals would fire at the same moment."""
@@ -281,6 +284,8 @@ class SparkTask(Task):
             starts_without: whether the task can start without a session: null, while the worker's own Spark starts.
         """
         if not remote_address():
+            if not session_is_alive() and not starts_without:
+                self._context.waits_for(STARTING_SPARK)
             if not starts_without or session_is_alive():
                 return spark_session()
             if not (starting := start_beside()).has_failed:

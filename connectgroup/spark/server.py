@@ -1,145 +1,198 @@
-"""A Spark Connect server on this machine: one Java process for all workers of ``connectgroup up --shared-spark``.
+"""One Java process with one Spark for all workers of ``connectgroup up``.
 
-It listens on a loopback port, requires a token that only its workers know, and ends with the process that started it,
-even if that is killed. If it ends by itself it is started again; tasks are retried meanwhile (``spark/remote.py``).
+The supervisor runs it (``SharedSpark``), as a child that ends with it, and starts it when the first worker asks for it.
+Each worker process has a gateway of its own in it: a port and a secret that only that worker knows, with its own
+callbacks, and a session of its own, so that views and settings of one worker are not seen by another. The worker
+learns of its gateway on its standard input (``session.JAVA``). When a worker ends, the supervisor closes its gateway,
+and stops what its queries still do. A Java that ends is started again, and every worker is told: its tasks start again
+on the new one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
+import json
 import logging
 import os
-import secrets
 import shutil
 import signal
-import socket
-from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
+import struct
+import uuid
+from asyncio.subprocess import PIPE, STDOUT, Process
 from collections import deque
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from ..errors import ConfigError
+from ..errors import ConfigError, ConnectGroupError
 from ..private import make_private
+from ..threads import off_loop
 from .archive import archive_options
-from .errors import SparkError
-from .java import ensure_java, find_java, has_kafka_jars, kafka_jars
-from .remote import REMOTE
-from .session import MASTER, python_launcher, settings
+from .errors import SparkError, root_cause
+from .java import ensure_java, find_java
+from .session import GATEWAY, MASTER, MEMORY, is_not_from_py4j, python_launcher, settings
 
-SERVER: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
+ANSWER_TIMEOUT_S: Final = 30.0
+"""How long Java may take to close a gateway. One that takes longer does not respond, and is killed."""
 STOP_TIMEOUT_S: Final = 10.0
-POLL_S: Final = 0.1
+POLL_S: Final = 0.05
 RESTART_WAIT_S: Final = 1.0
 MAX_RESTART_WAIT_S: Final = 30.0
 LAST_LINES: Final = 20
 """Lines of Spark's output that an error shows."""
 
-_PR_SET_PDEATHSIG: Final = 1
-"""``prctl(2)``: send a signal when the parent process ends."""
-
 logger = logging.getLogger(__name__)
 
 
-class SparkServer:
-    """A Spark Connect server, from the beginning of ``async with`` to its end.
+class SharedSpark:
+    """The Java process of a supervisor, from the first ``begin`` to ``close``. Used by one event loop.
 
-    Args:
-        scratch: directory for Spark's files; it is emptied first, and removed at the end.
-        kafka: fetch the jars of Spark's Kafka source if they are not in the cache. Jars in the cache are used anyway.
-        log: called with each line of Spark's output; the default is this module's logger.
+    Attributes:
+        is_ready: whether gateways can be opened. The task that runs Java sets it.
+        failure: why Spark could not be started the last time; empty if it could. The same.
+        began_s: when the start under way began, on the event loop's clock; null: none is under way. The same.
     """
 
-    def __init__(self, scratch: Path, *, kafka: bool = False, log: Callable[[str], None] = logger.warning) -> None:
-        self._scratch, self._kafka, self._log = scratch.resolve(), kafka, log
-        self._port = _free_port()
-        self._token = secrets.token_urlsafe(24)
+    def __init__(self, scratch: Path, *, heap: str, log: Callable[[str], None], changed: Callable[[], None]) -> None:
+        """Store the arguments.
+
+        Args:
+            scratch: directory for Spark's files; it is emptied at each start, and removed at the end.
+            heap: of Java, in its notation, unless an environment variable has another one.
+            log: called with each line of Spark's output.
+            changed: called when ``is_ready`` or ``failure`` has changed.
+        """
+        self.is_ready, self.failure = False, ""
+        self.began_s: float | None = None
+        self._scratch, self._heap, self._log, self._changed = scratch.resolve(), heap, log, changed
         self._lines: deque[str] = deque(maxlen=LAST_LINES)
         self._process: Process | None = None
         self._output: asyncio.Task[None] | None = None
-        self._watch: asyncio.Task[None] | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._java: Any = None
+        """The gateway of this process. ``_connect`` sets it."""
+        self._gateways: dict[int, tuple[str, Any]] = {}
+        """By process id of a worker: tag and server in Java."""
 
-    @property
-    def address(self) -> str:
-        """Where it listens, without the token."""
-        return f"sc://localhost:{self._port}"
+    def begin(self) -> None:
+        """Start Java, unless it runs or is being started."""
+        if self._running is None or self._running.done():
+            self._running = asyncio.create_task(self._run(), name="run Spark")
 
-    @property
-    def environment(self) -> dict[str, str]:
-        """The environment variables with which a worker uses the server."""
-        return {REMOTE: f"{self.address}/;token={self._token}"}
-
-    async def __aenter__(self) -> SparkServer:
-        """Start the server, and wait until it listens.
+    async def open(self, pid: int) -> str:
+        """Open a gateway for a worker process; return what ``SharedJava.hear`` takes.
 
         Raises:
-            ConfigError: pyspark, a package for Spark Connect or Java is missing.
-            SparkError: Spark ended at once; with the last lines of its output.
+            Exception: Java has ended.
         """
-        try:
-            await self._start()
-            while not await self._listens():
-                if self._process is not None and self._process.returncode is not None:
-                    raise SparkError(f"Spark has ended: {' | '.join(self._lines) or 'without a message'}")
-                await asyncio.sleep(POLL_S)
-        except BaseException:
-            await self._stop()
-            raise
-        self._watch = asyncio.create_task(self._start_again(), name="watch the Spark Connect server")
-        return self
+        tag = f"connectgroup-{uuid.uuid4().hex}"
+        server, port, secret = await off_loop("open a gateway", _open, self._java)
+        self._gateways[pid] = (tag, server)
+        return json.dumps({"port": port, "secret": secret, "tag": tag})
 
-    async def __aexit__(self, *_: object) -> None:
-        if self._watch is not None:
-            self._watch.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._watch
+    async def release(self, pid: int) -> None:
+        """Close the gateway of a worker process, if it has one, and stop what its queries do."""
+        tag, server = self._gateways.pop(pid, ("", None))
+        process = self._process
+        if server is None or not self.is_ready or process is None:
+            return
+        closing = asyncio.create_task(off_loop("close a gateway", _close, self._java, server, tag))
+        await asyncio.wait({closing}, timeout=ANSWER_TIMEOUT_S)
+        if not closing.done():
+            closing.cancel()
+            logger.error("Spark's Java process (pid %d) is killed: it does not respond", process.pid)
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+
+    async def close(self) -> None:
+        """Stop Java."""
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.wait({self._running})
         await self._stop()
 
+    async def _run(self) -> None:
+        wait_s = RESTART_WAIT_S
+        while True:
+            began_s = self.began_s = asyncio.get_running_loop().time()
+            try:
+                await self._start()
+            except ConfigError as error:
+                self._now(False, str(error))
+                return
+            except Exception as error:
+                await self._stop()
+                text = str(error) if isinstance(error, ConnectGroupError) else f"Spark: {root_cause(error)}"
+                logger.error("%s; it is started again in %g s", text, wait_s)
+                self._now(False, text)
+            else:
+                logger.info("Spark has started after %.1f s", asyncio.get_running_loop().time() - began_s)
+                self._now(True)
+                assert self._process is not None
+                code = await self._process.wait()
+                self._gateways.clear()
+                if asyncio.get_running_loop().time() - began_s > MAX_RESTART_WAIT_S:
+                    wait_s = RESTART_WAIT_S
+                logger.error("Spark's Java process ended with code %d; it is started again in %g s", code, wait_s)
+                self._now(False)
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, MAX_RESTART_WAIT_S)
+
+    def _now(self, is_ready: bool, failure: str = "") -> None:
+        self.is_ready, self.failure, self.began_s = is_ready, failure, None
+        self._changed()
+
     async def _start(self) -> None:
-        try:
-            import grpc_status  # noqa: F401
-            import pyspark
-        except ImportError as error:
-            raise ConfigError(
-                "shared_spark", f"no package {error.name}", "pip install 'connectgroup[spark-connect]'"
-            ) from error
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        found = find_spec("pyspark")
+        if found is None or found.origin is None:
+            raise ConfigError("spark", "no package pyspark", "pip install 'connectgroup[spark]'")
+        await off_loop("empty Spark's directory", shutil.rmtree, self._scratch, True)
         make_private(self._scratch, "scratch")
-        java = find_java()
+        java = await off_loop("find Java", find_java)
         options = {
             **settings(archive_options(java), scratch=self._scratch),
             "spark.app.name": "connectgroup",
-            "spark.connect.grpc.binding.address": "127.0.0.1",
-            "spark.connect.grpc.binding.port": str(self._port),
+            # The batches of one worker do not wait for those of another.
+            "spark.scheduler.mode": "FAIR",
+            # As pyspark sets them in a process of its own.
+            "spark.serializer.objectStreamReset": "100",
+            "spark.rdd.compress": "true",
+            "spark.sql.artifact.isolation.enabled": "false",
         }
         if MASTER not in os.environ:
             options["spark.master"] = f"local[{max(2, os.cpu_count() or 1)}]"
-        if self._kafka or has_kafka_jars():
-            options["spark.jars"] = ",".join(map(str, await asyncio.to_thread(kafka_jars)))
-        home = Path(pyspark.__file__).parent
+        if MEMORY not in os.environ:
+            options["spark.driver.memory"] = self._heap
+        home, told = Path(found.origin).parent, self._scratch / "gateway"
+        self._lines.clear()
         self._process = await asyncio.create_subprocess_exec(
-            *(home / "bin" / "spark-submit", "--class", SERVER),
+            home / "bin" / "spark-submit",
             *(word for name, value in options.items() for word in ("--conf", f"{name}={value}")),
-            "spark-internal",
-            stdin=DEVNULL,
+            "pyspark-shell",
+            stdin=PIPE,  # Java ends when this pipe closes: with this process, even if it is killed
             stdout=PIPE,
             stderr=STDOUT,
             env={
                 **os.environ,
-                "JAVA_HOME": str(ensure_java(java)),
+                "JAVA_HOME": str(await off_loop("prepare Java", ensure_java, java)),
                 "SPARK_HOME": str(home),
                 "SPARK_LOCAL_IP": "127.0.0.1",
                 "PYSPARK_PYTHON": str(python_launcher()),
-                # Not an option: other users see the command line.
-                "SPARK_CONNECT_AUTHENTICATE_TOKEN": self._token,
+                "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told),
             },
             cwd=self._scratch,
             start_new_session=True,
-            preexec_fn=_end_with_parent,
         )
         self._output = asyncio.create_task(self._read(self._process), name="output of Spark")
+        while not told.exists():
+            if self._process.returncode is not None:
+                await asyncio.wait({self._output}, timeout=STOP_TIMEOUT_S)
+                raise SparkError(f"Spark has ended: {' | '.join(self._lines) or 'without a message'}")
+            await asyncio.sleep(POLL_S)
+        self._java = await off_loop("connect to Java", _connect, told.read_bytes())
+        told.unlink()
 
     async def _read(self, process: Process) -> None:
         assert process.stdout is not None
@@ -148,28 +201,9 @@ class SparkServer:
             self._lines.append(text)
             self._log(text)
 
-    async def _listens(self) -> bool:
-        try:
-            _, writer = await asyncio.open_connection("127.0.0.1", self._port)
-        except OSError:
-            return False
-        writer.close()
-        return True
-
-    async def _start_again(self) -> None:
-        wait_s = RESTART_WAIT_S
-        while True:
-            assert self._process is not None
-            began_s = asyncio.get_running_loop().time()
-            code = await self._process.wait()
-            if asyncio.get_running_loop().time() - began_s > MAX_RESTART_WAIT_S:
-                wait_s = RESTART_WAIT_S
-            logger.error("Spark Connect server ended with code %d; it is started again in %g s", code, wait_s)
-            await asyncio.sleep(wait_s)
-            wait_s = min(2 * wait_s, MAX_RESTART_WAIT_S)
-            await self._start()
-
     async def _stop(self) -> None:
+        self.is_ready, self._java = False, None
+        self._gateways.clear()
         if (process := self._process) is not None and process.returncode is None:
             # Python workers of Spark are in the group too.
             for number in (signal.SIGTERM, signal.SIGKILL):
@@ -183,13 +217,46 @@ class SparkServer:
         shutil.rmtree(self._scratch, ignore_errors=True)
 
 
-def _end_with_parent() -> None:
-    """In the new process, before it becomes Spark: SIGTERM when the process that started it ends."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+class _Java:
+    """The objects of Java that a supervisor keeps: its own gateway, the context and the first session."""
+
+    def __init__(self, gateway: Any) -> None:
+        self.jvm = gateway.jvm
+        self.conf = self.jvm.org.apache.spark.SparkConf()
+        self.context = self.jvm.org.apache.spark.api.java.JavaSparkContext(self.conf).sc()
+        sessions = self.jvm.org.apache.spark.sql.classic.SparkSession
+        self.session = sessions(self.context, self.jvm.java.util.HashMap())
+        # Workers make theirs from it (``newSession``).
+        sessions.setDefaultSession(self.session)
 
 
-def _free_port() -> int:
-    """A port of the loopback address that was free a moment ago; Spark does not tell which one it chose itself."""
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
+def _connect(told: bytes) -> _Java:
+    """Connect to a Java that has just started, and start Spark in it. ``told``: what pyspark's gateway has written."""
+    from py4j.clientserver import (  # type: ignore[import-untyped]
+        ClientServer,
+        JavaParameters,
+        PythonParameters,
+    )
+
+    port, length = struct.unpack(">ii", told[:8])
+    parameters = JavaParameters(port=port, auth_token=told[8 : 8 + length].decode(), auto_convert=True)
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(is_not_from_py4j)
+    return _Java(ClientServer(parameters, PythonParameters(port=0, eager_load=False)))
+
+
+def _open(java: _Java) -> tuple[Any, int, str]:
+    server = java.jvm.org.apache.spark.api.python.Py4JServer(java.conf)
+    server.start()
+    return server, int(server.getListeningPort()), str(server.secret())
+
+
+def _close(java: _Java, server: Any, tag: str) -> None:
+    try:
+        server.shutdown()
+        java.context.cancelJobsWithTag(tag)
+        for query in list(java.session.sharedState().activeStreamingQueries().values()):
+            if query.sparkSession().conf().get(GATEWAY, "") == tag:
+                query.stop()
+    except Exception as error:  # py4j raises many types of error for a Java that ends
+        logger.debug("gateway %s is not closed: %s", tag, type(error).__name__)

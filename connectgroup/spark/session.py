@@ -1,27 +1,32 @@
 """The one Spark session of a worker process.
 
-It is created once, before the worker joins and not when a task starts, because creation takes seconds. Its Java process
-is a child of the worker and ends with the worker, even if the worker is killed: it reads from a pipe of the worker and
-exits when the pipe closes. It runs in its own process session, so that a signal to the worker's process group
-(Ctrl-C, a supervisor's SIGTERM) reaches only the worker, which then stops its queries in order.
+It is created once, before the worker joins and not when a task starts, because creation takes seconds. Workers of
+``up`` share the Java of their supervisor (``SharedJava``). Otherwise its Java process is a child of the worker and ends
+with the worker, even if the worker is killed: it reads from a pipe of the worker and exits when the pipe closes. It
+runs in its own process session, so that a signal to the worker's process group (Ctrl-C, a supervisor's SIGTERM) reaches
+only the worker, which then stops its queries in order.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import json
 import logging
 import os
 import shlex
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import NO_VALUE, ConfigError
 from ..threads import outcome
 from .archive import archive_options
+from .errors import SparkError
 from .java import cache_directory, ensure_java, find_java, make_script
 from .remote import QUERY_LOGGERS, answers, is_remote
 
@@ -54,6 +59,82 @@ logger = logging.getLogger(__name__)
 
 _lock = threading.Lock()
 _session: SparkSession | None = None
+
+# --------------------------------------------------------------------------------------------------
+# The Java that a supervisor runs for all of its workers (``server``), as one of these workers sees it.
+
+SHARED: Final = "CONNECTGROUP_SPARK_SHARED"
+"""Environment variable that a supervisor sets: its worker has no Java of its own and asks for a gateway."""
+
+GATEWAY: Final = "connectgroup.gateway"
+"""Setting of a session: the tag of its gateway."""
+
+GATEWAY_TIMEOUT_S: Final = 600.0
+
+
+class SharedJava:
+    """What a worker process knows of the Java that its supervisor runs. Any thread may call it.
+
+    Attributes:
+        gateway: its gateway: ``port``, ``secret`` and ``tag``; null: none now. ``hear`` sets it.
+        is_used: whether the worker uses it; ``use`` sets it.
+    """
+
+    def __init__(self) -> None:
+        self.gateway: dict[str, Any] | None = None
+        self.is_used = False
+        self._ask: Callable[[str], None] = lambda why: None
+        self._failure = ""
+        self._is_closed = False
+        self._changed = threading.Condition()
+
+    def use(self, ask: Callable[[str], None]) -> None:
+        """From now on Spark is the one of the supervisor; ``ask`` tells it that the worker wants a gateway, and why."""
+        self.is_used, self._ask = True, ask
+
+    def hear(self, text: str) -> None:
+        """The supervisor has sent a gateway; or says that there is none, with ``failed``: why."""
+        said = json.loads(text)
+        with self._changed:
+            self.gateway = said if "port" in said else None
+            self._failure = said.get("failed", "")
+            self._changed.notify_all()
+
+    def wait(self) -> dict[str, Any]:
+        """Return the gateway; wait until Spark has started.
+
+        Raises:
+            SparkError: Spark cannot be started, or the worker stops.
+        """
+        give_up_s = time.monotonic() + GATEWAY_TIMEOUT_S
+        with self._changed:
+            if self.gateway is None:
+                self._failure = ""
+                self._ask("start")
+            while self.gateway is None:
+                if self._failure or self._is_closed or time.monotonic() > give_up_s:
+                    raise SparkError(self._failure or "Spark has not started; allowed: the task starts again")
+                self._changed.wait(1.0)
+            return self.gateway
+
+    def give_back(self) -> None:
+        """Have the supervisor close the gateway: what this process waits for fails. Java is killed if it hangs."""
+        with self._changed:
+            self.gateway = None
+        self._ask("again")
+
+    def close(self) -> None:
+        """The worker stops: nothing waits for Spark any more."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+
+JAVA: Final = SharedJava()
+"""That of this process."""
+
+
+# --------------------------------------------------------------------------------------------------
 
 
 def spark_session() -> SparkSession:
@@ -108,6 +189,10 @@ def kill_session(*, level: int = logging.ERROR) -> None:
     """
     # Without the lock: a thread that holds it may wait for this very process.
     session = _session
+    if JAVA.is_used:
+        logger.log(level, "Spark does not respond: its supervisor opens another gateway, or starts another Java")
+        JAVA.give_back()
+        return
     gateway: Any = None if session is None else session.sparkContext._gateway
     if gateway is not None:
         logger.log(level, "Spark's Java process (pid %d) is killed: it does not respond", gateway.proc.pid)
@@ -142,21 +227,37 @@ def _start() -> SparkSession:
         ) from error
     java = find_java()
     ensure_java(java)
+    shared = JAVA.wait() if JAVA.is_used else None
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = str(python_launcher())
     # For this process; the others have it by a setting.
     os.environ.setdefault("SPARK_AUTH_SOCKET_TIMEOUT", str(SOCKET_TIMEOUT_S))
     # The task reports the cause of a query's end once; py4j would log it earlier, with a stack trace.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    logging.getLogger().addFilter(_is_not_from_py4j)
+    logging.getLogger().addFilter(is_not_from_py4j)
     for name in QUERY_LOGGERS:
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
-    conf = SparkConf().setAll(list(settings(archive_options(java)).items()))
-    gateway = launch_gateway(conf, {"start_new_session": True})  # type: ignore[no-untyped-call]
-    context = SparkContext(conf=conf, gateway=gateway)
+    if shared is None:
+        conf = SparkConf().setAll(list(settings(archive_options(java)).items()))
+        gateway = launch_gateway(conf, {"start_new_session": True})  # type: ignore[no-untyped-call]
+        context = SparkContext(conf=conf, gateway=gateway)
+    else:
+        # pyspark's way to a Java that runs already.
+        os.environ |= {"PYSPARK_GATEWAY_PORT": str(shared["port"]), "PYSPARK_GATEWAY_SECRET": shared["secret"]}
+        try:
+            gateway = launch_gateway()  # type: ignore[no-untyped-call]
+        finally:
+            del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
+        jvm = gateway.jvm
+        running = jvm.JavaSparkContext.fromSparkContext(jvm.org.apache.spark.SparkContext.getOrCreate())
+        context = SparkContext(conf=SparkConf(_jvm=jvm, _jconf=running.getConf()), gateway=gateway, jsc=running)
     if (server := getattr(context, "_accumulatorServer", None)) is not None:
         # Its connection ends when Java is killed; it would print a stack trace to the standard error.
         server.handle_error = _ignore_error
     session = SparkSession(context)
+    if shared is not None:
+        session = session.newSession()
+        session.conf.set(GATEWAY, shared["tag"])
+        gateway.connectgroup_tag = shared["tag"]
     _remove_reflection(session)
     return session
 
@@ -172,10 +273,12 @@ def _remove_reflection(session: SparkSession) -> None:
     for name in REFLECTION:
         function = catalyst.FunctionIdentifier(name, some("builtin"), some("system"))
         for registry in registries:
-            assert registry.dropFunction(function), f"Spark has no function {name}"
+            # Another worker of a shared Java may have removed it.
+            registry.dropFunction(function)
+            assert not registry.functionExists(function), f"Spark still has the function {name}"
 
 
-def _is_not_from_py4j(record: logging.LogRecord) -> bool:
+def is_not_from_py4j(record: logging.LogRecord) -> bool:
     """Filter of the root logger: py4j logs to it, with a stack trace, each call that a killed Java does not answer."""
     return "py4j" not in Path(record.pathname).parts
 
@@ -289,7 +392,12 @@ def is_usable(session: SparkSession) -> bool:
 
 def _is_alive(session: SparkSession) -> bool:
     gateway: Any = session.sparkContext._gateway
-    if gateway is None or gateway.proc.poll() is not None:
+    if gateway is None:
+        return False
+    if gateway.proc is None:
+        if JAVA.gateway is None or JAVA.gateway["tag"] != gateway.connectgroup_tag:
+            return False
+    elif gateway.proc.poll() is not None:
         return False
     try:
         return not session.sparkContext._jsc.sc().isStopped()
@@ -303,10 +411,14 @@ def _forget(session: SparkSession, timeout_s: float = 30.0) -> None:
     from pyspark.sql import SparkSession
 
     gateway: Any = session.sparkContext._gateway
-    if _is_alive(session):
+    if gateway is not None and gateway.proc is None:
+        # Other workers use this Java; the supervisor closes the gateway in it.
+        with contextlib.suppress(Exception):
+            gateway.close()
+    elif _is_alive(session):
         session.stop()
         gateway.shutdown()
-    if gateway is not None:
+    if gateway is not None and gateway.proc is not None:
         gateway.proc.stdin.close()
         gateway.proc.wait(timeout_s)
     with SparkContext._lock:

@@ -34,6 +34,7 @@ from ..plugins import load_assignor, load_connector_class, load_listener
 from ..protocol.messages.common import config_of
 from ..protocol.messages.describe import DescribeRequest, DescribeResponse
 from ..protocol.units import Unit
+from ..spark.session import JAVA, SHARED
 from ..threads import off_loop
 from ..transport.following import FollowingClient
 from .loop import Worker
@@ -43,13 +44,15 @@ from .runner import TaskRunner
 from .scratch import Scratch
 from .serving import handle_signals
 from .settings import PROCESS_ID_VARIABLE, Connections, RunnerSettings, WorkerSettings
-from .supervised import JOIN, KEEP, LEFT, READY, RELEASED, RESTART, WANTS_RESTART
+from .supervised import JOIN, KEEP, LEFT, READY, RELEASED, RESTART, SPARK, WANTS_RESTART, WANTS_SPARK
 
 logger = logging.getLogger(__name__)
 
 REPORT_EVERY_S = 0.5
 WARM_UP_END_S = 10.0
 """How long a worker that is stopped while it warms up waits for the warm-up to end; it cannot be interrupted."""
+JOIN_CHECK_S = 1.0
+"""How often a worker that warms up looks whether the Java of its supervisor is still being started."""
 MAX_RATES = 100
 """Connectors in one report: the supervisor reads lines of at most 64 KiB."""
 
@@ -121,6 +124,8 @@ async def run_worker(
     if supervision is not None:
         restart = supervision.ask_for_replacement
         worker.prepare_restart_by(restart)
+        if os.environ.get(SHARED):
+            JAVA.use(supervision.ask_for_spark)
         supervision.start()
     beside = [asyncio.create_task(_collect_garbage(worker))]
     if supervised:
@@ -144,6 +149,7 @@ async def run_worker(
                         _write_report({RELEASED if worker.restarts else LEFT: True})
             else:
                 starting.append(warming_up)
+            JAVA.close()
             if any(not each.done() for each in starting):
                 kill_java()  # what still starts is not needed any more, and ends sooner without it
             if not all([await _ended_within(each, WARM_UP_END_S) for each in starting]):
@@ -228,11 +234,15 @@ async def _warm_up(config: WorkerConfig, control: FollowingClient, beside: list[
             has_warm_up = cls.warm_up.__func__ is not Connector.warm_up.__func__  # type: ignore[attr-defined]
             if has_warm_up:
                 logger.info("warming up %s %s ...", name, "beside its first tasks" if starts_cold else "before joining")
-            warming = off_loop(f"warm up {name}", cls.warm_up)
-            if starts_cold and beside is not None:
+            warming = asyncio.create_task(off_loop(f"warm up {name}", cls.warm_up))
+            while not warming.done() and not starts_cold:
+                await asyncio.wait({warming}, timeout=JOIN_CHECK_S)
+                # No other worker has Spark either: the tasks show that they wait for it.
+                starts_cold = beside is not None and JAVA.is_used and JAVA.gateway is None
+            if warming.done():
+                warming.result()
+            elif beside is not None:
                 beside.append(asyncio.create_task(_logging_failure(name, warming)))
-            else:
-                await warming
         except ConfigError as error:
             if cls is None:
                 logger.error("connector.class %s cannot be warmed up: %s", name, error)
@@ -286,6 +296,14 @@ class _Supervision:
             with contextlib.suppress(BrokenPipeError, ValueError):
                 _write_report({WANTS_RESTART: True})
 
+    def ask_for_spark(self, why: str) -> None:
+        """Ask for a gateway to the supervisor's Java, from any thread: to ``start``, or ``again`` for another one."""
+        self._call(self._report_spark, why)
+
+    def _report_spark(self, why: str) -> None:
+        with contextlib.suppress(BrokenPipeError, ValueError):
+            _write_report({WANTS_SPARK: why})
+
     def _listen(self) -> None:
         rest = b""
         # Not sys.stdin: this thread would hold its lock for ever, and the interpreter waits for that lock at exit.
@@ -306,6 +324,8 @@ class _Supervision:
             self._joins.set()
         elif word == RESTART:
             self._worker.restart()
+        elif word == SPARK:
+            JAVA.hear(reason)
         elif word == KEEP:
             self._asked = False
             self._worker.refuse_restart(reason)

@@ -37,6 +37,8 @@ class UnitRun:
     secrets: dict[str, str] = field(default_factory=dict)
     stalled_at_s: float | None = None
     """When the task has stalled last, on the event loop's clock."""
+    on_wait: Callable[[str], None] = lambda what: None
+    """Called on the event loop with what the start under way waits for. The runner sets it."""
     fenced: bool = False
     """Whether the sink rejects what a former owner of the task still writes (``Connector.fenced``)."""
 
@@ -103,6 +105,7 @@ class TaskEvents:
             batch=on_batch,
             polled=self._on_poll,
             lag=self._on_lag,
+            waits_for=self._on_wait,
         )
 
     def keep(self, error: BaseException) -> None:
@@ -124,6 +127,9 @@ class TaskEvents:
         self._run.metrics.on_poll()
         self._on_rows(0)
         self._note_activity()
+
+    def _on_wait(self, what: str) -> None:
+        self._inbox.put(self._loop, partial(self._run.on_wait, what))
 
     def _on_lag(self, lag: Lag) -> None:
         self._run.metrics.on_lag(lag)

@@ -218,12 +218,18 @@ class TaskRunner:
             if run is not None and run.grant is grant and run.metrics.state is None:
                 self._tell(run, UnitState.STARTING)
 
+    def _show_wait(self, run: UnitRun, what: str) -> None:
+        """Report what the first start of a unit waits for."""
+        if run.metrics.state is None and not run.stopping and self._runs.get(run.grant.unit) is run:
+            self._tell(run, UnitState.STARTING, what)
+
     def _begin(self, grant: Grant) -> None:
         cls, starts = grant.connector_config.get("connector.class", ""), self.metrics.starts_of(grant.unit)
         run = UnitRun(grant, UnitMetrics(grant.unit, cls, starts, clock_of(asyncio.get_running_loop())))
         # A hanging stop of an earlier grant is stale; the stop of this grant must not wait for it.
         self._ending.pop(grant.unit, None)
         self._runs[grant.unit] = run
+        run.on_wait = partial(self._show_wait, run)
         run.supervisor = asyncio.create_task(self._supervise(run), name=f"run {grant.unit}@{grant.owner_epoch}")
 
     async def stop(self, units: Units) -> None:

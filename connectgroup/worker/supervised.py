@@ -22,6 +22,12 @@ READY = "ready"
 RELEASED = "released"
 """Key of a worker's report: it has stopped its units and left the group, for its replacement to join."""
 
+WANTS_SPARK = "wants Spark"
+"""Key of a report: the worker wants a gateway to the supervisor's Java; the value ``again``: another one."""
+
+SPARK = "spark"
+"""What a supervisor says to a worker of its Java: what ``SharedJava.hear`` takes follows."""
+
 RESTART, KEEP, JOIN = "restart", "keep", "join"
 """What a supervisor says to a worker, one line each: leave, as the replacement has warmed up; go on, as it could not be
 started (the reason follows); join the group."""
@@ -46,6 +52,8 @@ class WorkerProcess:
         ready: set when the process, a replacement, has warmed up.
         released: set when the process has left the group for its replacement.
         on_restart: called when the process reports that a restart was requested.
+        wants_spark: whether the process waits for a gateway to the supervisor's Java. The supervisor takes it back.
+        on_spark: called when the process wants a gateway; with ``again`` if it gives one back.
         last_error: the last line of the current process's log that names an error, or its last line if none does.
         metrics_port: port at which the process serves its metrics; 0 for any; null: not at all.
     """
@@ -71,6 +79,8 @@ class WorkerProcess:
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     released: asyncio.Event = field(default_factory=asyncio.Event)
     on_restart: Callable[[], None] = lambda: None
+    wants_spark: bool = False
+    on_spark: Callable[[str], None] = lambda why: None
     watch: asyncio.Task[None] | None = None
     lines: list[asyncio.Task[None]] = field(default_factory=list)
 
@@ -95,6 +105,10 @@ class WorkerProcess:
                     continue
                 if WANTS_RESTART in report:
                     self.on_restart()
+                    continue
+                if WANTS_SPARK in report:
+                    self.wants_spark = True
+                    self.on_spark(str(report[WANTS_SPARK]))
                     continue
                 if READY in report:
                     self.ready.set()

@@ -1,4 +1,4 @@
-"""``connectgroup up --shared-spark``: one Java process for all workers."""
+"""``connectgroup up``: one Java process for all workers, and what a fault of one of them does to the others."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import json
 import os
 import signal
 import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,10 +16,12 @@ import pytest
 from tests.integration.processes import Program, call_command, family, marked, wait
 from tests.volume import ci_only
 
-pytest.importorskip("grpc_status", reason="the extra 'spark-connect' is not installed")
+from .test_worker_process import java_that_waits
 
 ROWS = 6_000
-PATIENCE_S = 240.0
+PATIENCE_S = 300.0
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
 
 
 def java_of(up: Program) -> list[int]:
@@ -25,50 +29,102 @@ def java_of(up: Program) -> list[int]:
     return [pid for pid, command in family(up.pid).items() if "/bin/java " in command]
 
 
-@ci_only("a minute; in a user's run, test_connect kills a worker on a server, and test_readme runs up")
-@pytest.mark.processes
-@pytest.mark.timeout(900)
-def test_workers_share_one_java_that_may_die(tmp_path: Path) -> None:
-    """Each row arrives once although Java is killed; and Java ends when ``up`` is killed."""
-    config = {
-        "connector.class": "pipeline",
-        "tasks.max": "2",
-        "source": "datagen",
-        "source.rows": str(ROWS),
-        "source.rows.per.second": "400",
-        "sink": "sqlite",
-        "sink.path": str(tmp_path / "o.db"),
-        "sink.table": "t",
-    }
-    file = tmp_path / "c.json"
-    file.write_text(json.dumps({"name": "c", "config": config}))
+def workers_of(up: Program) -> list[int]:
+    """The process ids of its workers."""
+    return [pid for pid, command in family(up.pid).items() if " worker --supervised " in command]
 
-    def rows() -> list[int]:
-        with contextlib.suppress(sqlite3.OperationalError), sqlite3.connect(tmp_path / "o.db") as connection:
-            return [number for (number,) in connection.execute("SELECT id FROM t")]
+
+class Flow:
+    """A connector with two tasks whose rows Spark reads, as it transforms them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.file = folder, folder / "c.json"
+        config = {
+            "connector.class": "pipeline",
+            "tasks.max": "2",
+            "source": "datagen",
+            "source.rows": str(ROWS),
+            "source.rows.per.second": "300",
+            "transforms": "same",
+            "transforms.same.type": "sql",
+            "transforms.same.query": "SELECT id FROM batch",
+            "sink": "sqlite",
+            "sink.path": str(folder / "o.db"),
+            "sink.table": "t",
+        }
+        self.file.write_text(json.dumps({"name": "c", "config": config}))
+
+    def rows(self) -> list[int]:
+        with (
+            contextlib.suppress(sqlite3.OperationalError),
+            closing(sqlite3.connect(self.folder / "o.db")) as connection,
+        ):
+            return sorted(number for (number,) in connection.execute("SELECT id FROM t"))
         return []
 
-    options = ["--workers", "2", "--port", "0", "--data", str(tmp_path / "data"), "--connector", str(file)]
-    with marked(), Program("up", "--shared-spark", *options, cwd=tmp_path) as up:
+    @contextlib.contextmanager
+    def up(self, **environment: str) -> Iterator[Program]:
+        options = ["--workers", "2", "--port", "0", "--data", str(self.folder / "data"), "--connector", str(self.file)]
+        with marked(), Program("up", *options, cwd=self.folder, environment=environment) as up:
+            yield up
+        # ``marked`` has waited for the end of every process.
+
+
+@ci_only(
+    "two minutes on a busy machine; in a user's run, the next test starts a shared Java, and test_up kills a worker"
+)
+def test_workers_share_one_java_and_recover_when_it_is_killed(tmp_path: Path) -> None:
+    """Each row arrives once although first a worker and then Java is killed; and Java ends when ``up`` is killed."""
+    flow = Flow(tmp_path)
+    with flow.up() as up:
         at = up.line_with("coordinator at ").removeprefix("coordinator at ").partition(",")[0]
-        wait("rows", lambda: len(rows()) > 0, up.output, PATIENCE_S)
+        wait("rows", flow.rows, up.output, PATIENCE_S)
         [java] = java_of(up)
+        os.kill(workers_of(up)[-1], signal.SIGKILL)
+        up.line_with("died (SIGKILL)")
+        count = len(flow.rows())
+        wait("more rows", lambda: len(flow.rows()) > count, up.output, PATIENCE_S)
+        assert java_of(up) == [java], "the worker that died has left Java to the other"
         os.kill(java, signal.SIGKILL)
-        assert len(rows()) < ROWS, "Java was killed too late to prove anything"
-        up.line_with("Spark Connect server ended with code -9; it is started again")
-        wait("all rows", lambda: len(rows()) >= ROWS, up.output, PATIENCE_S)
-        assert sorted(rows()) == [*range(ROWS)]
+        up.line_with("Spark's Java process ended with code -9; it is started again")
+        wait("all rows", lambda: len(flow.rows()) >= ROWS, up.output, PATIENCE_S)
+        assert flow.rows() == [*range(ROWS)]
         assert "RUNNING" in call_command("connectors", "status", "c", "--coordinator", at).out
         assert len(java_of(up)) == 1
+        assert "Traceback" not in "\n".join(up.lines)
         up.signal(signal.SIGKILL)
         up.ended()
-    # ``marked`` has waited for the end of every process.
 
 
-def test_spark_that_cannot_start_is_reported(tmp_path: Path) -> None:
-    environment = {"CONNECTGROUP_SPARK_MEMORY": "none"}
-    options = ["--port", "0", "--data", str(tmp_path / "data")]
-    with Program("up", "--shared-spark", *options, cwd=tmp_path, environment=environment) as up:
-        assert up.ended() == 2
-        assert "connectgroup: Spark has ended: " in up.output()
-        assert "Traceback" not in up.output()
+def test_tasks_say_that_spark_starts_and_do_not_run_before(tmp_path: Path) -> None:
+    """Nor does the group look as if rows could flow."""
+    home, go = java_that_waits(tmp_path / "java")
+    flow = Flow(tmp_path)
+    with flow.up(JAVA_HOME=str(home)) as up:
+        at = up.line_with("coordinator at ").removeprefix("coordinator at ").partition(",")[0]
+
+        def shown() -> bool:
+            text = call_command("connectors", "status", "c", "--coordinator", at).out
+            return text.count("STARTING") >= 2 and "starting Spark, " in text
+
+        wait("the start of Spark in the status", shown, up.output, PATIENCE_S)
+        assert "Stable, starting Spark, " in call_command("groups", "describe", "workers", "--coordinator", at).out
+        up.line_with("starting Spark, ")
+        assert not [line for line in up.lines if line.startswith("Stable") and "3/3" in line], up.output()
+        go.touch()
+        wait("rows", flow.rows, up.output, PATIENCE_S)
+        up.line_with("Stable | ")
+
+
+def test_spark_that_cannot_start_is_reported_by_its_tasks(tmp_path: Path) -> None:
+    flow = Flow(tmp_path)
+    with flow.up(CONNECTGROUP_SPARK_MEMORY="none") as up:
+        at = up.line_with("coordinator at ").removeprefix("coordinator at ").partition(",")[0]
+        up.line_with("Spark has ended: ")
+
+        def failed() -> bool:
+            text = call_command("connectors", "status", "c", "--coordinator", at).out
+            return "FAILED" in text and "Spark has ended: " in text
+
+        wait("the error in the status", failed, up.output, PATIENCE_S)
+        assert "Traceback" not in "\n".join(up.lines)

@@ -63,7 +63,11 @@ def describe(
         computing_member=computing.member_id if computing is not None else "",
         assignor_error=computation.error if computation is not None else "",
         members=() if request.connectors_only else tuple(_members(group, now_ms)),
-        connectors=tuple(_connectors(group, request, _waits(group, now_ms) if request.connectors_only else {})),
+        connectors=tuple(
+            _connectors(
+                group, request, _starts(group, now_ms) | (_waits(group, now_ms) if request.connectors_only else {})
+            )
+        ),
         rebalances=() if request.connectors_only else tuple(_rebalances(group)),
         delayed=() if request.connectors_only else described_delays(ConnectDraft(group, now_ms)),
         incarnation=group.created_ms,
@@ -179,7 +183,16 @@ MAX_MESSAGES: Final = 1 << 20
 100,000 tasks may fail for one reason."""
 
 
-def _waits(group: ConnectGroupState, now_ms: int) -> Mapping[Unit, str]:
+def _starts(group: ConnectGroupState, now_ms: int) -> dict[Unit, str]:
+    """What the start of a unit waits for, and for how long, if its worker has said it."""
+    found: dict[Unit, str] = {}
+    for unit in group.starting:
+        if (status := group.statuses.get(unit)) is not None and status.message:
+            found[unit] = f"{status.message}, {max(0, now_ms - status.at_ms) // 1000} s"
+    return found
+
+
+def _waits(group: ConnectGroupState, now_ms: int) -> dict[Unit, str]:
     """For whom and how long each delayed unit waits, and each unit of a temporarily left member.
 
     For descriptions without ``delayed`` and members. A message with a countdown in any other description would be a
@@ -211,7 +224,7 @@ def _connectors(
         units = []
         for task in range(CONNECTOR, len(connector.tasks)):
             unit = _unit(group, Unit(name, task), "UNASSIGNED" if Unit(name, task) in runnable else target_state)
-            if unit.state in ("UNASSIGNED", "WAITING"):
+            if unit.state in ("UNASSIGNED", "WAITING") or (unit.state == "STARTING" and Unit(name, task) in waits):
                 unit = replace(unit, message=waits.get(Unit(name, task), ""))
             if request.include_task_configs and task != CONNECTOR:
                 unit = replace(unit, config=masked(connector.tasks[task].config))

@@ -98,7 +98,9 @@ def store_statuses(draft: ConnectDraft, member_id: str, statuses: Iterable[TaskS
         owner_epoch = draft.current(member_id).assigned.get(unit)
         if unit not in draft.group.runnable or owner_epoch != status.owner_epoch:
             continue
-        if record.state is UnitState.STARTING and _has_reported(known, record):
+        is_known = known is not None and _has_reported(known, record)
+        says_why = bool(record.message) and known is not None and known.state is UnitState.STARTING
+        if record.state is UnitState.STARTING and is_known and not says_why:
             continue  # a late copy: a unit starts once under an owner epoch
         if known is None or replace(known, at_ms=record.at_ms) != record:
             draft.write(record)
@@ -107,9 +109,9 @@ def store_statuses(draft: ConnectDraft, member_id: str, statuses: Iterable[TaskS
     issue_above(draft, rejected)
 
 
-def _has_reported(known: StatusRecord | None, record: StatusRecord) -> bool:
+def _has_reported(known: StatusRecord, record: StatusRecord) -> bool:
     """Whether the sender has reported the unit under this owner epoch before."""
-    return known is not None and (known.member_id, known.owner_epoch) == (record.member_id, record.owner_epoch)
+    return (known.member_id, known.owner_epoch) == (record.member_id, record.owner_epoch)
 
 
 def replace_static_member(draft: ConnectDraft, former: MemberRecord, member_id: str) -> None:
