@@ -154,8 +154,8 @@ def _description(group: DescribedGroup, names: OptionNames) -> Iterable[str]:
         if group.assignor_name:
             yield f"assignor: {group.assignor_name}"
     else:
-        units = (unit for connector in group.connectors for unit in connector.units)
-        waiting = next((f", {unit.message}" for unit in units if unit.state == "STARTING" and unit.message), "")
+        all_units = (unit for connector in group.connectors for unit in connector.units)
+        waiting = next((f", {each.message}" for each in all_units if each.state == "STARTING" and each.message), "")
         yield f"group {name}: {group.state}{waiting}, epoch {group.group_epoch}, target {group.assignment_epoch}"
         computing = f", {group.computing_member} is computing the next assignment" if group.computing_member else ""
         yield f"assignor: {group.assignor_name or 'none yet'}{computing}"

@@ -127,7 +127,7 @@ async def run_worker(
         if os.environ.get(SHARED):
             JAVA.use(supervision.ask_for_spark)
         supervision.start()
-    beside = [asyncio.create_task(_collect_garbage(worker))]
+    beside = [asyncio.create_task(_collect_garbage(worker)), asyncio.create_task(_stop_waiting_for_spark(worker))]
     if supervised:
         beside.append(asyncio.create_task(_report_to_supervisor(worker, runner)))
     try:
@@ -149,7 +149,6 @@ async def run_worker(
                         _write_report({RELEASED if worker.restarts else LEFT: True})
             else:
                 starting.append(warming_up)
-            JAVA.close()
             if any(not each.done() for each in starting):
                 kill_java()  # what still starts is not needed any more, and ends sooner without it
             if not all([await _ended_within(each, WARM_UP_END_S) for each in starting]):
@@ -329,6 +328,12 @@ class _Supervision:
         elif word == KEEP:
             self._asked = False
             self._worker.refuse_restart(reason)
+
+
+async def _stop_waiting_for_spark(worker: Worker) -> None:
+    """When the worker stops, end the starts of tasks that wait for Spark: the stop would wait for them."""
+    await worker.wait_stopping()
+    JAVA.close()
 
 
 async def _collect_garbage(worker: Worker) -> None:
