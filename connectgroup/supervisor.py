@@ -338,8 +338,15 @@ class Supervisor:
             if worker.wanted and not self._closing:
                 await self._start_again(worker, at_once=True)
 
+    def _note_pid(self, worker: WorkerProcess) -> None:
+        """Write the process id of a worker to a file, for who wants to signal it."""
+        if worker.process is not None:
+            with contextlib.suppress(OSError):
+                (self._scratch / f"{worker.name}.pid").write_text(f"{worker.process.pid}\n")
+
     async def _start(self, worker: WorkerProcess) -> None:
         await self._spawn(worker)
+        self._note_pid(worker)
         assert worker.process is not None
         worker.watch = asyncio.create_task(self._watch(worker, worker.process), name=f"watch {worker.name}")
 
@@ -446,6 +453,7 @@ class Supervisor:
                     return
                 new.rows_before, new.started_s = worker.rows_before + worker.rows, asyncio.get_running_loop().time()
                 self.workers[worker.name] = new
+                self._note_pid(new)
                 assert new.process is not None
                 new.watch = asyncio.create_task(self._watch(new, new.process), name=f"watch {new.name}")
                 new.say(JOIN)

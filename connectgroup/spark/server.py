@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import json
 import logging
 import os
 import shutil
 import signal
 import struct
+import sys
 import uuid
-from asyncio.subprocess import PIPE, STDOUT, Process
+from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
 from collections import deque
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -32,8 +34,10 @@ from ..threads import off_loop
 from .archive import archive_options
 from .errors import SparkError, root_cause
 from .java import ensure_java, find_java
-from .session import GATEWAY, MASTER, MEMORY, is_not_from_py4j, python_launcher, settings
+from .session import GATEWAY, MASTER, MEMORY, check_spark, is_not_from_py4j, python_launcher, settings
 
+ARCHIVE_AFTER_S: Final = 600.0
+"""How long Spark runs before its classes are archived, if they are not yet: not while it is busy with its start."""
 ANSWER_TIMEOUT_S: Final = 30.0
 """How long Java may take to close a gateway. One that takes longer does not respond, and is killed."""
 STOP_TIMEOUT_S: Final = 10.0
@@ -42,6 +46,9 @@ RESTART_WAIT_S: Final = 1.0
 MAX_RESTART_WAIT_S: Final = 30.0
 LAST_LINES: Final = 20
 """Lines of Spark's output that an error shows."""
+
+_PR_SET_PDEATHSIG: Final = 1
+"""``prctl(2)``: send a signal when the parent process ends."""
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +78,7 @@ class SharedSpark:
         self._process: Process | None = None
         self._output: asyncio.Task[None] | None = None
         self._running: asyncio.Task[None] | None = None
+        self._archiving: asyncio.Task[None] | None = None
         self._java: Any = None
         """The gateway of this process. ``_connect`` sets it."""
         self._gateways: dict[int, tuple[str, Any]] = {}
@@ -108,9 +116,10 @@ class SharedSpark:
 
     async def close(self) -> None:
         """Stop Java."""
-        if self._running is not None:
-            self._running.cancel()
-            await asyncio.wait({self._running})
+        for task in (self._running, self._archiving):
+            if task is not None:
+                task.cancel()
+                await asyncio.wait({task})
         await self._stop()
 
     async def _run(self) -> None:
@@ -130,6 +139,8 @@ class SharedSpark:
             else:
                 logger.info("Spark has started after %.1f s", asyncio.get_running_loop().time() - began_s)
                 self._now(True)
+                if self._archiving is None:
+                    self._archiving = asyncio.create_task(_archive(), name="archive Spark's classes")
                 assert self._process is not None
                 code = await self._process.wait()
                 self._gateways.clear()
@@ -145,9 +156,10 @@ class SharedSpark:
         self._changed()
 
     async def _start(self) -> None:
+        check_spark()
         found = find_spec("pyspark")
-        if found is None or found.origin is None:
-            raise ConfigError("spark", "no package pyspark", "pip install 'connectgroup[spark]'")
+        assert found is not None
+        assert found.origin is not None
         await off_loop("empty Spark's directory", shutil.rmtree, self._scratch, True)
         make_private(self._scratch, "scratch")
         java = await off_loop("find Java", find_java)
@@ -215,6 +227,27 @@ class SharedSpark:
         if self._output is not None:
             self._output.cancel()
         shutil.rmtree(self._scratch, ignore_errors=True)
+
+
+async def _archive() -> None:
+    """Archive the classes that Spark loads, for later starts, in a process of the lowest priority."""
+    await asyncio.sleep(ARCHIVE_AFTER_S)
+    if archive_options(await off_loop("find Java", find_java)):
+        return
+    command = ("nice", "-n", "19", sys.executable, "-P", "-m", "connectgroup", "prepare")
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL, start_new_session=True, preexec_fn=_end_with_parent
+    )
+    try:
+        await process.wait()
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+
+
+def _end_with_parent() -> None:
+    """In the new process, before it runs its program: SIGTERM when the process that started it ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 class _Java:
