@@ -342,7 +342,16 @@ class Supervisor:
         """Write the process id of a worker to a file, for who wants to signal it."""
         if worker.process is not None:
             with contextlib.suppress(OSError):
-                (self._scratch / f"{worker.name}.pid").write_text(f"{worker.process.pid}\n")
+                self._pid_file(worker).write_text(f"{worker.process.pid}\n")
+
+    def _forget_pid(self, worker: WorkerProcess, pid: int) -> None:
+        """Remove the file of a process that has ended, unless it is of the next one already."""
+        with contextlib.suppress(OSError):
+            if self._pid_file(worker).read_text() == f"{pid}\n":
+                self._pid_file(worker).unlink()
+
+    def _pid_file(self, worker: WorkerProcess) -> Path:
+        return self._scratch / f"{worker.name}.pid"
 
     async def _start(self, worker: WorkerProcess) -> None:
         await self._spawn(worker)
@@ -521,6 +530,7 @@ class Supervisor:
         """Wait until a process ends, send a leave for its member, and start it again if the worker should run."""
         code = await process.wait()
         end_group(process.pid)
+        self._forget_pid(worker, process.pid)
         if self._spark is not None:
             self._beside(self._spark.release(process.pid))
         if worker.replacement is not None:

@@ -154,7 +154,8 @@ async def run_worker(
             if not all([await _ended_within(each, WARM_UP_END_S) for each in starting]):
                 # What it started still needs its directory: Spark's Java would hang without it, and end with this
                 # process otherwise. The next worker of this name removes the directory.
-                scratch.leave()
+                if not JAVA.is_used:
+                    scratch.leave()
                 kill_java()
                 if supervised or not worker.restarts:  # otherwise the process executes itself again
                     exit_without_finalizing(RESTART_EXIT_CODE if worker.restarts else 0)
