@@ -351,7 +351,7 @@ class Supervisor:
                 self._pid_file(worker).unlink()
 
     def _pid_file(self, worker: WorkerProcess) -> Path:
-        return self._scratch / f"{worker.name}.pid"
+        return self._scratch.with_name(f"{worker.name}.pid")
 
     async def _start(self, worker: WorkerProcess) -> None:
         await self._spawn(worker)

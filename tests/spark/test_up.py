@@ -109,6 +109,8 @@ def test_rows_arrive_once_in_every_sink_when_the_worker_is_killed(tmp_path: Path
                 os.kill(pid, signal.SIGKILL)
             assert workers
         wait_for(ROWS)
+        joined = lambda: sum("joining group" in line for line in list(up.lines)) == 3  # noqa: E731
+        wait("the worker to be back", joined, up.output, PATIENCE_S)
         up.signal(signal.SIGINT)
         up.ended()
     for name, numbers in flow.arrived().items():
