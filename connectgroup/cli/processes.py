@@ -57,6 +57,7 @@ def _allow_open_files(connections: int) -> None:
 
 async def run_up(options: argparse.Namespace) -> int:
     from ..analysis.explain import RebalanceNews
+    from ..dataplane.java_plugins import plugin_path
     from ..plugins import load_assignor
     from ..supervisor import Supervisor
     from .connectors import checked_connector
@@ -94,7 +95,8 @@ async def run_up(options: argparse.Namespace) -> int:
             allowed_paths=paths,
             metrics_port=options.metrics_port,
             one_first=(os.cpu_count() or 1) < options.workers,
-            shared_spark=not options.isolated_spark,
+            # Java plug-ins are other programs' code: one that ends Java must end that of one worker only.
+            shared_spark=not options.isolated_spark and not plugin_path(),
         )
     _make_directory("--data", data)
     rest_connections = options.rest_max_connections if options.rest_port is not None else 0

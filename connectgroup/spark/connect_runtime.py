@@ -27,7 +27,7 @@ from ..protocol.units import printable
 from ..threads import outcome
 from .errors import SparkError
 from .java import CONNECT_JARS
-from .session import spark_session
+from .session import java_runs, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -119,8 +119,7 @@ class _Runtime:
 
     def is_alive(self) -> bool:
         """Whether this Java process runs."""
-        process: Any = self._gateway.proc
-        return process.poll() is None
+        return java_runs(self._gateway)
 
     def list_of(self, items: Sequence[Any]) -> Any:
         """Return a list of objects of Java."""

@@ -390,14 +390,16 @@ def is_usable(session: SparkSession) -> bool:
     return answers(session) if is_remote(session) else session_is_alive()
 
 
+def java_runs(gateway: Any) -> bool:
+    """Whether the Java process of pyspark's gateway runs, as far as this process has noticed."""
+    if gateway.proc is None:
+        return JAVA.gateway is not None and bool(JAVA.gateway["tag"] == gateway.connectgroup_tag)
+    return gateway.proc.poll() is None
+
+
 def _is_alive(session: SparkSession) -> bool:
     gateway: Any = session.sparkContext._gateway
-    if gateway is None:
-        return False
-    if gateway.proc is None:
-        if JAVA.gateway is None or JAVA.gateway["tag"] != gateway.connectgroup_tag:
-            return False
-    elif gateway.proc.poll() is not None:
+    if gateway is None or not java_runs(gateway):
         return False
     try:
         return not session.sparkContext._jsc.sc().isStopped()
