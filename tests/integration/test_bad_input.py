@@ -64,7 +64,7 @@ def test_unknown_connector_class_lists_the_available_ones(
     pipe = scene.pipe("sqlite")
     cluster.put(pipe.name, {**pipe.config, "connector.class": "os.system"})
     error = failed(cluster, pipe, "connector.class: got 'os.system'")
-    assert error.endswith("allowed: idle, pipeline, witnessed-pipeline")
+    assert "allowed: idle, pipeline, witnessed-pipeline, a Java class in a jar on the plug-in path" in error
     shown = call_command("groups", "describe", GROUP, "--coordinator", cluster.address)
     assert shown.code == 0
     assert f"  {pipe.name}: FAILED on worker-" in shown.out
