@@ -42,6 +42,7 @@ value.converter=org.apache.kafka.connect.storage.StringConverter
 offset.storage.file.filename={folder}/offsets
 listeners=http://127.0.0.1:{port}
 plugin.discovery=only_scan
+offset.flush.interval.ms=1000
 """
 
 
