@@ -33,9 +33,6 @@ from .runtime import Coordinator
 RETRY_S = 0.5
 """Interval between two attempts to serve a log that this coordinator may own but cannot read."""
 
-SHOWN_S = 0.25
-"""How old a description of the coordinators may be: clients that ask together cost the log one query."""
-
 logger = logging.getLogger(__name__)
 
 
@@ -53,9 +50,8 @@ class ElectedCoordinator:
         self.serving: Coordinator | None = None
         self.on_term_end: Callable[[], None] = lambda: None
         self._campaigning: asyncio.Task[None] | None = None
-        # What was read last for ``_described``, and until when it is shown.
+        # What ``_described`` reads, or has read last.
         self._ownership: asyncio.Future[Ownership] | None = None
-        self._ownership_until_s = 0.0
 
     async def start(self) -> None:
         """Check the log, then try to own it in the background. While its database is away, wait for that.
@@ -136,9 +132,8 @@ class ElectedCoordinator:
             self.serving.lost_connections.on_lost(request, principal)
 
     async def _described(self, request: DescribeCoordinatorsRequest) -> DescribeCoordinatorsResponse:
-        now_s = asyncio.get_running_loop().time()
-        if self._ownership is None or now_s >= self._ownership_until_s:
-            self._ownership_until_s = now_s + SHOWN_S
+        # Clients that ask together, as after a fail-over, cost the log one query.
+        if self._ownership is None or self._ownership.done():
             self._ownership = asyncio.ensure_future(self._log.ownership())
         try:
             found = await asyncio.shield(self._ownership)
