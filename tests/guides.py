@@ -92,8 +92,14 @@ def command_lines(page: str) -> list[list[str]]:
     found = []
     for block in blocks(page):
         if block.info in ("", "sh", "console"):
-            commands = re.findall(r"(?:^|\bdo |; |\$ )connectgroup (.*?)(?=$|;| \|\|?\s|\s&)", block.text, re.MULTILINE)
+            commands = re.findall(
+                r"(?:^|\bdo |; |\$ )connectgroup (.*?)(?=$|;| \|\|?\s|\s&| > )", block.text, re.MULTILINE
+            )
             found += [shlex.split(words, comments=True) for words in commands]
+        if block.info == "ini":  # a systemd unit
+            found += [
+                shlex.split(words) for words in re.findall(r"^ExecStart=\S+/connectgroup (.*)$", block.text, re.M)
+            ]
     return found
 
 

@@ -26,6 +26,7 @@ GUIDES = (
     "embedding",
     "from-kafka-connect",
     "operations",
+    "several-machines",
     "testing",
     "writing-connectors",
 )

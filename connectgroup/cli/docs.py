@@ -1,4 +1,4 @@
-"""``connectgroup docs``: the guides and examples that are installed with the package."""
+"""``connectgroup docs``: the guides, examples and files for containers that are installed with the package."""
 
 from __future__ import annotations
 
@@ -36,11 +36,12 @@ async def print_docs(options: argparse.Namespace) -> int:
 
 
 def installed() -> Mapping[str, Path]:
-    """The guides by name, ``readme`` first, then the examples as ``examples/NAME.py``."""
+    """The guides by name, ``readme`` first, the files for containers as ``deploy/NAME``, and ``examples/NAME.py``."""
     inside = PACKAGE / "docs"
     guides, root = (inside, inside) if inside.is_dir() else (PACKAGE.parent / "docs", PACKAGE.parent)
     found = {"readme": root / "README.md"}
     found |= {path.stem: path for path in sorted(guides.glob("*.md")) if path.name != "README.md"}
+    found |= {f"deploy/{path.name}": path for path in sorted((guides / "deploy").glob("*"))}
     found |= {f"examples/{path.name}": path for path in sorted((root / "examples").glob("*.py"))}
     return {name: path for name, path in found.items() if path.is_file()}
 

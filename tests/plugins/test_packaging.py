@@ -118,6 +118,7 @@ def test_install_adds_one_top_level_package(built: Built, tmp_path: Path, source
     assert run(*command, "operations", cwd=tmp_path) == (ROOT / "docs" / "operations.md").read_text()
     listed = {line.split()[0] for line in run(*command, cwd=tmp_path).splitlines()[1:]}
     guides = {path.stem for path in (ROOT / "docs").glob("*.md")}
+    guides |= {f"deploy/{path.name}" for path in (ROOT / "docs" / "deploy").iterdir()}
     examples = {f"examples/{path.name}" for path in (ROOT / "examples").glob("*.py")}
     assert listed - {"api"} == {"readme", *guides, *examples} - {"api"}  # made by make docs
     shown = Path(run(*command, "examples/demo.py", "--path", cwd=tmp_path).strip())
