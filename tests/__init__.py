@@ -11,7 +11,8 @@ would no longer show at which one it stands: a record, a callback, an invariant,
     CommandGroup   integration/commands: the commands that a user types
     LocalGroup     integration: Spark under the supervisor
 
-``model`` is a reference model written from the sources, ``scenes`` has transcripts of the protocol, ``attacks`` a
+``model`` is a reference model written from the sources, and a model of coordinators that share a log, all of whose
+states are searched (``model.ownership``); ``scenes`` has transcripts of the protocol, ``attacks`` a
 coordinator and workers under attack, ``suites`` tests of Kafka's clients, ``mutation`` plants faults that tests must
 find.
 

@@ -9,6 +9,8 @@ made twice. Begin with ``model.Model.heartbeat``.
 records. ``simulated`` does it for every coordinator of a simulated cluster (``python -m tests.model``), ``driver`` for
 sequences of inputs that no correct worker would send.
 
+``ownership`` is another model, of two coordinators that share a log: each of its states is visited.
+
 Where the sources leave a choice (which of several able members computes, what an assignor returns), the product's
 choice is an input of the model, which checks that it is allowed.
 """

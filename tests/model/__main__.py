@@ -1,7 +1,8 @@
 """``python -m tests.model``: ``python -m tests.simulation`` with every coordinator compared with the model.
 
 ``--type consumer`` instead runs many seeds of inputs of any kind for consumer groups, ``classic`` for classic groups,
-and ``mixed`` for groups with members of both protocols, and conversions.
+and ``mixed`` for groups with members of both protocols, and conversions. ``ownership`` searches the states of two
+coordinators that share a log.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from functools import partial
 from connectgroup.testing.shrinking import shrink
 from tests.simulation import command
 
+from . import ownership
 from .classic.driver import ClassicDriver
 from .consumer.driver import Driver as ConsumerDriver
 from .consumer.mixed import MixedDriver
@@ -39,8 +41,11 @@ Result = tuple[int, int, str]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 if there was no difference and every invariant held."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--type", choices=tuple(DRIVERS), default="connect")
+    parser.add_argument("--type", choices=(*DRIVERS, "ownership"), default="connect")
     options, given = parser.parse_known_args(arguments)
+    if options.type == "ownership":
+        parser.parse_args(["--type", options.type, *given])
+        return ownership.main()
     if options.type != "connect":
         return many_seeds(given, options.type)
     if multiprocessing.get_start_method() != "fork":

@@ -1,0 +1,38 @@
+"""Two coordinators and one log: each state that the rules allow, and each state that fewer rules allow."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.volume import volume
+
+from .__main__ import main
+from .ownership import BUGS, explore
+
+
+@pytest.mark.parametrize(
+    ("batches", "late", "states"), [(1, 1, 20_000), (2, 1, 50_000), (1, 2, 50_000)][: volume(1, 3)]
+)
+def test_every_state_that_the_rules_allow_keeps_the_invariants(batches: int, late: int, states: int) -> None:
+    """D2 to D6 with the faults F12 and F13; and in each state some coordinator can still become the one that serves."""
+    found = explore(batches=batches, late=late)
+    assert not found.violation, found
+    assert found.states > states
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_rule_that_is_left_out_is_found_with_a_trace(bug: str) -> None:
+    """The search must be able to fail, and shows the steps."""
+    found = explore(bug)
+    assert found.violation.startswith(BUGS[bug]), found
+    assert 0 < len(found.trace) <= 20
+    assert found.trace[0] == "a looks at the owner"
+    assert f"   1. {found.trace[0]}\n" in str(found)
+
+
+def test_command_prints_the_traces(capsys: pytest.CaptureFixture[str]) -> None:
+    """``python -m tests.model --type ownership``."""
+    assert main(["--type", "ownership"]) == 0
+    printed = capsys.readouterr().out
+    assert "every invariant holds" in printed
+    assert all(f"\n{bug}: " in printed for bug in BUGS)
