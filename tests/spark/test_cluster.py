@@ -93,6 +93,10 @@ def test_rows_arrive_once_from_a_standalone_cluster_when_the_worker_is_killed(tm
         "source": "datagen",
         "source.rows": str(ROWS),
         "source.rows.per.second": "500",
+        # Without a transform, the worker would read the first rows itself while Spark starts.
+        "transforms": "s",
+        "transforms.s.type": "sql",
+        "transforms.s.query": "SELECT * FROM batch",
         "sink": "sqlite",
         "sink.path": str(tmp_path / "o.db"),
         "sink.table": "t",
