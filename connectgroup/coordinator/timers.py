@@ -58,15 +58,8 @@ class Timers:
             armed.check.cancel()
 
     def renew(self, timer: SetTimer) -> None:
-        """Re-arm a timer that is armed, or that has expired and is still queued, unless it would fire earlier then.
-
-        A request that arrives late may be of a time in which the session of its sender was shorter.
-        """
-        armed = self.armed.get(timer.key)
-        if armed is not None:
-            if armed.due_s <= asyncio.get_running_loop().time() + timer.after_ms / 1000:
-                self.set(timer)
-        elif timer.key in self.expired:
+        """Re-arm a timer that is armed, or that has expired and is still queued."""
+        if timer.key in self.armed or timer.key in self.expired:
             self.set(timer)
 
     def due(self, key: TimerKey) -> None:

@@ -7,8 +7,7 @@ Decisions:
   under the very token of its predecessor, because no epoch changes. A worker whose stop failed, or that has lost its
   units, sends -1.
 - The lease is counted from the sending of the last heartbeat that got a response, and leaves 20 % of the session for
-  the stop, 50 % while a unit is not fenced: without a delay the next owner starts it when the session expires. The
-  session of such a worker is 1.3 session timeouts, so that the lease outlasts a fail-over (``settings.lease_ms``).
+  the stop, 50 % while a unit is not fenced: without a delay the next owner starts it when the session expires.
 - A lease ends only units that no sink fences (PD-10). To stop all tasks cost every pipeline 52 s in an outage of a
   minute, although a successor's claim raises the fence in the transaction that reads the positions. Connectors count
   as fenced (the coordinator rejects a former owner's task lists), but are no reason to stay: a worker without a fenced

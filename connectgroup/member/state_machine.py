@@ -53,7 +53,7 @@ from ..protocol.messages.heartbeat import HeartbeatAssignment, HeartbeatRequest,
 from ..protocol.units import JOIN_EPOCH, LEAVE_EPOCH, NO_UNITS, STATIC_LEAVE_EPOCH, Unit, Units
 from .actions import Action, Assign, ComputeTarget, Drain, Fail, Grant, Lapse, Lose, Restart, Revoke, TellAssignor
 from .assignment import ConvertedAssignment, convert
-from .settings import GroupProtocol, MemberSettings, lease_ms, parked_ms
+from .settings import MemberSettings, lease_ms, parked_ms
 
 MAX_STATUSES: Final = 1_000
 """Statuses in one heartbeat: the coordinator stores those of one request in one batch of the log, which has a limit."""
@@ -125,8 +125,6 @@ class Member:
         self._confirmed_ms: int | None = None
         # As the last response has them; 0 before the first one.
         self.session_timeout_ms = self.heartbeat_interval_ms = 0
-        # Whether this session is that of a worker with a unit that is not fenced.
-        self._has_longer_session = False
         # The highest epoch of a coordinator that has responded: responses of earlier ones are stale (PD-10).
         self.coordinator_epoch = -1
         # The number of the last request.
@@ -246,8 +244,6 @@ class Member:
             os_process=self.os_process,
             statuses=statuses,
             restart_error=restart_error,
-            # The classic protocol's heartbeats, which come between two joins, could not say it.
-            unfenced=bool(self.unfenced) and settings.group_protocol is GroupProtocol.CONNECT,
         )
         if introduces:
             max_wait_ms = 0 if self._full or returns_at_once else self._max_wait_ms()
@@ -358,9 +354,7 @@ class Member:
     def _confirm(self, response: HeartbeatResponse, outstanding: _Outstanding) -> None:
         """Renew the lease. It starts when the request was sent, not when the response arrived."""
         self._confirmed_ms, self.lapsed = outstanding.sent_ms, False
-        if response.session_timeout_ms:
-            self.session_timeout_ms = response.session_timeout_ms
-            self._has_longer_session = outstanding.request.unfenced
+        self.session_timeout_ms = response.session_timeout_ms or self.session_timeout_ms
         self.heartbeat_interval_ms = response.heartbeat_interval_ms or self.heartbeat_interval_ms
         for status in outstanding.request.statuses:
             unit = Unit(status.connector, status.task)
@@ -385,8 +379,6 @@ class Member:
                 if response.session_timeout_ms and self.phase is Phase.MEMBER and not self.lapsed:
                     # The coordinator cannot store what this worker reports, and has begun its session again.
                     self._confirmed_ms = outstanding.sent_ms
-                    self.session_timeout_ms = response.session_timeout_ms
-                    self._has_longer_session = outstanding.request.unfenced
                 return []
             case _:
                 # No heartbeat is sent until all units have stopped, and then only the leave.
@@ -476,18 +468,11 @@ class Member:
         return 0 if self._confirmed_ms is None else max(0, now_ms - self._confirmed_ms)
 
     def _lease_ms(self) -> int:
-        return lease_ms(
-            self.session_timeout_ms,
-            self.settings.lease_margin,
-            unfenced=bool(self.unfenced),
-            longer=self._has_longer_session,
-        )
+        return lease_ms(self.session_timeout_ms, self.settings.lease_margin, unfenced=bool(self.unfenced))
 
     def _max_wait_ms(self) -> int:
         max_wait_ms = self.settings.max_wait_ms
-        if not self.session_timeout_ms:
-            return max_wait_ms
-        return parked_ms(max_wait_ms, self._lease_ms(), unfenced=bool(self.unfenced))
+        return parked_ms(max_wait_ms, self._lease_ms()) if self.session_timeout_ms else max_wait_ms
 
     def check_lease(self, now_ms: int, why_late: str = "") -> list[Action]:
         """Stop what no sink fences before the group may reassign it (KAFKA-9184). Call it before all other processing.

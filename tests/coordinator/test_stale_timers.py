@@ -214,7 +214,7 @@ async def test_failed_append_leaves_every_member_with_a_session_timer(fault: Fau
         await asyncio.wait_for(again, 5)
         assert list(await members(coordinator)) == ["a"]
         await memory_is_log(coordinator, log)
-        await asyncio.sleep(14)  # a member of a group that was loaded may have units that are not fenced
+        await asyncio.sleep(11)
         assert await members(coordinator) == {}
 
 

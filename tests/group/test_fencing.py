@@ -18,7 +18,7 @@ from connectgroup.group.connect.state import ConnectGroupState
 from connectgroup.group.kernel.state import ANY_PROCESS, NO_PROCESS, Process
 from connectgroup.group.kernel.timers import CancelTimer, SetTimer, Timer, TimerKey, TimerKind, rebalance
 from connectgroup.protocol.messages.common import grouped
-from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
 from connectgroup.protocol.records.base import Key, Kind, Tombstone
 from connectgroup.protocol.records.connect import CurrentRecord, MemberState, held
 from connectgroup.protocol.units import Unit, Units
@@ -324,31 +324,16 @@ def test_every_answered_heartbeat_restarts_the_session(rest: Scene) -> None:
     assert SetTimer(TimerKey(TimerKind.SESSION, GROUP, "m1"), 10_000) in rest.last.timers
 
 
-def test_session_of_a_member_with_units_that_are_not_fenced_is_longer(rest: Scene) -> None:
-    """As the response says; the outcome that is kept of the one is not that of the other."""
-    for unfenced, session_ms in ((True, 13_000), (False, 10_000), (True, 13_000)):
-        request = HeartbeatRequest(group_id=GROUP, member_id="m1", member_epoch=100, unfenced=unfenced)
-        for _ in range(2):
-            outcome = rest.act(request)
-            assert SetTimer(TimerKey(TimerKind.SESSION, GROUP, "m1"), session_ms) in outcome.timers
-            assert isinstance(outcome.response, HeartbeatResponse)
-            assert outcome.response.session_timeout_ms == session_ms
-    rest.act(TimerKey(TimerKind.SESSION, GROUP, "m1"))
-    assert rest.group.latest_rebalance is not None
-    assert rest.group.latest_rebalance.causes == ("m1 was silent for 13000 ms",)
-
-
 def test_to_05_timers_after_a_load(rest: Scene, fixed: FixedAssignor) -> None:
-    """TO-05, D5: a session timer for each member, longer if it may have units that are not fenced; a rebalance
-    timer for UNREVOKED only."""
+    """TO-05, D5: a session timer for each member; a rebalance timer for UNREVOKED only."""
     fixed.target = {"m0": foo(-1, 0, 3), "m1": foo(1, 2)}
     rest.join("m9")
     rest.heartbeat("m0", 100)
     rest.heartbeat("m1", 100)
     assert [rest.state(member_id) for member_id in ("m0", "m1", "m9")] == [UNRELEASED, UNREVOKED, STABLE]
     assert on_load(rest.group, rest.now_ms, rest.settings).timers == (
-        SetTimer(TimerKey(TimerKind.SESSION, GROUP, "m0"), 13_000),
-        SetTimer(TimerKey(TimerKind.SESSION, GROUP, "m1"), 13_000),
+        SetTimer(TimerKey(TimerKind.SESSION, GROUP, "m0"), 10_000),
+        SetTimer(TimerKey(TimerKind.SESSION, GROUP, "m1"), 10_000),
         rebalance(GROUP, "m1", rest.current("m1"), 10_000),
         SetTimer(TimerKey(TimerKind.SESSION, GROUP, "m9"), 10_000),
     )

@@ -89,7 +89,7 @@ def test_workers_keep_their_tasks_through_a_coordinator_restart(tmp_path: Path) 
 @ci_only("30 s with two Sparks; in a user's run, the restarts above, and the simulator has the outage")
 def test_fenced_tasks_write_on_through_an_outage_of_two_sessions(tmp_path: Path) -> None:
     """PD-10: rows arrive all the time, none is lost or doubled, and the worker is the same member afterwards; a
-    task that no sink fences stops with the lease of its worker, and comes back.
+    task that no sink fences stops within half of the session timeout, and comes back.
     """
     session_s, outage_s, table = 6.0, 12.0, tmp_path / "rows.sqlite"
     pipeline = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 from connectgroup.member.actions import Action
@@ -62,14 +61,7 @@ def request_of(machine: Member, now_ms: int = 0) -> HeartbeatRequest:
 
 
 def respond(machine: Member, response: HeartbeatResponse, now_ms: int = 0) -> list[Action]:
-    request = request_of(machine, now_ms)
-    return machine.on_response(request, with_session(response, request))
-
-
-def with_session(response: HeartbeatResponse, request: HeartbeatRequest) -> HeartbeatResponse:
-    """The session is longer for a worker that has units that are not fenced."""
-    session_ms = response.session_timeout_ms * 13 // 10 if request.unfenced else response.session_timeout_ms
-    return replace(response, session_timeout_ms=session_ms)
+    return machine.on_response(request_of(machine, now_ms), response)
 
 
 def joined(*numbers: int, **changes: Any) -> Member:

@@ -23,11 +23,10 @@ from connectgroup.errors import (
     UnsupportedAssignor,
 )
 from connectgroup.member.actions import Assign, ComputeTarget, Fail, Lapse, Lose
-from connectgroup.member.settings import GroupProtocol
 from connectgroup.member.state_machine import Phase
 from connectgroup.protocol.messages.common import units_of
 
-from .builders import accepted, joined, member, rejected, request_of, respond, status, units, with_session
+from .builders import accepted, joined, member, rejected, request_of, respond, status, units
 
 # --------------------------------------------------------------------------------------------------
 # Errors
@@ -78,7 +77,7 @@ def test_member_that_is_asked_to_compute_computes_and_stays_a_member() -> None:
     machine = joined(0)
     assert respond(machine, rejected(ComputeAssignment.code), now_ms=5_000) == [ComputeTarget(member_epoch=5)]
     assert machine.phase is Phase.MEMBER
-    assert machine.lease_ends_ms() == 13_000, "the error is a response: it extends the lease"
+    assert machine.lease_ends_ms() == 10_000, "the error is a response: it extends the lease"
     machine = member()
     assert respond(machine, rejected(ComputeAssignment.code)) == [ComputeTarget(member_epoch=0)]
     request = request_of(machine)
@@ -108,49 +107,25 @@ def test_lease_is_counted_from_the_sending_of_the_last_answered_heartbeat() -> N
     assert machine.lease_ends_ms() == 6_000
     parked = request_of(machine, 2_000)
     assert machine.lease_ends_ms() == 6_000
-    machine.on_response(parked, with_session(accepted(5), parked))
-    assert machine.lease_ends_ms() == 10_000
+    machine.on_response(parked, accepted(5))
+    assert machine.lease_ends_ms() == 7_000
     lost = request_of(machine, 3_000)
     machine.on_no_answer(lost)
     request_of(machine, 4_000)
-    assert machine.lease_ends_ms() == 10_000
-    assert machine.check_lease(9_999) == []
-    (lose,) = machine.check_lease(10_000)
-    assert lose == Lose(units=units(0), epoch=5, why="no response from the coordinator for 8000 ms")
-
-
-def test_longer_session_of_units_that_are_not_fenced_outlasts_a_failover_and_leaves_half_a_session_to_stop() -> None:
-    """The lease is that of other workers, 8 s, of which two parked heartbeats leave more than a fail-over takes."""
-    machine = member()
-    join = request_of(machine)
-    machine.on_response(join, accepted(5, units(0)))
-    assert machine.lease_ends_ms() == 5_000, "of the usual session, until the coordinator knows"
-    assert not join.unfenced
-    request = request_of(machine)
-    assert request.unfenced
-    machine.on_response(request, with_session(accepted(5), request))
-    assert machine.session_timeout_ms == 13_000
-    ends_ms = machine.lease_ends_ms()
-    assert ends_ms == 8_000
-    assert ends_ms <= machine.session_timeout_ms - 5_000
-    assert ends_ms - 2 * request_of(machine).max_wait_ms >= 4_500
-    respond(machine, replace(rejected(CoordinatorNotAvailable.code), session_timeout_ms=10_000), now_ms=2_000)
-    assert machine.lease_ends_ms() == 10_000
-    machine.report(replace(status(0, owner_epoch=5), fenced=True))
-    assert not request_of(machine).unfenced
-    classic = joined(0, group_protocol=GroupProtocol.CLASSIC)
-    assert not request_of(classic).unfenced, "its heartbeats between two joins cannot say it"
-    assert classic.lease_ends_ms() == 5_000
+    assert machine.lease_ends_ms() == 7_000
+    assert machine.check_lease(6_999) == []
+    (lose,) = machine.check_lease(7_000)
+    assert lose == Lose(units=units(0), epoch=5, why="no response from the coordinator for 5000 ms")
 
 
 def test_lease_leaves_the_configured_margin_if_all_units_are_fenced() -> None:
     """``Connector.fenced``: until a unit is reported as fenced, half of the session timeout is left for its stop."""
     machine = joined(0, 1, lease_margin=0.1)
-    assert machine.lease_ends_ms() == 8_000
+    assert machine.lease_ends_ms() == 5_000
     machine.report(replace(status(0, owner_epoch=5), fenced=True))
-    assert machine.lease_ends_ms() == 8_000
+    assert machine.lease_ends_ms() == 5_000
     machine.report(replace(status(1, owner_epoch=4), fenced=True))
-    assert machine.lease_ends_ms() == 8_000, "an earlier run of the unit"
+    assert machine.lease_ends_ms() == 5_000, "an earlier run of the unit"
     machine.report(replace(status(1, owner_epoch=5), fenced=True))
     assert machine.lease_ends_ms() == 9_000
     respond(machine, accepted(6, units(0, 1, 2)))
@@ -164,13 +139,13 @@ def test_lease_ends_only_units_that_are_not_fenced() -> None:
     machine = joined(0, 1, 2)
     machine.report(replace(status(0, owner_epoch=5), fenced=True))
     outstanding = request_of(machine, 0)
-    (lapse,) = machine.check_lease(8_000)
+    (lapse,) = machine.check_lease(5_000)
     assert lapse == Lapse(
         units=units(1, 2),
         stops=units(1, 2),
         runs_on=units(0),
         epoch=5,
-        why="no response from the coordinator for 8000 ms",
+        why="no response from the coordinator for 5000 ms",
     )
     assert (machine.phase, machine.lapsed, machine.epoch) == (Phase.MEMBER, True, 5)
     assert machine.check_lease(1_000_000) == []
@@ -203,7 +178,7 @@ def test_unit_that_is_being_revoked_stops_with_the_lease_and_is_acknowledged_as_
     machine = joined(0, 1, 2)
     machine.report(replace(status(0, owner_epoch=5), fenced=True))
     respond(machine, accepted(5, units(0, 1)))
-    (lapse,) = machine.check_lease(8_000)
+    (lapse,) = machine.check_lease(5_000)
     assert isinstance(lapse, Lapse)
     assert (lapse.units, lapse.stops) == (units(1), units(1, 2))
 
@@ -213,7 +188,7 @@ def test_owned_units_are_reported_until_the_units_that_stopped_with_the_lease_ar
     machine = joined(0, 1, 2)
     for number in (0, 2):
         machine.report(replace(status(number, owner_epoch=5), fenced=True))
-    machine.check_lease(8_000)
+    machine.check_lease(5_000)
     machine.mark_lapsed(units(1))
     respond(machine, accepted(5, units(0)), now_ms=6_000)
     assert units_of(request_of(machine, 7_000).owned) == units(0, 2)
@@ -225,7 +200,7 @@ def test_owned_units_are_reported_until_the_units_that_stopped_with_the_lease_ar
 
 def test_heartbeats_are_parked_for_less_time_while_the_lease_is_shorter() -> None:
     machine = joined(0)
-    assert request_of(machine).max_wait_ms == 1_600
+    assert request_of(machine).max_wait_ms == 1_500
     machine.report(replace(status(0, owner_epoch=5), fenced=True))
     assert request_of(machine).max_wait_ms == 0, "a full heartbeat"
     assert request_of(joined()).max_wait_ms == 2_000
@@ -234,7 +209,7 @@ def test_heartbeats_are_parked_for_less_time_while_the_lease_is_shorter() -> Non
 def test_retriable_error_does_not_extend_the_lease() -> None:
     machine = joined(0)
     respond(machine, rejected(CoordinatorNotAvailable.code), now_ms=4_000)
-    assert machine.lease_ends_ms() == 8_000
+    assert machine.lease_ends_ms() == 5_000
 
 
 def test_member_without_units_has_nothing_to_lose() -> None:
@@ -260,7 +235,7 @@ def test_response_with_a_lower_coordinator_epoch_is_ignored() -> None:
     for response in (accepted(9, (), coordinator=2), rejected(FencedMemberEpoch.code, coordinator=2)):
         assert respond(machine, response, now_ms=3_000) == []
     assert (machine.epoch, frozenset(machine.owned), machine.phase) == (6, units(0), Phase.MEMBER)
-    assert machine.lease_ends_ms() == 8_000
+    assert machine.lease_ends_ms() == 5_000
     assert units_of(request_of(machine).owned) == units(0), "the new coordinator gets a full request"
     respond(machine, accepted(7, coordinator=3))
     assert machine.epoch == 7

@@ -145,8 +145,6 @@ def timers_differ(
         if key[0] == "delay" and key in should:
             # A new coordinator continues the delay (CN-11), which must not end before the worker could rejoin.
             whole_ms = max(model.left_ms(key[1]), 0 if what is not None else MIN_AFTER_LOAD_MS)
-        if key[0] == "session" and timer.after_ms in model.sessions_ms(what, whole_ms):
-            continue
         # The timeout of a computation after a load is not specified.
         if timer.after_ms != whole_ms and (what is not None or key[0] != "compute"):
             yield f"time of {key}", timer.after_ms, whole_ms

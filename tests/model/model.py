@@ -56,13 +56,6 @@ class Reconciling(Computing):
         """The units that a member may run, with the epochs of their configurations."""
         return self.runnable()
 
-    def sessions_ms(self, what: object, whole_ms: int) -> tuple[int, ...]:
-        """The longer one is that of a worker with units that are not fenced; records need not show them."""
-        longer_ms = 13 * whole_ms // 10
-        if isinstance(what, HeartbeatRequest) and what.member_epoch >= 0:
-            return (longer_ms if what.unfenced else whole_ms,)
-        return (whole_ms, longer_ms) if what is None else (whole_ms,)
-
     def lose(self, who: str) -> None:
         """Remove a member that has not sent what it must."""
         raise NotImplementedError

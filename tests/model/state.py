@@ -180,10 +180,6 @@ class GroupState:
         """Whether a pending revocation of a member has a timer of its own."""
         return True
 
-    def sessions_ms(self, what: object, whole_ms: int) -> tuple[int, ...]:
-        """The session timeouts that an input may set; null: the group was loaded."""
-        return (whole_ms,)
-
     def left_ms(self, who: str) -> int:
         """Remaining time of a delay, whatever the clock did since (F14)."""
         delay = self.delays[who]

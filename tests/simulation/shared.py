@@ -3,9 +3,6 @@
 The shipped ``LeasedLog`` and ``ElectedCoordinator`` run on a simulated database. Its calls are late, lost before or
 after they took effect, and hang; the processes are paused for longer than their lease, killed and started again; their
 clocks drift apart. Clients write and read at any of the coordinators, without coordinator epochs, as Kafka's do.
-
-Workers with units that no sink fences (the shipped heartbeats, state machine and ``FollowingClient``) take up to half a
-session to stop one: no unit may run on two of them, and without other faults no fail-over may stop any.
 """
 
 from __future__ import annotations
@@ -19,24 +16,14 @@ from typing import Any, TypeVar
 
 from connectgroup.coordinator.election import ElectedCoordinator
 from connectgroup.coordinator.runtime import Coordinator
-from connectgroup.errors import LogError, NotSent, TransportError
+from connectgroup.errors import LogError
 from connectgroup.group.connect.settings import GroupSettings
 from connectgroup.log.base import LogNotWritable, Ownership
 from connectgroup.log.leased import LeasedLog, LeasedStore, OwnerRow
 from connectgroup.log.rows import Sums, Values
-from connectgroup.member.actions import Action, Assign, Lapse, Lose, Revoke
-from connectgroup.member.settings import MemberSettings
-from connectgroup.member.state_machine import Member
-from connectgroup.protocol.messages.api import Request, Response
-from connectgroup.protocol.messages.cluster import DescribeCoordinatorsRequest, FindCoordinatorRequest
+from connectgroup.protocol.messages.api import Request
 from connectgroup.protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequest, UpdateConnectorsResponse
 from connectgroup.protocol.messages.describe import DescribeRequest, DescribeResponse
-from connectgroup.protocol.units import Unit, Units
-from connectgroup.transport.base import Client
-from connectgroup.transport.following import FollowingClient
-from connectgroup.worker.heartbeat import Heartbeats
-from connectgroup.worker.metrics import WorkerMetrics
-from connectgroup.worker.settings import WorkerSettings
 
 from .cluster import SERVER_ASSIGNORS
 from .loop import NOWHERE, Node, SimulatedLoop
@@ -49,14 +36,6 @@ FAULTY_S = 60.0
 
 FAILOVER_S = 5.0
 """A coordinator that is killed is replaced within this time."""
-
-FAILOVERS = 4
-"""Fail-overs without other faults, which no unit may notice."""
-
-WORKERS, UNITS = 2, 4
-WORKER_GROUP = "w"
-STOP_S = 4.5
-"""How long the stop of a unit that is not fenced takes at most: half a session, on a clock that may be too slow."""
 
 DRIFT = 0.02
 """By how much each clock is too fast or too slow; ``leased.DRIFT`` is more than the difference of two."""
@@ -233,15 +212,13 @@ class SimulatedStore(LeasedStore):
 class SharedNode(Node):
     """A coordinator process."""
 
-    def __init__(self, name: str, run: SharedRun, place: str) -> None:
+    def __init__(self, name: str, run: SharedRun) -> None:
         super().__init__(name, f"seed {run.seed}", drift=DRIFT)
-        self.place = place
-        self.log = LeasedLog(SimulatedStore(run.database, run.loop), address=f"{place}:1", process=name)
+        self.log = LeasedLog(SimulatedStore(run.database, run.loop), address=f"{name}:1", process=name)
         settings = GroupSettings(server_assignor="balanced", server_assignors=SERVER_ASSIGNORS)
         self.elected: ElectedCoordinator = self.context.run(
             ElectedCoordinator, self.log, lambda: Coordinator(self.log, settings, wall_clock_ms=run.wall_clock_ms)
         )
-        self.died = asyncio.Event()
         self.main = run.loop.create_task(self._start(), context=self.context)
 
     async def _start(self) -> None:
@@ -256,102 +233,6 @@ class SharedNode(Node):
         return not self.dead and self.log.lease_ends_s > now * self.rate
 
 
-class NodeClient(Client):
-    """A worker's connection to the coordinator process that has the address at present."""
-
-    def __init__(self, worker: SharedWorker, address: str) -> None:
-        self._worker, self._run, self._address = worker, worker.run, address
-
-    @property
-    def address(self) -> str:
-        return self._address
-
-    async def call(self, request: Request, *, timeout_s: float) -> Response:
-        await asyncio.sleep(self._run.random.uniform(0.000_5, 0.01))
-        if self._worker.is_cut:
-            await asyncio.sleep(timeout_s)
-            raise TransportError(f"{self._address}: no response")
-        node = next((node for node in self._run.nodes if node.log.address == self._address), None)
-        if node is None:
-            raise NotSent(f"{self._address}: cannot connect")
-        answered = self._run.loop.create_task(self._run.handled(node, request), context=node.context)
-        died = self._run.loop.create_task(node.died.wait(), context=NOWHERE)
-        try:
-            await asyncio.wait({answered, died}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            died.cancel()
-        if not answered.done() or answered.cancelled() or self._worker.is_cut:
-            raise TransportError(f"{self._address}: no response")
-        response: Response = answered.result()
-        return response
-
-    async def close(self) -> None:
-        return
-
-
-class SharedFollowing(FollowingClient):
-    """A client of all coordinators, in virtual time."""
-
-    def __init__(self, worker: SharedWorker) -> None:
-        self._worker = worker
-        super().__init__([(place, 1) for place in worker.run.places])
-
-    def _make(self, host: str, port: int) -> Client:  # type: ignore[override]
-        return NodeClient(self._worker, f"{host}:{port}")
-
-
-class SharedWorker:
-    """A worker whose units are not fenced.
-
-    Attributes:
-        running: the units that it runs, until their stop is complete. ``_perform`` and ``_stop`` change it.
-        is_cut: it reaches no coordinator. ``cut`` changes it.
-    """
-
-    def __init__(self, number: int, run: SharedRun) -> None:
-        self.name, self.run = f"worker-{number}", run
-        self.is_cut = False
-        self.running: set[Unit] = set()
-        self.member = Member(MemberSettings(group_id=WORKER_GROUP, member_id=self.name), process_id=number)
-        self._stops: set[asyncio.Task[None]] = set()
-        client = SharedFollowing(self)
-        self._heartbeats = Heartbeats(self.member, client, WorkerSettings(), self._perform, WorkerMetrics(self.member))
-        self.main = run.loop.create_task(self._heartbeats.run(), context=NOWHERE)
-
-    def cut(self, seconds: float) -> None:
-        """Cut it off for a while."""
-        self.is_cut = True
-        self.run.loop.call_later(seconds, setattr, self, "is_cut", False, context=NOWHERE)
-
-    def _perform(self, actions: Sequence[Action]) -> None:
-        for action in actions:
-            match action:
-                case Assign(grants=grants):
-                    for grant in grants:
-                        self.run.on_start(self, grant.unit)
-                        self.running.add(grant.unit)
-                case Revoke(units=units):
-                    self._stop(units, self.member.mark_revoked)
-                case Lapse(units=units):
-                    self.run.reach("a worker stopped units with its lease")
-                    self._stop(units, self.member.mark_lapsed)
-                case Lose(units=units):
-                    self.run.reach("a worker lost its units")
-                    self._stop(units, lambda _: self.member.mark_lost())
-
-    def _stop(self, units: Units, then: Callable[[Units], None]) -> None:
-        async def stop() -> None:
-            await asyncio.sleep(self.run.random.uniform(0, STOP_S))
-            self.running -= units
-            then(units)
-            self._heartbeats.notify()
-
-        self.run.stops += len(units)
-        task = self.run.loop.create_task(stop(), context=NOWHERE)
-        self._stops.add(task)
-        task.add_done_callback(self._stops.discard)
-
-
 class SharedRun:
     """One seed.
 
@@ -360,7 +241,6 @@ class SharedRun:
         reached: rare states, with their numbers.
         acknowledged: the connectors whose creation was acknowledged. ``_write`` adds to it.
         served: the highest coordinator epoch that has responded. ``_ask`` raises it.
-        stops: how often a worker stopped a unit; it counts itself.
     """
 
     def __init__(self, seed: int, loop: SimulatedLoop) -> None:
@@ -368,59 +248,40 @@ class SharedRun:
         loop.drifts = True
         self.violations: list[str] = []
         self.reached: Counter[str] = Counter()
-        self.database = Database(Random(f"{seed} database"), self.reach)
+        self.database = Database(Random(f"{seed} database"), self._reach)
         self.acknowledged: set[str] = set()
-        self.served = self.stops = 0
-        self.places = ["a", "b", "c"][: self.random.choice([2, 3])]
-        self.workers: list[SharedWorker] = []
+        self.served = 0
         self._lives = self._names = 0
         self.nodes: list[SharedNode] = []
         self.dead: list[SharedNode] = []
 
-    def reach(self, what: str) -> None:
+    def _reach(self, what: str) -> None:
         self.reached[what] += 1
 
     def wall_clock_ms(self) -> int:
         return 1_700_000_000_000 + int(self.loop.now * 1000)
 
     def start(self) -> None:
-        """Start a coordinator, at an address that none has at present."""
         self._lives += 1
-        place = next(place for place in self.places if place not in [node.place for node in self.nodes])
-        self.nodes.append(SharedNode(f"c{self._lives}", self, place))
+        self.nodes.append(SharedNode(f"c{self._lives}", self))
 
     def kill(self, node: SharedNode) -> None:
         node.kill()
-        node.died.set()
         self.nodes.remove(node)
         self.dead.append(node)
 
     async def run(self) -> None:
-        for _ in self.places:
+        for _ in range(self.random.choice([2, 3])):
             self.start()
         clients = [self.loop.create_task(self._client(), context=NOWHERE) for _ in range(3)]
-        clients.append(self.loop.create_task(self._create_units(), context=NOWHERE))
-        self.workers = [SharedWorker(number, self) for number in range(WORKERS)]
         faults = self.loop.create_task(self._faults(), context=NOWHERE)
         await faults
         self.database.faulty = False
-        await asyncio.sleep(10)
-        # Sessions begin anew with each fail-over: only now one expires, and its units move.
-        self.random.choice(self.workers).cut(20)
-        await asyncio.sleep(45)
-        before, running = self.stops, [set(worker.running) for worker in self.workers]
-        if sum(map(len, running)) != UNITS:
-            self.violations.append(f"L: the workers run {running}")
-        for _ in range(FAILOVERS):
-            # The one that was paused stands by again.
-            await asyncio.sleep(FAILOVER_S + self.random.uniform(0, 5))
-            await self._failover()
-        if self.stops != before or [set(worker.running) for worker in self.workers] != running:
-            self.violations.append("PD-10: a fail-over has stopped a unit")
-        ending = [*clients, *(worker.main for worker in self.workers)]
-        for client in ending:
+        await asyncio.sleep(20)
+        await self._failover()
+        for client in clients:
             client.cancel()
-        await asyncio.gather(*ending, return_exceptions=True)
+        await asyncio.gather(*clients, return_exceptions=True)
         found = await self._read()
         if found is None or not self.acknowledged <= found:
             self.violations.append(f"D3: acknowledged and gone: {sorted(self.acknowledged - (found or set()))}")
@@ -453,47 +314,21 @@ class SharedRun:
         self.kill(node)
 
     async def _failover(self) -> None:
-        """An owner that is killed, paused or stopped is replaced in time; nothing else fails meanwhile."""
+        """A killed owner is replaced in time; nothing else fails meanwhile."""
         owner = next((node for node in self.nodes if node.elected.serving is not None), None)
         if owner is None:
             self.violations.append("L: no coordinator serves, without faults")
             return
+        self.kill(owner)
+        self.start()
         killed_s = self.loop.now
-        match self.random.choice(["kill", "pause", "stop"]):
-            case "kill":
-                self.kill(owner)
-                self.start()
-            case "pause":
-                owner.pause()
-                self.loop.call_later(FAILOVER_S, owner.resume, self.loop, context=NOWHERE)
-            case "stop":
-                await self._stop(owner)
-                self.start()
-        while await self._read(0.2) is None:
+        while await self._read() is None:
             if self.loop.now > killed_s + FAILOVER_S:
                 self.violations.append(f"L: not served again {self.loop.now - killed_s:.1f} s after the owner died")
                 return
             await asyncio.sleep(0.05)
 
     # ---- clients
-
-    async def _create_units(self) -> None:
-        """Connectors without tasks: each is a unit that its worker does not report as fenced."""
-        names = [f"unit-{number}" for number in range(UNITS)]
-        while names:
-            change = ConnectorChange(connector=names[0], config=())
-            response = await self._ask(UpdateConnectorsRequest(group_id=WORKER_GROUP, changes=(change,)))
-            if isinstance(response, UpdateConnectorsResponse) and not response.error_code:
-                names.pop(0)
-            await asyncio.sleep(0.1)
-
-    def on_start(self, worker: SharedWorker, unit: Unit) -> None:
-        """S2: a unit that no sink fences runs on one worker."""
-        for other in self.workers:
-            if other is not worker and unit in other.running:
-                self.violations.append(
-                    f"S2: {worker.name} starts {unit} at {self.loop.now:.3f} s, which {other.name} still runs"
-                )
 
     async def _client(self) -> None:
         while True:
@@ -511,10 +346,10 @@ class SharedRun:
         if isinstance(response, UpdateConnectorsResponse) and not response.error_code:
             self.acknowledged.add(name)
 
-    async def _read(self, timeout_s: float = 8) -> set[str] | None:
+    async def _read(self) -> set[str] | None:
         """The connectors; null: no coordinator has responded."""
         before = set(self.acknowledged)
-        response = await self._ask(DescribeRequest(group_ids=(GROUP,)), timeout_s)
+        response = await self._ask(DescribeRequest(group_ids=(GROUP,)))
         if not isinstance(response, DescribeResponse) or response.groups[0].error_code:
             return None
         found = {each.connector for each in response.groups[0].connectors}
@@ -524,28 +359,27 @@ class SharedRun:
             )
         return found
 
-    async def _ask(self, request: Request, timeout_s: float = 8) -> Any:
+    async def _ask(self, request: Request) -> Any:
         """Send a request to the coordinators in some order; return the first response without an error."""
         for node in self.random.sample(self.nodes, len(self.nodes)):
             if node.dead or (node.main.done() is False and node.elected.serving is None):
                 continue
-            asked = self.loop.create_task(self.handled(node, request), context=node.context)
-            await asyncio.wait({asked}, timeout=timeout_s)
+            asked = self.loop.create_task(self._handled(node, request), context=node.context)
+            await asyncio.wait({asked}, timeout=8)
             if asked.done() and not asked.cancelled():
                 response = asked.result()
                 if not _code(response):
                     return response
         return None
 
-    async def handled(self, node: SharedNode, request: Request) -> Any:
+    async def _handled(self, node: SharedNode, request: Request) -> Any:
         """Runs in the process of the coordinator; what it returns is sent at this moment."""
         try:
             response = await node.elected.handle(request, client_host="client")
         except Exception as error:
             self.violations.append(f"D8: {type(error).__name__}: {error}")
             raise
-        # Each coordinator names those of the log, also one that stands by.
-        if not _code(response) and not isinstance(request, FindCoordinatorRequest | DescribeCoordinatorsRequest):
+        if not _code(response):
             self._served(node, response)
         return response
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from pathlib import Path
 
 import pytest
@@ -89,7 +88,7 @@ async def test_fenced_tasks_run_on_while_the_coordinator_is_away(
         for actor in actors:
             actor.cut()
         closed = world.now
-        await world.until(lambda: world.count(" stop plain-") == 4, within=8.1)
+        await world.until(lambda: world.count(" stop plain-") == 4, within=5.1)
         await asyncio.sleep(30)
         assert world.count(" on_lost ") == 2
         assert world.count("on_lost fenced") == 0
@@ -104,7 +103,7 @@ async def test_fenced_tasks_run_on_while_the_coordinator_is_away(
         assert world.count(" start plain-") == 8
         assert [actor.worker.member.epoch for actor in actors] == epochs
         assert [actor.worker.lost for actor in actors] == [0, 0]
-        assert re.search("the coordinator responds again after 6[0-2]", caplog.text)
+        assert "the coordinator responds again after 60" in caplog.text
 
 
 async def test_worker_that_was_removed_while_it_was_cut_off_stops_when_it_hears_of_it(tmp_path: Path) -> None:
@@ -134,11 +133,11 @@ async def test_unfenced_task_whose_start_or_stop_is_under_way_does_not_run_on(tm
         await world.add("fenced", 2, fenced="true")
         a = world.start("a")
         await world.settled()
-        world.hook["a on_assigned plain-0, plain-1"] = world.slow(10)
+        world.hook["a on_assigned plain-0, plain-1"] = world.slow(7)
         await world.add("plain", 2)
         await world.until(lambda: world.count("a on_assigned plain-0"))
         a.cut()
-        await world.until(lambda: world.count("a on_lost plain-0, plain-1"), within=12)
+        await world.until(lambda: world.count("a on_lost plain-0, plain-1"), within=8)
         assert world.count("a start plain-") == 0
         assert world.count("a stop fenced") == 0
         a.heal()
@@ -157,7 +156,7 @@ async def test_unfenced_task_that_does_not_stop_with_the_lease_stays_with_its_wo
         world.hook["a stop plain-0"] = gate.wait
         await world.coordinator.close()
         a.cut()
-        await world.until(lambda: gate.entered, within=9)
+        await world.until(lambda: gate.entered, within=6)
         stopped = world.now
         await world.__aenter__()
         a.heal()

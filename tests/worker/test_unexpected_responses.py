@@ -61,7 +61,7 @@ async def test_responses_of_a_replaced_coordinator_are_ignored_with_back_off(tmp
         assert member.epoch != 99
         assert world.count("a on_") == 2
         assert a.heartbeats.heartbeats - sent < 40
-        await world.until(lambda: world.count("a on_lost"), within=5)
+        await world.until(lambda: world.count("a on_lost"), within=2)
 
 
 async def test_worker_with_a_fatal_error_stops_with_the_error_of_the_coordinator(tmp_path: Path) -> None:

@@ -117,7 +117,6 @@ def heartbeat_of(worker_format: WorkerFormat, request: JoinGroupRequest | LeaveG
             f"Metadata: got MemberEpoch {beat.member_epoch}; allowed: -1 or -2 in LeaveGroup, 0 or more with "
             "ConnectorsAndTasks in JoinGroup"
         )
-    beat = replace(beat, unfenced=False)  # the heartbeats between two joins renew the usual session
     identity = request.members[0] if isinstance(request, LeaveGroupRequest) else request
     return replace(
         beat,

@@ -121,7 +121,7 @@ class ConnectGroupType:
                     sequence=request.sequence,
                     process=sender_of(request, client),
                     max_wait_ms=min(request.max_wait_ms, self.settings.max_park_ms),
-                    renews=session(group_id, member_id, self.settings.session_ms(unfenced=request.unfenced))
+                    renews=session(group_id, member_id, self.settings.session_timeout_ms)
                     if epoch > JOIN_EPOCH
                     else None,
                     beats=epoch > JOIN_EPOCH,
@@ -321,8 +321,6 @@ def step(
         outcome = handle(group, what, now_ms, settings, client=client)
     if key is not None:
         group.keep(key, outcome)
-    if isinstance(what, HeartbeatRequest):
-        (group.unfenced.add if what.unfenced else group.unfenced.discard)(what.member_id)
     records, timers = list(outcome.records), list(outcome.timers)
     _apply(group, outcome.records)
     if isinstance(what, UpdateConnectorsRequest | InstallRequest | Computed) and outcome.records:
@@ -377,8 +375,7 @@ def _reports_nothing(
         and not (request.labels or request.rack or request.capacity or request.host)
         and request.group_id == group.group_id
     ):
-        sender = sender_of(request, client)
-        return request.member_id, request.member_epoch, sender, request.instance_id, request.unfenced, settings
+        return request.member_id, request.member_epoch, sender_of(request, client), request.instance_id, settings
     return None
 
 
@@ -394,16 +391,14 @@ def _effects(
 def on_load(group: ConnectGroupState, now_ms: int, settings: GroupSettings) -> Outcome[None]:
     """The timers of a loaded group, and its server-side computation, which ended with the former coordinator.
 
-    A session timer for every member, the longer one if it may have units that are not fenced; a rebalance timer for
-    UNREVOKED members only (TO-05), the time left of each delay (CN-11), the limit on starts that moves wait for, and
-    the deadline of a computation.
+    A session timer for every member, a rebalance timer for UNREVOKED members only (TO-05), the time left of each delay
+    (CN-11), the limit on starts that moves wait for, and the deadline of a computation.
     """
     group.stops.moves_not_started = 0  # as all totals, it starts with the coordinator
     group.stops.ended.clear()
     timers: list[Timer] = [*delays_after_load(group, now_ms, settings)]
-    group.unfenced = set(filter(group.may_have_unfenced, group.members))
     for member_id, member in sorted(group.members.items()):
-        timers.append(session(group.group_id, member_id, settings.session_ms(unfenced=member_id in group.unfenced)))
+        timers.append(session(group.group_id, member_id, settings.session_timeout_ms))
         current = group.current(member_id)
         if current.state == MemberState.UNREVOKED:
             timers.append(timing.rebalance(group.group_id, member_id, current, member.rebalance_timeout_ms))

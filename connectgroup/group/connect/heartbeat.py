@@ -89,7 +89,6 @@ def heartbeat(
     if draft.records or under_way(draft) is None:
         timers += ensure_computation(draft, settings)
 
-    session_ms = settings.session_ms(unfenced=request.unfenced)
     computation, current = under_way(draft), draft.current(request.member_id)
     asked = (
         computation is not None
@@ -105,9 +104,9 @@ def heartbeat(
             error_message=f"compute the assignment for group epoch {draft.epoch}",
             member_epoch=current.epoch,
             heartbeat_interval_ms=settings.heartbeat_interval_ms,
-            session_timeout_ms=session_ms,
+            session_timeout_ms=settings.session_timeout_ms,
         )
-        timers += (timing.session(draft.group_id, request.member_id, session_ms),)
+        timers += (timing.session(draft.group_id, request.member_id, settings.session_timeout_ms),)
         return draft.outcome(response, timers)
     return _step(draft, request, settings, timers)
 
@@ -177,18 +176,17 @@ def _step(
     advanced = after.epoch != before.epoch
     if full or changed or repeats or unheard or advanced:
         assignment = _assignment(draft, member_id, after, owned if owned is not None else frozenset(before.held))
-    session_ms = settings.session_ms(unfenced=request.unfenced)
     response = HeartbeatResponse(
         member_epoch=after.epoch,
         heartbeat_interval_ms=settings.heartbeat_interval_ms,
         assignment=assignment,
-        session_timeout_ms=session_ms,
+        session_timeout_ms=settings.session_timeout_ms,
         restart=member is not None and member.restart_requested,
         drain=member is not None and member.drain_requested,
     )
     timers = (
         *timers,
-        timing.session(draft.group_id, member_id, session_ms),
+        timing.session(draft.group_id, member_id, settings.session_timeout_ms),
         *draft.rebalance_timer(member_id, before, after),
     )
     return draft.outcome(

@@ -274,9 +274,9 @@ def remove_member(
 
 def session_timed_out(draft: ConnectDraft, member_id: str, settings: GroupSettings) -> Outcome[None]:
     """No heartbeat within the session timeout. The timer of a removed member does nothing (KAFKA-8896)."""
+    draft.silent_ms = settings.session_timeout_ms
+    silence = f"{settings.session_timeout_ms} ms"
     left = draft.group.current(member_id).temporarily_left
-    draft.silent_ms = settings.session_ms(unfenced=member_id in draft.group.unfenced and not left)
-    silence = f"{draft.silent_ms} ms"
     why = f"did not return within {silence}" if left else f"was silent for {silence}"
     return _remove_lost(draft, member_id, why, settings)
 

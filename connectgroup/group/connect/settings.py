@@ -9,7 +9,6 @@ from ...checks import MAX_INT32, MAX_MS, check_text, check_whole
 from ...errors import ConfigError
 from ...protocol.messages.assignment import InstalledMember, PrepareResponse
 from ...protocol.messages.common import ConnectorTasks
-from ...protocol.messages.heartbeat import UNFENCED_SESSION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +41,7 @@ class GroupSettings:
     """Limits and times. Times are in milliseconds; the defaults are those of Kafka Connect's workers where they exist.
 
     Attributes:
-        session_timeout_ms: a member without a heartbeat for this long is removed (Connect: 10 s), one with units that
-            are not fenced a while later (``session_ms``).
+        session_timeout_ms: a member without a heartbeat for this long is removed (Connect: 10 s).
         heartbeat_interval_ms: interval between a member's heartbeats (Connect: 3 s): at most a third of
             ``session_timeout_ms``, so that two heartbeats in a row may be lost.
         max_rebalance_timeout_ms: upper bound on the rebalance timeout a member may request.
@@ -99,10 +97,6 @@ class GroupSettings:
         if self.heartbeat_interval_ms * 3 > self.session_timeout_ms:
             allowed = f"at most a third of session_timeout_ms ({self.session_timeout_ms})"
             raise ConfigError("heartbeat_interval_ms", self.heartbeat_interval_ms, allowed)
-
-    def session_ms(self, *, unfenced: bool) -> int:
-        """The session of a member; of one that has units that are not fenced, see ``HeartbeatRequest.unfenced``."""
-        return int(self.session_timeout_ms * UNFENCED_SESSION) if unfenced else self.session_timeout_ms
 
     @property
     def max_park_ms(self) -> int:

@@ -113,21 +113,9 @@ class ConnectGroupState(GroupState[MemberRecord, Unit]):
         # When the session of a temporarily left member ends, for descriptions. ``step`` sets it; session timers start
         # anew after a load.
         self.kept_until_ms: dict[str, int] = {}
-        # The members with units that are not fenced, whose sessions are longer: as their last heartbeats say, and
-        # after a load those that may have such units. Not from records: ``step`` and ``on_load`` change it.
-        self.unfenced: set[str] = set()
         # What SyncGroup returns to a member of the classic protocol: the response to its last JoinGroup
         # (``classic_members``). Removed with the member.
         self.sync_responses: dict[str, HeartbeatResponse] = {}
-
-    def may_have_unfenced(self, member_id: str) -> bool:
-        """Whether a member has a unit that its records do not show as fenced."""
-        for unit, owner_epoch in self.current(member_id).held.items():
-            status = self.statuses.get(unit)
-            fits = status is not None and (status.member_id, status.owner_epoch) == (member_id, owner_epoch)
-            if status is None or not (fits and status.fenced):
-                return True
-        return False
 
     @property
     def latest_rebalance(self) -> Rebalance | None:
@@ -256,7 +244,6 @@ class ConnectGroupState(GroupState[MemberRecord, Unit]):
                 self._note_moves(key.name, NOTHING, self.clock_ms - self.silent_ms)
             case Kind.MEMBER:
                 self.kept_until_ms.pop(key.name, None)
-                self.unfenced.discard(key.name)
                 self.sync_responses.pop(key.name, None)
             case Kind.CONNECTOR:
                 self._replace_connector(key.name, None)

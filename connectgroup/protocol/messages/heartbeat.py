@@ -6,13 +6,9 @@ Source: "Connect on the new protocol", ConnectGroupHeartbeatAPI.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 from .common import AssignorInfo, ConfigEntry, ConnectorTasks, LoggerLevel
 from .progress import LogLine, TaskProgress
-
-UNFENCED_SESSION: Final = 1.3
-"""The session of a worker with units that are not fenced, in session timeouts (``member.settings.lease_ms``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +79,6 @@ class HeartbeatRequest:
             most ``MAX_LINES``. Like the next two, kept in memory only.
         started_ms: *(tagged)* when the worker's process started, milliseconds since 1970; 0: unchanged.
         memory_bytes: *(tagged)* memory of that process and of those that it has started; 0: unchanged.
-        unfenced: *(tagged)* the worker has a unit whose former owner no sink rejects: its session is longer by
-            ``UNFENCED_SESSION``, as the response says.
     """
 
     group_id: str
@@ -115,7 +109,6 @@ class HeartbeatRequest:
     log_lines: tuple[LogLine, ...] = ()
     started_ms: int = 0
     memory_bytes: int = 0
-    unfenced: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

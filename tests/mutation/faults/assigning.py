@@ -94,7 +94,7 @@ ASSIGNING: tuple[Fault, ...] = (
           "...", "return Outcome(response=None)", model=True)),
     *at("connectgroup.group.connect.assignment:next_round", "group/test_moves.py",
         C("units that have started are not moved before the next change (PD-16)",
-          "group.deferred_starts and not starting_units(A)", "False", simulator="L1", seed=79, model=True)),
+          "group.deferred_starts and not starting_units(A)", "False", simulator="L1", seed=27, model=True)),
     *at("connectgroup.coordinator.compute:Effects._returned", "coordinator/test_compute.py",
         C("a server-side assignor that got no thread is never called again for its epoch",
           "S.A.pop(B, None)", "S._abandoned.add(B)", nth=0),

@@ -12,7 +12,7 @@ from connectgroup.group.kernel.reconcile import Current
 from connectgroup.group.kernel.timers import TimerKey, TimerKind
 from connectgroup.protocol.messages.api import Request, Response
 from connectgroup.protocol.messages.assignment import InstallRequest
-from connectgroup.protocol.messages.heartbeat import UNFENCED_SESSION, HeartbeatRequest
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
 from connectgroup.protocol.records.base import Key, Kind, Tombstone
 from connectgroup.protocol.records.connect import (
     GroupRecord,
@@ -294,7 +294,7 @@ class RemovedInTime(Invariant):
         if since_s is None:
             return
         now_s = self.cluster.loop.now
-        bound_s = self.cluster.session_s * UNFENCED_SESSION * self._fast + 1.5
+        bound_s = self.cluster.session_s * self._fast + 1.5
         for member_id in self.durable.members:
             silent_s = now_s - max(self._answered_s.get(member_id, -1e9), self._alive_s.get(member_id, -1e9), since_s)
             # A parked heartbeat has arrived and has no response yet: looked up only where it matters.

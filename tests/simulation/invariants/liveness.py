@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from connectgroup.coordinator.compute import LIMIT_S
 from connectgroup.member.state_machine import Phase
 from connectgroup.protocol.messages.api import Request
-from connectgroup.protocol.messages.heartbeat import UNFENCED_SESSION, HeartbeatRequest
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
 from connectgroup.protocol.records.connect import ComputationRecord, GroupRecord, Record, TargetRecord
 from connectgroup.protocol.units import Unit, show
 
@@ -42,7 +42,7 @@ class GroupConverges(Invariant):
         # sessions, twice in a row; and a failed task is restarted after eight seconds.
         left_over_s = 6 * cluster.rebalance_s + 4 * cluster.session_s + 8
         return (
-            cluster.session_s * UNFENCED_SESSION
+            cluster.session_s
             + cluster.rebalance_s
             + 6.0 * retries
             + 4 * interval_s
@@ -208,7 +208,7 @@ class FencedMemberRejoins(Invariant):
             if since is None or since[1] is not phase:
                 since = self._away_s[node.name] = now_s, phase
             away_s = min(now_s - since[0], self.watch.calm.undisturbed_s(node.name))
-            max_s = cluster.session_s * UNFENCED_SESSION * (1 + cluster.setting.drift) + 2 * interval_s + 2
+            max_s = cluster.session_s * (1 + cluster.setting.drift) + 2 * interval_s + 2
             if phase is Phase.LOSING:
                 # Three waits of at most ``lose_timeout_s`` each, and one for a call that hung before.
                 max_s += 4 * 1.5 * cluster.rebalance_s * (1 + cluster.setting.drift)
