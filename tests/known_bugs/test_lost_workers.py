@@ -53,9 +53,9 @@ def running_copies(world: World, number: int) -> int:
 
 
 async def removed(world: World, member_id: str) -> None:
-    """Wait until the group has removed a member: a session, which is 13 s long for one whose tasks are not fenced."""
+    """Wait until the group has removed a member: not longer than a session."""
     group = served(world.coordinator, "workers")
-    await world.until(lambda: member_id not in group.members, within=14, step=0.01)
+    await world.until(lambda: member_id not in group.members, within=11, step=0.01)
 
 
 def even(shares: dict[str, list[str]]) -> bool:
