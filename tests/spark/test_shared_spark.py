@@ -25,8 +25,13 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
 
 
 def java_of(up: Program) -> list[int]:
-    """The process ids of Java below ``up``."""
-    return [pid for pid, command in family(up.pid).items() if "/bin/java " in command]
+    """The process ids of Java below ``up``, without those that only say its version or how to start it."""
+    moments = ("-XshowSettings", "org.apache.spark.launcher.Main")
+    return [
+        pid
+        for pid, command in family(up.pid).items()
+        if "/bin/java " in command and not any(each in command for each in moments)
+    ]
 
 
 def workers_of(up: Program) -> list[int]:
