@@ -378,7 +378,7 @@ async def _create(
             await offsets.alter(admin, options.group, name, changes, permissions=permissions)
     except ConnectGroupError:
         if is_new:
-            # Without its offsets it would read everything again when somebody resumes it.
+            # Without its offsets it would read everything again when it is resumed.
             await admin.delete_connector(options.group, name)
         raise
 

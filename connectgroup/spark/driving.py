@@ -149,8 +149,12 @@ class Driving(Triggered):
         self._reader, self._at, self._take = reader, positions, take
         self._wake.set()  # the first trigger is due at once
 
+    def _reads_on(self) -> bool:
+        """Whether a trigger takes another batch."""
+        return not self._stopping
+
     def _trigger(self) -> None:
-        while not self._stopping:
+        while self._reads_on():
             end = self._reader.plan(self._at)
             ranges = list(ranges_between(self._at, end))
             # Planning takes a while: a stop meanwhile has found no operation to end.
@@ -215,14 +219,8 @@ class ReadingHere(Driving):
         except BaseException as error:
             self._error = error
 
-    def _trigger(self) -> None:
-        while not self._stopping and not self._is_ready():
-            end = self._reader.plan(self._at)
-            ranges = list(ranges_between(self._at, end))
-            if not ranges or self._stopping:
-                return
-            self._take(ranges)
-            self._at = end
+    def _reads_on(self) -> bool:
+        return super()._reads_on() and not self._is_ready()
 
     def stop(self) -> None:
         self._stopping = True

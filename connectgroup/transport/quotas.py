@@ -1,4 +1,4 @@
-"""Quotas of requests by principal: a client above its quota is told for how long, and its connection is muted so long.
+"""Quotas of requests by principal: a client above its quota gets ThrottleTimeMs, and its connection is muted so long.
 
 Each principal has a bucket of tokens, which holds one second of its quota; each request takes one. A request that finds
 none is processed like any other, but the server reads no further request of its connection until there are tokens
