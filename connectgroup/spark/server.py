@@ -194,7 +194,6 @@ class SharedSpark:
                 "PYSPARK_PYTHON": str(python_launcher()),
                 "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told),
             },
-            cwd=self._scratch,
             start_new_session=True,
         )
         self._output = asyncio.create_task(self._read(self._process), name="output of Spark")

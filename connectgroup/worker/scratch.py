@@ -67,7 +67,8 @@ class Scratch:
             parent.mkdir(parents=True, exist_ok=True)
             for left in parent.glob(f"{prefix}*"):
                 _remove_leftover(left, marker)
-            self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+            # Absolute: another process, such as Java, may have another working directory.
+            self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent.absolute()))
             self._lock = _mark(self.path, marker)
         except OSError as error:
             raise ConfigError("scratch", parent, f"a directory this user can write ({error.strerror})") from error
@@ -78,7 +79,7 @@ class Scratch:
 
         Java leaves such files behind if it is killed; a later worker of this name deletes them with the directory.
         """
-        directory = self.path.absolute() / "tmp"
+        directory = self.path / "tmp"
         directory.mkdir(mode=0o700)
         before, variable = tempfile.tempdir, os.environ.get("TMPDIR")
         tempfile.tempdir = os.environ["TMPDIR"] = str(directory)
@@ -108,11 +109,13 @@ class Scratch:
 def new_directory(parent: Path, name: str) -> Path:
     """Create a new directory of mode 0700 below ``parent``, which is created if it does not exist.
 
+    Returns its absolute path.
+
     Args:
         name: the start of the directory's name; the rest is unpredictable, so that no existing directory is used.
     """
     parent.mkdir(parents=True, exist_ok=True)
-    return Path(tempfile.mkdtemp(prefix=f"{file_name(name)}-", dir=parent))
+    return Path(tempfile.mkdtemp(prefix=f"{file_name(name)}-", dir=parent.absolute()))
 
 
 def remove_directory(path: Path) -> None:
