@@ -34,17 +34,27 @@ from ..protocol.records.base import Key
 from ..protocol.records.connect import Record
 from .base import (
     MAX_BATCH_BYTES,
-    EncodedRecord,
     Loaded,
     LogFenced,
     LogHeld,
     LogNotWritable,
     Ownership,
     SharedLog,
-    copied,
     encode_batch,
 )
-from .rows import COMPACT_AFTER, RESTORED_EPOCHS, CompactionDue, Loading, Row, Sums, Values, rows_of, text_of
+from .rows import (
+    COMPACT_AFTER,
+    RESTORED_EPOCHS,
+    Batch,
+    BatchQueue,
+    CompactionDue,
+    Loading,
+    Row,
+    Sums,
+    Values,
+    rows_of,
+    text_of,
+)
 
 LEASE_S: Final = 3.0
 """A coordinator that dies is replaced after this time. Workers stop tasks 8 s after the last response."""
@@ -64,7 +74,6 @@ ANSWER_S: Final = 5.0
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Waiting = tuple[list[EncodedRecord], "asyncio.Future[None]"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -401,8 +410,7 @@ class _Term:
         self._sums: Sums = {}
         self._in_doubt: set[str] | None = None  # the groups of batches whose outcome is unknown
         self._due = log.make_due()
-        self._waiting: list[Waiting] = []
-        self._writer: asyncio.Task[None] | None = None
+        self._queue = BatchQueue(self._store.name, self._write, self._compact_due)
         self._using_rows = asyncio.Lock()
         self._using_lease = asyncio.Lock()
         self._abandoned: set[asyncio.Task[Any]] = set()
@@ -494,58 +502,31 @@ class _Term:
     async def close(self) -> None:
         """End the term: what was appended is durable, then the lease is released."""
         if not self.lost.done():
-            with suppress(LogError):
-                await self.append([])
+            await self._queue.flush()
         self._renewer.cancel()
         self._expiry.cancel()
-        if self._writer is not None:
-            self._writer.cancel()
-        await asyncio.gather(self._renewer, *([self._writer] if self._writer else []), return_exceptions=True)
+        await self._queue.close()
+        await asyncio.gather(self._renewer, return_exceptions=True)
         self.end("is not open")
         with suppress(LogError):
             await _answered(self._store.release(self.holder), self._store.name)
 
     # ------------------------------------------------------------------------------------------ writing
 
-    async def append(self, batch: list[EncodedRecord]) -> None:
+    async def append(self, batch: Batch) -> None:
         """Write one batch together with those that are queued; see ``Log``."""
-        if not batch and self._writer is None:
-            return
-        written: asyncio.Future[None] = self._loop.create_future()
-        self._waiting.append((batch, written))
-        if self._writer is None:
-            self._writer = asyncio.create_task(self._write(), name=f"writer of {self._store.name}")
-        await written
+        await self._queue.append(batch)
 
-    async def _write(self) -> None:
-        """Write all queued batches together, repeatedly, until the queue is empty."""
-        taken: list[Waiting] = []
-        try:
-            while self._waiting:
-                taken, self._waiting = self._waiting, []
-                due: list[str] = []
-                try:
-                    async with self._using_rows:
-                        due = await self._deliver([batch for batch, _ in taken])
-                except Exception as error:
-                    for _, written in taken:
-                        if not written.done():  # done: its caller was cancelled
-                            written.set_exception(copied(error))
-                else:
-                    for _, written in taken:
-                        if not written.done():
-                            written.set_result(None)
-                with suppress(LogError):  # the next append gets the same error and has a caller to raise it to
-                    if due:
-                        async with self._using_rows:
-                            for group in due:
-                                await self._compact(group)
-        finally:
-            self._writer = None
-            for _, written in (*taken, *self._waiting):  # none, unless this asyncio task was cancelled
-                written.cancel()
+    async def _write(self, batches: list[Batch]) -> list[str]:
+        async with self._using_rows:
+            return await self._deliver(batches)
 
-    async def _deliver(self, batches: list[list[EncodedRecord]]) -> list[str]:
+    async def _compact_due(self, groups: list[str]) -> None:
+        async with self._using_rows:
+            for group in groups:
+                await self._compact(group)
+
+    async def _deliver(self, batches: list[Batch]) -> list[str]:
         """Write batches; return the groups that are due for compaction."""
         self.check()
         if not any(batches):
@@ -633,8 +614,7 @@ class _Term:
 
     async def load(self, group_id: str | None) -> dict[str, Loaded]:
         """See ``Log``."""
-        with suppress(LogError):  # already raised to the callers of append
-            await self.append([])
+        await self._queue.flush()
         self.check()
         async with self._using_rows:
             if self._in_doubt is not None and (group_id is None or group_id in self._in_doubt):
@@ -654,8 +634,7 @@ class _Term:
 
     async def compact(self) -> int:
         """See ``Log``."""
-        with suppress(LogError):
-            await self.append([])
+        await self._queue.flush()
         self.check()
         async with self._using_rows:
             await self.settle()

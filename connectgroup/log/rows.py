@@ -8,10 +8,12 @@ the sum of their checksums, which detect rows that are missing, or that belong t
 
 from __future__ import annotations
 
+import asyncio
 import struct
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any, Final
 
@@ -20,7 +22,7 @@ from ..protocol.records.base import Key, Kind
 from ..protocol.records.connect import Record
 from ..protocol.units import printable
 from ..wire.record_codec import decode_record
-from .base import EncodedRecord, Loaded
+from .base import EncodedRecord, Loaded, copied
 
 COMPACT_AFTER: Final = 2_000
 """Rows of one group: its compaction then takes about 50 ms, during which nothing else is written."""
@@ -34,8 +36,78 @@ RESTORED_EPOCHS: Final = 1_000
 Values = tuple[int, int, int, int, bytes, bytes, bytes | None, int]
 """The columns of a row: offset, batch, epoch, kind, group_id, name, value, crc32."""
 
+Batch = list[EncodedRecord]
+"""One batch of records, as ``base.encode_batch`` returns it."""
+
 Sums = dict[str, tuple[int, int]]
 """By group: the number of its rows, and the sum of their checksums."""
+
+
+class BatchQueue:
+    """Batches wait for the one that is being written; all that wait are then written together (group commit).
+
+    Args:
+        name: of the log.
+        write: writes batches, in one transaction; returns the groups that are due for compaction.
+        compact: compacts these groups.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        write: Callable[[list[Batch]], Awaitable[list[str]]],
+        compact: Callable[[list[str]], Awaitable[Any]],
+    ) -> None:
+        self._name, self._write_batches, self._compact = name, write, compact
+        # ``append`` adds to it; the writer takes all of it.
+        self._waiting: list[tuple[Batch, asyncio.Future[None]]] = []
+        # Runs until no batch waits: ``append`` starts it, ``close`` cancels it.
+        self._writer: asyncio.Task[None] | None = None
+
+    async def append(self, batch: Batch) -> None:
+        """Return when the batch is written, an empty one when those before it are; raises what ``write`` does."""
+        if not batch and self._writer is None:
+            return
+        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((batch, written))
+        if self._writer is None:
+            self._writer = asyncio.create_task(self._write(), name=f"writer of {self._name}")
+        await written
+
+    async def flush(self) -> None:
+        """Return when no earlier batch is being written any more."""
+        with suppress(LogError):  # already raised to the callers of ``append``
+            await self.append([])
+
+    async def close(self) -> None:
+        """Cancel what waits."""
+        if self._writer is not None:
+            self._writer.cancel()
+            await asyncio.gather(self._writer, return_exceptions=True)
+
+    async def _write(self) -> None:
+        taken: list[tuple[Batch, asyncio.Future[None]]] = []
+        try:
+            while self._waiting:
+                taken, self._waiting = self._waiting, []
+                due: list[str] = []
+                try:
+                    due = await self._write_batches([batch for batch, _ in taken])
+                except Exception as error:
+                    for _, written in taken:
+                        if not written.done():  # done: its caller was cancelled
+                            written.set_exception(copied(error))
+                else:
+                    for _, written in taken:
+                        if not written.done():
+                            written.set_result(None)
+                with suppress(LogError):  # the next append gets the same error and has a caller to raise it to
+                    if due:
+                        await self._compact(due)
+        finally:
+            self._writer = None
+            for _, written in (*taken, *self._waiting):  # none, unless this asyncio task was cancelled
+                written.cancel()
 
 
 def rows_of(batches: Iterable[Sequence[EncodedRecord]], *, first: int, epoch: int) -> tuple[list[Values], Sums]:

@@ -114,7 +114,7 @@ class Member:
         # The units of ``owned`` whose stop was requested and is not complete. Meanwhile, no unit is accepted.
         self.revoking: Units = NO_UNITS
         # The units of ``revoking`` that the group has not revoked: their lease has expired (``check_lease``).
-        self._lapsing: Units = NO_UNITS
+        self.lapsing: Units = NO_UNITS
         # The units of ``owned`` that were not reported as fenced (``report``).
         self.unfenced: set[Unit] = set()
         # Whether the lease has expired and no response has arrived since: only fenced units run. Set by
@@ -414,7 +414,7 @@ class Member:
         new = assignment.units.difference(self.owned)
         if not new or self.retiring:
             return []
-        if self.revoking - self._lapsing:
+        if self.revoking - self.lapsing:
             # The coordinator assigns no units during a revocation; send a full heartbeat when it is complete.
             self._missed_assignment = self._lacks_units = True
             return []
@@ -442,7 +442,7 @@ class Member:
             self.owned.pop(unit, None)
             self._statuses.pop(unit, None)
         self.revoking -= frozenset(units)
-        self._lapsing &= self.revoking
+        self.lapsing &= self.revoking
         self.unfenced.difference_update(units)
         self._acknowledge = True
         if self._missed_assignment:
@@ -502,7 +502,7 @@ class Member:
             return []
         units = stops - self.revoking
         self.revoking |= units
-        self._lapsing |= units
+        self.lapsing |= units
         return [Lapse(units=units, stops=stops, runs_on=runs_on, epoch=self.epoch, why=why)]
 
     def give_up(self, why: str) -> list[Lose]:
@@ -519,7 +519,7 @@ class Member:
         """No unit runs any more: rejoin."""
         self.owned.clear()
         self.unfenced.clear()
-        self.revoking = self._lapsing = NO_UNITS
+        self.revoking = self.lapsing = NO_UNITS
         self._statuses.clear()
         self.epoch = self._delivered_epoch = JOIN_EPOCH
         self._confirmed_ms, self.lapsed = None, False

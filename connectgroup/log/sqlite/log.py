@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
@@ -18,13 +17,12 @@ from urllib.parse import SplitResult, unquote
 
 from ...errors import LogError
 from ...protocol.records.connect import Record
-from ..base import MAX_BATCH_BYTES, EncodedRecord, Loaded, Log, copied, encode_batch
-from ..rows import COMPACT_AFTER
+from ..base import MAX_BATCH_BYTES, Loaded, Log, encode_batch
+from ..rows import COMPACT_AFTER, BatchQueue
 from .store import Store
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Waiting = tuple[list[EncodedRecord], "asyncio.Future[None]"]
 
 
 class SqliteLog(Log):
@@ -55,8 +53,11 @@ class SqliteLog(Log):
         self._store: Store | None = None
         self._thread: ThreadPoolExecutor | None = None
         self._epoch = 0
-        self._waiting: list[Waiting] = []
-        self._writer: asyncio.Task[None] | None = None
+        self._queue = BatchQueue(
+            str(path),
+            write=lambda batches: self._run(Store.append, batches),
+            compact=lambda groups: self._run(Store.compact_groups, groups),
+        )
 
     @property
     def epoch(self) -> int:
@@ -65,50 +66,17 @@ class SqliteLog(Log):
     async def append(self, records: Sequence[Record]) -> None:
         self._check()
         batch = encode_batch(records, max_bytes=self._max_batch_bytes)
-        if not batch and self._writer is None:
-            return
-        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((batch, written))
-        if self._writer is None:
-            self._writer = asyncio.create_task(self._write(), name=f"writer of {self._path}")
-        await written
-
-    async def _write(self) -> None:
-        """Write all queued batches together, repeatedly, until the queue is empty."""
-        taken: list[Waiting] = []
-        try:
-            while self._waiting:
-                taken, self._waiting = self._waiting, []
-                due: list[str] = []
-                try:
-                    due = await self._run(Store.append, [batch for batch, _ in taken])
-                except Exception as error:
-                    for _, written in taken:
-                        if not written.done():  # done: its caller was cancelled
-                            written.set_exception(copied(error))
-                else:
-                    for _, written in taken:
-                        if not written.done():
-                            written.set_result(None)
-                with suppress(LogError):  # the next append gets the same error and has a caller to raise it to
-                    if due:
-                        await self._run(Store.compact_groups, due)
-        finally:
-            self._writer = None
-            for _, written in (*taken, *self._waiting):  # none, unless this asyncio task was cancelled
-                written.cancel()
+        await self._queue.append(batch)
 
     async def load(self, group_id: str | None = None) -> dict[str, Loaded]:
-        with suppress(LogError):  # already raised to the callers of append
-            await self.append(())
+        await self._queue.flush()
         return await self._run(Store.load, group_id)
 
     async def check_writable(self) -> None:
         await self._run(Store.check_writable)
 
     async def compact(self) -> int:
-        with suppress(LogError):
-            await self.append(())
+        await self._queue.flush()
         return await self._run(Store.compact)
 
     async def open(self) -> None:
@@ -131,8 +99,7 @@ class SqliteLog(Log):
     async def close(self) -> None:
         if self._store is None or self._thread is None:
             return
-        with suppress(LogError):
-            await self.append(())
+        await self._queue.flush()
         store, thread = self._store, self._thread
         self._store = self._thread = None
         try:

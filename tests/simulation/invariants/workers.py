@@ -84,7 +84,7 @@ class FencedUnitsRunOn(Invariant):
         if event != "on_lost" or what != "begins" or member.retiring:
             return
         # A call that a listener had missed while it hung is of a former loss: the member may own the units again.
-        units = units & member._lapsing if member.phase is Phase.MEMBER else units
+        units = units & member.lapsing if member.phase is Phase.MEMBER else units
         kept = {unit for unit, epoch in member.owned.items() if unit in units and (unit, epoch) not in self.watch.void}
         fenced = {unit for unit in kept - member.unfenced if not unit.is_connector}
         if member.phase is Phase.MEMBER:
