@@ -249,6 +249,21 @@ def test_rows_with_the_delete_field_delete_their_key(base: Database) -> None:
     assert base.query("SELECT * FROM t ORDER BY id") == [(2, "again"), (3, "c")]
 
 
+@pytest.mark.parametrize("last", [True, False])
+def test_keys_that_are_equal_by_their_collation_are_written_in_the_order_of_the_batch(
+    base: Database, last: bool
+) -> None:
+    if base.place.startswith("postgresql"):
+        collation = '"any_case"'
+        base.query("CREATE COLLATION any_case (provider = icu, locale = 'und-u-ks-level2', deterministic = false)")
+    else:
+        collation = "NOCASE"
+    base.query(f"CREATE TABLE t (id INT, name TEXT COLLATE {collation} PRIMARY KEY)")
+    sink = base.sink(insert_mode="upsert", pk_fields="name", delete_field="gone")
+    write(sink, [(1, "a", not last), (2, "B", False), (3, "b", False), (4, "A", last)])
+    assert base.query("SELECT id, lower(name) FROM t ORDER BY id") == [(3, "b"), *[(4, "a")] * (not last)]
+
+
 def test_delete_mode_deletes_by_key(base: Database) -> None:
     write(base.sink(insert_mode="upsert", pk_fields="id,name"), [(1, "a", None), (2, "b", None)])
     sink = base.sink(insert_mode="delete", pk_fields="id,name")

@@ -636,6 +636,38 @@ def test_value_of_sqlite_that_is_not_of_its_column_names_row_and_column(tmp_path
     assert places == ["row id 2", "row id 3", "row id 4"]
 
 
+@pytest.mark.parametrize(
+    "insert", ["INSERT INTO t VALUES (1, 5), (2, 1.5), (3, 7)", "INSERT INTO t VALUES (1, 5), (1.5, 6), (3, 7)"]
+)
+def test_fraction_in_a_column_of_integers_of_sqlite_is_an_error_or_a_dead_letter(tmp_path: Path, insert: str) -> None:
+    """Also as a key between whole ones: row 1.5 is no second row 1."""
+    change(tmp_path / "d", "CREATE TABLE t (id INTEGER, n INTEGER)", insert)
+    with pytest.raises(SourceError, match=r"(n|id) is 1\.5; allowed: BIGINT or null"):
+        Reader(sqlite(tmp_path / "d")).read()
+    rows = Reader(sqlite(tmp_path / "d").tolerant()).read()
+    assert [(row["id"], row["n"]) for row in rows if row["connectgroup_error"] is None] == [(1, 5), (3, 7)]
+    assert [row["connectgroup_error"] is None for row in rows].count(False) == 1
+
+
+def test_column_that_a_table_of_sqlite_lacks_is_an_error_and_no_text(tmp_path: Path) -> None:
+    """SQLite takes a name in quotes that is no column for a text."""
+    change(tmp_path / "d", "CREATE TABLE t (id INTEGER PRIMARY KEY, v TEXT)", "INSERT INTO t VALUES (1, 'x')")
+    change(tmp_path / "d", "CREATE VIEW w AS SELECT id, v FROM t")
+    for name in ("t", "w"):
+        with pytest.raises(SourceError, match=r"no such column: .*absent"):
+            Reader(sqlite(tmp_path / "d", name, schema="id BIGINT, absent STRING")).read()
+    with pytest.raises(SourceError, match=r"no such column: .*absent"):
+        Reader(sqlite(tmp_path / "d", schema="absent BIGINT, v STRING", column="absent")).read()
+    assert Reader(sqlite(tmp_path / "d", schema="ID BIGINT, v STRING", column="ID")).read() == [{"ID": 1, "v": "x"}]
+
+
+def test_generated_columns_of_sqlite_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "d"
+    columns = "id INTEGER PRIMARY KEY, a TEXT, b TEXT AS (a || '!'), c INT AS (id * 2) STORED"
+    change(path, f'CREATE TABLE "t ""x""" ({columns})', """INSERT INTO "t ""x\""" (id, a) VALUES (1, 'x')""")
+    assert Reader(sqlite(path, 't "x"')).read() == [{"id": 1, "a": "x", "b": "x!", "c": 2}]
+
+
 def test_number_of_sqlite_beyond_the_range_of_its_column_names_row_and_column(tmp_path: Path) -> None:
     path = tmp_path / "d"
     change(path, "CREATE TABLE t (id INTEGER PRIMARY KEY, f REAL)")

@@ -7,6 +7,7 @@ Rows become visible with the transaction that checks the fencing tokens and adva
 from __future__ import annotations
 
 import decimal
+import itertools
 import re
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
@@ -169,18 +170,25 @@ class SqliteSink(DeadLetterSink):
         keys = self._settings.keys
         at = [names.index(key) for key in keys]
         flags = deleted or [self._settings.insert_mode == "delete"] * len(values)
-        last = {tuple(row[n] for n in at): (row, bool(flag)) for row, flag in zip(values, flags, strict=True)}
+        last: dict[tuple[Any, ...], tuple[tuple[Any, ...], bool]] = {}
+        for row, flag in zip(values, flags, strict=True):
+            key = tuple(row[n] for n in at)
+            last.pop(key, None)
+            last[key] = row, bool(flag)
         same = " AND ".join(f"{sql_name(key)} = ?" for key in keys)
-        transaction.execute_many(
-            f"DELETE FROM {sql_name(self._settings.table)} WHERE {same}",
-            [key for key, (_, gone) in last.items() if gone],
-        )
         update = ", ".join(f"{sql_name(name)} = excluded.{sql_name(name)}" for name in names if name not in keys)
-        transaction.execute_many(
+        upsert = (
             f"{self._insert_statement()} ON CONFLICT ({', '.join(map(sql_name, keys))})"
-            f" DO {f'UPDATE SET {update}' if update else 'NOTHING'}",
-            [row for row, gone in last.values() if not gone],
+            f" DO {f'UPDATE SET {update}' if update else 'NOTHING'}"
         )
+        # In the order of the batch: by the collation or the type of its column, a key may be equal to one that differs
+        # here, such as a to A.
+        for is_gone, changes in itertools.groupby(last.items(), key=lambda each: each[1][1]):
+            if is_gone:
+                deleting = f"DELETE FROM {sql_name(self._settings.table)} WHERE {same}"
+                transaction.execute_many(deleting, [key for key, _ in changes])
+            else:
+                transaction.execute_many(upsert, [row for _, (row, _) in changes])
 
     def _make_table(self) -> None:
         settings, table = self._settings, sql_name(self._settings.table)

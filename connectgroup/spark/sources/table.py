@@ -244,7 +244,9 @@ class SqliteTableSource(TableSource):
         if settings.schema_ is not None:
             return cls(settings, from_ddl(settings.schema_), task=task, tasks=tasks)
         with _opened(settings.path) as connection:
-            found = connection.execute(f"PRAGMA table_info({sql_name(settings.table)})").fetchall()
+            # table_info leaves out generated columns; 1 is a hidden column of a virtual table, which * leaves out, too.
+            found = connection.execute(f"PRAGMA table_xinfo({sql_name(settings.table)})").fetchall()
+            found = [row for row in found if row[6] != 1]
             if not found:
                 raise SourceError(f"{settings.path}: table {settings.table} does not exist; allowed: a table or view")
             columns = [Column(str(row[1]), _type_of(str(row[2]))) for row in found]
@@ -266,8 +268,13 @@ class SqliteTableSource(TableSource):
     def description(self) -> str:
         return f"table {self.settings.table} of {self.settings.path} by {self.settings.incrementing_column}"
 
+    def _named(self, column: str) -> str:
+        """Return a column of the table as SQL has it. Without the table, SQLite takes a quoted name that is no column
+        for a text, and each row would have it as its value."""
+        return f"{sql_name(self.settings.table)}.{sql_name(column)}"
+
     def look(self) -> Seen:
-        key, table = sql_name(self.settings.incrementing_column), sql_name(self.settings.table)
+        key, table = self._named(self.settings.incrementing_column), sql_name(self.settings.table)
         with _opened(self.settings.path) as connection:
             query = (
                 f"SELECT (SELECT min({key}) FROM {table}), (SELECT max({key}) FROM {table}),"
@@ -324,7 +331,7 @@ class SqliteTableSource(TableSource):
 
         connection.set_authorizer(note)
         try:
-            connection.execute(f"SELECT {sql_name(column)} FROM {sql_name(name)} LIMIT 0")
+            connection.execute(f"SELECT {self._named(column)} FROM {sql_name(name)} LIMIT 0")
         finally:
             connection.set_authorizer(None)
         tables = {table for table, _ in read if connection.execute(is_view, (table,)).fetchone() is None}
@@ -332,27 +339,27 @@ class SqliteTableSource(TableSource):
         return has_column[0] if len(tables) == 1 and has_column else str(name)
 
     def digest(self, key: int) -> str | None:
-        names = ", ".join(sql_name(column.name) for column in self.columns)
-        column, table = sql_name(self.settings.incrementing_column), sql_name(self.settings.table)
+        names = ", ".join(self._named(column.name) for column in self.columns)
+        column, table = self._named(self.settings.incrementing_column), sql_name(self.settings.table)
         with _opened(self.settings.path) as connection:
             connection.text_factory = bytes
             row = connection.execute(f"SELECT {names} FROM {table} WHERE {column} = ?", (key,)).fetchone()
         return None if row is None else hashlib.blake2b(repr(row).encode(), digest_size=12).hexdigest()
 
     def last_key(self, number: int, start: int, limit: int) -> int | None:
-        query = self.last_key_query(sql_name(self.settings.incrementing_column), sql_name(self.settings.table))
+        query = self.last_key_query(self._named(self.settings.incrementing_column), sql_name(self.settings.table))
         return self._one(query, (start, limit, self.settings.slices, number, self.settings.max_rows_per_batch))
 
     def count_rows(self, number: int, start: int) -> int:
-        query = self.count_query(sql_name(self.settings.incrementing_column), sql_name(self.settings.table))
+        query = self.count_query(self._named(self.settings.incrementing_column), sql_name(self.settings.table))
         return self._one(query, (start, self.settings.slices, number, MAX_COUNTED + 1)) or 0
 
     def read(self, wanted: Range) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
         number = int(wanted.slice.split()[1])
-        key = sql_name(self.settings.incrementing_column)
-        names = ", ".join(sql_name(column.name) for column in self.columns)
+        key = self._named(self.settings.incrementing_column)
+        names = ", ".join(self._named(column.name) for column in self.columns)
         query = (
             f"SELECT {names} FROM {sql_name(self.settings.table)} WHERE {key} >= ? AND {key} < ? AND {key} % ? = ?"
             f" ORDER BY {key}"
@@ -438,6 +445,8 @@ def _array(column: Column, values: Sequence[Any]) -> pa.Array:
     if column.type.startswith("DECIMAL"):
         return decimals(pa.array([None if each is None else _digits(each) for each in values], pa.string()), kind)
     if column.type != "STRING":
+        if pa.types.is_integer(kind) and float in map(type, values):
+            raise TypeError("no integer")  # Arrow cuts the fraction off.
         found = pa.array(values, kind)
         if column.type == "FLOAT":
             check_range(pa.array(values, pa.float64()), found)
