@@ -30,6 +30,8 @@ _OWN: Final = frozenset(setting_names(PipelineSettings)) - {"source"}
 _OF_SOURCE: Final = frozenset(setting_names(ConnectSettings, SOURCE)) - {f"{SOURCE}connector.class"}
 _NOT_THE_PLUGINS: Final = frozenset({"sink", "trigger.ms", LAYOUT, *RESERVED})
 _PLUGIN: Final = f"{SOURCE}{CONFIG}"
+_DEAD_LETTERS: Final = "errors.deadletterqueue.name"
+_CONNECTS_DEAD_LETTERS: Final = "errors.deadletterqueue.topic.name"
 
 
 class JavaSettings(PipelineSettings):
@@ -170,6 +172,8 @@ def sink_pipeline_form(config: Config) -> dict[str, str]:
     for key in ("topics", "topics.regex"):
         if config.get(key):
             result[SOURCE + key] = config[key]
+    if config.get("errors.tolerance") == "all" and config.get(_CONNECTS_DEAD_LETTERS):
+        result[_DEAD_LETTERS] = config[_CONNECTS_DEAD_LETTERS]
     if f"{SOURCE}client" in config:
         result[f"{SINK}client"] = config[f"{SOURCE}client"]
     for key, value in {**config, "connector.class": cls}.items():

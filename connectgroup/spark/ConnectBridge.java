@@ -25,6 +25,8 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.Future;
 
 import com.fasterxml.jackson.databind.DeserializationFeature;
 import com.fasterxml.jackson.databind.ObjectMapper;
@@ -147,8 +149,9 @@ public class Plugins {
     return run;
   }
 
-  public SinkRun sink(ClassLoader loader, String config, List transforms) throws Exception {
-    return new SinkRun(loader, Json.texts(config), transforms);
+  /** isTolerant: a record that cannot be processed is a dead letter. */
+  public SinkRun sink(ClassLoader loader, String config, List transforms, boolean isTolerant) throws Exception {
+    return new SinkRun(loader, Json.texts(config), transforms, isTolerant ? new Letters() : null);
   }
 
   public TransformStep transform(ClassLoader loader, String name, String config, ClassLoader predicateLoader,
@@ -791,6 +794,61 @@ class Stopper implements Runnable {
   }
 }
 
+/** A record with the bytes of its value in Kafka, for its dead letter. A plug-in may report a copy of it. */
+class RawRecord extends SinkRecord {
+  private final byte[] raw;
+
+  RawRecord(SinkRecord record, byte[] raw) {
+    super(record.topic(), record.kafkaPartition().intValue(), record.keySchema(), record.key(), record.valueSchema(),
+        record.value(), record.kafkaOffset(), record.timestamp(), record.timestampType(), record.headers(),
+        record.originalTopic(), record.originalKafkaPartition(), record.originalKafkaOffset());
+    this.raw = raw;
+  }
+
+  public SinkRecord newRecord(String topic, Integer partition, Schema keySchema, Object key, Schema valueSchema,
+      Object value, Long timestamp, Iterable headers) {
+    return new RawRecord(super.newRecord(topic, partition, keySchema, key, valueSchema, value, timestamp, headers), raw);
+  }
+
+  byte[] raw() {
+    return raw;
+  }
+}
+
+/**
+ * The records of a sink task that cannot be processed. A plug-in may report one from any thread, also long after put:
+ * Python writes those that were reported before preCommit returned, and commits the offsets after that. So the report
+ * is complete at once; if it is lost, so are the offsets, and the record is put again.
+ */
+class Letters implements ErrantRecordReporter {
+  private List found = new ArrayList();
+
+  public Future report(SinkRecord record, Throwable error) {
+    byte[] raw = record instanceof RawRecord ? ((RawRecord) record).raw()
+        : String.valueOf(record.value()).getBytes(StandardCharsets.UTF_8);
+    long offset = record.originalKafkaOffset();
+    add("sink", record.originalTopic(), record.originalKafkaPartition().intValue(), offset, error, raw);
+    return CompletableFuture.completedFuture(null);
+  }
+
+  void add(String stage, String topic, int partition, long offset, Throwable error, byte[] record) {
+    Map letter = new LinkedHashMap();
+    letter.put("stage", stage);
+    letter.put("place", topic + "-" + partition + ", offset " + offset);
+    letter.put("reason", Plugins.describe(error));
+    letter.put("base64", record == null ? "" : Base64.getEncoder().encodeToString(record));
+    synchronized (this) {
+      found.add(letter);
+    }
+  }
+
+  synchronized List taken() {
+    List all = found;
+    found = new ArrayList();
+    return all;
+  }
+}
+
 /**
  * A plug-in's sink task. Python calls it from one thread at a time, except for stop. At least once: put cannot carry a
  * fence, and what it has written is written again if the offsets that follow are not committed.
@@ -813,8 +871,11 @@ public class SinkRun implements SinkTaskContext {
   private volatile boolean wantsCommit;
   private volatile Thread caller;
   private boolean isStarted;
+  /** Null: errors are not tolerated. */
+  private final Letters letters;
 
-  SinkRun(ClassLoader loader, Map config, List transforms) throws Exception {
+  SinkRun(ClassLoader loader, Map config, List transforms, Letters letters) throws Exception {
+    this.letters = letters;
     this.loader = loader;
     this.config = config;
     this.transforms = transforms;
@@ -921,19 +982,37 @@ public class SinkRun implements SinkTaskContext {
       int partition = partitions.get(i);
       long offset = offsets.get(i);
       reached.put(new TopicPartition(topic, partition), new OffsetAndMetadata(offset + 1));
-      ConnectHeaders own = new ConnectHeaders();
-      RecordHeaders raw = new RecordHeaders();
-      addHeaders(topic, names.isNull(i) ? null : new String(names.get(i), StandardCharsets.UTF_8), own, raw);
-      SchemaAndValue k = keys.toConnectData(topic, raw, key.isNull(i) ? null : key.get(i));
-      SchemaAndValue v = values.toConnectData(topic, raw, value.isNull(i) ? null : value.get(i));
-      SinkRecord record = new SinkRecord(topic, partition, k.schema(), k.value(), v.schema(), v.value(), offset,
-          times.isNull(i) ? null : Long.valueOf(times.get(i)), org.apache.kafka.common.record.TimestampType.CREATE_TIME, own);
-      for (int step = 0; step < transforms.size() && record != null; step++) {
-        record = (SinkRecord) ((TransformStep) transforms.get(step)).applyTo(record);
+      String headerNames = names.isNull(i) ? null : new String(names.get(i), StandardCharsets.UTF_8);
+      byte[] rawKey = key.isNull(i) ? null : key.get(i);
+      byte[] rawValue = value.isNull(i) ? null : value.get(i);
+      Long time = times.isNull(i) ? null : Long.valueOf(times.get(i));
+      String stage = "source";
+      SinkRecord record;
+      try {
+        record = converted(topic, partition, offset, time, rawKey, rawValue, headerNames);
+        stage = "transform";
+        for (int step = 0; step < transforms.size() && record != null; step++) {
+          record = (SinkRecord) ((TransformStep) transforms.get(step)).applyTo(record);
+        }
+      } catch (RuntimeException error) {
+        if (letters == null) throw error;
+        letters.add(stage, topic, partition, offset, error, rawValue);
+        continue;
       }
-      if (record != null) found.add(record);
+      if (record != null) found.add(letters == null ? record : new RawRecord(record, rawValue));
     }
     return found;
+  }
+
+  private SinkRecord converted(String topic, int partition, long offset, Long time, byte[] key, byte[] value,
+      String headerNames) {
+    ConnectHeaders own = new ConnectHeaders();
+    RecordHeaders raw = new RecordHeaders();
+    addHeaders(topic, headerNames, own, raw);
+    SchemaAndValue k = keys.toConnectData(topic, raw, key);
+    SchemaAndValue v = values.toConnectData(topic, raw, value);
+    return new SinkRecord(topic, partition, k.schema(), k.value(), v.schema(), v.value(), offset, time,
+        org.apache.kafka.common.record.TimestampType.CREATE_TIME, own);
   }
 
   /** Headers are JSON: a list of pairs of name and bytes in base64. */
@@ -978,6 +1057,11 @@ public class SinkRun implements SinkTaskContext {
         pause = Math.min(2 * pause, 10000);
       }
     }
+  }
+
+  /** The dead letters since the last call: a list of objects. Those of records that commit has covered are in it. */
+  public String letters() {
+    return letters == null ? "[]" : Json.text(letters.taken());
   }
 
   /** Give the plug-in a chance to write what it holds, and ask up to where its records are durable. */
@@ -1087,7 +1171,7 @@ public class SinkRun implements SinkTaskContext {
   }
 
   public ErrantRecordReporter errantRecordReporter() {
-    return null;
+    return letters;
   }
 
   public PluginMetrics pluginMetrics() {

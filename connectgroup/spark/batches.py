@@ -234,12 +234,12 @@ class Batches:
         )
 
         def measured(*, committed: bool = True) -> None:
-            # The sink may have added dead letters.
+            # The sink may have added dead letters, in Java also those of records of former batches.
             letters = len(work.dead_letters)
             commit_s = time.monotonic() - began_s
             self._task.measured(
                 batch(
-                    rows=read - letters,
+                    rows=max(0, read - letters),
                     dead_letters=letters,
                     last_dead_letter=place_and_reason(work.dead_letters[-1]) if letters else "",
                     commit_s=commit_s,
@@ -256,7 +256,7 @@ class Batches:
             raise
         if written:
             measured()
-            self._task.committed(read - len(work.dead_letters), work.dead_letters)
+            self._task.committed(max(0, read - len(work.dead_letters)), work.dead_letters)
         ends = {each.slice: each.end for each in ranges}
         self.reached.update(ends)
         if self.claimed.publisher is not None:

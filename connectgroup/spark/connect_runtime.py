@@ -436,12 +436,16 @@ class JavaTask:
 class JavaSinkTask:
     """A plug-in's sink task. One thread calls it at a time, except for ``stop``."""
 
-    def __init__(self, config: Mapping[str, str], transforms: Sequence[JavaTransform]) -> None:
+    def __init__(
+        self, config: Mapping[str, str], transforms: Sequence[JavaTransform], *, is_tolerant: bool = False
+    ) -> None:
         """Create it; ``open`` starts it.
 
         Args:
             config: its settings; ``connector.class`` and ``task.class`` among them, and the converters.
             transforms: what is applied to each record, in order.
+            is_tolerant: whether a record that cannot be converted or transformed, or that the plug-in reports
+                (``errantRecordReporter``), is a dead letter.
 
         Raises:
             ConfigError: no plug-in has a class.
@@ -458,7 +462,7 @@ class JavaSinkTask:
                 connector = runtime.plugins.connector(cls, loader, json.dumps(dict(config)), "[]")
                 self._secrets.extend(_secrets(config, json.loads(connector.passwords())))
             steps = runtime.list_of([_transform(runtime, each, loader) for each in transforms])
-            return runtime.plugins.sink(loader, json.dumps(dict(config)), steps)
+            return runtime.plugins.sink(loader, json.dumps(dict(config)), steps, is_tolerant)
 
         self._task = self._call(make)
 
@@ -475,6 +479,12 @@ class JavaSinkTask:
     def commit(self, *, is_idle: bool) -> dict[str, int]:
         """Return the offsets up to which records are durable; while there are no records, let the plug-in work."""
         return _offsets(self._call(lambda: self._task.commit(is_idle)))
+
+    def letters(self) -> list[dict[str, str]]:
+        """Return the dead letters since the last call, without connector and task. Those of the records up to the
+        offsets that ``commit`` has returned are among them, so they are written before these offsets."""
+        found: list[dict[str, str]] = json.loads(self._call(self._task.letters))
+        return [each | {"reason": message_of(self._what, each["reason"], self._secrets)} for each in found]
 
     def stop(self) -> bool:
         """Close and stop it, within ``STOP_BOUND_MS``; return whether it has ended."""

@@ -58,7 +58,7 @@ def split_errors(table: pa.Table, owner: Owner) -> tuple[pa.Table, DeadLetters]:
     letters = DeadLetters(owner)
     if ERROR_COLUMN in table.column_names:
         errors = table[ERROR_COLUMN]
-        letters.extend(dead_letter(owner, _with_text(json.loads(text))) for text in errors.drop_null().to_pylist())
+        letters.extend(dead_letter(owner, with_text(json.loads(text))) for text in errors.drop_null().to_pylist())
         table = table.filter(pc.is_null(errors)).drop_columns([ERROR_COLUMN])
     if PLACE_COLUMN in table.column_names:
         letters.places = table[PLACE_COLUMN]
@@ -146,7 +146,7 @@ def _failing(chain: Chain, table: pa.Table, session: SparkSession) -> str:
     return chain[-1].transform.place.prefix.rstrip(".")
 
 
-def _with_text(error: dict[str, str]) -> dict[str, str]:
+def with_text(error: dict[str, str]) -> dict[str, str]:
     """Return the error of a source with its record as text; bytes that are not UTF-8 are escaped."""
     if "base64" not in error:
         return error

@@ -35,7 +35,8 @@ public class TestSinkPlugin extends SinkConnector {
     @Override
     public List<Map<String, String>> taskConfigs(int most) {
         List<Map<String, String>> found = new ArrayList<>();
-        for (int task = 0; task < most; task++) found.add(config);
+        Map<String, String> own = new HashMap<>(Map.of("out", config.get("out"), "mode", config.getOrDefault("mode", "")));
+        for (int task = 0; task < most; task++) found.add(config.getOrDefault("mode", "").equals("own settings") ? own : config);
         return found;
     }
 
@@ -57,7 +58,7 @@ public class TestSinkPlugin extends SinkConnector {
         private String mode;
         private int puts;
         private List<SinkRecord> refused;
-        private final List<String> held = new ArrayList<>();
+        private final List<SinkRecord> unreported = new ArrayList<>();
 
         @Override
         public void start(Map<String, String> config) {
@@ -106,10 +107,31 @@ public class TestSinkPlugin extends SinkConnector {
             }
             if (mode.equals("pauses") && puts == 1) context.pause(context.assignment().toArray(new TopicPartition[0]));
             for (SinkRecord each : records) {
+                if (mode.startsWith("reports") && each.kafkaOffset() % 3 == 1) {
+                    report(each);
+                    continue;
+                }
                 StringBuilder headers = new StringBuilder();
                 for (Header header : each.headers()) headers.append(header.key()).append('=').append(header.value());
                 note(each.topic() + " " + each.kafkaPartition() + " " + each.kafkaOffset() + " " + each.key() + " " + each.value() + " " + each.timestamp() + " " + headers);
             }
+        }
+
+        private void report(SinkRecord record) {
+            if (context.errantRecordReporter() == null) throw new IllegalStateException("no reporter for " + record.kafkaOffset());
+            IllegalStateException error = new IllegalStateException("no shelf for it", new java.io.IOException("full"));
+            try {
+                if (mode.equals("reports")) context.errantRecordReporter().report(record, error).get();
+                else unreported.add(record.newRecord("elsewhere", 7, null, null, null, "changed", null));
+            } catch (Exception failed) {
+                throw new IllegalStateException(failed);
+            }
+        }
+
+        @Override
+        public void flush(Map<TopicPartition, OffsetAndMetadata> offsets) {
+            for (SinkRecord each : unreported) context.errantRecordReporter().report(each, new IllegalStateException("too late"));
+            unreported.clear();
         }
 
         @Override

@@ -258,7 +258,7 @@ def test_logged_dead_letters_are_limited_and_contain_the_record_on_request(caplo
         ({"errors.tolerance": "some"}, r"errors\.tolerance: got 'some'; allowed: none, all"),
         (
             {"errors.tolerance": "all", "errors.deadletterqueue.name": "dead"},
-            r"errors\.tolerance: got 'all'; allowed: none, or one of the sinks kafka, postgres, sqlite",
+            r"errors\.tolerance: got 'all'; allowed: none, or one of the sinks connect, kafka, postgres, sqlite",
         ),
     ],
 )

@@ -586,6 +586,57 @@ def test_what_a_sink_plugin_throws_is_the_error_of_its_task(
     assert group_offsets(kafka, topic_name) == [-1001], "nothing is committed"
 
 
+@pytest.mark.parametrize("mode", ["reports", "reports late"])
+def test_records_that_a_sink_plugin_reports_are_dead_letters(
+    cluster: Cluster, tmp_path: Path, kafka: str, topic_name: str, mode: str
+) -> None:
+    """In the call of put, or when the plug-in writes what it holds; a copy of a record is reported as the record."""
+    put_records(kafka, topic_name, range(5))
+    produce(kafka, topic_name, [(0, "k5", b"\xff no JSON")])
+    config = appending(tmp_path, kafka, topic_name, mode=mode) | {
+        "errors.tolerance": "all",
+        "errors.deadletterqueue.topic.name": f"{topic_name}-bad",
+        "errors.deadletterqueue.topic.replication.factor": "1",
+    }
+    run = cluster.start(config)
+    run.wait(lambda: group_offsets(kafka, topic_name) == [6])
+    run.task.stop()
+    assert records_in(tmp_path) == [f"0 {n} k{n} {{n={n}}}" for n in (0, 2, 3)]
+    assert sum(run.rows) == 3
+    letters = sorted((json.loads(value) for _, value in committed(kafka, f"{topic_name}-bad")), key=str)
+    found = {each["place"]: (each["stage"], each["record"]) for each in letters}
+    assert found == {
+        f"{topic_name}-0, offset 1": ("sink", '{"n": 1}'),
+        f"{topic_name}-0, offset 4": ("sink", '{"n": 4}'),
+        f"{topic_name}-0, offset 5": ("source", "\\xff no JSON"),
+    }
+    assert len(letters) == 3
+    reason = (
+        "no shelf for it; cause: java.io.IOException: full (at tests." if mode == "reports" else "too late (at tests."
+    )
+    assert all(reason in each["reason"] for each in letters if each["stage"] == "sink")
+    assert {each["connector"] for each in letters} == {"lines"}
+
+
+def test_plugin_has_no_reporter_unless_errors_are_tolerated(
+    cluster: Cluster, tmp_path: Path, kafka: str, topic_name: str
+) -> None:
+    put_records(kafka, topic_name, range(3))
+    config = appending(tmp_path, kafka, topic_name, mode="reports")
+    run = cluster.start(config | {"errors.deadletterqueue.topic.name": f"{topic_name}-bad"})
+    assert "IllegalStateException: no reporter for 1" in str(run.failure())
+    assert group_offsets(kafka, topic_name) == [-1001], "nothing is committed"
+
+
+def test_sink_tasks_have_topics_and_converters_whatever_settings_their_plugin_gives_them(
+    cluster: Cluster, tmp_path: Path, kafka: str, topic_name: str
+) -> None:
+    put_records(kafka, topic_name, range(2))
+    run = cluster.start(appending(tmp_path, kafka, topic_name, mode="own settings"))
+    run.wait(lambda: sum(run.rows) == 2)
+    assert records_in(tmp_path) == ["0 0 k0 {n=0}", "0 1 k1 {n=1}"]
+
+
 # --------------------------------------------------------------------------------------------------
 # Debezium, on a real PostgreSQL with logical decoding.
 

@@ -24,21 +24,23 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random
 
 from ...connector import LocalPath
 from ...dataplane.columns import Columns
+from ...dataplane.dead_letters import DeadLetter, DeadLetters, DeadLetterSink, dead_letter
 from ...dataplane.errors import SinkError, TaskFenced
 from ...dataplane.java_plugins import require_java_class
 from ...dataplane.ownership import Owner, Range
 from ...dataplane.settings import PluginSettings, settings_below, unknown_setting
-from ...dataplane.sink import Sink
 from ...dataplane.transform import listed
 from ...errors import ConfigError
 from ..kafka_client import admin, client_files, client_settings
 from ..remote import remote_address
 from ..sources.kafka_group import TRANSIENT, GroupOffsets, group_of
-from .kafka_offsets import told_as_sink_error
+from ..tolerance import with_text
+from .kafka import letter_text
+from .kafka_offsets import create_topic, told_as_sink_error
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from confluent_kafka import TopicPartition
+    from confluent_kafka import KafkaError, Message, Producer, TopicPartition
 
     from ..connect_runtime import JavaSinkTask, JavaTransform
 
@@ -47,6 +49,7 @@ IDLE_S: Final = 5.0
 """How often a plug-in that holds records is asked whether they are durable, while there are no others."""
 _REQUEST_S: Final = 30.0
 _COLUMNS: Final = {"key": "BINARY", "topic": "STRING", "partition": "INT", "offset": "BIGINT", "timestamp": "TIMESTAMP"}
+_REPLICATION: Final = "errors.deadletterqueue.topic.replication.factor"
 _TOKEN: Final = re.compile(r"connectgroup ([0-9]+)")
 
 T = TypeVar("T")
@@ -95,13 +98,15 @@ class ConnectSinkSettings(PluginSettings):
         return listed(self.plugin_config.get("topics", ""))
 
 
-class ConnectSink(Sink):
+class ConnectSink(DeadLetterSink):
     """A sink connector of Kafka Connect: the plug-in runs unchanged, in the Java process of the worker's Spark, with
     the records of the source `kafka`. In Kafka Connect's own form `connector.class` is the Java class; `topics` and
     `source.bootstrap.servers` say what it reads. It is at least once, as in Kafka Connect: what a task has written and
     not committed when it is interrupted is written again, and a former owner of a task is not fenced. Its offsets are
     those of the consumer group `connect-NAME`. Converters are Java classes (`key.converter`, `value.converter`,
-    `header.converter`).
+    `header.converter`). With `errors.tolerance=all`, a record that cannot be converted or transformed, or that the
+    plug-in reports (`errantRecordReporter`), is a dead letter in a topic of the same cluster, which is created if it is
+    missing; the offset of a record is committed after its dead letter.
     """
 
     Settings = ConnectSinkSettings
@@ -130,6 +135,12 @@ class ConnectSink(Sink):
         self._has_failed = False
         self._opened: set[str] = set()
         self._committed: dict[str, int] = {}
+        # Dead letters that are not durable yet, and those that are and that no batch has counted.
+        self._letters: list[DeadLetter] = []
+        self._uncounted: list[DeadLetter] = []
+        # Changed by open_dead_letters, which is called before the claim, and by close.
+        self._dead_letters = ""
+        self._producer: Producer | None = None
 
     @classmethod
     def create(cls, settings: ConnectSinkSettings, columns: Columns) -> ConnectSink:
@@ -151,7 +162,7 @@ class ConnectSink(Sink):
         with told_as_sink_error(f"Kafka {settings.bootstrap_servers}"):
             positions = _read(self._group, settings.topics, owner.fencing_token, is_mine)
         config = {"name": owner.connector, "connector.class": settings.connector_class, **settings.plugin_config}
-        self._task = JavaSinkTask(config, self._transforms)
+        self._task = JavaSinkTask(config, self._transforms, is_tolerant=bool(self._dead_letters))
         names = [name for name in _partitions(self._group, settings.topics) if is_mine(name)]
         self._opened.update(names)
         positions |= self._task.open({name: positions.get(name) for name in names})
@@ -159,7 +170,22 @@ class ConnectSink(Sink):
         threading.Thread(target=self._idle, name=f"idle {owner}", daemon=True).start()
         return positions
 
-    def commit(self, owner: Owner, ranges: Sequence[Range], rows: pa.Table) -> bool:
+    def open_dead_letters(self, name: str) -> None:
+        from confluent_kafka import Producer
+
+        settings = self._settings
+        client = client_settings("sink.client", settings.client)
+        factor = settings.plugin_config.get(_REPLICATION, "-1")
+        if not re.fullmatch("-1|[1-9][0-9]{0,4}", factor):
+            raise ConfigError(_REPLICATION, factor, "a number from 1, or -1 for the default of the cluster")
+        with told_as_sink_error(f"Kafka {settings.bootstrap_servers}, topic {name}"):
+            create_topic(admin(settings.bootstrap_servers, client), name, {}, replication=int(factor))
+        self._producer = Producer({"bootstrap.servers": settings.bootstrap_servers, **client}, logger=logger)
+        self._dead_letters = name
+
+    def commit_all(
+        self, owner: Owner, ranges: Sequence[Range], rows: pa.Table, dead_letters: Sequence[DeadLetter]
+    ) -> bool:
         task = self._task
         assert task is not None, "claim first"
         with self._lock:
@@ -174,7 +200,11 @@ class ConnectSink(Sink):
                 if rows.num_rows:
                     _write_records(rows, self._file)
                     task.put(self._file)
-                self._store(task.commit(is_idle=False))
+                self._letters += dead_letters
+                self._advance(task, is_idle=False)
+                if isinstance(dead_letters, DeadLetters):
+                    dead_letters.extend(self._uncounted)
+                    self._uncounted.clear()
             except BaseException:
                 self._has_failed = True
                 raise
@@ -188,7 +218,7 @@ class ConnectSink(Sink):
                 try:
                     if not self._has_failed:
                         with suppress(Exception):
-                            self._store(task.commit(is_idle=False))
+                            self._advance(task, is_idle=False)
                 finally:
                     self._lock.release()
             if not task.stop():
@@ -203,9 +233,44 @@ class ConnectSink(Sink):
             try:
                 with self._lock:
                     if self._task is not None and not self._has_failed:
-                        self._store(self._task.commit(is_idle=True))
+                        self._advance(self._task, is_idle=True)
             except Exception as error:
                 logger.warning("%s: %s", self._owner, error)
+
+    def _advance(self, task: JavaSinkTask, *, is_idle: bool) -> None:
+        """Ask the plug-in up to where its records are durable, write the dead letters, and commit the offsets."""
+        durable = task.commit(is_idle=is_idle)
+        if self._producer is not None:
+            assert self._owner is not None
+            reported = [dead_letter(self._owner, with_text(each)) for each in task.letters()]
+            self._uncounted += reported
+            self._letters += reported
+            self._write_letters(self._producer)
+        self._store(durable)
+
+    def _write_letters(self, producer: Producer) -> None:
+        from confluent_kafka import KafkaException
+
+        where = f"Kafka {self._settings.bootstrap_servers}, topic {self._dead_letters}"
+        failed: list[KafkaError] = []
+
+        def delivered(error: KafkaError | None, _: Message) -> None:
+            if error is not None:
+                failed.append(error)
+
+        with told_as_sink_error(where):
+            for letter in self._letters:
+                while True:
+                    try:
+                        producer.produce(self._dead_letters, letter_text(letter), on_delivery=delivered)
+                        break
+                    except BufferError:
+                        producer.poll(0.01)
+            if producer.flush(_REQUEST_S):
+                raise SinkError(f"{where}: no answer within {_REQUEST_S:g} s; allowed: a cluster that answers")
+            if failed:
+                raise KafkaException(failed[0])
+        self._letters.clear()
 
     def _store(self, durable: Mapping[str, int]) -> None:
         """Commit offsets to the group."""

@@ -255,8 +255,7 @@ class KafkaSink(DeadLetterSink):
         for record in self._records(rows):
             _produce(producer, record)
         for letter in dead_letters:
-            text = text_of({**letter, "record": letter.get("record", "")[:MAX_LETTER]})
-            _produce(producer, (self._dead_letters, None, text, [], 0))
+            _produce(producer, (self._dead_letters, None, letter_text(letter), [], 0))
         for key, value in slice_records(owner, ranges):
             _produce(producer, (self._settings.offsets_topic, key, value, [], 0), partition=0)
         producer.commit_transaction(TIMEOUT_S)
@@ -423,6 +422,11 @@ def _check_avro(names: Sequence[str], settings: KafkaSinkSettings) -> None:
         if name not in fields:
             allowed = f"a schema with the field {name}, or a transform that removes this column"
             raise ConfigError("sink.value.converter.avro.schema", f"fields {', '.join(fields)}", allowed)
+
+
+def letter_text(letter: DeadLetter) -> bytes | str | None:
+    """Return the value of a dead letter's record: a JSON object."""
+    return text_of({**letter, "record": letter.get("record", "")[:MAX_LETTER]})
 
 
 class _BadRow(Exception):

@@ -13,11 +13,14 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ...dataplane.errors import SinkError, TaskFenced
 from ...dataplane.ownership import EPOCH_BITS, Owner, Position, Range, metadata_of
 from ..kafka_client import admin
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
 
 _READ_TIMEOUT_S: Final = 60.0
 _LEADER_TIMEOUT_S: Final = 30.0
@@ -132,17 +135,7 @@ class OffsetsTopic:
         others = {name: value for name, value in client.items() if name != "bootstrap.servers"}
         self._admin = admin(client["bootstrap.servers"], others)
         with told_as_sink_error(self.where):
-            from confluent_kafka import KafkaError, KafkaException
-            from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
-
-            if topic in self._admin.list_topics(timeout=10).topics:
-                return
-            wanted = NewTopic(topic, 1, -1, config={"cleanup.policy": "compact"})
-            try:
-                self._admin.create_topics([wanted])[topic].result(30)
-            except KafkaException as error:
-                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                    raise
+            create_topic(self._admin, topic, {"cleanup.policy": "compact"})
 
     def read(self, connector: str) -> State:
         """Return the committed state of a connector, up to the end of the topic at the time of the call.
@@ -222,6 +215,28 @@ def slice_records(owner: Owner, ranges: Sequence[Range]) -> Iterator[Record]:
     """Yield the records of a batch's offsets."""
     for r in ranges:
         yield _slice_record(owner, r.slice, r.end, owner.fencing_token)
+
+
+def create_topic(client: AdminClient, topic: str, config: Mapping[str, str], *, replication: int = -1) -> None:
+    """Create a topic of one partition if it is missing.
+
+    Args:
+        replication: of the partition; -1: as the cluster has it by default.
+
+    Raises:
+        KafkaException: the cluster does not answer, or refuses to create the topic.
+    """
+    from confluent_kafka import KafkaError, KafkaException
+    from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
+
+    if topic in client.list_topics(timeout=10).topics:
+        return
+    wanted = NewTopic(topic, 1, replication, config=dict(config))
+    try:
+        client.create_topics([wanted])[topic].result(30)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            raise
 
 
 @contextmanager

@@ -46,6 +46,8 @@ _NO_CONVERTER: Final = (
 )
 _SCHEMAS: Final = "true, false: with source.value.form json, whether the JSON is an object of schema and payload"
 
+_OF_SINK_TASKS: Final = ("topics", "key.converter", "value.converter", "header.converter", "errors.")
+
 logger = logging.getLogger(__name__)
 
 
@@ -168,7 +170,7 @@ class ConnectDivision(Division):
         if not found:
             raise SourceError(f"{self._cls}: has nothing for a task to read; allowed: at least one task")
         self._found = [
-            {f"{CONFIG}{name}": value for name, value in {**_framework(self._config), **each}.items()} for each in found
+            {f"{CONFIG}{name}": value for name, value in {**self._framework(), **each}.items()} for each in found
         ]
         return self._found
 
@@ -177,10 +179,12 @@ class ConnectDivision(Division):
         if connector is not None and connector.is_alive():
             connector.stop()
 
-
-def _framework(config: Mapping[str, str]) -> dict[str, str]:
-    """The settings that Kafka Connect gives each task, and some plug-ins read."""
-    return {name: config[name] for name in ("name", "connector.class", "tasks.max") if name in config}
+    def _framework(self) -> dict[str, str]:
+        """The settings that Kafka Connect gives each task, whether the plug-in does or not: some plug-ins read them,
+        and a sink's worker reads its topics and converters there."""
+        words = _OF_SINK_TASKS if self._kind == "sink" else ()
+        names = ("name", "connector.class", "tasks.max")
+        return {name: value for name, value in self._config.items() if name in names or name.startswith(words)}
 
 
 class ConnectSource(Source):
