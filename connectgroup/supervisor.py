@@ -55,10 +55,18 @@ from .protocol.units import LEAVE_EPOCH, counted
 from .spark.remote import remote_address
 from .spark.server import SharedSpark
 from .spark.session import SHARED, runs_here
-from .worker.perform import RESTART_EXIT_CODE
 from .worker.runner import access_options, worker_options
 from .worker.settings import PROCESS_ID_VARIABLE, new_process_id
-from .worker.supervised import JOIN, KEEP, RESTART, SPARK, WorkerProcess, end_group, ending
+from .worker.supervised import (
+    JOIN,
+    KEEP,
+    RESTART,
+    RESTART_EXIT_CODE,
+    SPARK,
+    WorkerProcess,
+    end_group,
+    ending,
+)
 
 logger = logging.getLogger(__name__)
 

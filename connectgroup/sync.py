@@ -43,8 +43,8 @@ from .transport.access import Access
 from .transport.base import Client
 from .worker import serving
 from .worker.arguments import check_on_start, check_settings
+from .worker.call_pool import off_loop_with_retry
 from .worker.loop import Worker as AsyncWorker
-from .worker.offload import off_loop_with_retry
 from .worker.runner import Runner
 from .worker.serving import client_maker
 from .worker.settings import WorkerSettings

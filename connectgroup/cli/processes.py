@@ -329,9 +329,9 @@ async def serve_proxy(options: argparse.Namespace) -> int:
 async def serve_worker(options: argparse.Namespace) -> int:
     from ..config.base import checked
     from ..config.worker import WorkerConfig
-    from ..worker.perform import RESTART_EXIT_CODE, ReplaceAtExit
-    from ..worker.process import run_worker
+    from ..worker.process import ReplaceAtExit, run_worker
     from ..worker.scratch import default_parent
+    from ..worker.supervised import RESTART_EXIT_CODE
 
     supervised = options.supervised or not options.own_process
     replace = None if supervised else ReplaceAtExit()

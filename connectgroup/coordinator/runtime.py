@@ -317,9 +317,7 @@ class Coordinator:
         if response.error_code == 0:
             if request.progress or request.statuses or request.log_lines or request.started_ms:
                 loaded = self.shard.groups.loaded.get(request.group_id)
-                state = loaded.state if loaded is not None else None
-                self._progress.record(state, request)  # again, if the group had not been loaded
-                self._progress.record_accepted(state, request)
+                self._progress.record_accepted(loaded.state if loaded is not None else None, request)
         elif response.error_code == UnreleasedInstanceId.code:
             self._look_for_process(request)
         levelled = self._logger_levels.add_to(response, request)

@@ -349,7 +349,7 @@ class Source(OffsetAdmin, BatchPlanner, SparkStream):
         """
         cls.create(settings, task=0, tasks=tasks)
 
-    def sharing(self, committed: CommittedPositions) -> Source:
+    def with_committed(self, committed: CommittedPositions) -> Source:
         """Return this source so that it may look up what all tasks of its connector have committed. Called once, before
         the columns are used.
 

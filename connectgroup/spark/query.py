@@ -187,7 +187,7 @@ class SparkTask(Task):
 
     def start(self) -> None:
         unit = self._context.unit
-        source = self._pipeline.source().sharing(self._pipeline.committed(unit.connector))
+        source = self._pipeline.source().with_committed(self._pipeline.committed(unit.connector))
         chain = self._pipeline.chain(source)
         session = self._open_session(starts_without_spark(type(source), bool(chain)))
         try:

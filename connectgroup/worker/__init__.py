@@ -6,7 +6,7 @@ knows of itself; ``unit_runner`` the base classes for runners of a program; ``ha
 Decisions:
 
 - Bulk work on the event loop is sliced: starts, stops and results come in slices of 64 for each turn
-  (``offload.SLICE``); results of threads reach the loop through one ``Inbox``. One wakeup for each result fills the
+  (``call_pool.SLICE``); results of threads reach the loop through one ``Inbox``. One wakeup for each result fills the
   loop's wakeup socket, through which asyncio delivers signals as well: a SIGTERM was lost (``signals``).
 - The rebalance timeout bounds the shutdown of a worker. It counts from ``stop``, a cancellation or a fatal response:
   revocations get 7/8 of it; after half of it, or as soon as a revocation has failed, all remaining units are stopped

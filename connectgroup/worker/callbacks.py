@@ -20,8 +20,8 @@ from ..member.actions import TellAssignor
 from ..member.settings import MemberSettings
 from ..protocol.units import Unit, Units, show
 from ..threads import off_loop
+from .call_pool import off_loop_with_retry
 from .hanging import named, place_of
-from .offload import off_loop_with_retry
 
 logger = logging.getLogger(__name__)
 

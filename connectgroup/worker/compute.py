@@ -33,8 +33,8 @@ from ..protocol.units import counted, printable
 from ..telemetry.spans import ASSIGNOR, EPOCH, GROUP, MEMBER, MEMBER_EPOCH, Value, in_span, mark_failed
 from ..threads import off_loop
 from ..transport.base import Client
+from .call_pool import TryAgain
 from .metrics import WorkerMetrics
-from .offload import TryAgain
 from .settings import FIRST_INTERVAL_MS, WorkerSettings
 
 logger = logging.getLogger(__name__)

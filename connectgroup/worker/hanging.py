@@ -17,7 +17,7 @@ from types import CodeType, CoroutineType, FrameType
 from typing import Any, Final
 
 from ..threads import clock_of
-from .offload import Call
+from .call_pool import Call
 
 logger = logging.getLogger(__name__)
 

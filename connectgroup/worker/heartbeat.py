@@ -23,8 +23,8 @@ from ..protocol.units import JOIN_EPOCH
 from ..telemetry.spans import continued
 from ..threads import NoThread, off_loop
 from ..transport.base import Client
+from .call_pool import TryAgain, WakeUp
 from .metrics import WorkerMetrics
-from .offload import TryAgain, WakeUp
 from .process_report import ProcessReport
 from .settings import WorkerSettings
 

@@ -35,6 +35,7 @@ from ..protocol.units import JOIN_EPOCH, Units, show
 from ..telemetry.spans import GROUP, MEMBER, span
 from ..threads import clock_of
 from ..transport.base import Client
+from .actions import Performer
 from .arguments import (
     check_connect,
     check_connections,
@@ -49,7 +50,6 @@ from .classic import ClassicClient
 from .compute import Computations, ControlRequests, check_configs
 from .hanging import LoopWatch
 from .heartbeat import Heartbeats
-from .perform import Performer
 from .process_report import ProcessReport
 from .runner import MeasuredRunner, Runner
 from .settings import FIRST_INTERVAL_MS, STOP_SHARE, Connections, WorkerSettings, new_process_id

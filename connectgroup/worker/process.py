@@ -13,6 +13,7 @@ supervisor, the new process warms up before the old one stops anything: the supe
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import json
 import logging
@@ -20,7 +21,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from operator import itemgetter
 
 from ..assign.placement import placement_of
@@ -38,13 +39,23 @@ from ..spark.session import JAVA, SHARED
 from ..threads import off_loop
 from ..transport.following import FollowingClient
 from .loop import Worker
-from .perform import RESTART_EXIT_CODE, exit_without_finalizing, kill_java
 from .process_report import ProcessReport
 from .runner import TaskRunner
 from .scratch import Scratch
 from .serving import handle_signals
 from .settings import PROCESS_ID_VARIABLE, Connections, RunnerSettings, WorkerSettings
-from .supervised import JOIN, KEEP, LEFT, READY, RELEASED, RESTART, SPARK, WANTS_RESTART, WANTS_SPARK
+from .supervised import (
+    JOIN,
+    KEEP,
+    LEFT,
+    READY,
+    RELEASED,
+    RESTART,
+    RESTART_EXIT_CODE,
+    SPARK,
+    WANTS_RESTART,
+    WANTS_SPARK,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -364,3 +375,75 @@ def _report(worker: Worker, runner: TaskRunner) -> dict[str, object]:
 def _write_report(report: dict[str, object]) -> None:
     sys.stdout.write(json.dumps(report) + "\n")
     sys.stdout.flush()
+
+
+# --------------------------------------------------------------------------------------------------
+# The end of the process. A supervisor starts a restarted worker again; without one, the process executes itself again:
+# the new one runs the same command line in the same environment under the same process id, so systemd, a container and
+# a shell keep track of it.
+
+
+class ReplaceAtExit:
+    """Executes this command line again once the interpreter has shut down, if ``wanted``.
+
+    ``os.execve`` alone would skip the exit handlers of libraries. They run in reverse order of registration, so this
+    object is created before the libraries with such handlers are loaded.
+    """
+
+    def __init__(self) -> None:
+        # A copy of the current environment: Spark and Java change it.
+        self._environment: Mapping[str, str] = dict(os.environ)
+        self._command: list[str] = []
+        atexit.register(self._replace)
+
+    def wanted(self, *options: str) -> None:
+        """Request that the command line is executed again at exit, with these options appended."""
+        self._command = [sys.executable, *sys.orig_argv[1:], *options]
+
+    def _replace(self) -> None:
+        if not self._command:
+            return
+        _stop_java()
+        # Ignored until the new process has its handler: a restart is already under way.
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR2})
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                stream.flush()
+        try:
+            os.execve(sys.executable, self._command, self._environment)
+        except OSError as error:
+            logger.error("the worker cannot be started again: %s: %s", sys.executable, error.strerror)
+            os._exit(1)
+
+
+def kill_java() -> None:
+    """Kill the Java process, if there is one; for a process that ends while a thread still uses it."""
+    spark = sys.modules.get("connectgroup.spark.session")
+    if spark is not None:
+        spark.kill_session(level=logging.INFO)
+
+
+def exit_without_finalizing(code: int) -> None:
+    """Have this process exit with this code as soon as the interpreter begins to exit.
+
+    A thread that still runs the code of an extension, such as Arrow's, would crash the interpreter's finalization.
+    """
+
+    def end() -> None:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                stream.flush()
+        os._exit(code)
+
+    atexit.register(end)
+
+
+def _stop_java() -> None:
+    """End and reap the Java process, if there is one: the new process would not know this child process."""
+    spark = sys.modules.get("connectgroup.spark.session")
+    if spark is not None:
+        try:
+            spark.stop_session()
+        except Exception as error:
+            logger.warning("the Java process may still be ending: %s", error)

@@ -16,7 +16,7 @@ from ..member.actions import Grant
 from ..protocol.units import Unit
 from ..telemetry.spans import BATCH_COMMIT, BATCH_DEAD, BATCH_READ, BATCH_ROWS, GROUP, MEMBER, OWNER_EPOCH, UNIT, record
 from ..threads import clock_of, off_loop
-from .offload import Call, Inbox, WakeUp
+from .call_pool import Call, Inbox, WakeUp
 from .unit_metrics import UnitMetrics
 
 

@@ -38,9 +38,9 @@ from ..protocol.messages.progress import TaskProgress
 from ..protocol.records.connect import UnitState
 from ..protocol.units import Unit, Units, show
 from ..threads import clock_of, deliver, off_loop
+from .call_pool import SLICE, Call, CallPool, Inbox, Withdrawn, slices
 from .compute import check_task_configs
 from .hanging import named, place_of_thread
-from .offload import SLICE, Call, CallPool, Inbox, Withdrawn, slices
 from .run import BatchSpans, TaskEvents, TaskStalled, UnitRun, stalls_again, stalls_at_s, stop_stalled
 from .scratch import new_directory, remove_directory
 from .settings import RunnerSettings

@@ -9,6 +9,10 @@ import os
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
+
+RESTART_EXIT_CODE: Final = 75
+"""Exit code of a supervised worker that has stopped to be started again under the same name (EX_TEMPFAIL)."""
 
 LEFT = "left"
 """Key of a worker's last report: it has left the group for good, and its process ends."""

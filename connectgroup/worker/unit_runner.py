@@ -24,8 +24,8 @@ from ..member.actions import Grant
 from ..protocol.messages.heartbeat import TaskStatus
 from ..protocol.records.connect import UnitState
 from ..protocol.units import Unit, Units
+from .call_pool import SLICE, Call, CallPool, slices
 from .hanging import named, place_of, place_of_thread
-from .offload import SLICE, Call, CallPool, slices
 from .runner import START_REPORT_S, UnitsNotStopped
 from .state import WorkerState
 

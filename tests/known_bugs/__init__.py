@@ -81,8 +81,8 @@ KAFKA-16198: a part of the target, with names that were not known yet, was taken
     test_member.py::test_members_keep_their_units_while_no_target_can_be_computed
     member/test_machine.py::test_null_assignment_changes_nothing
 KAFKA-16375: the reconciliation before a fencing was applied after it
-    worker/test_perform.py::test_unit_that_starts_during_a_loss_is_stopped_too
-    worker/test_perform.py::test_actions_queued_before_a_loss_are_dropped
+    worker/test_actions.py::test_unit_that_starts_during_a_loss_is_stopped_too
+    worker/test_actions.py::test_actions_queued_before_a_loss_are_dropped
 KAFKA-16251, KAFKA-16258: a fenced member sent heartbeats, and a stale one had not released its partitions
     worker/test_unexpected_responses.py::test_fenced_worker_rejoins_after_everything_has_stopped
 KAFKA-16190: a rejoin sent only changed fields

@@ -30,7 +30,7 @@ from typing import Any, ParamSpec, TypeVar
 from connectgroup import plugins
 from connectgroup.coordinator import compute as server_side
 from connectgroup.errors import ConfigError
-from connectgroup.worker import callbacks, compute, heartbeat, offload, runner
+from connectgroup.worker import call_pool, callbacks, compute, heartbeat, runner
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -273,12 +273,12 @@ async def off_loop(name: str, function: Callable[P, T], /, *args: P.args, **kwar
     return await result
 
 
-async def _pooled(self: object, call: offload.Call[T]) -> T:
+async def _pooled(self: object, call: call_pool.Call[T]) -> T:
     """The same in place of a pool's threads."""
 
     def function() -> T:
         if call.withdrawn:
-            raise offload.Withdrawn(call.name)
+            raise call_pool.Withdrawn(call.name)
         return call.function()
 
     return await off_loop(call.name, function)
@@ -303,7 +303,7 @@ def _never_here(original: Callable[..., Any]) -> Callable[..., Any]:
 @contextmanager
 def simulated() -> Iterator[None]:
     """Within this context, product code runs off the loop by ``off_loop`` above, and real waiting raises."""
-    modules: list[Any] = [callbacks, compute, heartbeat, offload, runner, server_side]
+    modules: list[Any] = [callbacks, compute, heartbeat, call_pool, runner, server_side]
     with suppress(ConfigError):  # the extra 'kafka' is not installed: there are no consumers
         from connectgroup.consumer import callbacks as consumer_callbacks, epochs, leading
 
@@ -318,10 +318,10 @@ def simulated() -> Iterator[None]:
     setattr(time, "monotonic", monotonic)  # noqa: B010
     setattr(uuid, "uuid4", lambda: uuid.UUID(int=random.getrandbits(128), version=4))  # noqa: B010
     directories = [(name, getattr(runner, name)) for name in ("new_directory", "remove_directory")]
-    pooled = offload.CallPool.run
+    pooled = call_pool.CallPool.run
     disabled, known_for_s = logging.root.manager.disable, plugins.KNOWN_FOR_S
     setattr(plugins, "KNOWN_FOR_S", math.inf)  # noqa: B010  # the plug-ins are read once, not in each simulated second
-    setattr(offload.CallPool, "run", _pooled)  # noqa: B010
+    setattr(call_pool.CallPool, "run", _pooled)  # noqa: B010
     for module in modules:
         module.off_loop = off_loop
     setattr(runner, "new_directory", lambda parent, name: parent)  # noqa: B010
@@ -334,7 +334,7 @@ def simulated() -> Iterator[None]:
     finally:
         for module, original in zip(modules, kept[0], strict=True):
             module.off_loop = original
-        setattr(offload.CallPool, "run", pooled)  # noqa: B010
+        setattr(call_pool.CallPool, "run", pooled)  # noqa: B010
         for name, function in directories:
             setattr(runner, name, function)
         setattr(time, "monotonic", clock)  # noqa: B010

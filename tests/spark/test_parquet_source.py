@@ -144,7 +144,7 @@ def test_drift_ignores_or_adds_columns(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"b\.parquet: has the new columns c; allowed: the task starts"):
         Reader(tmp_path, schema_drift="evolve").read()
     settings = ParquetSourceSettings.model_validate({"path": str(tmp_path), "schema.drift": "evolve"})
-    source = ParquetSource.create(settings, task=0, tasks=1).sharing(_Committed({}))  # type: ignore[arg-type]
+    source = ParquetSource.create(settings, task=0, tasks=1).with_committed(_Committed({}))  # type: ignore[arg-type]
     assert to_ddl(source.columns) == "`a` BIGINT, `b` STRING, `c` BIGINT"
     write(tmp_path / "c.parquet", A=[4], b=["z"], c=[5])
     with pytest.raises(SourceError, match=r"c\.parquet: column A differs from a only in case"):
@@ -161,7 +161,7 @@ def test_columns_are_those_that_were_committed(tmp_path: Path) -> None:
     settings = ParquetSourceSettings.model_validate({"path": str(tmp_path)})
     source = ParquetSource.create(settings, task=0, tasks=1)
     assert [column.name for column in source.columns] == ["a", "more"]
-    source.sharing(_Committed(reader.at))  # type: ignore[arg-type]
+    source.with_committed(_Committed(reader.at))  # type: ignore[arg-type]
     assert [column.name for column in source.columns] == ["a"]
 
 

@@ -18,7 +18,7 @@ from connectgroup.protocol.records.connect import UnitState
 from connectgroup.protocol.units import Unit
 from connectgroup.testing.virtual_time import Gate
 from connectgroup.threads import NoThread
-from connectgroup.worker.offload import FIRST_THREADS, Call, CallPool
+from connectgroup.worker.call_pool import FIRST_THREADS, Call, CallPool
 from connectgroup.worker.runner import TaskRunner
 from connectgroup.worker.settings import RunnerSettings
 from tests.no_threads import NoThreads

@@ -16,7 +16,7 @@ from .test_misbehaving_connectors import until_status
 
 REAL = """
 import asyncio, logging, re, resource, threading
-from connectgroup.worker.offload import off_loop_with_retry
+from connectgroup.worker.call_pool import off_loop_with_retry
 
 threading.stack_size(64 << 20)
 

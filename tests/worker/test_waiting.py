@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from connectgroup.backoff import Attempts, BackOff
-from connectgroup.worker.offload import WakeUp
+from connectgroup.worker.call_pool import WakeUp
 
 
 async def test_wake_ups_before_the_wait_count_once() -> None:

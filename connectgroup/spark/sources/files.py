@@ -125,8 +125,8 @@ class FileSource(SlicedSource):
     def size_of(self, ranges: Sequence[Range]) -> int:
         return sum(each.end - each.start for each in ranges)
 
-    def sharing(self, committed: CommittedPositions) -> Self:
-        super().sharing(committed)
+    def with_committed(self, committed: CommittedPositions) -> Self:
+        super().with_committed(committed)
         columns = self.columns
         positions: Mapping[str, int] = {}
         if self._infers:

@@ -137,8 +137,8 @@ class ParquetSource(SlicedSource):
     def slice_of(cls, partition: Mapping[str, Any], offset: Mapping[str, Any] | None) -> tuple[str, int | None]:
         return super().slice_of(partition, without_file(offset))
 
-    def sharing(self, committed: CommittedPositions) -> Self:
-        super().sharing(committed)
+    def with_committed(self, committed: CommittedPositions) -> Self:
+        super().with_committed(committed)
         if self.settings.schema_ is None:
             stored = merged((), *stored_columns(committed.read()))
             self.columns = stored or self.columns

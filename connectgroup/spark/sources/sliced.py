@@ -48,7 +48,7 @@ class SlicedSource(Source):
         settings: the settings the source was created with.
         task, tasks: the task's number and the number of tasks.
         claimed: the position of each slice when the task started; set by ``decode``, before the first call of ``plan``.
-        committed: where the positions of all tasks are; set by ``sharing``; null: this task is the only one.
+        committed: where the positions of all tasks are; set by ``with_committed``; null: this task is the only one.
         is_tolerant: whether a bad row has an error (``tolerant``); only sources that define ``tolerant`` set it.
         has_places: whether rows have their places too; set by ``with_places`` of a tolerant source.
     """
@@ -110,7 +110,7 @@ class SlicedSource(Source):
         self.has_places = self.is_tolerant
         return self
 
-    def sharing(self, committed: CommittedPositions) -> Self:
+    def with_committed(self, committed: CommittedPositions) -> Self:
         self.committed = committed if self.tasks > 1 else None
         return self
 

@@ -10,8 +10,8 @@ from connectgroup.member.actions import Assign, Grant, Lose, Revoke, TellAssigno
 from connectgroup.member.settings import MemberSettings
 from connectgroup.member.state_machine import Member, Phase
 from connectgroup.protocol.units import Unit, Units
+from connectgroup.worker.actions import Performer
 from connectgroup.worker.callbacks import Callbacks
-from connectgroup.worker.perform import Performer
 
 from .builders import Spread
 
