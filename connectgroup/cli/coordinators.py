@@ -19,13 +19,14 @@ async def list_coordinators(options: argparse.Namespace) -> int:
         print_json(shown)
         return 0
     print_table(
-        ("ADDRESS", "ROLE", "EPOCH", "SINCE"),
+        ("ADDRESS", "ROLE", "EPOCH", "SINCE", "LAG"),
         [
             (
                 each["address"],
                 each["role"],
                 "-" if each["epoch"] is None else each["epoch"],
                 time_text(each["since_ms"]),
+                "-" if each["lag_ms"] is None else f"{each['lag_ms'] / 1000:.1f} s",
             )
             for each in shown["coordinators"]
         ],

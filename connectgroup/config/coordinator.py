@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -22,6 +23,9 @@ from ..transport.group_access import Authorization, GroupAccess
 from ..transport.limits import LOOPBACK, Limits, is_address, is_loopback
 from ..transport.quotas import RequestQuotas
 from .base import MaybeMilliseconds, Milliseconds, Name, Port, ProgramSettings, ShortText
+
+MAX_FORWARDED_BYTES: Final = 100 << 20
+"""Kafka's ``socket.request.max.bytes``: a Produce that a proxy forwards may be large."""
 
 MaybeMembers = Annotated[int | None, Field(ge=1, le=10_000)]
 
@@ -228,6 +232,11 @@ class CoordinatorConfig(ProgramSettings):
         return self.tls_cert is not None and (self.authentication or self.tls_ca is not None)
 
     @property
+    def authenticates(self) -> bool:
+        """Whether clients must authenticate to this server."""
+        return self.authentication
+
+    @property
     def log_url(self) -> str:
         """The URL of the log."""
         if self.data is not None:
@@ -358,6 +367,10 @@ class ProxyConfig(CoordinatorConfig):
     def may_be_reachable(self) -> bool:
         """With TLS, and users or client certificates of the proxy."""
         return self.tls_cert is not None and (self.authenticates or self.tls_ca is not None)
+
+    def limits(self) -> Limits:
+        """Those of a coordinator, but a request to a broker may be as large as a broker allows."""
+        return replace(super().limits(), max_frame_bytes=MAX_FORWARDED_BYTES)
 
     @property
     def broker_addresses(self) -> tuple[tuple[str, int], ...]:

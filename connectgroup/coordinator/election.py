@@ -50,7 +50,7 @@ class ElectedCoordinator:
         self.serving: Coordinator | None = None
         self.on_term_end: Callable[[], None] = lambda: None
         self._campaigning: asyncio.Task[None] | None = None
-        # What ``_described`` reads, or has read last.
+        # What ``ownership`` reads, or has read last.
         self._ownership: asyncio.Future[Ownership] | None = None
 
     async def start(self) -> None:
@@ -131,18 +131,21 @@ class ElectedCoordinator:
         if self.serving is not None:
             self.serving.lost_connections.on_lost(request, principal)
 
-    async def _described(self, request: DescribeCoordinatorsRequest) -> DescribeCoordinatorsResponse:
-        # Clients that ask together, as after a fail-over, cost the log one query.
+    async def ownership(self) -> Ownership:
+        """See ``SharedLog``. Clients that ask together, as after a fail-over, cost the log one query."""
         if self._ownership is None or self._ownership.done():
             self._ownership = asyncio.ensure_future(self._log.ownership())
+        return await asyncio.shield(self._ownership)
+
+    async def _described(self, request: DescribeCoordinatorsRequest) -> DescribeCoordinatorsResponse:
         try:
-            found = await asyncio.shield(self._ownership)
+            found = await self.ownership()
         except LogError as error:
             refused = CoordinatorNotAvailable(str(error))
             return DescribeCoordinatorsResponse(error_code=refused.code, error_message=str(refused))
         return DescribeCoordinatorsResponse(
             coordinators=tuple(
-                DescribedCoordinator(address=each.address, epoch=each.epoch, since_ms=each.since_ms)
+                DescribedCoordinator(address=each.address, epoch=each.epoch, since_ms=each.since_ms, lag_ms=each.lag_ms)
                 for each in found.coordinators
                 if each.epoch >= 0 or request.include_standbys
             ),

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
-from ..errors import ComputeAssignment, FencedInstanceId, FencedMemberEpoch, UnknownMemberId
+from ..errors import ComputeAssignment, FencedInstanceId, FencedMemberEpoch, LogError, UnknownMemberId
 from ..group.connect.state import ConnectGroupState
 from ..group.registry import GroupNumbers
-from ..log.base import Log
+from ..log.base import Candidate, Log, Ownership
 from ..protocol.messages.describe import Rebalance
 from ..protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from ..protocol.records.base import Kind, Tombstone
@@ -198,6 +198,83 @@ class CoordinatorMetrics(MetricSource):
                 for name, connector in sorted(numbers.connectors.items())
             ]
         return parts
+
+
+# --------------------------------------------------------------------------------------------------
+# The coordinators of a shared log.
+
+
+OWNERSHIP_INTERVAL_S: Final = 5.0
+"""Interval between two queries of the ownership of a shared log for metrics."""
+
+
+class SharedLogMetrics(MetricSource):
+    """Who serves a shared log and who stands by, as each of its coordinators reads it in the log."""
+
+    scope: ClassVar[Scope] = "shared log"
+
+    def __init__(self, ownership: Callable[[], Awaitable[Ownership]], is_serving: Callable[[], bool]) -> None:
+        """Store the arguments.
+
+        Args:
+            ownership: see ``SharedLog``.
+            is_serving: whether this process serves the groups of the log.
+        """
+        self.labels: Mapping[str, str] = {}
+        self._ownership, self._is_serving = ownership, is_serving
+        self._found: Ownership | None = None  # changed by _watch; null while the log cannot be read
+        self._watching: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """Query the ownership again and again, and export it."""
+        self._watching = asyncio.create_task(self._watch(), name="metrics of the shared log")
+        register(self)
+
+    def end(self) -> None:
+        """Export it no longer. A second call has no effect."""
+        unregister(self)
+        if self._watching is not None:
+            self._watching.cancel()
+
+    async def _watch(self) -> None:
+        while True:
+            try:
+                self._found = await self._ownership()
+            except LogError:  # the election logs it
+                self._found = None
+            await asyncio.sleep(OWNERSHIP_INTERVAL_S)
+
+    def values(self) -> Mapping[str, Value]:
+        found = self._found or Ownership(coordinators=())
+        has_predecessor = found.failover_ms >= 0
+        return {
+            "serving": self._is_serving(),
+            "standbys": None if self._found is None else sum(each.epoch < 0 for each in found.coordinators),
+            "last-failover-timestamp": found.failover_ms if has_predecessor else None,
+            "last-failover-time-ms": found.failover_took_ms if has_predecessor else None,
+            "last-failover-cause": found.failover_cause,
+        }
+
+    def parts(self) -> Iterable[MetricSource]:
+        """The log and its coordinators."""
+        found = self._found
+        return (self, *(map(_SharedLogCoordinator, found.coordinators) if found is not None else ()))
+
+
+class _SharedLogCoordinator(MetricSource):
+    scope: ClassVar[Scope] = "shared log coordinator"
+
+    def __init__(self, candidate: Candidate) -> None:
+        self.labels = {"coordinator": candidate.address}
+        self._candidate = candidate
+
+    def values(self) -> Mapping[str, Value]:
+        is_owner = self._candidate.epoch >= 0
+        return {
+            "serving": is_owner,
+            "since-timestamp": self._candidate.since_ms,
+            "lag-ms": None if is_owner else self._candidate.lag_ms,
+        }
 
 
 # --------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 
 from ..config.coordinator import CoordinatorConfig
@@ -12,6 +13,7 @@ from ..errors import ConfigError
 from ..log.base import SharedLog
 from ..log.registry import log_from_url
 from ..sasl.server import Authenticator
+from ..topics.base import TopicSource
 from ..topics.broker import BrokerTopics
 from ..transport.access import Access, Certificate, Security, load_authorities, load_certificate
 from ..transport.credentials import (
@@ -28,22 +30,115 @@ from ..transport.tcp_server import TcpServer
 from .compute import group_assignors
 from .election import ElectedCoordinator
 from .listing import ConsumerGroups, with_group_assignors
+from .metrics import SharedLogMetrics
 from .runtime import Coordinator
+from .transactions import BrokerOffsets
 
 logger = logging.getLogger(__name__)
 
 
-class GroupServer:
-    """A coordinator and its TCP port, from ``start`` to ``close``."""
+class ConfiguredServer(TcpServer):
+    """The TCP port of a coordinator, as its settings say."""
 
-    def __init__(self, coordinator: Coordinator | ElectedCoordinator, server: TcpServer, host: str) -> None:
-        """``host``: as configured, for ``address``."""
-        self.coordinator, self._server, self._host = coordinator, server, host
+    def __init__(
+        self,
+        coordinator: Coordinator | ElectedCoordinator,
+        config: CoordinatorConfig,
+        *,
+        source: str = "coordinator",
+        advertised_host: str | None = None,
+        advertised_port: int | None = None,
+    ) -> None:
+        """Create the server.
+
+        Args:
+            source: see ``CoordinatorConfig.access``.
+            advertised_host, advertised_port: see ``TcpServer``.
+
+        Raises:
+            ConfigError: the certificate, or a file of rules or of the audit log, cannot be used.
+        """
+        certificate = certificate_of(config)
+        access, quotas, audit = config.access(source=source)
+        super().__init__(
+            coordinator,
+            config.host,
+            config.port,
+            advertised_host=advertised_host,
+            advertised_port=advertised_port,
+            limits=config.limits(),
+            # The users are read when the server starts: until then their file may not exist.
+            security=Security(
+                authenticator=Authenticator({}) if config.authenticates else None,
+                tls=certificate.context if certificate is not None else None,
+                certificate=certificate,
+            ),
+            group_access=access,
+            quotas=quotas,
+            audit=audit,
+            loopback_only=True,
+            on_connection_lost=coordinator.on_connection_lost,
+        )
+
+
+class GroupServer:
+    """A coordinator and its TCP port, from ``start`` to ``close``.
+
+    Attributes:
+        config: the settings.
+        coordinator: what serves the groups, or stands by if others share the log.
+    """
+
+    config: CoordinatorConfig
+    _server: TcpServer  # set by the constructors of derived classes
+
+    def __init__(
+        self,
+        config: CoordinatorConfig,
+        topics: Callable[[], TopicSource | None],
+        *,
+        broker_offsets: BrokerOffsets | None = None,
+    ) -> None:
+        """Create the coordinator; ``start`` opens the log.
+
+        Args:
+            config: the settings.
+            topics: the topics for consumer groups, called for each term.
+            broker_offsets: see ``Coordinator``.
+
+        Raises:
+            ConfigError: the log's URL is invalid.
+            ConfigError, PluginError: the assignor does not exist or cannot be created.
+        """
+        self.config = config
+        log = log_from_url(config.log_url)
+        assignors = group_assignors(config.assignor, config.group_assignors)
+
+        def make() -> Coordinator:
+            return Coordinator(
+                log,
+                config.group_settings(assignors),
+                consumers=ConsumerGroups(
+                    topics(),
+                    with_group_assignors(config.consumer_settings(), config.group_assignors),
+                    classic=config.classic_settings(),
+                ),
+                broker_offsets=broker_offsets,
+            )
+
+        self._shared: tuple[SharedLog, ElectedCoordinator, SharedLogMetrics] | None = None
+        self.coordinator: Coordinator | ElectedCoordinator
+        if isinstance(log, SharedLog):
+            self.coordinator = elected = ElectedCoordinator(log, make)
+            metrics = SharedLogMetrics(elected.ownership, lambda: elected.serving is not None)
+            self._shared = log, elected, metrics
+        else:
+            self.coordinator = make()
 
     @property
     def address(self) -> str:
         """The ``host:port`` to configure in workers and clients."""
-        return f"{self._host}:{self._server.port}"
+        return f"{self.config.host}:{self._server.port}"
 
     async def start(self) -> None:
         """Open the log, then the port. A log that coordinators share is opened later, by one of them.
@@ -51,6 +146,9 @@ class GroupServer:
         Raises:
             ConfigError, LogError, TransportError: each a one-line message: what failed, where, what is allowed.
         """
+        if self._shared is not None:
+            await self._start_shared(*self._shared)
+            return
         await self.coordinator.start()
         try:
             await self._server.start()
@@ -58,8 +156,33 @@ class GroupServer:
             await self.coordinator.close()
             raise
 
+    async def _start_shared(self, log: SharedLog, elected: ElectedCoordinator, metrics: SharedLogMetrics) -> None:
+        """Open the port, then take part in the election: the other coordinators are told the port."""
+        await self._server.start()
+        log.address, log.credentials = self._advertised, self._fingerprint
+        self._server.find_coordinator = elected.find
+        elected.on_term_end = self._server.hang_up_all
+        try:
+            await elected.start()
+        except BaseException:
+            await self.close()
+            raise
+        metrics.begin()
+
+    @property
+    def _advertised(self) -> str:
+        """The ``host:port`` at which clients and the other coordinators of the log reach this one."""
+        return self.config.advertised or self.address
+
+    @property
+    def _fingerprint(self) -> str:
+        """See ``SharedLog.credentials``."""
+        return ""
+
     async def close(self) -> None:
         """Reject parked requests, release the log, close the port."""
+        if self._shared is not None:
+            self._shared[2].end()
         try:
             await self.coordinator.close()
         finally:
@@ -105,51 +228,10 @@ class CoordinatorServer(GroupServer):
             ConfigError: the log's URL is invalid, or a file of rules or of the audit log cannot be used.
             ConfigError, PluginError: the assignor does not exist or cannot be created.
         """
-        self.config = config
+        super().__init__(config, lambda: None if config.topics_from is None else BrokerTopics(config.topics_from))
         self.credentials: Path | None = None
-        log = log_from_url(config.log_url)
-        assignors = group_assignors(config.assignor, config.group_assignors)
-
-        def make() -> Coordinator:
-            topics = BrokerTopics(config.topics_from) if config.topics_from is not None else None
-            return Coordinator(
-                log,
-                config.group_settings(assignors),
-                consumers=ConsumerGroups(
-                    topics,
-                    with_group_assignors(config.consumer_settings(), config.group_assignors),
-                    classic=config.classic_settings(),
-                ),
-            )
-
-        self._shared: tuple[SharedLog, ElectedCoordinator] | None = None
-        coordinator: Coordinator | ElectedCoordinator
-        if isinstance(log, SharedLog):
-            coordinator = ElectedCoordinator(log, make)
-            self._shared = log, coordinator
-        else:
-            coordinator = make()
-        certificate = certificate_of(config)
         self._temporary: Path | None = None
-        access, quotas, audit = config.access()
-        server = TcpServer(
-            coordinator,
-            host=config.host,
-            port=config.port,
-            limits=config.limits(),
-            # The users are read when the server starts: until then their file may not exist.
-            security=Security(
-                authenticator=Authenticator({}) if config.authentication else None,
-                tls=certificate.context if certificate is not None else None,
-                certificate=certificate,
-            ),
-            group_access=access,
-            quotas=quotas,
-            audit=audit,
-            loopback_only=True,
-            on_connection_lost=coordinator.on_connection_lost,
-        )
-        super().__init__(coordinator, server, config.host)
+        self._server = ConfiguredServer(self.coordinator, config)
 
     async def start(self) -> None:
         """Create the file of credentials if necessary; then as ``GroupServer.start``."""
@@ -159,10 +241,7 @@ class CoordinatorServer(GroupServer):
             path = config.data.parent / FILE_NAME
         if config.authentication and path is not None:
             self._use(path)
-        if self._shared is not None:
-            await self._start_shared(*self._shared)
-        else:
-            await super().start()
+        await super().start()
         port = self._server.port
         if not config.authentication:
             withdraw(port)
@@ -206,21 +285,9 @@ class CoordinatorServer(GroupServer):
         load_certificate(tls, "tls_cert", config.tls_cert, config.tls_key)
         return Access(credentials=credentials, tls=tls)
 
-    async def _start_shared(self, log: SharedLog, coordinator: ElectedCoordinator) -> None:
-        """Open the port, then take part in the election: the other coordinators are told the port."""
-        await self._server.start()
-        log.address = self.config.advertised or self.address
-        log.credentials = self._fingerprint()
-        self._server.find_coordinator = coordinator.find
-        coordinator.on_term_end = self._server.hang_up_all
-        try:
-            await coordinator.start()
-        except BaseException:
-            await self.close()
-            raise
-
+    @property
     def _fingerprint(self) -> str:
-        """Of the users, for the other coordinators of the log; empty: this process makes up a user."""
+        """Empty: this process makes up a user."""
         if not self.config.authentication:
             return "none"
         return fingerprint(read_passwords("credentials", self.credentials)) if self.credentials is not None else ""

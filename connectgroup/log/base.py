@@ -121,6 +121,10 @@ class Log(Protocol):
         """Close the log and release its ownership. A second call has no effect."""
 
 
+REGISTER_S: Final = 2.0
+"""A coordinator that stands by is registered again after this time; after five times that it is no longer listed."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
     """One of the coordinators of a shared log, for operators.
@@ -129,11 +133,14 @@ class Candidate:
         address: the ``host:port`` that it advertises.
         epoch: the coordinator epoch of the owner; -1: it stands by.
         since_ms: since when it owns the log or stands by, in milliseconds since 1970, by the clock of the database.
+        lag_ms: of one that stands by: time since it has last registered, which it does every ``REGISTER_S`` once it has
+            read the log; -1: the owner.
     """
 
     address: str
     epoch: int
     since_ms: int
+    lag_ms: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,34 +15,24 @@ from typing import Any, Final
 
 from ..config.coordinator import ProxyConfig
 from ..consumer.security import PLAINTEXT, BrokerSecurity, broker_security, check_security
-from ..coordinator.compute import group_assignors
 from ..coordinator.election import ElectedCoordinator
-from ..coordinator.listing import ConsumerGroups, with_group_assignors
 from ..coordinator.runtime import Coordinator
-from ..coordinator.server import GroupServer, authenticator_of, certificate_of
+from ..coordinator.server import ConfiguredServer, GroupServer, authenticator_of
 from ..errors import ConfigError, NotCoordinator, TransportError, WireError
-from ..log.base import SharedLog
-from ..log.registry import log_from_url
 from ..properties import read_properties
 from ..protocol.messages.api import Response
 from ..protocol.messages.cluster import ApiVersionsRequest, FindCoordinatorRequest, FindCoordinatorResponse
 from ..protocol.messages.offsets import CommitInTransaction, TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from ..protocol.messages.rejected import rejected
-from ..sasl.server import Authenticator
 from ..topics.base import TopicSource
 from ..topics.broker import BrokerTopics
 from ..transport.acceptor import Acceptor, bind
-from ..transport.access import Security
-from ..transport.credentials import announce, withdraw
+from ..transport.credentials import announce, fingerprint, read_passwords, withdraw
 from ..transport.limits import resolve
 from ..transport.tcp_connection import Connection
-from ..transport.tcp_server import TcpServer
 from ..wire.forwarded import Address
 from .broker import Broker, Cluster
 from .relay import BrokerRelay, merged
-
-MAX_FRAME_BYTES: Final = 100 << 20
-"""Kafka's ``socket.request.max.bytes``: a Produce may be large."""
 
 CHANGED_FOR_S: Final = 2.0
 """How long the topics are watched closely after a client has changed them through the proxy."""
@@ -52,7 +42,7 @@ MAX_PORT: Final = 65_535
 logger = logging.getLogger(__name__)
 
 
-class _Server(TcpServer):
+class _Server(ConfiguredServer):
     """Serves the coordinator, and forwards the rest.
 
     Attributes:
@@ -66,26 +56,12 @@ class _Server(TcpServer):
         config: ProxyConfig,
         topics: TopicSource,
     ) -> None:
-        limits = replace(config.limits(), max_frame_bytes=MAX_FRAME_BYTES)
-        access, quotas, audit = config.access(source="proxy")
-        certificate = certificate_of(config)
         super().__init__(
             coordinator,
-            config.host,
-            config.port,
+            config,
+            source="proxy",
             advertised_host=config.advertised_host,
             advertised_port=config.advertised_port,
-            limits=limits,
-            security=Security(
-                authenticator=Authenticator({}) if config.authenticates else None,
-                tls=certificate.context if certificate is not None else None,
-                certificate=certificate,
-            ),
-            group_access=access,
-            quotas=quotas,
-            audit=audit,
-            loopback_only=True,
-            on_connection_lost=coordinator.on_connection_lost,
         )
         self.cluster = cluster
         self._coordinator, self._config, self._topics = coordinator, config, topics
@@ -255,6 +231,8 @@ class ProxyServer(GroupServer):
         cluster: the brokers behind it.
     """
 
+    config: ProxyConfig
+
     def __init__(self, config: ProxyConfig, *, topics: TopicSource | None = None) -> None:
         """Create a proxy; ``start`` opens the log and the port.
 
@@ -265,7 +243,6 @@ class ProxyServer(GroupServer):
             ConfigError: the log's URL, the brokers' addresses or a file is invalid.
             ConfigError, PluginError: the assignor does not exist or cannot be created.
         """
-        self.config = config
         self.cluster = cluster = Cluster(config.broker_addresses, _security_of(config))
         if topics is None:
             named = config.topics_from
@@ -273,30 +250,8 @@ class ProxyServer(GroupServer):
                 topics = BrokerTopics(config.broker, setting="broker", connect=cluster.bootstrap.streams)
             else:
                 topics = BrokerTopics(named)
-        log = log_from_url(config.log_url)
-        assignors = group_assignors(config.assignor, config.group_assignors)
-
-        def make() -> Coordinator:
-            return Coordinator(
-                log,
-                config.group_settings(assignors),
-                consumers=ConsumerGroups(
-                    topics,
-                    with_group_assignors(config.consumer_settings(), config.group_assignors),
-                    classic=config.classic_settings(),
-                ),
-                broker_offsets=cluster,
-            )
-
-        coordinator: Coordinator | ElectedCoordinator
-        self._shared: tuple[SharedLog, ElectedCoordinator] | None = None
-        if isinstance(log, SharedLog):
-            coordinator = ElectedCoordinator(log, make)
-            self._shared = log, coordinator
-        else:
-            coordinator = make()
-        self._proxy = _Server(coordinator, cluster, config, topics)
-        super().__init__(coordinator, self._proxy, config.host)
+        super().__init__(config, lambda: topics, broker_offsets=cluster)
+        self._server: _Server = _Server(self.coordinator, cluster, config, topics)
 
     @property
     def broker(self) -> Broker:
@@ -309,28 +264,23 @@ class ProxyServer(GroupServer):
         if config.credentials is not None:
             self._server.authenticator = authenticator_of(config, config.credentials)
         await self.cluster.ask()
-        if self._shared is None:
-            await super().start()
-        else:
-            await self._start_shared(*self._shared)
+        await super().start()
         if config.credentials is not None:
             announce(self._server.port, config.credentials)
         else:
             # Left by a coordinator that was killed: clients with its credentials would refuse to talk to the proxy.
             withdraw(self._server.port)
 
-    async def _start_shared(self, log: SharedLog, coordinator: ElectedCoordinator) -> None:
-        """Open the ports, then take part in the election: the other proxies are told the port."""
-        await self._server.start()
-        host, port = self._proxy.advertised
-        log.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        self._server.find_coordinator = coordinator.find
-        coordinator.on_term_end = self._server.hang_up_all
-        try:
-            await coordinator.start()
-        except BaseException:
-            await self.close()
-            raise
+    @property
+    def _advertised(self) -> str:
+        host, port = self._server.advertised
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    @property
+    def _fingerprint(self) -> str:
+        """Empty: the broker has the users."""
+        path = self.config.credentials
+        return "" if path is None else fingerprint(read_passwords("credentials", path))
 
 
 def _security_of(config: ProxyConfig) -> BrokerSecurity:

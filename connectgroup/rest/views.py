@@ -197,6 +197,7 @@ def coordinators_description(found: DescribeCoordinatorsResponse, address: str) 
                 "role": "serves" if each.epoch >= 0 else "stands by",
                 "epoch": each.epoch if each.epoch >= 0 else None,
                 "since_ms": each.since_ms,
+                "lag_ms": each.lag_ms if each.lag_ms >= 0 else None,
             }
             for each in found.coordinators
         ],

@@ -17,6 +17,8 @@ Scope = Literal[
     "coordinator",
     "group",
     "group connector",
+    "shared log",
+    "shared log coordinator",
     "consumer",
     "principal",
     "audit",
@@ -31,6 +33,8 @@ LABELS: Final[dict[Scope, tuple[str, ...]]] = {
     "coordinator": (),
     "group": ("group",),
     "group connector": ("group", "connector"),
+    "shared log": (),
+    "shared log coordinator": ("coordinator",),
     "consumer": ("group", "consumer"),
     "principal": ("principal",),
     "audit": ("server",),
@@ -420,6 +424,44 @@ _COORDINATOR: Final = _table(
     ("fenced-requests-total", "{request}", "Requests of members that have been fenced or replaced."),
 )
 
+_SHARED_LOG: Final = (
+    *_table(
+        "shared log",
+        "connectgroup-shared-log-metrics",
+        ("serving", "1", "1 while this process serves the groups of the log; 0 while it stands by."),
+        ("standbys", "{coordinator}", "Coordinators that stand by; absent while the log cannot be read."),
+        (
+            "last-failover-timestamp",
+            "ms",
+            "When the coordinator that serves took over, in milliseconds since 1970; absent: it had no predecessor.",
+        ),
+        (
+            "last-failover-time-ms",
+            "ms",
+            "Time from the last sign of life of its predecessor until it served; absent: it had no predecessor.",
+        ),
+    ),
+    _text(
+        "shared log",
+        "connectgroup-shared-log-metrics",
+        "last-failover-cause",
+        "cause",
+        "1 for the cause of the last fail-over: handed over, lease expired, or no coordinator stood by.",
+    ),
+    *_table(
+        "shared log coordinator",
+        "connectgroup-shared-log-coordinator-metrics",
+        ("serving", "1", "1 for the coordinator that serves the log; 0 for one that stands by. Read every 5 s."),
+        ("since-timestamp", "ms", "Since when it serves or stands by, in milliseconds since 1970."),
+        (
+            "lag-ms",
+            "ms",
+            "Time since a coordinator that stands by has last registered, which it does every 2 s once it has read the "
+            "log; it is no longer listed after 10 s.",
+        ),
+    ),
+)
+
 _ACCESS: Final = (
     *_table(
         "principal",
@@ -477,6 +519,7 @@ METRICS: Final[tuple[Metric, ...]] = (
     *_OUR_WORKER,
     *_GROUP,
     *_COORDINATOR,
+    *_SHARED_LOG,
     *_ACCESS,
     *_CONSUMER,
 )

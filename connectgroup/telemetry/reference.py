@@ -23,7 +23,8 @@ This page is generated: `python -m connectgroup.telemetry.reference > docs/metri
   `connect-worker-rebalance-metrics` is `kafka_connect_worker_rebalance_completed_rebalances_total`. OpenTelemetry's own
   naming would end it with the unit, which no dashboard for Kafka Connect does. Its instruments have the same names as
   Prometheus' metrics, so there is one name to search for. Our own metrics begin with `connectgroup_`.
-- **Labels** are `group`, `worker`, `connector` and `task`; of a `GroupConsumer`, `group` and `consumer` (a member id).
+- **Labels** are `group`, `worker`, `connector` and `task`; of a `GroupConsumer`, `group` and `consumer` (a member id);
+  of coordinators that share a log, `coordinator` (an advertised address).
   As OpenTelemetry attributes, `group` is `messaging.consumer.group.name`, and `worker` and `consumer` are
   `messaging.client.id`, as in traces. Nothing comes from a connector's configuration, except the name of its class.
 - **Averages, maxima and rates** are of the last 30 to 60 seconds, as with Kafka's defaults (`metrics.sample.window.ms`

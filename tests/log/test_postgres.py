@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from connectgroup.errors import LogError
 from connectgroup.log.base import (
     MAX_BATCH_BYTES,
     NONE_STOOD_BY,
+    REGISTER_S,
     AppendRefused,
     Log,
     LogAway,
@@ -248,6 +249,9 @@ async def test_ownership_lists_the_owner_those_that_stand_by_and_the_last_failov
             found = await first.ownership()
         assert [(each.address, each.epoch) for each in found.coordinators] == [(first.address, 1), (second.address, -1)]
         assert (found.failover_ms, found.failover_took_ms, found.failover_cause) == (-1, -1, "")
+        owner, standby = found.coordinators
+        assert owner.lag_ms == -1
+        assert standby.lag_ms >= 0
     await standing_by
     async with opened(second):
         await second.mark_serving()
@@ -256,6 +260,27 @@ async def test_ownership_lists_the_owner_those_that_stand_by_and_the_last_failov
         assert found.failover_cause == "handed over"
         assert found.failover_took_ms >= 0
         assert found.coordinators[0].since_ms <= found.failover_ms
+
+
+async def test_lag_of_a_coordinator_that_no_longer_reads_the_log_grows_until_it_reads_again(database: str) -> None:
+    (first, _), (second, _) = log_at(database, lease_s=60.0), log_at(database, lease_s=60.0)
+
+    async def lag_until(holds: Callable[[int], bool]) -> None:
+        for _ in range(1_200):
+            if any(holds(each.lag_ms) for each in (await first.ownership()).coordinators[1:]):
+                return
+            await asyncio.sleep(0.05)
+        raise AssertionError("not within a minute")
+
+    async with opened(first):
+        standing_by = asyncio.ensure_future(second.stand_by())
+        await lag_until(lambda ms: ms >= 0)
+        standing_by.cancel()  # suspended
+        await lag_until(lambda ms: ms > REGISTER_S * 1000)
+        standing_by = asyncio.ensure_future(second.stand_by())
+        await lag_until(lambda ms: 0 <= ms < REGISTER_S * 1000)
+        standing_by.cancel()
+    await second.close()
 
 
 async def test_start_after_the_owner_has_ended_is_no_failover(database: str) -> None:

@@ -20,6 +20,11 @@ from connectgroup.embedding import EmbeddedGroup, worker_group
 from connectgroup.group.connect.settings import GroupSettings
 from connectgroup.protocol.messages.api import Handler, Request, Response
 from connectgroup.protocol.messages.assignment import DelayedUnits
+from connectgroup.protocol.messages.cluster import (
+    DescribeCoordinatorsRequest,
+    DescribeCoordinatorsResponse,
+    DescribedCoordinator,
+)
 from connectgroup.protocol.messages.common import entries, grouped
 from connectgroup.protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequest
 from connectgroup.protocol.messages.describe import (
@@ -174,12 +179,15 @@ def _note(tab: Tab, message: ConsoleMessage) -> None:
 
 
 class Scripted:
-    """A coordinator that describes one group as the test has set it."""
+    """A coordinator that describes one group, and the coordinators of its log, as the test has set them."""
 
     def __init__(self, group: DescribedGroup) -> None:
         self.group = group
+        self.coordinators = DescribeCoordinatorsResponse(coordinators=(DescribedCoordinator(address="", epoch=1),))
 
     async def handle(self, request: Request, *, client_host: str, **_: Any) -> Response:
+        if isinstance(request, DescribeCoordinatorsRequest):
+            return self.coordinators
         assert isinstance(request, DescribeRequest), request
         group, names = self.group, request.connectors
         if names is not None:

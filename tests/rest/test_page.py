@@ -24,8 +24,9 @@ from connectgroup import (
     load_assignor,
 )
 from connectgroup.client.admin import Admin
-from connectgroup.errors import TransportError
+from connectgroup.errors import CoordinatorNotAvailable, TransportError
 from connectgroup.protocol.messages.api import Request, Response
+from connectgroup.protocol.messages.cluster import DescribeCoordinatorsResponse, DescribedCoordinator
 from connectgroup.protocol.messages.common import config_of
 from connectgroup.protocol.messages.describe import (
     DelayedUntil,
@@ -269,6 +270,33 @@ async def test_lag_is_shown_and_changes(browser: Browser) -> None:
         coordinator.group = with_lag(numbers)
         await tab.shows('.connector[data-connector="orders"] .rate', "1 rows/s, lag 1 file, 2.5 MB")
         await tab.shows('.connector[data-connector="orders"] .units li:nth-child(2)', "lag 1 file, 2.5 MB")
+
+
+async def test_coordinators_that_share_the_log_are_shown_and_change(browser: Browser) -> None:
+    coordinator = Scripted(troubled_group())
+    async with showing(browser, coordinator) as tab:
+        await tab.open()
+        assert await tab.count("#coordinators") == 0, "a coordinator that shares its log with no other"
+        served = DescribedCoordinator(address="host-a:8474", epoch=7, since_ms=1_700_000_000_000)
+        standby = DescribedCoordinator(address="host-b:8474", since_ms=1_700_000_000_000, lag_ms=1_500)
+        coordinator.coordinators = DescribeCoordinatorsResponse(coordinators=(served, standby))
+        await tab.shows("#coordinators tbody tr:nth-child(1)", "serves")
+        assert (await tab.text("#coordinators tbody tr:nth-child(1)")).startswith("host-a:8474\tserves\t7\t")
+        assert (await tab.text("#coordinators tbody tr:nth-child(2)")).endswith("\t1.5 s")
+        await tab.screenshot("coordinators", whole=True)
+        coordinator.coordinators = DescribeCoordinatorsResponse(
+            coordinators=(replace(standby, epoch=8, lag_ms=-1),),
+            failover_ms=1_700_000_100_000,
+            failover_took_ms=3_210,
+            failover_cause="lease expired",
+        )
+        await tab.shows("#last-failover", "lease expired, took 3.2 s")
+        assert await tab.count("#coordinators tbody tr") == 1
+        coordinator.coordinators = DescribeCoordinatorsResponse(
+            error_code=CoordinatorNotAvailable.code, error_message="the log cannot be read"
+        )
+        await tab.shows("#last-failover", "the log cannot be read")
+        assert await tab.count("#coordinators tbody tr") == 1, "what was read last"
 
 
 async def test_failures_delays_and_rebalances_are_shown(browser: Browser) -> None:

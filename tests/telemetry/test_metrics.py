@@ -101,8 +101,10 @@ def test_every_metric_of_the_table_has_a_source(worker_group: StartGroup) -> Non
     group.wait_until_stable()
     found = metrics.snapshot()
     assert found.keys() == set(METRICS)
-    # tests/consumer has the test of a group consumer, tests/transport those of quotas and of the audit log.
-    scopes = {metric.scope for metric in METRICS} - {"consumer", "principal", "audit"}
+    # tests/consumer has the test of a group consumer, tests/transport those of quotas and of the audit log, tests/log
+    # that of a shared log.
+    others = {"consumer", "principal", "audit", "shared log", "shared log coordinator"}
+    scopes = {metric.scope for metric in METRICS} - others
     assert {metric.scope for metric, samples in found.items() if samples} == scopes
     for metric, samples in found.items():
         assert all(tuple(sample.labels) == metric.labels for sample in samples), metric

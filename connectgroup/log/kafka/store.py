@@ -30,15 +30,12 @@ from urllib.parse import SplitResult, parse_qsl, unquote
 from ...errors import ConfigError, LogError
 from ...properties import read_properties
 from ...protocol.units import printable
-from ..base import NONE_STOOD_BY, Candidate, Log, LogAway, LogNotWritable, Ownership
+from ..base import NONE_STOOD_BY, REGISTER_S, Candidate, Log, LogAway, LogNotWritable, Ownership
 from ..leased import LeasedLog, LeasedStore, OwnerRow
 from ..registry import check_parameters
 from ..rows import Sums, Values
 from .records import Encoded, OwnerState, Standby, encode_owner, encode_row, encode_standby
 from .topic import CALL_S, OVERHEAD_BYTES, OpenTransactionError, Tail, Topic, client_logger
-
-REGISTER_S: Final = 2.0
-"""A coordinator that stands by is registered again after this time; after five times that it is no longer listed."""
 
 HANGING_S: Final = 0.3
 """How long a transaction may be open after the former owner was fenced before ``_abort_hanging``."""
@@ -181,10 +178,10 @@ class KafkaStore(LeasedStore):
         due = self._standby.process != process or now * 1000 >= self._standby.seen_ms + REGISTER_S * 1000
         if due or self._tail is None:
             self._topic.check()
-        if due:
+        tail = self._caught_up(self._topic.end())
+        if due:  # once it has read to the end: one that cannot is shown with a growing lag, then not at all
             since = self._standby.since_ms if self._standby.process == process else _ms(now)
             self._announce(address, Standby(process=process, since_ms=since, seen_ms=_ms(now)))
-        tail = self._caught_up(self._topic.end())
         # The order in the topic says which of two coordinators at one address has registered since the other did.
         found = tail.standbys.get(address, Standby()).process
         self._is_registered = self._is_registered or found == process
@@ -254,7 +251,7 @@ class KafkaStore(LeasedStore):
         is_held = bool(state.holder) and now_ms - state.renewed_ms <= 2 * state.lease_ms
         holder = state.holder.partition(":")[0] if is_held else ""
         standbys = [
-            Candidate(address=address, epoch=-1, since_ms=each.since_ms)
+            Candidate(address=address, epoch=-1, since_ms=each.since_ms, lag_ms=max(0, now_ms - each.seen_ms))
             for address, each in sorted(tail.standbys.items())
             if each.process not in ("", holder) and now_ms - each.seen_ms <= 5_000 * REGISTER_S
         ]

@@ -28,7 +28,7 @@ from urllib.parse import SplitResult, parse_qsl, urlencode
 
 from ...errors import ConfigError, LogError
 from ...protocol.units import printable
-from ..base import NONE_STOOD_BY, Candidate, Log, LogAway, LogNotWritable, Ownership
+from ..base import NONE_STOOD_BY, REGISTER_S, Candidate, Log, LogAway, LogNotWritable, Ownership
 from ..leased import LeasedLog, LeasedStore, OwnerRow
 from ..registry import check_parameters
 from ..rows import Sums, Values
@@ -44,9 +44,6 @@ SCHEMA_VERSION: Final = 1
 
 OLDEST_SERVER: Final = 13
 """The oldest major version of PostgreSQL that is supported."""
-
-REGISTER_S: Final = 2.0
-"""A coordinator that stands by is registered again after this time; after five times that it is no longer listed."""
 
 _DEFAULTS: Final = {
     "application_name": "connectgroup",
@@ -217,7 +214,8 @@ FROM {schema}.owner
 """
 
 _STANDBYS: Final = """
-SELECT process, address, _ms(since) FROM {schema}.coordinators
+SELECT process, address, _ms(since), greatest(0, extract(epoch FROM clock_timestamp() - seen) * 1000)::bigint
+FROM {schema}.coordinators
 WHERE seen > clock_timestamp() - %(kept_s)s * interval '1 s' ORDER BY address, process
 """
 
@@ -435,8 +433,8 @@ class PostgresStore(LeasedStore):
         others = await self._run(self._lease, _STANDBYS, kept_s=5 * REGISTER_S)
         owner = (Candidate(address=address, epoch=epoch, since_ms=since_ms),) if is_held else ()
         standbys = (
-            Candidate(address=at, epoch=-1, since_ms=since)
-            for name, at, since in others
+            Candidate(address=at, epoch=-1, since_ms=since, lag_ms=lag)
+            for name, at, since, lag in others
             if not is_held or name != process
         )
         return Ownership(

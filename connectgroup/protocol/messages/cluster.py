@@ -117,11 +117,13 @@ class DescribedCoordinator:
     address: the ``host:port`` that it advertises; empty: the one that responds, which shares its log with no other.
     epoch: its coordinator epoch; -1: it stands by.
     since_ms: since when it serves or stands by, in milliseconds since 1970.
+    lag_ms: *(tagged)* of one that stands by: milliseconds since it has last registered; -1: it serves.
     """
 
     address: str
     epoch: int = -1
     since_ms: int = -1
+    lag_ms: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 import { byId, count, element, setHidden, setText, statesText, sum } from "./dom.js";
 import { drawConnectors, failedUnits } from "./connectors.js";
+import { pollCoordinators } from "./coordinators.js";
 import { detailOf, drawDetailButtons, openDetail } from "./detail.js";
 import { askUser, confirm } from "./dialogs.js";
 import { edit } from "./editor.js";
@@ -345,6 +346,7 @@ function start() {
   });
   listGroups().then(() => {
     connect();
+    pollCoordinators();
     const connector = new URLSearchParams(location.search).get("connector");
     if (connector) openDetail(connector, context);
   });

@@ -32,6 +32,7 @@ FILES: Final = (
     "moves.js",
     "timeline.js",
     "connectors.js",
+    "coordinators.js",
     "problems.js",
     "spark.js",
     "detail.js",

@@ -1,0 +1,38 @@
+// The coordinators that share the log: which one serves, which ones stand by, and the last fail-over.
+
+import { byId, duration, element, keyed, named, setHidden, setText } from "./dom.js";
+import { Rejected, request } from "./server.js";
+
+const POLL_MS = 5000;
+const timeText = (ms) => new Date(ms).toLocaleString("en-GB");
+
+/** Ask for the coordinators again and again, and show them if the log is shared. */
+export async function pollCoordinators() {
+  try {
+    if (!document.hidden) draw(await request("GET", "/coordinators"));
+  } catch (error) {
+    // Those that were read last stay: the log may be away. The stream of events says whether the server is.
+    if (error instanceof Rejected && error.status === 503) setText(byId("last-failover"), error.message);
+  }
+  setTimeout(pollCoordinators, POLL_MS);
+}
+
+function draw({ coordinators, last_failover: failover }) {
+  setHidden(byId("coordinators"), coordinators.length < 2 && failover === null);
+  setText(byId("last-failover"), failover === null ? "" : failoverText(failover));
+  keyed(byId("coordinators").querySelector("tbody"), coordinators, (each) => each.address, create, update);
+}
+
+function failoverText({ at_ms: at, took_ms: took, cause }) {
+  if (cause === "no coordinator stood by") return `No coordinator served for ${duration(took)} until ${timeText(at)}: none stood by.`;
+  return `Last fail-over: ${timeText(at)}, ${cause}, took ${duration(took)}.`;
+}
+
+function create({ address }) {
+  return element("tr", {}, element("td", {}, named(address)), ...Array.from({ length: 4 }, () => element("td")));
+}
+
+function update(row, { role, epoch, since_ms: since, lag_ms: lag }) {
+  const texts = [role, epoch === null ? "" : String(epoch), timeText(since), lag === null ? "" : duration(lag)];
+  texts.forEach((text, index) => setText(row.children[index + 1], text));
+}
