@@ -64,6 +64,8 @@ import org.apache.kafka.connect.sink.SinkConnector;
 import org.apache.kafka.connect.sink.SinkRecord;
 import org.apache.kafka.connect.sink.SinkTask;
 import org.apache.kafka.connect.sink.SinkTaskContext;
+import org.apache.kafka.connect.source.ConnectorTransactionBoundaries;
+import org.apache.kafka.connect.source.ExactlyOnceSupport;
 import org.apache.kafka.connect.source.SourceConnector;
 import org.apache.kafka.connect.source.SourceConnectorContext;
 import org.apache.kafka.connect.source.SourceRecord;
@@ -352,7 +354,38 @@ public class ConnectorRun implements SourceConnectorContext {
         found.add(pair);
       }
     }
+    if (connector instanceof SourceConnector) checkSupport((SourceConnector) connector, found);
     return Json.text(found);
+  }
+
+  /** What Kafka Connect asks a source connector about exactly once and transactions, if the settings need it. */
+  private void checkSupport(SourceConnector source, List found) {
+    String support = (String) config.get("exactly.once.support");
+    if (support != null && support.equalsIgnoreCase("required")) {
+      Object answer = source.exactlyOnceSupport(config);
+      if (answer == null) {
+        refuse(found, "exactly.once.support", "the connector does not say whether it supports exactly-once semantics;"
+            + " see its documentation, and set requested");
+      } else if (answer != ExactlyOnceSupport.SUPPORTED) {
+        refuse(found, "exactly.once.support",
+            "the connector does not support exactly-once semantics with this configuration; set requested");
+      }
+    }
+    String boundary = (String) config.get("transaction.boundary");
+    if (boundary != null && boundary.equalsIgnoreCase("connector")
+        && source.canDefineTransactionBoundaries(config) != ConnectorTransactionBoundaries.SUPPORTED) {
+      refuse(found, "transaction.boundary",
+          "the connector does not define transaction boundaries with this configuration; set poll");
+    }
+  }
+
+  private static void refuse(List found, String name, String message) {
+    List pair = new ArrayList();
+    List messages = new ArrayList();
+    messages.add(message);
+    pair.add(name);
+    pair.add(messages);
+    found.add(pair);
   }
 
   public void start() {
@@ -449,6 +482,63 @@ public class TransformStep {
   }
 }
 
+/**
+ * The ends of transactions that a source task asks for. "Of a batch" is after the records of the poll in progress, or of
+ * the next one. Equal records are one here, as in Kafka Connect.
+ */
+class Boundaries implements TransactionContext {
+  private final Set commits = new HashSet();
+  private final Set aborts = new HashSet();
+  private boolean batchCommits;
+  private boolean batchAborts;
+
+  public synchronized void commitTransaction() {
+    batchCommits = true;
+    check(batchAborts);
+  }
+
+  public synchronized void commitTransaction(SourceRecord record) {
+    commits.add(given(record));
+    check(aborts.contains(record));
+  }
+
+  public synchronized void abortTransaction() {
+    batchAborts = true;
+    check(batchCommits);
+  }
+
+  public synchronized void abortTransaction(SourceRecord record) {
+    aborts.add(given(record));
+    check(commits.contains(record));
+  }
+
+  /** Whether a transaction ends with this record (null: with the batch): "commit", "abort", or empty. */
+  synchronized String endAfter(SourceRecord record) {
+    boolean isCommit;
+    boolean isAbort;
+    if (record == null) {
+      isCommit = batchCommits;
+      isAbort = batchAborts;
+      batchCommits = false;
+      batchAborts = false;
+    } else {
+      // Most records end none: their hash codes are costly.
+      isCommit = !commits.isEmpty() && commits.remove(record);
+      isAbort = !aborts.isEmpty() && aborts.remove(record);
+    }
+    return isCommit ? "commit" : isAbort ? "abort" : "";
+  }
+
+  private static SourceRecord given(SourceRecord record) {
+    if (record == null) throw new NullPointerException("a record that ends a transaction may not be null");
+    return record;
+  }
+
+  private static void check(boolean isBoth) {
+    if (isBoth) throw new IllegalStateException("the connector requested both commit and abort of one transaction");
+  }
+}
+
 /** A plug-in's source task. It polls in a thread of its own; Python takes what was polled and says when it is durable. */
 public class SourceRun implements SourceTaskContext, Runnable {
   private final Plugins plugins;
@@ -465,6 +555,12 @@ public class SourceRun implements SourceTaskContext, Runnable {
   /** The thread that is in a call of the plug-in and is no poll; interrupted by a stop. Guarded by lock. */
   private Thread caller;
   private List polled = new ArrayList();
+  /** Null: the plug-in defines no transactions, and each record is one. */
+  private final Boundaries boundaries;
+  /** The records of the transaction that has not ended. */
+  private final List open = new ArrayList();
+  /** Those of polled that make no row: their transaction was aborted, and only their offsets are committed. */
+  private final Map aborted = new IdentityHashMap();
   private List taken = new ArrayList();
   private Throwable failure;
   private boolean started;
@@ -484,6 +580,8 @@ public class SourceRun implements SourceTaskContext, Runnable {
     Map wanted = (Map) Json.MAPPER.readValue(options, LinkedHashMap.class);
     this.mostRecords = ((Number) wanted.get("records")).intValue();
     this.rows = new Rows(wanted);
+    String boundary = (String) config.get("transaction.boundary");
+    this.boundaries = boundary != null && boundary.equalsIgnoreCase("connector") ? new Boundaries() : null;
     Thread.currentThread().setContextClassLoader(loader);
     this.task = (SourceTask) Plugins.make(loader, (String) config.get("task.class"));
     this.thread = new Thread(this, "connect task " + name);
@@ -523,8 +621,8 @@ public class SourceRun implements SourceTaskContext, Runnable {
           continue;
         }
         synchronized (lock) {
+          if (records != null) arrange(records);
           if (records != null && !records.isEmpty()) {
-            polled.addAll(records);
             lock.notifyAll();
             while (polled.size() >= mostRecords && !stopping && !expired) lock.wait();
           } else if (!stopping && !expired) {
@@ -551,6 +649,27 @@ public class SourceRun implements SourceTaskContext, Runnable {
     }
   }
 
+  /** Add records to what can be taken: whole transactions. The lock is held. */
+  private void arrange(List records) {
+    if (boundaries == null) {
+      polled.addAll(records);
+      return;
+    }
+    for (int i = 0; i < records.size(); i++) {
+      SourceRecord record = (SourceRecord) records.get(i);
+      open.add(record);
+      close(boundaries.endAfter(record));
+    }
+    close(boundaries.endAfter(null));
+  }
+
+  private void close(String end) {
+    if (end.equals("")) return;
+    for (int i = 0; end.equals("abort") && i < open.size(); i++) aborted.put(open.get(i), Boolean.TRUE);
+    polled.addAll(open);
+    open.clear();
+  }
+
   /** End the task as if it had failed; what it has polled is not committed. */
   void expire(String reason) {
     boolean signals;
@@ -559,6 +678,7 @@ public class SourceRun implements SourceTaskContext, Runnable {
       expired = true;
       failure = new IllegalStateException(reason);
       polled.clear();
+      aborted.clear();
       signals = started;
       lock.notifyAll();
     }
@@ -653,6 +773,7 @@ public class SourceRun implements SourceTaskContext, Runnable {
    */
   public String take(long waitMs, String path) throws Exception {
     List records;
+    List delivered;
     synchronized (lock) {
       if (polled.isEmpty() && failure == null && !stopping && waitMs > 0) lock.wait(waitMs);
       if (stopping) return "";
@@ -664,16 +785,23 @@ public class SourceRun implements SourceTaskContext, Runnable {
       polled = new ArrayList();
       // Those of which no row was committed are still there.
       taken.addAll(records);
+      delivered = records;
+      if (!aborted.isEmpty()) {
+        delivered = new ArrayList();
+        for (int i = 0; i < records.size(); i++) {
+          if (aborted.remove(records.get(i)) == null) delivered.add(records.get(i));
+        }
+      }
       caller = Thread.currentThread();
       lock.notifyAll();
     }
     ClassLoader before = Thread.currentThread().getContextClassLoader();
     try {
       Thread.currentThread().setContextClassLoader(loader);
-      List transformed = transforms.isEmpty() ? records : new ArrayList(records.size());
+      List transformed = transforms.isEmpty() ? delivered : new ArrayList(delivered.size());
       if (!transforms.isEmpty()) {
-        for (int i = 0; i < records.size(); i++) {
-          SourceRecord record = (SourceRecord) records.get(i);
+        for (int i = 0; i < delivered.size(); i++) {
+          SourceRecord record = (SourceRecord) delivered.get(i);
           for (int step = 0; step < transforms.size() && record != null; step++) {
             record = ((TransformStep) transforms.get(step)).apply(record);
           }
@@ -774,7 +902,7 @@ public class SourceRun implements SourceTaskContext, Runnable {
   }
 
   public TransactionContext transactionContext() {
-    return null;
+    return boundaries;
   }
 
   public PluginMetrics pluginMetrics() {

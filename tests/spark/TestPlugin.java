@@ -21,6 +21,8 @@ import org.apache.kafka.connect.data.Struct;
 import org.apache.kafka.connect.data.Time;
 import org.apache.kafka.connect.data.Timestamp;
 import org.apache.kafka.connect.errors.RetriableException;
+import org.apache.kafka.connect.source.ConnectorTransactionBoundaries;
+import org.apache.kafka.connect.source.ExactlyOnceSupport;
 import org.apache.kafka.connect.source.SourceConnector;
 import org.apache.kafka.connect.source.SourceRecord;
 import org.apache.kafka.connect.source.SourceTask;
@@ -83,6 +85,17 @@ public class TestPlugin extends SourceConnector {
             found.add(each);
         }
         return found;
+    }
+
+    @Override
+    public ConnectorTransactionBoundaries canDefineTransactionBoundaries(Map<String, String> config) {
+        return config.getOrDefault("mode", "").startsWith("transactions") ? ConnectorTransactionBoundaries.SUPPORTED : ConnectorTransactionBoundaries.UNSUPPORTED;
+    }
+
+    @Override
+    public ExactlyOnceSupport exactlyOnceSupport(Map<String, String> config) {
+        if (config.getOrDefault("mode", "").startsWith("transactions")) return ExactlyOnceSupport.SUPPORTED;
+        return "at least once".equals(config.get("mode")) ? ExactlyOnceSupport.UNSUPPORTED : null;
     }
 
     @Override
@@ -162,7 +175,23 @@ public class TestPlugin extends SourceConnector {
                 Thread.sleep(10);
                 return null;
             }
+            if (mode.startsWith("transactions") && context.transactionContext() != null) endTransactions(found);
             return found;
+        }
+
+        /** Of ten rows each, or of two polls each: the third one is aborted. */
+        private void endTransactions(List<SourceRecord> found) {
+            if (mode.equals("transactions of polls")) {
+                if (polls == 6) context.transactionContext().abortTransaction();
+                else if (polls % 2 == 0) context.transactionContext().commitTransaction();
+                return;
+            }
+            for (SourceRecord each : found) {
+                long n = (Long) each.sourceOffset().get("n");
+                if (n == 30) context.transactionContext().abortTransaction(each);
+                else if (n % 10 == 0) context.transactionContext().commitTransaction(each);
+                if (mode.equals("transactions of two minds") && n == 10) context.transactionContext().abortTransaction(each);
+            }
         }
 
         private SourceRecord record(String name, long n) {

@@ -399,9 +399,56 @@ def test_plugin_learns_of_each_committed_record(cluster: Cluster, tmp_path: Path
     assert rows_of(tmp_path) == every_row(1, 50)
 
 
+@pytest.mark.parametrize(("mode", "size", "last"), [("transactions", 10, 4), ("transactions of polls", 14, 4)])
+def test_batches_have_whole_transactions_of_the_plugin_and_no_aborted_one(
+    cluster: Cluster, tmp_path: Path, mode: str, size: int, last: int
+) -> None:
+    """KIP-618: of four transactions the third is aborted, and the records after the fourth belong to an open one. The
+    offsets of the aborted one are committed, so it is not read again."""
+    config = counting(tmp_path, mode=mode, transaction_boundary="connector", source_max_rows_per_batch="3")
+    first = cluster.start(config | {"rows": str(last * size + 4)})
+    first.wait(lambda: sum(first.rows) >= 3 * size)
+    first.task.stop()
+    assert not first.errors
+    assert all(rows % size == 0 for rows in first.rows)
+    kept = [n for n in range(last * size) if not 2 * size <= n < 3 * size]
+    assert [n for _, n in rows_of(tmp_path)] == kept
+    (offset,) = cluster.connector(config).offsets()
+    assert offset.offset == {"n": last * size}
+    again = cluster.start(config | {"rows": str((last + 2) * size)}, epoch=2)
+    again.wait(lambda: sum(again.rows) >= 2 * size)
+    assert [n for _, n in rows_of(tmp_path)] == [*kept, *range(last * size, (last + 2) * size)]
+
+
+def test_plugin_defines_no_transactions_unless_it_is_asked_to(cluster: Cluster, tmp_path: Path) -> None:
+    config = counting(tmp_path, mode="transactions", rows="25", exactly_once_support="required")
+    run = cluster.start(config)
+    run.wait(lambda: rows_of(tmp_path) == every_row(1, 25))
+
+
+def test_transaction_that_is_to_be_committed_and_aborted_fails_the_task(cluster: Cluster, tmp_path: Path) -> None:
+    run = cluster.start(counting(tmp_path, mode="transactions of two minds", transaction_boundary="CONNECTOR"))
+    assert "both commit and abort of one transaction" in str(run.failure())
+    assert rows_of(tmp_path) == []
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
+        ({"transaction.boundary": "row"}, "transaction.boundary: got 'row'; allowed: poll, interval, connector"),
+        (
+            {"transaction.boundary": "connector"},
+            "transaction.boundary: got 'connector'; allowed: tests.TestPlugin: the connector does not define transaction"
+            " boundaries with this configuration; set poll",
+        ),
+        (
+            {"exactly.once.support": "required"},
+            "exactly.once.support: got 'required'; allowed: tests.TestPlugin: the connector does not say whether it",
+        ),
+        (
+            {"exactly.once.support": "required", "mode": "at least once"},
+            "exactly.once.support: got 'required'; allowed: tests.TestPlugin: the connector does not support",
+        ),
         ({"rows": "-1"}, "rows: got '-1'; allowed: tests.TestPlugin: Invalid value -1 for configuration rows"),
         (
             {"mode": "connector throws"},

@@ -46,6 +46,11 @@ _NO_CONVERTER: Final = (
 )
 _SCHEMAS: Final = "true, false: with source.value.form json, whether the JSON is an object of schema and payload"
 
+_BOUNDARIES: Final[Mapping[str, tuple[str, ...]]] = {
+    "transaction.boundary": ("poll", "interval", "connector"),
+    "exactly.once.support": ("requested", "required"),
+}
+"""Settings of the plug-in that this package reads, too, as Kafka Connect does: their values, the default first."""
 _OF_SINK_TASKS: Final = ("topics", "key.converter", "value.converter", "header.converter", "errors.")
 
 logger = logging.getLogger(__name__)
@@ -114,6 +119,10 @@ class ConnectSettings(PluginSettings):
         ):
             if converter and converter not in (*_CONVERTERS, *_CONVERTERS.values()):
                 raise ConfigError(f"{part}.converter", converter, _NO_CONVERTER)
+        for name, allowed in _BOUNDARIES.items():
+            value = self.plugin_config.get(name, allowed[0])
+            if value.lower() not in allowed:
+                raise ConfigError(name, value, ", ".join(allowed))
 
     @property
     def plugin_config(self) -> dict[str, str]:
@@ -182,7 +191,7 @@ class ConnectDivision(Division):
     def _framework(self) -> dict[str, str]:
         """The settings that Kafka Connect gives each task, whether the plug-in does or not: some plug-ins read them,
         and a sink's worker reads its topics and converters there."""
-        words = _OF_SINK_TASKS if self._kind == "sink" else ()
+        words = _OF_SINK_TASKS if self._kind == "sink" else tuple(_BOUNDARIES)
         names = ("name", "connector.class", "tasks.max")
         return {name: value for name, value in self._config.items() if name in names or name.startswith(words)}
 
@@ -194,7 +203,9 @@ class ConnectSource(Source):
     the Java class and all settings are the plug-in's, except those of the sink, the transforms and the pipeline. The
     source offsets are committed with the rows, and the plug-in's `commit` follows. Types keep their values: decimals,
     dates, times with and without a zone, bytes, arrays, maps and structs; a time of day is a text. A record without a
-    value (a tombstone) makes no row, except with `source.value.form=json`.
+    value (a tombstone) makes no row, except with `source.value.form=json`. With `transaction.boundary=connector` in the
+    plug-in's settings, the plug-in defines transactions (KIP-618): a batch has whole ones, which must fit in the memory
+    of Java, and one that is aborted has no rows.
     """
 
     Settings = ConnectSettings
