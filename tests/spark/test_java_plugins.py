@@ -438,8 +438,8 @@ def test_transaction_that_is_to_be_committed_and_aborted_fails_the_task(cluster:
         ({"transaction.boundary": "row"}, "transaction.boundary: got 'row'; allowed: poll, interval, connector"),
         (
             {"transaction.boundary": "connector"},
-            "transaction.boundary: got 'connector'; allowed: tests.TestPlugin: the connector does not define transaction"
-            " boundaries with this configuration; set poll",
+            "transaction.boundary: got 'connector'; allowed: tests.TestPlugin: the connector does not define"
+            " transaction boundaries with this configuration; set poll",
         ),
         (
             {"exactly.once.support": "required"},
