@@ -28,7 +28,7 @@ FILES: Final = frozenset({"sslcert", "sslcrl", "sslcrldir", "sslkey", "sslrootce
 """Options of a connection string that name a file, which must be in ``worker.allowed.paths``."""
 
 OPTIONS: Final = FILES | {
-    "application_name", "channel_binding", "client_encoding", "connect_timeout", "dbname", "fallback_application_name",
+    "application_name", "channel_binding", "connect_timeout", "dbname", "fallback_application_name",
     "host", "keepalives", "keepalives_count", "keepalives_idle", "keepalives_interval", "load_balance_hosts",
     "max_protocol_version", "min_protocol_version", "password", "port", "require_auth", "ssl_max_protocol_version",
     "ssl_min_protocol_version", "sslcertmode", "sslcompression", "sslmode", "sslnegotiation", "sslpassword", "sslsni",
@@ -36,7 +36,8 @@ OPTIONS: Final = FILES | {
 }  # fmt: skip
 """Options of a connection string. Not: those that read a file of passwords or services (``passfile``), take a password
 of that file for another address (``hostaddr``), hand out the worker's Kerberos tickets, send requests to other servers
-(``oauth_issuer``), write a file (``sslkeylogfile``), or that the store sets itself (``options``)."""
+(``oauth_issuer``), write a file (``sslkeylogfile``), or that the store sets itself (``client_encoding``,
+``options``)."""
 
 _ADDRESSES: Final = ("PGHOST", "PGHOSTADDR", "PGSERVICE")
 _WHAT: Final = "options of libpq for addresses, logins, TLS and time limits that docs/operations.md lists"
@@ -167,11 +168,20 @@ def connect(url: str, *, schema: str = "", password: str | None = None) -> psyco
         "idle_in_transaction_session_timeout": milliseconds,
         # A server may be set to acknowledge commits before they are durable.
         "synchronous_commit": "on",
+        # A claim that waits for a lock has to see what was committed before it got it.
+        "default_transaction_isolation": r"read\ committed",
+        # The defaults of a role or a database may round numbers, or write values in another form.
         "timezone": "UTC",
         "datestyle": "ISO",
+        "intervalstyle": "postgres",
+        "bytea_output": "hex",
+        "extra_float_digits": 3,
+        "standard_conforming_strings": "on",
         **({"search_path": schema} if schema else {}),
     }
     arguments: dict[str, Any] = {
+        # COPY sends bytes as they are. Without this, they count as text in the encoding of the database.
+        "client_encoding": "UTF8",
         "options": " ".join(f"-c {name}={value}" for name, value in options.items()),
         "connect_timeout": 10,
         "tcp_user_timeout": milliseconds,
@@ -251,8 +261,10 @@ def where(connection: psycopg.Connection) -> str:
 
 def run(connection: psycopg.Connection, statement: str, *values: object) -> list[tuple[Any, ...]]:
     """Execute one statement, with ``?`` for values, and return its rows."""
+    plain: Any = statement
     # prepare=None: psycopg prepares a statement on the server once it has been executed five times.
-    cursor = connection.execute(_translated(statement), values if values else None)
+    # Without values, psycopg looks for no places of them: names of columns may have ? and %.
+    cursor = connection.execute(_translated(statement), values) if values else connection.execute(plain)
     return cursor.fetchall() if cursor.description is not None else []
 
 
@@ -298,7 +310,10 @@ _COPIED: Final = re.compile(r"^COPY \S+, line \d+, (?:column )?([^:\n]+):", re.M
 
 
 def _translated(statement: str) -> Any:
-    return statement.replace("%", "%%").replace("?", "%s") if "?" in statement else statement
+    """Return a statement as psycopg expects it. A ? inside a quoted name is part of the name."""
+    parts = statement.replace("%", "%%").split('"')
+    parts[::2] = [part.replace("?", "%s") for part in parts[::2]]
+    return '"'.join(parts)
 
 
 def one_line(error: BaseException) -> str:

@@ -264,6 +264,39 @@ def test_keys_that_are_equal_by_their_collation_are_written_in_the_order_of_the_
     assert base.query("SELECT id, lower(name) FROM t ORDER BY id") == [(3, "b"), *[(4, "a")] * (not last)]
 
 
+def test_text_is_the_same_in_a_database_of_another_encoding(database: str) -> None:
+    base = Database(database)
+    name = database.rpartition("/")[2]
+    base.query(f"ALTER DATABASE {name} SET client_encoding = latin1")
+    write(base.sink(), [(1, "\u00e9\\n", None)])
+    assert base.query("SELECT name = U&'\\00e9\\\\n' FROM t") == [(True,)]
+
+
+def test_names_of_columns_with_marks_are_those_of_the_rows(base: Database) -> None:
+    columns = from_ddl('`id` INT, `a?b` STRING, `c%s` STRING, `d"e` STRING')
+    sink = base.sink(columns, insert_mode="upsert", pk_fields="a?b")
+    sink.claim(owner(1), every)
+    names = [column.name for column in columns]
+    rows = pa.Table.from_arrays([pa.array([1], pa.int32()), *[pa.array(["x"])] * 3], names)
+    assert sink.commit(owner(1), span(0, 1), rows) is True
+    sink.close()
+    assert base.query('SELECT id, "a?b", "d""e" FROM t') == [(1, "x", "x")]
+
+
+def test_column_whose_name_differs_in_case_is_refused_by_postgresql_at_the_start(database: str) -> None:
+    base = Database(database)
+    base.query("CREATE TABLE t (id INT, name TEXT, gone BOOLEAN)")
+    with pytest.raises(SinkError, match="table t has the column name, not Name; allowed: names in the case"):
+        base.sink(from_ddl("id INT, Name STRING"), auto_evolve=True)
+
+
+def test_upsert_writes_keys_of_its_own_into_an_identity_column(database: str) -> None:
+    base = Database(database)
+    base.query("CREATE TABLE t (id INT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name TEXT, gone BOOLEAN)")
+    write(base.sink(insert_mode="upsert", pk_fields="id"), [(7, "a", None), (7, "b", None)])
+    assert base.query("SELECT id, name FROM t") == [(7, "b")]
+
+
 def test_delete_mode_deletes_by_key(base: Database) -> None:
     write(base.sink(insert_mode="upsert", pk_fields="id,name"), [(1, "a", None), (2, "b", None)])
     sink = base.sink(insert_mode="delete", pk_fields="id,name")

@@ -592,6 +592,73 @@ def test_values_of_postgres_are_those_of_its_own_client(database: str) -> None:
     assert rows == [{"id": at, **{name: found[at] for name, (_, found) in columns.items()}} for at in range(3)]
 
 
+@contextlib.contextmanager
+def database_with(url: str, encoding: str) -> Iterator[str]:
+    """A database of another encoding until the end of the block; yields its connection string."""
+    run(url, f"CREATE DATABASE {encoding} ENCODING '{encoding}' TEMPLATE template0 LOCALE 'C'")
+    try:
+        yield f"{url.rpartition('/')[0]}/{encoding}"
+    finally:
+        run(url, f"DROP DATABASE {encoding} WITH (FORCE)")
+
+
+def test_defaults_of_a_database_change_no_value(database: str) -> None:
+    """Those of a role count in the same way."""
+    name = database.rpartition("/")[2]
+    for default in (
+        "extra_float_digits = -5",
+        "bytea_output = escape",
+        "intervalstyle = postgres_verbose",
+        "datestyle = 'SQL, DMY'",
+        "timezone = 'Asia/Tokyo'",
+        "client_encoding = latin1",
+    ):
+        run(database, f"ALTER DATABASE {name} SET {default}")
+    run(database, "CREATE TABLE t (id INT, f FLOAT8, g FLOAT4, b BYTEA, i INTERVAL, s TEXT, at TIMESTAMPTZ)")
+    run(
+        database,
+        "SET extra_float_digits = 3",
+        "INSERT INTO t VALUES (1, 0.1::float8 + 0.2::float8, 16777217, '\\x00ff', '1 day 02:00', U&'\\00e9',"
+        " '2024-03-05T12:00:00Z')",
+    )
+    (row,) = Reader(table(database)).read()
+    assert row.pop("at").isoformat() == "2024-03-05T12:00:00+00:00"
+    assert row == {"id": 1, "f": 0.1 + 0.2, "g": 2.0**24, "b": "\\x00ff", "i": "1 day 02:00:00", "s": "\u00e9"}
+
+
+def test_texts_of_a_database_in_another_encoding_are_read(postgres: str) -> None:
+    with database_with(postgres, "latin1") as url:
+        run(url, "CREATE TABLE t (id INT, s TEXT)", "INSERT INTO t VALUES (1, U&'\\00e9')")
+        assert Reader(table(url)).read() == [{"id": 1, "s": "\u00e9"}]
+
+
+@pytest.mark.parametrize("keys", [range(1, 6), [1, 2, 3, 3, 4]])
+def test_text_that_the_server_cannot_convert_names_its_row(postgres: str, keys: Sequence[int]) -> None:
+    """A database without an encoding takes all bytes. With the keys 3 and 3, it is not known which row it is."""
+    is_known = len(set(keys)) == len(keys)
+    with database_with(postgres, "sql_ascii") as url:
+        run(url, "CREATE TABLE t (id INT, s TEXT)", "INSERT INTO t SELECT n, 'x' FROM generate_series(1, 5) n")
+        run(url, *(f"UPDATE t SET id = {key} WHERE id = {at}" for at, key in enumerate(keys, 1) if at > key))
+        run(url, "SET client_encoding = sql_ascii", "UPDATE t SET s = convert_from('\\xe9', 'sql_ascii') WHERE id = 3")
+        place = "row id 3: invalid byte sequence" if is_known else "invalid byte sequence"
+        with pytest.raises(SourceError, match=place):
+            Reader(table(url)).read()
+        if is_known:
+            rows = Reader(table(url).tolerant()).read()
+            assert [row["id"] for row in rows] == [1, 2, None, 4, 5]
+            assert json.loads(rows[2]["connectgroup_error"])["record"] == '{"id": 3}'
+
+
+def test_names_with_marks_and_domains_over_domains_are_read(database: str) -> None:
+    run(database, "CREATE DOMAIN a AS BIGINT", "CREATE DOMAIN b AS a CHECK (VALUE > 0)")
+    run(database, 'CREATE TABLE "t?%s""x" ("id?" b, "a?b" TEXT, "c%d" a, "%s" TEXT)')
+    run(database, """INSERT INTO "t?%s""x" VALUES (1, 'x', 2, 'y')""")
+    reader = Reader(table(database, 't?%s"x', column="id?"))
+    assert reader.read() == [{"id?": 1, "a?b": "x", "c%d": 2, "%s": "y"}]
+    assert reader.read() == []
+    assert reader.source.lag(reader.at) is not None
+
+
 VALUES = st.one_of(
     st.none(),
     st.integers(-(2**63), 2**63 - 1),

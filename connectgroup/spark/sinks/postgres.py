@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -271,7 +271,7 @@ class PostgresSink(DeadLetterSink):
         update = ", ".join(f"{sql_name(name)} = excluded.{sql_name(name)}" for name in changed)
         name_list = ", ".join(map(sql_name, names))
         transaction.execute(
-            f"INSERT INTO {table} ({name_list}) SELECT {name_list} FROM {last}"
+            f"INSERT INTO {table} ({name_list}) OVERRIDING SYSTEM VALUE SELECT {name_list} FROM {last}"
             + (f" WHERE {sql_name(deleted)} IS NOT TRUE" if deleted else "")
             + f" ON CONFLICT ({key_list}) DO "
             + (f"UPDATE SET {update}" if update else "NOTHING")
@@ -332,6 +332,7 @@ class PostgresSink(DeadLetterSink):
         # One lock for all tasks: two that start at once must not both create the table.
         with self._store.transaction(f"table {settings.schema_}.{settings.table}") as transaction:
             if found := transaction.execute(_FIND_COLUMNS, table):
+                self._check_case({str(name) for name, *_ in found})
                 for column in missing_columns(self._store.where, settings, [name for name, *_ in found], self._columns):
                     transaction.execute(f"ALTER TABLE {table} ADD COLUMN {_definition(column)}")
             elif settings.auto_create:
@@ -345,6 +346,17 @@ class PostgresSink(DeadLetterSink):
         for column in self._columns:
             if (kind := self._found.get(column.name)) and (test := self._test_of(column, *kind)):
                 self._checked[column.name] = kind[0], test
+
+    def _check_case(self, found: Set[str]) -> None:
+        """Raise an error if the table has a column under a name that differs in case: for PostgreSQL, it is another."""
+        known = {name.lower(): name for name in found}
+        for column in self._columns:
+            other = known.get(column.name.lower(), column.name)
+            if column.name not in found and other != column.name:
+                raise SinkError(
+                    f"{self._store.where}: table {self._settings.table} has the column {printable(other)}, not"
+                    f" {printable(column.name)}; allowed: names in the case of the table; ReplaceField renames columns"
+                )
 
     def _look(self, transaction: PostgresTransaction) -> dict[str, tuple[Any, ...]]:
         """Return what ``_FIND_COLUMNS`` tells of the columns that are written, by their names."""

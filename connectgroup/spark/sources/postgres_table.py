@@ -24,7 +24,7 @@ from ...connector import LocalPath
 from ...dataplane.columns import Column, Columns, check_names, sql_name, to_arrow
 from ...dataplane.errors import SinkError, SourceError
 from ...dataplane.ownership import Range
-from ...dataplane.postgres_store import connect, driver_errors, files_in_url, parse_url, run, where
+from ...dataplane.postgres_store import connect, driver_errors, files_in_url, one_line, parse_url, run, where
 from ...protocol.units import printable
 from .json_values import check_years
 from .table import MAX_COUNTED, TableSource, TableSourceSettings
@@ -48,6 +48,15 @@ _TYPES: Final = {
 """Types by name in PostgreSQL; all others are read as text, numbers of type numeric too."""
 
 
+_COLUMNS: Final = (
+    "WITH RECURSIVE found(num, name, type) AS ("
+    " SELECT attnum, attname, atttypid FROM pg_attribute"
+    " WHERE attrelid = to_regclass(?) AND attnum > 0 AND NOT attisdropped"
+    " UNION ALL SELECT num, name, typbasetype FROM found JOIN pg_type ON oid = type WHERE typtype = 'd')"
+    " SELECT name, CASE WHEN typnamespace = 'pg_catalog'::regnamespace THEN typname ELSE '' END"
+    " FROM found JOIN pg_type ON oid = type WHERE typtype <> 'd' ORDER BY num"
+)
+"""Names and types of the columns of a table; those of a domain, also of one over another one, are those below it."""
 _CHUNK_BYTES: Final = 16 << 20
 """Rows that are parsed at once; a row may be longer."""
 _READ: Final = (
@@ -123,9 +132,7 @@ class PostgresTableSource(TableSource):
         with _connected(settings) as connection:
             found = _run(
                 connection,
-                "SELECT a.attname, coalesce(base.typname, t.typname) FROM pg_attribute a"
-                " JOIN pg_type t ON t.oid = a.atttypid LEFT JOIN pg_type base ON base.oid = t.typbasetype"
-                " WHERE a.attrelid = to_regclass(?) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
+                _COLUMNS,
                 _table(settings),
             )
             if not found:
@@ -224,29 +231,66 @@ class PostgresTableSource(TableSource):
         return int(count)
 
     def read(self, wanted: Range) -> Iterator[pa.RecordBatch]:
-        number = int(wanted.slice.split()[1])
-        key = sql_name(self.settings.incrementing_column)
-        query: Any = (
-            f"COPY (SELECT {', '.join(sql_name(column.name) for column in self.columns)} FROM {_table(self.settings)}"
-            f" WHERE {key} >= {wanted.start} AND {key} < {wanted.end} AND {key} % {self.settings.slices} = {number}"
-            f" ORDER BY {key}) TO STDOUT WITH (FORMAT csv, FORCE_QUOTE *)"
-        )
-        with (
-            _connected(self.settings) as connection,
-            driver_errors(SourceError, where(connection)),
-            connection.cursor() as cursor,
-            cursor.copy(query) as stream,
-        ):
-            # The server sends each row in a message of its own.
-            rows, size = list[bytes](), 0
-            for block in stream:
-                rows.append(bytes(block))
-                size += len(rows[-1])
-                if size >= _CHUNK_BYTES:
+        import psycopg
+
+        number, key = int(wanted.slice.split()[1]), sql_name(self.settings.incrementing_column)
+        start, end = int(wanted.start), int(wanted.end)
+        with _connected(self.settings) as connection, driver_errors(SourceError, where(connection)):
+            while start < end:
+                part = f"{key} >= {start} AND {key} < {end} AND {key} % {self.settings.slices} = {number}"
+                # The server sends each row in a message of its own.
+                rows, size, count = list[bytes](), 0, 0
+                try:
+                    for row in self._copied(connection, part):
+                        rows.append(row)
+                        size, count = size + len(row), count + 1
+                        if size >= _CHUNK_BYTES:
+                            yield from self._parsed(rows)
+                            rows, size = [], 0
+                except (psycopg.errors.CharacterNotInRepertoire, psycopg.errors.UntranslatableCharacter) as error:
+                    failed = self._failed(connection, part, count)
+                    if failed is None:
+                        raise
+                    if rows:
+                        yield from self._parsed(rows)
+                    column = self.settings.incrementing_column
+                    reason = f"{one_line(error)}; allowed: text that the server can convert to UTF-8"
+                    yield self.bad_row(failed, reason, {column: failed})
+                    start = failed + 1
+                    continue
+                if rows:
                     yield from self._parsed(rows)
-                    rows, size = [], 0
-            if rows:
-                yield from self._parsed(rows)
+                return
+
+    def _copied(self, connection: psycopg.Connection, part: str) -> Iterator[bytes]:
+        """Yield the rows of a part of the table, as the CSV of COPY.
+
+        Args:
+            part: a condition.
+        """
+        names, key = ", ".join(sql_name(column.name) for column in self.columns), self.settings.incrementing_column
+        query: Any = (
+            f"COPY (SELECT {names} FROM {_table(self.settings)} WHERE {part} ORDER BY {sql_name(key)})"
+            " TO STDOUT WITH (FORMAT csv, FORCE_QUOTE *)"
+        )
+        with connection.cursor() as cursor, cursor.copy(query) as stream:
+            yield from map(bytes, stream)
+
+    def _failed(self, connection: psycopg.Connection, part: str, count: int) -> int | None:
+        """Return the key of the row that the server cannot send, after it has sent others; None if it is not that one
+        alone."""
+        import psycopg
+
+        key, table = sql_name(self.settings.incrementing_column), _table(self.settings)
+        query = f"SELECT {key} FROM {table} WHERE {part} ORDER BY {key} LIMIT 2 OFFSET {count}"
+        found = [int(row[0]) for row in run(connection, query)]
+        if len(set(found)) < len(found) or not found:
+            return None
+        try:
+            list(self._copied(connection, f"{key} = {found[0]}"))
+        except psycopg.DataError:
+            return found[0]
+        return None
 
     def writers(self) -> frozenset[str]:
         rows = _run(
