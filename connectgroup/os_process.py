@@ -2,7 +2,7 @@
 
 A name contains the boot of the machine and the PID namespace, because a process id means nothing on another machine, in
 another container or after a reboot; and the start time, because process ids are used again. Linux only (``/proc``):
-elsewhere a process has no name.
+elsewhere a process has no name. The name of a process whose supervisor reports its end has one more part.
 """
 
 from __future__ import annotations
@@ -18,11 +18,23 @@ _START_TIME: Final = 19
 """Index of ``starttime`` in ``/proc/PID/stat`` behind the name of the program; the state is at index 0 (proc(5))."""
 
 
-def this_process() -> str:
-    """The name of this process, ``machine/pid/start time``; empty if the operating system does not tell."""
+_SUPERVISED: Final = "/supervised"
+
+
+def this_process(*, supervised: bool = False) -> str:
+    """The name of this process, ``machine/pid/start time``; empty if the operating system does not tell.
+
+    Args:
+        supervised: a supervisor reports its end, unless the supervisor itself has ended.
+    """
     machine, pid = _machine(), os.getpid()
     stat = _stat(pid)
-    return f"{machine}/{pid}/{stat[_START_TIME]}" if machine and stat else ""
+    return f"{machine}/{pid}/{stat[_START_TIME]}{_SUPERVISED * supervised}" if machine and stat else ""
+
+
+def is_supervised(process: str) -> bool:
+    """Whether the supervisor of the process with this name reports its end."""
+    return process.endswith(_SUPERVISED)
 
 
 def has_ended(process: str) -> bool:
@@ -31,7 +43,7 @@ def has_ended(process: str) -> bool:
     Args:
         process: what ``this_process`` returned in that process; any other text names no known process.
     """
-    machine, _, rest = process.partition("/")
+    machine, _, rest = process.removesuffix(_SUPERVISED).partition("/")
     pid, _, start = rest.partition("/")
     if not machine or machine != _machine() or not (pid.isascii() and pid.isdigit() and 0 < int(pid[:12]) < 1 << 31):
         return False

@@ -56,6 +56,7 @@ from .spark.remote import remote_address
 from .spark.server import SharedSpark
 from .spark.session import SHARED, runs_here
 from .worker.runner import access_options, worker_options
+from .worker.scratch import Scratch
 from .worker.settings import PROCESS_ID_VARIABLE, new_process_id
 from .worker.supervised import (
     JOIN,
@@ -171,13 +172,8 @@ class Supervisor:
         self._kill_unresponsive = kill_unresponsive
         self._one_first = one_first
         self._spark: SharedSpark | None = None
-        if shared_spark and runs_here() and not remote_address():
-            self._spark = SharedSpark(
-                scratch.with_name("spark"),
-                heap=f"{1024 + 512 * (workers - 1)}m",
-                log=partial(self._worker_log, "spark"),
-                changed=self._spark_has_changed,
-            )
+        self._of_spark: Scratch | None = None
+        self._shares_spark = shared_spark and runs_here() and not remote_address()
         self._telling: set[asyncio.Task[None]] = set()
         self.environment: dict[str, str] = {}
         self._others: asyncio.Task[None] | None = None
@@ -191,6 +187,15 @@ class Supervisor:
         try:
             for connector in self._connectors:
                 await self.put_connector(connector)
+            if self._shares_spark:
+                # Locked: another supervisor may have the same directory, for a group whose log is elsewhere.
+                self._of_spark = Scratch(self._scratch, "spark")
+                self._spark = SharedSpark(
+                    self._of_spark.path / "spark",
+                    heap=f"{1024 + 512 * (self._count - 1)}m",
+                    log=partial(self._worker_log, "spark"),
+                    changed=self._spark_has_changed,
+                )
             workers = [self._new_worker() for _ in range(self._count)]
             if self._one_first and (await self.describe()).connectors:
                 first, *others = workers
@@ -318,6 +323,8 @@ class Supervisor:
             task.cancel()
         if self._spark is not None:
             await self._spark.close()
+        if self._of_spark is not None:
+            self._of_spark.remove()
         await self.server.close()
 
     # ----------------------------------------------------------------------------------------------

@@ -41,6 +41,8 @@ def test_install_command_names_extras_that_exist() -> None:
 def test_first_screen_counts_every_row_although_a_worker_is_killed(tmp_path: Path) -> None:
     _, up, (create, status, kill, explain, count) = first_screen()
     port, rest_port = free_ports(2)
+    folder = tmp_path / "a folder"
+    folder.mkdir()
     environment = {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "CONNECTGROUP_COORDINATOR": f"127.0.0.1:{port}",
@@ -49,7 +51,7 @@ def test_first_screen_counts_every_row_although_a_worker_is_killed(tmp_path: Pat
     def typed(line: str) -> str:
         """Run a line in a shell; return its output."""
         done = subprocess.run(
-            ["bash", "-c", line], cwd=tmp_path, env={**os.environ, **environment}, capture_output=True, text=True,
+            ["bash", "-c", line], cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True,
             timeout=60, stdin=subprocess.DEVNULL, check=False,
         )  # fmt: skip
         assert done.returncode == 0, (line, done.stdout, done.stderr)
@@ -65,7 +67,7 @@ def test_first_screen_counts_every_row_although_a_worker_is_killed(tmp_path: Pat
     assert words[0] == "connectgroup"
     # The ports of the page may be in use; and the rows of the page outlast its reader.
     create = create.replace("8083", str(rest_port)).replace('"100000"', f'"{ROWS}"').replace('"500"', '"1000"')
-    with marked(), Program(*words[1:], "--port", port, command=COMMAND, environment=environment, cwd=tmp_path) as group:
+    with marked(), Program(*words[1:], "--port", port, command=COMMAND, environment=environment, cwd=folder) as group:
         group.line_with("REST at ")
         assert '"name":"numbers"' in typed(create)
         wait("three tasks to run", lambda: len(running_tasks()) == 3, group.output, START_PATIENCE_S)

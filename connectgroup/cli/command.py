@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import errno
+import io
 import logging
 import os
 import select
@@ -38,6 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UsageError as error:
         return report_error(error, OptionNames(parser), as_json="--json" in words, serves=False)
     options.own_process = arguments is None
+    if options.own_process and isinstance(sys.stdout, io.TextIOWrapper):
+        # A path may have characters, or bytes, that the terminal's encoding does not have.
+        sys.stdout.reconfigure(errors="backslashreplace")
     options.names = OptionNames(parser, options.parser)
     if options.log_format not in FORMATS:
         wrong = ConfigError(FORMAT_VARIABLE, options.log_format, ", ".join(FORMATS))
@@ -55,6 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     limit_repeats(*own)
     logging.getLogger("py4j").setLevel(logging.ERROR)
     try:
+        if hasattr(options, "serves"):
+            _check_current_directory()
         if (directories := getattr(options, "plugin_path", None)) is not None:
             set_plugin_path(tuple(directories))
         loop_factory = _loop_factory(options)
@@ -73,6 +79,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return report_error(error, options.names, as_json=as_json, serves=serves)
     except KeyboardInterrupt:
         return 130
+
+
+def _check_current_directory() -> None:
+    """Relative paths mean something, here and to the processes that the command starts."""
+    try:
+        os.getcwd()
+    except OSError as error:
+        allowed = f"one that exists and this user can enter ({error.strerror})"
+        raise ConfigError("current directory", os.environ.get("PWD", "none"), allowed, is_path=True) from error
 
 
 def _loop_factory(options: argparse.Namespace) -> Callable[[], asyncio.AbstractEventLoop] | None:

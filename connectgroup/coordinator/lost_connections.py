@@ -5,7 +5,8 @@ seconds. A lost connection alone proves nothing: a worker that lives opens anoth
 So the coordinator looks whether the process exists, which it can do for a worker on its own machine.
 
 It also looks when a worker cannot join because another process is the member: that one may have ended while there was
-no coordinator that could see its connection lost.
+no coordinator that could see its connection lost. That is all for a process whose supervisor reports its end: tasks of
+a worker that is known to be dead move without the delay of one that is lost.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Callable
 
 from ..group.connect.members import ProcessEnded
 from ..group.kernel.state import Process
-from ..os_process import has_ended
+from ..os_process import has_ended, is_supervised
 from ..protocol.messages.api import Request
 from ..protocol.messages.classic import GroupHeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 from ..protocol.messages.heartbeat import HeartbeatRequest
@@ -68,7 +69,7 @@ class LostConnections:
         elif isinstance(request, JoinGroupRequest | SyncGroupRequest | GroupHeartbeatRequest):
             # Most requests of the classic protocol do not name the process: its join did.
             sender = self._member_of(request.group_id, request.member_id)
-        if sender is not None and sender.os_process:
+        if sender is not None and sender.os_process and not is_supervised(sender.os_process):
             ended = ProcessEnded(sender.member_id, Process(sender.process_id, principal))
             task = asyncio.get_running_loop().create_task(self._look(sender, ended))
             self._looking.add(task)

@@ -47,8 +47,15 @@ def archive_options(java: Path) -> list[str]:
     if not complete:
         return []
     base = _base(java)
-    files = [top] if base is None else [base, top]
-    return [f'"-XX:SharedArchiveFile={":".join(map(str, files))}"', "-Xshare:auto", *QUIET]
+    files = [str(top)] if base is None else [str(base), str(top)]
+    if any(os.pathsep in each for each in files):
+        return []  # Java takes it for two files, and more than two for an error
+    return [java_option(f"-XX:SharedArchiveFile={os.pathsep.join(files)}"), "-Xshare:auto", *QUIET]
+
+
+def java_option(text: str) -> str:
+    """One option in a list of Java's options as Spark reads it: a path in it may have blanks and quotation marks."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 @contextmanager
@@ -63,11 +70,11 @@ def recording(java: Path) -> Iterator[Path]:
         make_private(top.parent, CACHE, below=cache_directory())
         with tempfile.TemporaryDirectory(dir=top.parent) as folder:
             new = Path(folder, top.name)
-            options = [f'"-XX:ArchiveClassesAtExit={new}"', *QUIET]
+            options = [java_option(f"-XX:ArchiveClassesAtExit={new}"), *QUIET]
             base = _base(java)
             if base is not None:
                 _write_base(java, base)
-                options.append(f'"-XX:SharedArchiveFile={base}"')
+                options.append(java_option(f"-XX:SharedArchiveFile={base}"))
             _size_file(top).unlink(missing_ok=True)  # a session would use the archive
             os.environ[SPARK_OPTIONS] = " ".join(options)
             try:

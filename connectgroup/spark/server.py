@@ -16,6 +16,7 @@ import ctypes
 import json
 import logging
 import os
+import re
 import shutil
 import signal
 import struct
@@ -23,8 +24,7 @@ import sys
 import uuid
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
 from collections import deque
-from collections.abc import Callable
-from importlib.util import find_spec
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,8 +33,8 @@ from ..private import make_private
 from ..threads import off_loop
 from .archive import archive_options
 from .errors import SparkError, root_cause
-from .java import ensure_java, find_java
-from .session import GATEWAY, MASTER, MEMORY, check_spark, is_not_from_py4j, python_launcher, settings
+from .java import find_java
+from .session import GATEWAY, MASTER, MEMORY, check_spark, environment, is_not_from_py4j, settings
 
 ARCHIVE_AFTER_S: Final = 600.0
 """How long Spark runs before its classes are archived, if they are not yet: not while it is busy with its start."""
@@ -44,8 +44,9 @@ STOP_TIMEOUT_S: Final = 10.0
 POLL_S: Final = 0.05
 RESTART_WAIT_S: Final = 1.0
 MAX_RESTART_WAIT_S: Final = 30.0
-LAST_LINES: Final = 20
-"""Lines of Spark's output that an error shows."""
+LAST_LINES: Final = 200
+"""Lines of Spark's output that are kept for an error."""
+SHOWN_LINES: Final = 20
 
 _PR_SET_PDEATHSIG: Final = 1
 """``prctl(2)``: send a signal when the parent process ends."""
@@ -157,9 +158,6 @@ class SharedSpark:
 
     async def _start(self) -> None:
         check_spark()
-        found = find_spec("pyspark")
-        assert found is not None
-        assert found.origin is not None
         await off_loop("empty Spark's directory", shutil.rmtree, self._scratch, True)
         make_private(self._scratch, "scratch")
         java = await off_loop("find Java", find_java)
@@ -177,10 +175,10 @@ class SharedSpark:
             options["spark.master"] = f"local[{max(2, os.cpu_count() or 1)}]"
         if MEMORY not in os.environ:
             options["spark.driver.memory"] = self._heap
-        home, told = Path(found.origin).parent, self._scratch / "gateway"
+        variables, told = await off_loop("prepare Java", environment, java), self._scratch / "gateway"
         self._lines.clear()
         self._process = await asyncio.create_subprocess_exec(
-            home / "bin" / "spark-submit",
+            Path(variables["SPARK_HOME"], "bin", "spark-submit"),
             *(word for name, value in options.items() for word in ("--conf", f"{name}={value}")),
             "pyspark-shell",
             stdin=PIPE,  # Java ends when this pipe closes: with this process, even if it is killed
@@ -188,10 +186,7 @@ class SharedSpark:
             stderr=STDOUT,
             env={
                 **os.environ,
-                "JAVA_HOME": str(await off_loop("prepare Java", ensure_java, java)),
-                "SPARK_HOME": str(home),
-                "SPARK_LOCAL_IP": "127.0.0.1",
-                "PYSPARK_PYTHON": str(python_launcher()),
+                **variables,
                 "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told),
             },
             start_new_session=True,
@@ -200,7 +195,7 @@ class SharedSpark:
         while not told.exists():
             if self._process.returncode is not None:
                 await asyncio.wait({self._output}, timeout=STOP_TIMEOUT_S)
-                raise SparkError(f"Spark has ended: {' | '.join(self._lines) or 'without a message'}")
+                raise SparkError(f"Spark has ended: {_cause(self._lines)}")
             await asyncio.sleep(POLL_S)
         self._java = await off_loop("connect to Java", _connect, told.read_bytes())
         told.unlink()
@@ -226,6 +221,14 @@ class SharedSpark:
         if self._output is not None:
             self._output.cancel()
         shutil.rmtree(self._scratch, ignore_errors=True)
+
+
+def _cause(lines: Iterable[str]) -> str:
+    """What Spark has said of its end: from the first line about an error on, in one line."""
+    said = [text for text in lines if text.strip()]
+    first = next((at for at, text in enumerate(said) if re.search(r"error|exception|denied", text, re.IGNORECASE)), -1)
+    shown = said[-SHOWN_LINES:] if first < 0 else said[first : first + SHOWN_LINES]
+    return " | ".join(shown) or "without a message"
 
 
 async def _archive() -> None:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import NO_VALUE, ConfigError
 from ..threads import outcome
-from .archive import archive_options
+from .archive import archive_options, java_option
 from .errors import SparkError
 from .java import cache_directory, ensure_java, find_java, make_script
 from .remote import QUERY_LOGGERS, answers, is_remote
@@ -225,10 +225,10 @@ def _start() -> SparkSession:
         raise ConfigError(
             "spark", f"no package {error.name}", "pip install 'connectgroup[spark]' on each worker"
         ) from error
-    java = find_java()
-    ensure_java(java)
     shared = JAVA.wait() if JAVA.is_used else None
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = str(python_launcher())
+    java = find_java() if shared is None else None
+    os.environ |= {"PYSPARK_PYTHON": str(python_launcher())} if java is None else environment(java)
+    os.environ["PYSPARK_DRIVER_PYTHON"] = os.environ["PYSPARK_PYTHON"]
     # For this process; the others have it by a setting.
     os.environ.setdefault("SPARK_AUTH_SOCKET_TIMEOUT", str(SOCKET_TIMEOUT_S))
     # The task reports the cause of a query's end once; py4j would log it earlier, with a stack trace.
@@ -236,11 +236,12 @@ def _start() -> SparkSession:
     logging.getLogger().addFilter(is_not_from_py4j)
     for name in QUERY_LOGGERS:
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
-    if shared is None:
+    if java is not None:
         conf = SparkConf().setAll(list(settings(archive_options(java)).items()))
         gateway = launch_gateway(conf, {"start_new_session": True})  # type: ignore[no-untyped-call]
         context = SparkContext(conf=conf, gateway=gateway)
     else:
+        assert shared is not None
         # pyspark's way to a Java that runs already.
         os.environ |= {"PYSPARK_GATEWAY_PORT": str(shared["port"]), "PYSPARK_GATEWAY_SECRET": shared["secret"]}
         try:
@@ -295,9 +296,14 @@ def settings(java_options: Sequence[str] = (), *, scratch: Path | None = None) -
         scratch: directory for Spark's files; null: the directory for temporary files of this process.
 
     Raises:
-        ConfigError: a cluster needs a secret.
+        ConfigError: a cluster needs a secret; or Java cannot use the directory.
     """
     scratch = scratch or Path(tempfile.gettempdir())
+    try:
+        str(scratch).encode()
+    except UnicodeEncodeError as error:
+        allowed = "a directory whose name is UTF-8: Java opens no other"
+        raise ConfigError("Spark's directory", scratch, allowed, is_path=True) from error
     host = os.environ.get(DRIVER_HOST, "127.0.0.1")
     checkpointing = "org.apache.spark.sql.execution.streaming.checkpointing"
     return {
@@ -318,13 +324,14 @@ def settings(java_options: Sequence[str] = (), *, scratch: Path | None = None) -
                 "-XX:+ExitOnOutOfMemoryError",
                 "-Djava.net.preferIPv4Stack=true",
                 *WITHOUT_EXTERNAL_XML,
-                f'"-Djava.io.tmpdir={scratch}"',
+                java_option(f"-Djava.io.tmpdir={scratch}"),
                 *java_options,
                 f"-Dlog4j2.configurationFile={(Path(__file__).parent / 'log4j2.properties').as_uri()}",
             )
         ),
         # A worker process has set it to a directory that is deleted with the worker's scratch directory.
-        "spark.local.dir": str(scratch),
+        # Spark reads a comma in it as the end of a path.
+        "spark.local.dir": str(scratch) if "," not in str(scratch) else "/tmp",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.warehouse.dir": str(scratch / "connectgroup-warehouse"),
@@ -343,6 +350,28 @@ def settings(java_options: Sequence[str] = (), *, scratch: Path | None = None) -
         "spark.sql.streaming.minBatchesToRetain": "10",
         # Checkpoints are temporary files on local disk: no fsync, no link and rename. Halves the minimum batch period.
         "spark.sql.streaming.checkpointFileManagerClass": f"{checkpointing}.FileSystemBasedCheckpointFileManager",
+    }
+
+
+def environment(java: Path) -> dict[str, str]:
+    """The variables with which Spark's Java starts, whatever this process has: its own pyspark, Java and Python.
+
+    Args:
+        java: as ``find_java`` returns it.
+
+    Raises:
+        ConfigError: the scripts cannot be written.
+    """
+    found = importlib.util.find_spec("pyspark")
+    assert found is not None
+    assert found.origin is not None
+    return {
+        "JAVA_HOME": str(ensure_java(java)),
+        # Another installation's would be of another version.
+        "SPARK_HOME": str(Path(found.origin).parent),
+        # The name of this machine need not have an address.
+        "SPARK_LOCAL_IP": os.environ.get(DRIVER_HOST, "127.0.0.1"),
+        "PYSPARK_PYTHON": str(python_launcher()),
     }
 
 

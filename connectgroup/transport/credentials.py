@@ -121,8 +121,8 @@ def announce(port: int, path: Path) -> bool:
     Returns:
         Whether it could be written; otherwise clients need an option.
     """
-    note = _note(port)
     try:
+        note = _note(port)
         make_private(note.parent, "credentials")
         other = note.with_name(f"{note.name}.{os.getpid()}")
         other.unlink(missing_ok=True)
@@ -186,7 +186,7 @@ def find_credentials(host: str, port: int) -> Credentials | None:
     try:
         if not _is_private(found):
             raise ConfigError(setting, note, _NOTE_ALLOWED, is_path=True)
-        path = Path(note.read_text(encoding="utf-8").strip())
+        path = Path(note.read_text(encoding="utf-8", errors="surrogateescape").strip())
         if path.stat().st_uid != os.geteuid():
             raise ConfigError(setting, path, "a file of this user", is_path=True)
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a NUL in the path
@@ -207,7 +207,8 @@ def _is_private(found: os.stat_result) -> bool:
 def _write(path: Path, text: str) -> None:
     """Create a file of mode 0600 that does not exist yet."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with open(file, "w", encoding="utf-8") as opened:
+    # A path in it may have bytes that are not UTF-8.
+    with open(file, "w", encoding="utf-8", errors="surrogateescape") as opened:
         opened.write(text)
         opened.flush()
         os.fsync(file)

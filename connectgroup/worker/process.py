@@ -31,6 +31,7 @@ from ..connector import Connector
 from ..errors import ConfigError, ConnectGroupError, PluginError, TransportError
 from ..gc_tuning import collect_all_again, short_collections
 from ..loggers import set_by_operator
+from ..os_process import this_process
 from ..plugins import load_assignor, load_connector_class, load_listener
 from ..protocol.messages.common import config_of
 from ..protocol.messages.describe import DescribeRequest, DescribeResponse
@@ -102,7 +103,9 @@ async def run_worker(
         assignors=assignors,
         listeners=[load_listener(name) for name in config.listeners],
         # A supervisor reports the death of its workers itself: their tasks move without a delay then.
-        times=WorkerSettings(process_id=_process_id(), os_process="") if supervised else None,
+        times=WorkerSettings(process_id=_process_id(), os_process=this_process(supervised=True))
+        if supervised
+        else None,
     )
     scratch = Scratch(config.scratch, config.name)
     runner = TaskRunner(
@@ -180,6 +183,11 @@ async def run_worker(
         await heartbeats.close()
         await control.close()
         scratch.remove()
+
+
+def _times_of_supervised() -> WorkerSettings:
+    # A supervisor reports the death of its workers itself: their tasks move without a delay then.
+    return WorkerSettings(process_id=_process_id(), os_process=this_process(supervised=True))
 
 
 def _process_id() -> int | None:

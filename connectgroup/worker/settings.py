@@ -38,8 +38,8 @@ class WorkerSettings:
         first_sequence: see ``Member``; ``None``: taken from the wall clock.
         process_id: see ``Member``; ``None``: drawn at random.
         os_process: the name of this process to the operating system, by which a coordinator on this machine notices at
-            once that the process has ended. ``None``: ``os_process.this_process()`` over TCP. Empty if a supervisor
-            reports the end of the process.
+            once that the process has ended. ``None``: ``os_process.this_process()`` over TCP; with
+            ``supervised=True`` if a supervisor reports the end of the process.
 
     Raises:
         ConfigError: a time is out of its range.

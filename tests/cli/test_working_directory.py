@@ -1,14 +1,22 @@
-"""Modules of the current directory do not shadow the standard library or connectgroup."""
+"""``connectgroup up`` as it is typed, in any current directory.
+
+Modules of the current directory do not shadow the standard library or connectgroup.
+"""
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from pathlib import Path
 
 import pytest
 
-from ..integration.processes import COMMAND, Program
+from connectgroup.errors import ConfigError
+from connectgroup.spark.java import cache_directory
+from connectgroup.transport.credentials import announce
+
+from ..integration.processes import COMMAND, Program, run_command
 from .connector_files import connector_file
 
 SHADOW = "raise ImportError(f'{__name__} of the current directory')\n"
@@ -36,5 +44,65 @@ def test_up_runs_tasks_whatever_modules_the_current_directory_has(
     arguments = ("up", "--data", tmp_path / "data", "--connector", idle, "--port", 0, "--workers", 1)
     with Program(*arguments, command=command, cwd=full_of_shadows) as up:
         up.line_with("| 1 worker | 3/3 units |")
+        up.signal(signal.SIGTERM)
+        assert up.ended() == 0, up.output()
+
+
+@pytest.mark.parametrize("name", [b"caf\xe9", "caf\u00e9".encode()], ids=["Latin 1", "UTF-8"])
+def test_up_runs_in_a_directory_whatever_the_encoding_of_its_name_and_of_the_terminal(
+    tmp_path: Path, name: bytes
+) -> None:
+    here = tmp_path / os.fsdecode(name)
+    here.mkdir()
+    idle = connector_file(tmp_path / "idle.json", **{"connector.class": "idle"})
+    environment = {"PYTHONIOENCODING": "ascii", "XDG_STATE_HOME": str(tmp_path / "state")}
+    arguments = ("up", "--connector", idle, "--port", 0, "--workers", 1)
+    with Program(*arguments, command=COMMAND, cwd=here, environment=environment) as up:
+        at = up.line_with("coordinator at ").removeprefix("coordinator at ").partition(",")[0]
+        up.line_with("connectors may use files in ")
+        up.line_with("| 1 worker | 2/2 units |")
+        # The note that names the file of credentials, for clients on this machine.
+        status = run_command("connectors", "status", "--coordinator", at, environment=environment)
+        assert status.code == 0, status.err
+        up.signal(signal.SIGTERM)
+        assert up.ended() == 0, up.output()
+
+
+def test_directory_that_was_deleted_is_one_line(tmp_path: Path) -> None:
+    line = 'mkdir "$0" && cd "$0" && rmdir "$0" && exec "$@"'
+    with Program("up", "--port", 0, command=("sh", "-c", line, tmp_path / "gone", *COMMAND)) as up:
+        assert up.ended() == 2, up.output()
+        [said] = up.lines
+        assert said.startswith("connectgroup: current directory: got '"), said
+
+
+def test_user_without_a_home_directory_needs_the_file_of_credentials_and_a_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a container's user that has no entry in ``/etc/passwd``."""
+
+    def home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", home)
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    assert not announce(8474, tmp_path / "credentials")
+    for relative in "", "cache":
+        monkeypatch.setenv("XDG_CACHE_HOME", relative)
+        with pytest.raises(ConfigError, match="XDG_CACHE_HOME: missing; allowed: a directory, because"):
+            cache_directory()
+
+
+def test_workers_of_up_join_at_once_when_it_was_killed_and_is_started_again(tmp_path: Path) -> None:
+    """The new workers have the names of those that ended with it."""
+    idle = connector_file(tmp_path / "idle.json", **{"connector.class": "idle"})
+    # Longer than the test waits.
+    arguments = ("up", "--connector", idle, "--port", 0, "--workers", 1, "--session-timeout-ms", 600_000)
+    with Program(*arguments, cwd=tmp_path) as up:
+        up.line_with("| 1 worker | 2/2 units |")
+        up.signal(signal.SIGKILL)
+        up.ended()
+    with Program(*arguments, cwd=tmp_path) as up:
+        up.line_with("worker-1 ended without leaving the group")
         up.signal(signal.SIGTERM)
         assert up.ended() == 0, up.output()

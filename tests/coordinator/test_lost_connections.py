@@ -31,6 +31,7 @@ from .builders import GROUP, add, ask, beat, change, look, served, serving
 LONG = settings(session_timeout_ms=600_000)
 DELAYED = settings(session_timeout_ms=600_000, scheduled_delay_ms=30_000)
 ENDED = "the process that has ended"
+SUPERVISED = f"{ENDED}/supervised"
 
 
 async def lose_a(coordinator: Coordinator, *, process_id: int = 1, os_process: str = ENDED, **more: Any) -> set[str]:
@@ -39,7 +40,7 @@ async def lose_a(coordinator: Coordinator, *, process_id: int = 1, os_process: s
     Args:
         process_id, os_process: in the last request of the lost connection.
     """
-    coordinator.lost_connections.has_ended = lambda process: process == ENDED
+    coordinator.lost_connections.has_ended = lambda process: process in (ENDED, SUPERVISED)
     await change(coordinator, add())
     await ask(coordinator, beat("a", process_id=1, os_process=os_process, **more))
     await ask(coordinator, beat("b", process_id=2))
@@ -91,6 +92,7 @@ async def test_member_of_the_classic_protocol_is_removed_when_its_process_has_en
     [
         pytest.param(LONG, {"os_process": "a live process"}, id="the process lives and will connect again"),
         pytest.param(LONG, {"os_process": ""}, id="the member has not named its process"),
+        pytest.param(LONG, {"os_process": SUPERVISED}, id="its supervisor says when it has ended"),
         pytest.param(LONG, {"process_id": 3}, id="the member belongs to another process"),
         pytest.param(LONG, {"instance_id": "i"}, id="the session timeout is a static member's time to return"),
         pytest.param(
@@ -148,14 +150,15 @@ async def test_processes_that_are_looked_for_have_a_limit(monkeypatch: pytest.Mo
         assert "later" in looked, "each is looked for, for a limited time"
 
 
-async def test_process_that_ended_without_a_coordinator_is_found_by_its_successor() -> None:
+@pytest.mark.parametrize("name", [ENDED, SUPERVISED])
+async def test_process_that_ended_without_a_coordinator_is_found_by_its_successor(name: str) -> None:
     """The record of the member names the process, so a coordinator that has never seen its connection can look."""
     storage = MemoryStorage()
     async with serving(MemoryLog(storage), group=LONG) as first:
         await change(first, add())
-        await ask(first, beat("a", process_id=1, os_process=ENDED))
+        await ask(first, beat("a", process_id=1, os_process=name))
     async with serving(MemoryLog(storage), group=LONG) as second:
-        second.lost_connections.has_ended = lambda process: process == ENDED
+        second.lost_connections.has_ended = lambda process: process == name
         refused = await ask(second, beat("a", process_id=2))
         assert refused.error_code == UnreleasedInstanceId.code
         joined = await ask(second, beat("a", process_id=2))
@@ -166,6 +169,7 @@ async def test_process_that_ended_without_a_coordinator_is_found_by_its_successo
 def test_operating_system_tells_whether_a_process_has_ended() -> None:
     name = this_process()
     assert not has_ended(name)
+    assert not has_ended(this_process(supervised=True))
     code = "from connectgroup.os_process import this_process; print(this_process(), flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -175,7 +179,8 @@ def test_operating_system_tells_whether_a_process_has_ended() -> None:
         machine, pid, start = named.split("/")
         assert (int(pid), machine) == (other.pid, name.split("/")[0])
         assert not has_ended(named)
-        assert has_ended(f"{machine}/{pid}/{int(start) - 1}")  # an earlier process with this id
+        for kind in "", "/supervised":
+            assert has_ended(f"{machine}/{pid}/{int(start) - 1}{kind}")  # an earlier process with this id
         other.kill()
         os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)  # a zombie, which its parent has not reaped
         assert has_ended(named)

@@ -20,6 +20,7 @@ from .test_worker_process import java_that_waits
 
 ROWS = 6_000
 PATIENCE_S = 300.0
+ODD_NAME = """it's "a" folder, 100%20 #1 {ł} \\"""
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
 
@@ -43,6 +44,7 @@ class Flow:
     """A connector with two tasks whose rows Spark reads, as it transforms them."""
 
     def __init__(self, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
         self.folder, self.file = folder, folder / "c.json"
         config = {
             "connector.class": "pipeline",
@@ -69,7 +71,7 @@ class Flow:
 
     @contextlib.contextmanager
     def up(self, **environment: str) -> Iterator[Program]:
-        options = ["--workers", "2", "--port", "0", "--data", str(self.folder / "data"), "--connector", str(self.file)]
+        options = ["--workers", "2", "--port", "0", "--connector", str(self.file)]
         with marked(), Program("up", *options, cwd=self.folder, environment=environment) as up:
             yield up
         # ``marked`` has waited for the end of every process.
@@ -102,10 +104,11 @@ def test_workers_share_one_java_and_recover_when_it_is_killed(tmp_path: Path) ->
 
 
 def test_tasks_say_that_spark_starts_and_do_not_run_before(tmp_path: Path) -> None:
-    """Nor does the group look as if rows could flow."""
+    """Nor does the group look as if rows could flow. The name of the directory and the environment are no obstacle."""
     home, go = java_that_waits(tmp_path / "java")
-    flow = Flow(tmp_path)
-    with flow.up(JAVA_HOME=str(home)) as up:
+    flow = Flow(tmp_path / ODD_NAME)
+    # The locale is one in which Java knows no letters but ASCII; and another Spark is installed, or was.
+    with flow.up(JAVA_HOME=str(home), LC_ALL="C", SPARK_HOME=str(tmp_path / "none")) as up:
         at = up.line_with("coordinator at ").removeprefix("coordinator at ").partition(",")[0]
 
         def shown() -> bool:
@@ -119,13 +122,15 @@ def test_tasks_say_that_spark_starts_and_do_not_run_before(tmp_path: Path) -> No
         go.touch()
         wait("rows", flow.rows, up.output, PATIENCE_S)
         up.line_with("Stable | ")
+        assert [path.name for path in flow.folder.iterdir() if path.is_dir()] == ["connectgroup-data"]
 
 
 def test_spark_that_cannot_start_is_reported_by_its_tasks(tmp_path: Path) -> None:
     flow = Flow(tmp_path)
     with flow.up(CONNECTGROUP_SPARK_MEMORY="none") as up:
         at = up.line_with("coordinator at ").removeprefix("coordinator at ").partition(",")[0]
-        up.line_with("Spark has ended: ")
+        # The cause, and not the end of the many lines that Spark writes after it.
+        up.line_with("Spark has ended: Error")
 
         def failed() -> bool:
             text = call_command("connectors", "status", "c", "--coordinator", at).out
