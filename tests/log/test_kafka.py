@@ -27,6 +27,7 @@ from connectgroup.testing.contracts.log import LogContract, contents, member, ne
 from tests.integration.processes import call_command
 from tests.volume import ci_only, volume
 
+from .lease_contract import LeaseContract
 from .life import Acknowledged, batch, holds
 from .sqlite_helpers import CHILD, ENVIRONMENT
 
@@ -73,11 +74,11 @@ class Faulty(KafkaStore):
 
     Attributes:
         cut: renewals do not reach the broker.
-        loses_answer: the answer of the next append is lost.
+        loses: what the next append loses: ``answer``.
     """
 
     cut = False
-    loses_answer = False
+    loses = ""
 
     async def renew(self, holder: str, last: int) -> bool:
         if self.cut:
@@ -86,8 +87,8 @@ class Faulty(KafkaStore):
 
     async def append(self, epoch: int, last: int, rows: Sequence[Values], sums: Sums) -> bool:
         written = await super().append(epoch, last, rows, sums)
-        if self.loses_answer:
-            self.loses_answer = False
+        loses, self.loses = self.loses, ""
+        if loses == "answer":
             raise LogError("no answer")
         return written
 
@@ -313,35 +314,13 @@ async def test_record_of_another_program_is_named(
 # ------------------------------------------------------------------------------------------- one owner
 
 
-async def test_log_with_a_lease_is_held_and_released_by_a_close(broker: Broker) -> None:
-    topic = new_topic()
-    (first, _), (second, _) = log_at(broker, topic), log_at(broker, topic)
-    async with opened(first):
-        await first.append([member("a")])
-        with pytest.raises(LogHeld, match=f"owned by the coordinator at {first.address}, whose lease ends in"):
-            await second.open()
-        assert second.owner == first.address
-    async with opened(second):
-        assert second.epoch == first.epoch + 1
-        assert await contents(second) == [member("a")]
+class TestLeaseInKafka(LeaseContract):
+    @pytest.fixture(autouse=True)
+    def _broker(self, broker: Broker) -> None:
+        self.broker, self.topic = broker, new_topic()
 
-
-async def test_owner_that_cannot_renew_its_lease_stops_before_another_opens_the_log(broker: Broker) -> None:
-    """D4, D5: the lease of the owner ends, on its own clock, before the log can be opened by another coordinator."""
-    topic, clock = new_topic(), asyncio.get_running_loop().time
-    (first, store), (second, _) = log_at(broker, topic), log_at(broker, topic)
-    async with opened(first):
-        await first.append([member("a")])
-        await second.connect()
-        store.cut = True
-        lease_ends_s = first.lease_ends_s
-        await second.stand_by()
-        assert clock() > lease_ends_s
-        assert "the lease has expired, it could not be renewed: no answer" in await first.wait_lost()
-        async with opened(second):
-            assert await contents(second) == [member("a")]
-            with pytest.raises(LogFenced, match="the lease has expired"):
-                await first.append([member("b")])
+    def coordinator(self) -> tuple[LeasedLog, Faulty]:
+        return log_at(self.broker, self.topic)
 
 
 async def test_fence_decides_who_may_write_and_not_the_lease(broker: Broker) -> None:
@@ -425,48 +404,7 @@ async def test_of_coordinators_that_start_together_one_opens_the_log(broker: Bro
     await asyncio.gather(*(log.close() for log in logs))
 
 
-async def test_ownership_lists_the_owner_those_that_stand_by_and_the_last_failover(broker: Broker) -> None:
-    topic = new_topic()
-    (first, _), (second, _) = log_at(broker, topic), log_at(broker, topic)
-    async with opened(first):
-        await first.mark_serving()
-        standing_by = asyncio.ensure_future(second.stand_by())
-        found = await first.ownership()
-        for _ in range(1_000):
-            if len(found.coordinators) > 1:
-                break
-            await asyncio.sleep(0.05)
-            found = await first.ownership()
-        assert [(each.address, each.epoch) for each in found.coordinators] == [(first.address, 1), (second.address, -1)]
-        assert (found.failover_ms, found.failover_took_ms, found.failover_cause) == (-1, -1, "")
-        shown = [(each.address, each.epoch, each.since_ms) for each in (await second.ownership()).coordinators]
-        assert shown == [(each.address, each.epoch, each.since_ms) for each in found.coordinators]
-        assert [each.lag_ms >= 0 for each in found.coordinators] == [False, True]
-    await standing_by
-    async with opened(second):
-        await second.mark_serving()
-        found = await second.ownership()
-        assert [(each.address, each.epoch) for each in found.coordinators] == [(second.address, 2)]
-        assert found.failover_cause == "handed over"
-        assert found.coordinators[0].since_ms <= found.failover_ms
-
-
 # ------------------------------------------------------------------------------------------- unknown outcomes
-
-
-async def test_batch_whose_answer_is_lost_is_there_once(broker: Broker) -> None:
-    """D6: the owner takes the log again at the next epoch and reads the group again."""
-    log, store = log_at(broker, new_topic(), lease_s=10)
-    async with opened(log):
-        await log.append([member("a")])
-        store.loses_answer = True
-        with pytest.raises(LogError, match="no answer") as error:
-            await log.append([member("b")])
-        assert type(error.value) is LogError, "its outcome is unknown"
-        assert await contents(log) == [member("a"), member("b")]
-        assert log.epoch == 2
-        await log.append([member("c")])
-        assert await contents(log) == [member("a"), member("b"), member("c")]
 
 
 async def test_transaction_that_a_killed_owner_left_open_is_aborted_by_its_successor(broker: Broker) -> None:

@@ -34,6 +34,8 @@ from connectgroup.testing.contracts.log import LogContract, contents, member, op
 from tests.spark.postgres_server import programs, running_server, running_standby
 from tests.volume import ci_only
 
+from .lease_contract import LeaseContract
+
 if TYPE_CHECKING:
     import psycopg
 
@@ -162,36 +164,13 @@ async def waiting_for_the_lock(url_session: psycopg.AsyncConnection[Any]) -> int
 # ------------------------------------------------------------------------------------------- one owner
 
 
-async def test_log_with_a_lease_is_held_and_released_by_a_close(database: str) -> None:
-    (first, _), (second, _) = log_at(database), log_at(database)
-    async with opened(first):
-        with pytest.raises(LogHeld, match=f"owned by the coordinator at {first.address}, whose lease ends in"):
-            await second.open()
-        assert second.owner == first.address
-        await first.append([member("a")])
-    async with opened(second):
-        assert second.epoch == first.epoch + 1
-        assert await contents(second) == [member("a")]
+class TestLeaseInPostgres(LeaseContract):
+    @pytest.fixture(autouse=True)
+    def _database(self, database: str) -> None:
+        self.url = database
 
-
-async def test_owner_that_cannot_renew_its_lease_stops_before_another_opens_the_log(database: str) -> None:
-    """D4, D5: the lease of the owner ends, on its own clock, before the log can be opened by another coordinator."""
-    clock = asyncio.get_running_loop().time
-    (first, store), (second, _) = log_at(database), log_at(database)
-    async with opened(first):
-        await first.append([member("a")])
-        await second.connect()
-        store.cut = True
-        lease_ends_s = first.lease_ends_s
-        await second.stand_by()
-        assert clock() > lease_ends_s
-        assert "the lease has expired, it could not be renewed: no answer" in await first.wait_lost()
-        async with opened(second):
-            assert await contents(second) == [member("a")]
-            with pytest.raises(LogFenced, match="the lease has expired"):
-                await first.append([member("b")])
-            with pytest.raises(LogFenced):
-                await first.load()
+    def coordinator(self) -> tuple[LeasedLog, Faulty]:
+        return log_at(self.url)
 
 
 async def test_batch_of_a_former_owner_is_not_written_however_late_it_arrives(database: str) -> None:
@@ -234,32 +213,6 @@ async def test_of_coordinators_that_start_together_one_opens_the_log(database: s
     outcomes = await asyncio.gather(*(log.open() for log in logs), return_exceptions=True)
     assert sorted(type(outcome).__name__ for outcome in outcomes) == ["LogHeld"] * 3 + ["NoneType"], outcomes
     await asyncio.gather(*(log.close() for log in logs))
-
-
-async def test_ownership_lists_the_owner_those_that_stand_by_and_the_last_failover(database: str) -> None:
-    (first, _), (second, _) = log_at(database), log_at(database)
-    async with opened(first):
-        await first.mark_serving()
-        standing_by = asyncio.ensure_future(second.stand_by())
-        found = await first.ownership()
-        for _ in range(1_000):
-            if len(found.coordinators) > 1:
-                break
-            await asyncio.sleep(0.01)
-            found = await first.ownership()
-        assert [(each.address, each.epoch) for each in found.coordinators] == [(first.address, 1), (second.address, -1)]
-        assert (found.failover_ms, found.failover_took_ms, found.failover_cause) == (-1, -1, "")
-        owner, standby = found.coordinators
-        assert owner.lag_ms == -1
-        assert standby.lag_ms >= 0
-    await standing_by
-    async with opened(second):
-        await second.mark_serving()
-        found = await second.ownership()
-        assert [(each.address, each.epoch) for each in found.coordinators][:1] == [(second.address, 2)]
-        assert found.failover_cause == "handed over"
-        assert found.failover_took_ms >= 0
-        assert found.coordinators[0].since_ms <= found.failover_ms
 
 
 async def test_lag_of_a_coordinator_that_no_longer_reads_the_log_grows_until_it_reads_again(database: str) -> None:
@@ -344,21 +297,6 @@ def warnings_of(caplog: pytest.LogCaptureFixture, text: str) -> list[str]:
 
 
 # ------------------------------------------------------------------------------------------- unknown outcomes
-
-
-async def test_batch_whose_answer_is_lost_is_there_once(database: str) -> None:
-    """D6: the owner takes the log again at the next epoch and reads the group again."""
-    log, store = log_at(database)
-    async with opened(log):
-        await log.append([member("a")])
-        store.loses = "answer"
-        with pytest.raises(LogError, match="no answer") as error:
-            await log.append([member("b")])
-        assert type(error.value) is LogError, "its outcome is unknown"
-        assert await contents(log) == [member("a"), member("b")]
-        assert log.epoch == 2
-        await log.append([member("c")])
-        assert await contents(log) == [member("a"), member("b"), member("c")]
 
 
 async def test_batch_whose_request_is_late_is_not_written_after_the_group_was_read_again(database: str) -> None:

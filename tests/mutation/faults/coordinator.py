@@ -39,7 +39,7 @@ COORDINATOR: tuple[Fault, ...] = (
         C("an owner of a shared log responds after its lease (D5)",
           "...", "return True")),
     *at("connectgroup.log.leased:_Term.settle",
-        "log/test_postgres.py::test_batch_whose_answer_is_lost_is_there_once",
+        "log/test_postgres.py::TestLeaseInPostgres::test_batch_whose_answer_is_lost_is_there_once",
         C("a batch of a shared log whose outcome is unknown is taken for one that was not written (D6)",
           "...", "self._in_doubt = None")),
     *at("connectgroup.coordinator.election:ElectedCoordinator._closed",
