@@ -55,6 +55,7 @@ async def rest_server(
         "audit_log": options.audit_log,
         "connector_classes": tuple(options.rest_connector_classes or ()),
         "requests_per_second": options.rest_requests_per_second,
+        "requests_per_second_per_principal": options.requests_per_second_per_principal,
         "max_connections": options.rest_max_connections,
         "max_connections_per_address": options.rest_max_connections_per_address,
         "idle_timeout_s": options.rest_idle_timeout_s,

@@ -33,7 +33,7 @@ from .arguments import (
 from .completion import SHELLS, with_groups, with_plugins, with_workers
 from .connector_options import add_connectors, add_plugins, add_status
 from .errors import UsageError
-from .requests import add_rules, add_security
+from .requests import add_security
 from .server_options import (
     add_advertised,
     add_assigning,
@@ -41,6 +41,7 @@ from .server_options import (
     add_metrics,
     add_rest,
     add_rest_port,
+    add_rules,
     add_server,
 )
 

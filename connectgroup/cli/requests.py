@@ -134,29 +134,10 @@ def add_security(parser: argparse.ArgumentParser, *, proxy: bool = False) -> Non
         help="only these users of the credentials may use the group, or all groups that begin with GROUP if it ends "
         "in *; may be repeated (every user may use a group without this option)",
     )
-    add_rules(parser)
     _add_tls(
         parser,
         "the authorities of client certificates, which are required then",
         "the coordinator's certificate; required for an address that other machines reach",
-    )
-
-
-def add_rules(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a server about what its clients may do, and what is noted of it."""
-    part = options_about(parser, "users and TLS")
-    part.add_argument(
-        "--access-rules",
-        type=Path,
-        metavar="FILE",
-        help="rules about who may read, describe, alter and delete which groups and connectors, over REST too; what "
-        "none allows is denied; read again when it changes (everything is allowed)",
-    )
-    part.add_argument(
-        "--audit-log",
-        type=Path,
-        metavar="FILE",
-        help="append a JSON line for each change and each denied request: who, when, from where, what, the result",
     )
 
 

@@ -20,6 +20,7 @@ def add_server(parser: argparse.ArgumentParser, *, rebalance_delay_ms: int = 10_
     moves = options_about(parser, "rebalances: when tasks move, and how")
     consumers = options_about(parser, "consumer groups of Kafka clients")
     limits = options_about(parser, "limits")
+    add_rules(parser)
     where.add_argument(
         "--config",
         type=path,
@@ -131,7 +132,6 @@ def add_server(parser: argparse.ArgumentParser, *, rebalance_delay_ms: int = 10_
     )
     for option, default, help_ in (
         ("--max-connections-per-principal", 1_500, "maximum number of connections of one authenticated user"),
-        ("--requests-per-second-per-principal", 0, "quota of each user: above it, its connections are muted; 0: none"),
         ("--max-unauthenticated", 200, "maximum number of connections that have not authenticated yet"),
         ("--idle-timeout-s", 600, "close a connection without a request for this long"),
         ("--max-frame-bytes", 8 << 20, "maximum size of a request to the coordinator"),
@@ -140,6 +140,31 @@ def add_server(parser: argparse.ArgumentParser, *, rebalance_delay_ms: int = 10_
         ("--max-units", 25_000, "maximum number of connectors and tasks of one group"),
     ):
         limits.add_argument(option, type=number, default=default, help=f"{help_} ({default})")
+
+
+def add_rules(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a server about what its clients may do, and what is noted of it."""
+    part = options_about(parser, "users and TLS")
+    part.add_argument(
+        "--access-rules",
+        type=path,
+        metavar="FILE",
+        help="rules about who may read, describe, alter and delete which groups and connectors, over REST too; what "
+        "none allows is denied; read again when it changes (everything is allowed)",
+    )
+    part.add_argument(
+        "--audit-log",
+        type=path,
+        metavar="FILE",
+        help="append a JSON line for each change and each denied request: who, when, from where, what, the result",
+    )
+    part.add_argument(
+        "--requests-per-second-per-principal",
+        type=number,
+        default=0,
+        metavar="N",
+        help="quota of each user: above it, its connections are muted, and REST responds 429; 0: none (0)",
+    )
 
 
 def add_advertised(parser: argparse.ArgumentParser) -> None:

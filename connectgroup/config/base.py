@@ -41,6 +41,9 @@ ShortText = Annotated[str, Field(min_length=1, max_length=MAX_NAME_BYTES), After
 """Text of 1 to 249 bytes that is not an identifier of the coordinator's."""
 
 
+PrincipalQuota = Annotated[int, Field(ge=0, le=10_000_000)]
+"""Requests per second of one principal; 0: no quota."""
+
 Port = Annotated[int, Field(ge=0, le=65_535)]
 
 

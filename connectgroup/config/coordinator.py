@@ -21,8 +21,8 @@ from ..transport.access_rules import AccessRules
 from ..transport.audit import AuditLog, audit_log
 from ..transport.group_access import Authorization, GroupAccess
 from ..transport.limits import LOOPBACK, Limits, is_address, is_loopback
-from ..transport.quotas import RequestQuotas
-from .base import MaybeMilliseconds, Milliseconds, Name, Port, ProgramSettings, ShortText
+from ..transport.quotas import RequestQuotas, quotas_of
+from .base import MaybeMilliseconds, Milliseconds, Name, Port, PrincipalQuota, ProgramSettings, ShortText
 
 MAX_FORWARDED_BYTES: Final = 100 << 20
 """Kafka's ``socket.request.max.bytes``: a Produce that a proxy forwards may be large."""
@@ -69,7 +69,7 @@ class CoordinatorConfig(ProgramSettings):
         audit_log: file with a JSON line for each change that a client asks for and each denied request. Null: no file;
             the logger ``connectgroup.audit`` has the lines if it has a level of its own that lets INFO pass.
         requests_per_second_per_principal: quota of each principal; above it, connections are muted for at most a second
-            (KIP-219). 0: none. Lines ``quota`` of ``access_rules`` take precedence.
+            (KIP-219), and REST responds 429. 0: none. Lines ``quota`` of ``access_rules`` take precedence.
         data: the log's file: short for ``log: sqlite:///file``.
         log: the log's URL (``log.registry``). If both are null, all state is in memory, and a restart loses it.
             Coordinators with the same log in PostgreSQL or Kafka share its groups: one serves, the others stand by.
@@ -135,7 +135,7 @@ class CoordinatorConfig(ProgramSettings):
     group_users: dict[ShortText, tuple[ShortText, ...]] = Field(default_factory=dict)
     access_rules: Path | None = None
     audit_log: Path | None = None
-    requests_per_second_per_principal: Annotated[int, Field(ge=0, le=10_000_000)] = 0
+    requests_per_second_per_principal: PrincipalQuota = 0
     data: Path | None = None
     log: str | None = None
     advertised: ShortText | None = None
@@ -247,20 +247,15 @@ class CoordinatorConfig(ProgramSettings):
         """Read the rules of access, and open the audit log.
 
         Args:
-            source: the server, as lines of the audit log name it.
+            source: the server, as lines of the audit log and metrics of principals name it.
 
         Raises:
             ConfigError: a file cannot be used.
         """
         rules = AccessRules(self.access_rules) if self.access_rules is not None else None
-        default = float(self.requests_per_second_per_principal) or None
-
-        def quota(principal: str) -> float | None:
-            own = rules.quota(principal) if rules is not None else None
-            return default if own is None else own
-
         access = Authorization(GroupAccess(self.group_users), rules)
-        return access, RequestQuotas(quota), audit_log(self.audit_log, source=source)
+        quotas = quotas_of(rules, self.requests_per_second_per_principal, server=source)
+        return access, quotas, audit_log(self.audit_log, source=source)
 
     def limits(self) -> Limits:
         """Return the limits for the peers of the server."""

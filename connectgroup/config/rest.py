@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from ..errors import NO_VALUE, ConfigError
 from ..protocol import DEFAULT_REST_PORT
 from ..transport.credentials import read_passwords
-from .base import Name, Port, Settings
+from .base import Name, Port, PrincipalQuota, Settings
 from .paths import require_absolute_paths
 from .secrets import Secrets
 
@@ -38,6 +38,8 @@ class RestConfig(Settings):
         secret_env, secret_paths: the secrets that connectors may refer to (``WorkerConfig.secret_env``): configurations
             with other references are rejected. ``None``, both: only the workers check them. This server reads none.
         requests_per_second: maximum for each client address; further requests get 429.
+        requests_per_second_per_principal: quota of each user (``CoordinatorConfig.requests_per_second_per_principal``);
+            further requests get 429. Lines ``quota`` of ``access_rules`` take precedence. 0: none.
         max_connections: maximum number of open connections. Each takes a file descriptor.
         max_connections_per_address: maximum number of connections from one address.
         idle_timeout_s: a connection without a request for this long is closed, as in Kafka Connect (Jetty). A shorter
@@ -62,6 +64,7 @@ class RestConfig(Settings):
     secret_env: tuple[str, ...] | None = None
     secret_paths: tuple[Path, ...] | None = None
     requests_per_second: Annotated[int, Field(ge=1, le=1_000_000)] = 1_000
+    requests_per_second_per_principal: PrincipalQuota = 0
     max_connections: Annotated[int, Field(ge=1, le=100_000)] = 1_000
     max_connections_per_address: Annotated[int, Field(ge=1, le=100_000)] = 500
     idle_timeout_s: Annotated[int, Field(ge=1, le=86_400)] = 30

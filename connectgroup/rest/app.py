@@ -65,7 +65,7 @@ class RestContext:
         secrets: the secrets that connectors may refer to; ``None``: the server does not know, and never reads one.
         access: the rules of access; without any, each user may do everything.
         audit: gets a line for each change and each denied request; ``None``: there are no lines.
-        quotas: counts denied requests.
+        quotas: requests per second of users; counts denied requests, too.
         may_create_group: whether the first connector creates the group although the coordinator serves others.
     """
 
@@ -117,6 +117,7 @@ def create_app(
         public_paths=page.PUBLIC_PATHS if context is not None else (),
         requests_per_second=requests_per_second,
         audit=context.audit if context is not None else None,
+        quotas=context.quotas if context is not None else None,
     )
 
 

@@ -23,6 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..protocol.units import printable
 from ..transport.audit import AuditLog
+from ..transport.quotas import RequestQuotas
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +54,7 @@ class Guard:
         public_paths: GET and HEAD of these need no user.
         requests_per_second: the limit for each client address; ``None``: none.
         audit: gets a line for each change by a reader; ``None``: there are no lines.
+        quotas: requests per second of users; ``None``: there is no limit.
     """
 
     def __init__(
@@ -65,7 +67,9 @@ class Guard:
         public_paths: Collection[str] = (),
         requests_per_second: int | None = None,
         audit: AuditLog | None = None,
+        quotas: RequestQuotas | None = None,
     ) -> None:
+        self._quotas = quotas or RequestQuotas()
         self._app, self._users, self._readers, self._audit = app, users, readers, audit
         self._allowed = ", ".join(sorted(allowed_hosts or ()))
         self._hosts: dict[str, set[int | None]] | None = None  # the ports of each name
@@ -84,10 +88,13 @@ class Guard:
         path, headers = scope["raw_path"].decode("latin-1").rstrip("/") or "/", Headers(scope=scope)
         rejection = self._over_limit(scope) or self._foreign(headers, path, scope["scheme"])
         user = None
-        if rejection is None and self._users is not None and not self._is_public(scope["method"], path):
-            user = self._user(headers.get("authorization", ""), self._users)
-            rejection = self._forbidden(user, scope["method"])
-            if rejection is not None and user is not None and self._audit is not None:
+        if rejection is None and not self._is_public(scope["method"], path):
+            if self._users is not None:
+                user = self._user(headers.get("authorization", ""), self._users)
+                rejection = self._forbidden(user, scope["method"])
+            if (user is not None or self._users is None) and (reason := self._quotas.refusal(user or "")):
+                rejection = error_response(429, f"{reason}; retry after one second")
+            elif rejection is not None and user is not None and self._audit is not None:
                 self._audit.record(
                     principal=user,
                     host=scope["client"][0] if scope.get("client") else "",

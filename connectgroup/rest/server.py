@@ -22,7 +22,7 @@ from ..transport.audit import AuditLog, audit_log
 from ..transport.base import reason
 from ..transport.group_access import Authorization
 from ..transport.limits import is_loopback, resolve
-from ..transport.quotas import RequestQuotas
+from ..transport.quotas import RequestQuotas, quotas_of
 from .app import RestContext, create_app
 from .connections import HttpConnection, HttpConnections, RestLimits
 from .events import Feeds, Rates
@@ -49,7 +49,7 @@ class RestServer:
         self._feeds: Feeds | None = None
         self._connections: HttpConnections | None = None
         self._audit: AuditLog | None = None
-        self._quotas = RequestQuotas()
+        self._quotas = RequestQuotas()  # replaced by start
 
     @property
     def url(self) -> str:
@@ -69,6 +69,7 @@ class RestServer:
         users, readers = _users(config)
         rules = AccessRules(config.access_rules) if config.access_rules is not None else None
         certificate = _certificate(config)
+        self._quotas = quotas_of(rules, config.requests_per_second_per_principal, server="rest")
         try:
             addresses = await resolve(config.host)
         except (OSError, RuntimeError) as error:  # RuntimeError: no thread for a name lookup

@@ -36,7 +36,7 @@ LABELS: Final[dict[Scope, tuple[str, ...]]] = {
     "shared log": (),
     "shared log coordinator": ("coordinator",),
     "consumer": ("group", "consumer"),
-    "principal": ("principal",),
+    "principal": ("server", "principal"),
     "audit": ("server",),
 }
 
@@ -467,7 +467,11 @@ _ACCESS: Final = (
         "principal",
         "connectgroup-access-metrics",
         ("request-total", "{request}", "Requests of a principal that has a quota."),
-        ("throttled-request-total", "{request}", "Requests above the quota, after which the connection was muted."),
+        (
+            "throttled-request-total",
+            "{request}",
+            "Requests above the quota: the connection was muted afterwards, or, of REST, the request was refused.",
+        ),
         ("throttle-time-ms-total", "ms", "Time for which connections of the principal were muted."),
         ("denied-request-total", "{request}", "Requests that the rules of access have denied."),
     ),

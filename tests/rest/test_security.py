@@ -16,6 +16,7 @@ from connectgroup.errors import ConfigError
 from connectgroup.rest import guard
 from connectgroup.rest.guard import RateLimit
 from connectgroup.rest.server import RestServer
+from connectgroup.telemetry.metrics import values_of
 from tests.certificates import create_certificates
 from tests.coordinator.builders import GROUP, serving
 
@@ -245,6 +246,53 @@ async def test_requests_beyond_the_rate_are_429() -> None:
         assert refused
         assert refused[0].headers["retry-after"] == "1"
         assert refused[0].json()["error_code"] == 429
+
+
+async def test_user_above_its_quota_is_refused_and_others_are_served(
+    users: Path, readers: Path, tmp_path: Path
+) -> None:
+    """By the option and the lines of the rules that are also the quotas of the protocol."""
+    rules = tmp_path / "rules"
+    rules.write_text("quota rob 100000\nallow * all group * connector *\n")
+    async with (
+        serving() as coordinator,
+        rest_server(
+            coordinator, users=users, readers=readers, access_rules=rules, requests_per_second_per_principal=1
+        ) as api,
+    ):
+        ann, rob = ("ann", "se=cret"), ("rob", "read-only")
+
+        async def statuses(user: tuple[str, str], path: str = "/connectors") -> set[int]:
+            responses = await asyncio.gather(*(api.http.get(path, auth=user) for _ in range(20)))
+            refused.extend(each for each in responses if each.status_code == 429)
+            return {each.status_code for each in responses}
+
+        refused: list[httpx.Response] = []
+        for _ in range(50):
+            if 429 in await statuses(ann):
+                break
+        assert refused[0].headers["retry-after"] == "1"
+        assert refused[0].json() == {
+            "error_code": 429,
+            "message": "ann: too many requests; allowed: 1 per second, the quota of this user; retry after one second",
+        }
+        assert await statuses(rob) == {200}, "its own quota"
+        assert await statuses(ann, "/page") == {200}, "needs no user"
+        await asyncio.sleep(int(refused[0].headers["retry-after"]))
+        assert (await api.http.get("/connectors", auth=ann)).status_code == 200
+        [values] = [
+            found for labels, found in values_of("principal") if labels == {"server": "rest", "principal": "ann"}
+        ]
+        assert float(values["throttled-request-total"] or 0) >= len(refused)
+
+
+async def test_clients_without_a_user_share_the_quota_of_anonymous() -> None:
+    async with serving() as coordinator, rest_server(coordinator, requests_per_second_per_principal=1) as api:
+        for _ in range(50):
+            responses = await asyncio.gather(*(api.http.get("/connectors") for _ in range(20)))
+            if refused := [each for each in responses if each.status_code == 429]:
+                break
+        assert "ANONYMOUS: too many requests; allowed: 1 per second" in refused[0].json()["message"]
 
 
 async def test_only_allowed_connector_classes_are_listed_described_and_used() -> None:

@@ -34,7 +34,7 @@ class Clock:
 
 def test_bucket_holds_one_second_and_debt_is_limited() -> None:
     clock = Clock()
-    quotas = RequestQuotas(lambda principal: {"a": 10.0}.get(principal), clock)
+    quotas = RequestQuotas(lambda principal: {"a": 10.0}.get(principal), clock=clock)
     assert [quotas.take("a") for _ in range(10)] == [0.0] * 10
     assert quotas.take("a") == pytest.approx(0.1)
     assert quotas.take("a") == pytest.approx(0.2)
@@ -45,6 +45,17 @@ def test_bucket_holds_one_second_and_debt_is_limited() -> None:
         assert quotas.take("a") <= MAX_THROTTLE_S
     clock.now += MAX_THROTTLE_S + 0.1
     assert quotas.take("a") == 0.0, "the debt was no longer than the longest throttle time"
+
+
+def test_refused_request_takes_no_token() -> None:
+    clock = Clock()
+    quotas = RequestQuotas(lambda principal: {"a": 10.0}.get(principal), clock=clock)
+    assert [quotas.refusal("a") for _ in range(10)] == [""] * 10
+    for _ in range(1_000):
+        assert quotas.refusal("a") == "a: too many requests; allowed: 10 per second, the quota of this user"
+    assert quotas.refusal("b") == "", "it has no quota"
+    clock.now += 0.1
+    assert [bool(quotas.refusal("a")) for _ in range(2)] == [False, True]
 
 
 def client_of(server: Any, user: str) -> TcpClient:
