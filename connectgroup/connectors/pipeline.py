@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -132,7 +132,24 @@ class PipelineConnector(Connector):
                     "the connector doesn't support external modification of offsets: its sink stores none outside of "
                     "the task; allowed: another sink, or a file as sink.offsets"
                 )
+            if issubclass(source, ConnectSource) or issubclass(self._parsed.sink, ConnectSink):
+                self._check_java(changes or [replace(each, offset=None) for each in self.offsets()])
             store.alter(self.name, fencing_token, positions)
+
+    def _check_java(self, changes: Sequence[PartitionOffset]) -> None:
+        """Ask the plug-in about new offsets. Raises ``PluginError`` with its objection."""
+        from ..spark.connect_runtime import check_offsets
+
+        parsed = self._parsed
+        is_source = issubclass(parsed.source, ConnectSource)
+        settings = parsed.source_settings if is_source else parsed.sink_settings
+        config = {"name": self.name, "connector.class": settings.connector_class, **settings.plugin_config}
+        asked: list[tuple[Any, ...]] = [(dict(each.partition), each.offset) for each in changes]
+        if not is_source:
+            asked = [
+                (at["kafka_topic"], at["kafka_partition"], offset and offset["kafka_offset"]) for at, offset in asked
+            ]
+        check_offsets(settings.connector_class, "source" if is_source else "sink", config, asked)
 
     @property
     def fenced(self) -> bool:

@@ -38,6 +38,7 @@ SERVICES: Final[dict[str, JavaKind]] = {
     "org.apache.kafka.connect.storage.HeaderConverter": "header_converter",
 }
 """Kafka's ``PluginType`` of each interface for which a jar may declare classes."""
+_INTERFACES: Final = ("org/apache/kafka/connect/source/", "org/apache/kafka/connect/sink/")
 _CLASS_NAME: Final = re.compile(r"[A-Za-z_$][\w$]*(\.[A-Za-z_$][\w$]*)+")
 
 
@@ -79,6 +80,10 @@ class JavaPlugin:
         """Whether one of the jars has a class."""
         entry = class_name.replace(".", "/") + ".class"
         return any(entry in _entries(jar, *_stamp(jar)) for jar in self.jars)
+
+    def may_call(self, method: str) -> bool:
+        """Whether a class in one of the jars has, or calls, a method of a name; Kafka Connect's own do not count."""
+        return any(method in _names(jar, *_stamp(jar), (method,)) for jar in self.jars)
 
     def classes(self) -> list[JavaClass]:
         """The classes that the jars declare, or have if they declare no connector, sorted by name."""
@@ -206,6 +211,23 @@ def _entries(jar: Path, size: int, changed_ns: int) -> frozenset[str]:
             return frozenset(archive.namelist())
     except (OSError, zipfile.BadZipFile):
         return frozenset()
+
+
+@lru_cache(maxsize=1024)
+def _names(jar: Path, size: int, changed_ns: int, wanted: tuple[str, ...]) -> frozenset[str]:
+    """The names, of those wanted, that a class of a jar contains."""
+    import zipfile
+
+    found: set[str] = set()
+    try:
+        with zipfile.ZipFile(jar) as archive:
+            for entry in archive.namelist():
+                if entry.endswith(".class") and not entry.startswith(_INTERFACES):
+                    content = archive.read(entry)
+                    found.update(name for name in wanted if name.encode() in content)
+    except (OSError, zipfile.BadZipFile):
+        pass
+    return frozenset(found)
 
 
 @lru_cache(maxsize=1024)

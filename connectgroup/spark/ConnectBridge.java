@@ -324,6 +324,28 @@ public class ConnectorRun implements SourceConnectorContext {
     return connector instanceof SourceConnector ? "source" : connector instanceof SinkConnector ? "sink" : "";
   }
 
+  /**
+   * Ask the connector, which is not started, about new offsets (KIP-875): lists of partition and offset, or of topic,
+   * number and offset. What it throws is its objection; an UnsupportedOperationException is one to every change.
+   */
+  public void alterOffsets(String json) throws Exception {
+    Thread.currentThread().setContextClassLoader(loader);
+    Iterator each = ((List) Json.MAPPER.readValue(json, List.class)).iterator();
+    Map changes = new HashMap();
+    boolean isSource = connector instanceof SourceConnector;
+    while (each.hasNext()) {
+      List entry = (List) each.next();
+      if (isSource) changes.put(entry.get(0), entry.get(1));
+      else changes.put(new TopicPartition((String) entry.get(0), ((Number) entry.get(1)).intValue()), entry.get(2));
+    }
+    try {
+      if (isSource) ((SourceConnector) connector).alterOffsets(config, changes);
+      else ((SinkConnector) connector).alterOffsets(config, changes);
+    } catch (UnsupportedOperationException error) {
+      throw new UnsupportedOperationException("the connector does not support external modification of offsets", error);
+    }
+  }
+
   /** The settings that are passwords. */
   public String passwords() {
     // Each call may come from another thread, and a plug-in may load its classes at the first use of a definition.

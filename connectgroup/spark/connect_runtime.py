@@ -7,6 +7,7 @@ worker with it: they start again, on a new Java, and the error of those that ran
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import tempfile
@@ -17,20 +18,17 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from ..dataplane.errors import SinkError, SourceError
 from ..dataplane.java_plugins import JavaKind, JavaPlugin, require_java_class
-from ..errors import ConfigError
+from ..errors import ConfigError, PluginError
 from ..masking import HIDDEN, is_credential
 from ..protocol.units import printable
 from ..threads import outcome
 from .errors import SparkError
 from .java import CONNECT_JARS
-from .session import java_runs, spark_session
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from .session import java_alone, java_runs, session_is_alive, spark_session
 
 CONNECTOR_BOUND_S: Final = 60.0
 """How long a call of a plug-in's connector may take: Kafka's clients wait for as long."""
@@ -73,24 +71,21 @@ class _Runtime:
     """What has been loaded into one Java process.
 
     Attributes:
-        session: the session of that process.
+        gateway: the gateway of that process.
         java: Java's packages.
         plugins: the object of Java.
         exit_note: the file in which Java says what has ended it.
     """
 
-    def __init__(self, session: SparkSession) -> None:
+    def __init__(self, gateway: Any) -> None:
         """Compile the side of Java: about a second.
 
         Raises:
             ConfigError, SparkError: the jars of Kafka Connect cannot be fetched.
         """
         jars = CONNECT_JARS.fetched()
-        self.session = session
-        # Of this process: the attributes of pyspark change when another one starts.
-        gateway: Any = session.sparkContext._gateway
-        self._gateway = gateway
-        java: Any = session._jvm
+        self.gateway = gateway
+        java: Any = gateway.jvm
         self.java = java
         urls = gateway.new_array(java.java.net.URL, len(jars))
         for number, jar in enumerate(jars):
@@ -119,7 +114,7 @@ class _Runtime:
 
     def is_alive(self) -> bool:
         """Whether this Java process runs."""
-        return java_runs(self._gateway)
+        return java_runs(self.gateway)
 
     def list_of(self, items: Sequence[Any]) -> Any:
         """Return a list of objects of Java."""
@@ -142,10 +137,11 @@ _runtimes: deque[_Runtime] = deque(maxlen=4)
 def _current() -> _Runtime:
     """Return what is loaded into this worker's Java; load it if Java is another one."""
     global _runtime
-    session = spark_session()
+    # That of this moment: the attributes of pyspark change when another Java starts.
+    gateway: Any = spark_session().sparkContext._gateway
     with _lock:
-        if _runtime is None or _runtime.session is not session:
-            _runtime = _Runtime(session)
+        if _runtime is None or _runtime.gateway is not gateway:
+            _runtime = _Runtime(gateway)
             _runtimes.append(_runtime)
         return _runtime
 
@@ -158,11 +154,13 @@ def _called(runtime: _Runtime, what: str, secrets: Sequence[str], call: Callable
         SparkError: Java has ended; names the code that has ended it, if it was a plug-in.
     """
     from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
+    from pyspark.errors.exceptions.captured import CapturedException
 
     try:
         return call()
-    except Py4JJavaError as error:
-        thrown = error.java_exception
+    except (Py4JJavaError, CapturedException) as error:
+        # Pyspark makes its own errors of some, such as an IllegalArgumentException.
+        thrown: Any = error.java_exception if isinstance(error, Py4JJavaError) else error._origin
         try:
             text = str(runtime.plugins.describeThrown(thrown))
         except Py4JError:
@@ -194,6 +192,60 @@ def message_of(what: str, text: str, secrets: Sequence[str]) -> str:
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
     return f"{what}: {printable(' '.join(text.split()), limit=MAX_MESSAGE)}"
+
+
+def check_offsets(cls: str, kind: JavaKind, config: Mapping[str, str], changes: Sequence[Sequence[Any]]) -> None:
+    """Ask a plug-in's connector whether offsets can be changed: its ``alterOffsets``. If no session runs in this
+    process, a Java process is started for the question, unless the plug-in has no such method.
+
+    Args:
+        cls: the Java class.
+        kind: of the connector: source or sink.
+        config: its settings.
+        changes: partition and offset, or topic, number and offset; an offset that is null is forgotten.
+
+    Raises:
+        ConfigError: no plug-in has the class, or this process has no Spark or Java.
+        PluginError: the plug-in objects, or does not answer; carries its message.
+    """
+    plugin = require_java_class("connector.class", cls, kind)
+    if not plugin.may_call("alterOffsets"):
+        return
+    with contextlib.ExitStack() as stack:
+        runtime = _current() if session_is_alive() else _Runtime(stack.enter_context(java_alone()))
+
+        def ask() -> None:
+            connector = runtime.plugins.connector(cls, runtime.loader(plugin), json.dumps(dict(config)), "[]")
+            with suppress(Exception):
+                secrets.extend(_secrets(config, json.loads(connector.passwords())))
+            connector.alterOffsets(json.dumps(changes))
+
+        secrets = [value for key, value in config.items() if is_credential(key) and len(value) >= 4]
+        try:
+            _bounded(cls, lambda: _called(runtime, cls, secrets, ask), "alterOffsets")
+        except (SourceError, SparkError) as error:
+            raise PluginError(str(error)) from None
+
+
+def _bounded(what: str, call: Callable[[], T], methods: str) -> T:
+    """Call a plug-in in a thread; one that does not return within ``CONNECTOR_BOUND_S`` is left behind there.
+
+    Raises:
+        SourceError: it has not returned in time, or has thrown.
+    """
+    outcomes: list[tuple[Any, BaseException | None]] = []
+    thread = threading.Thread(target=lambda: outcomes.append(outcome(call)), name=f"call {what}", daemon=True)
+    thread.start()
+    thread.join(CONNECTOR_BOUND_S)
+    if not outcomes:
+        raise SourceError(
+            f"{what}: a call of the connector has not returned within {CONNECTOR_BOUND_S:g} s; allowed: a plug-in that"
+            f" returns from {methods}"
+        )
+    value, error = outcomes[0]
+    if error is not None:
+        raise error
+    return value  # type: ignore[no-any-return]
 
 
 def _secrets(config: Mapping[str, str], names: Sequence[str]) -> list[str]:
@@ -270,25 +322,9 @@ class JavaConnector:
         thread.join(STOP_BOUND_MS / 1000)
 
     def _call(self, call: Callable[[], T]) -> T:
-        """Call the plug-in; one that does not return within ``CONNECTOR_BOUND_S`` is left behind in its thread.
-
-        Raises:
-            SourceError: it has not returned in time, or has thrown.
-        """
-        outcomes: list[tuple[Any, BaseException | None]] = []
+        """Call the plug-in, as ``_bounded``."""
         inner = lambda: _called(self._runtime, self.cls, self._secrets, call)  # noqa: E731
-        thread = threading.Thread(target=lambda: outcomes.append(outcome(inner)), name=f"call {self.cls}", daemon=True)
-        thread.start()
-        thread.join(CONNECTOR_BOUND_S)
-        if not outcomes:
-            raise SourceError(
-                f"{self.cls}: a call of the connector has not returned within {CONNECTOR_BOUND_S:g} s; allowed: a"
-                " plug-in that returns from validate, start and taskConfigs"
-            )
-        value, error = outcomes[0]
-        if error is not None:
-            raise error
-        return value  # type: ignore[no-any-return]
+        return _bounded(self.cls, inner, "validate, start and taskConfigs")
 
     def _shown(self, config: Mapping[str, str], name: str) -> str:
         value = config.get(name, "")

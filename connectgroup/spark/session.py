@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -151,6 +151,32 @@ def spark_session() -> SparkSession:
         if _session is None:
             _session = _start_in_thread()
         return _session
+
+
+@contextlib.contextmanager
+def java_alone() -> Iterator[Any]:
+    """Run a Java process with Spark's classes and without a session, and yield its gateway. It ends with the block: for
+    a process that runs no tasks, such as a REST server.
+
+    Raises:
+        ConfigError: pyspark or Java is missing.
+    """
+    check_spark()
+    from pyspark import SparkConf
+    from pyspark.java_gateway import launch_gateway
+
+    java = find_java()
+    ensure_java(java)
+    conf = SparkConf(loadDefaults=False).setAll(list(settings(archive_options(java)).items()))
+    gateway: Any = launch_gateway(conf, {"start_new_session": True})  # type: ignore[no-untyped-call]
+    try:
+        yield gateway
+    finally:
+        with contextlib.suppress(Exception):
+            gateway.shutdown()
+        gateway.proc.kill()
+        gateway.proc.stdin.close()
+        gateway.proc.wait()
 
 
 def check_spark() -> None:

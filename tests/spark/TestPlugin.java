@@ -36,6 +36,7 @@ public class TestPlugin extends SourceConnector {
     public void start(Map<String, String> config) {
         this.config = config;
         if ("connector throws".equals(config.get("mode"))) throw new IllegalStateException("no such city", new java.io.IOException("disk " + config.get("pass.word")));
+        if ("connector refuses".equals(config.get("mode"))) throw new IllegalArgumentException("not with " + config.get("pass.word"));
         if ("connector blocks".equals(config.get("mode"))) Counting.blocked();
         if (config.get("partitions.file") == null) return;
         // More partitions appear when the file changes.
@@ -90,6 +91,18 @@ public class TestPlugin extends SourceConnector {
     @Override
     public ConnectorTransactionBoundaries canDefineTransactionBoundaries(Map<String, String> config) {
         return config.getOrDefault("mode", "").startsWith("transactions") ? ConnectorTransactionBoundaries.SUPPORTED : ConnectorTransactionBoundaries.UNSUPPORTED;
+    }
+
+    @Override
+    public boolean alterOffsets(Map<String, String> config, Map<Map<String, ?>, Map<String, ?>> offsets) {
+        if ("offsets are fixed".equals(config.get("mode"))) throw new UnsupportedOperationException();
+        offsets.forEach((partition, offset) -> {
+            // Numbers are those of Kafka Connect: a Long, also in partitions.
+            if (!(partition.get("number") instanceof Long)) throw new IllegalArgumentException("no number in " + partition);
+            if (offset == null && "keeps".equals(config.get("mode"))) throw new IllegalArgumentException("keep " + partition.get("part") + " and " + config.get("pass.word"));
+            if (offset != null && (Long) offset.get("n") < 0) throw new IllegalArgumentException("n is " + offset.get("n"));
+        });
+        return true;
     }
 
     @Override

@@ -44,6 +44,14 @@ public class TestSinkPlugin extends SinkConnector {
     public void stop() {}
 
     @Override
+    public boolean alterOffsets(Map<String, String> config, Map<TopicPartition, Long> offsets) {
+        offsets.forEach((partition, offset) -> {
+            if (offset != null && offset % 2 == 1) throw new IllegalArgumentException(partition + " has no record " + offset);
+        });
+        return false;
+    }
+
+    @Override
     public ConfigDef config() {
         return new ConfigDef().define("out", ConfigDef.Type.STRING, ConfigDef.Importance.HIGH, "");
     }

@@ -8,6 +8,8 @@ import decimal
 import json
 import re
 import sqlite3
+import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +20,7 @@ import pytest
 from connectgroup.connector import Connector, PartitionOffset, Task, TaskContext
 from connectgroup.dataplane.errors import SourceError
 from connectgroup.dataplane.java_plugins import PLUGIN_PATH
-from connectgroup.errors import ConnectGroupError
+from connectgroup.errors import ConnectGroupError, PluginError
 from connectgroup.plugins import load_connector_class
 from connectgroup.protocol.units import Unit
 from tests.spark.conftest import Run, wait
@@ -175,6 +177,44 @@ def test_offsets_have_the_form_of_the_plugin_and_can_be_altered(cluster: Cluster
     again = cluster.start(config, epoch=1 << 10)
     again.wait(lambda: len(read_table(tmp_path)) >= 13)
     assert read_table(tmp_path)[10:] == lines(range(7, 10))
+
+
+def test_plugin_objects_to_offsets_before_they_are_changed(cluster: Cluster, tmp_path: Path) -> None:
+    """KIP-875: the connector's own check, also of a reset; its message has no password."""
+    config = counting(tmp_path)
+    run = cluster.start(config)
+    run.wait(lambda: rows_of(tmp_path) == every_row(1, 10))
+    run.task.stop()
+    (known,) = cluster.connector(config).offsets()
+    wrong = PartitionOffset(partition=known.partition, offset={"n": -3})
+    for mode, changes, words in (
+        ("", [wrong], "IllegalArgumentException: n is -3 (at tests.TestPlugin"),
+        ("", [PartitionOffset(partition={"part": "p0"}, offset={"n": 1})], "no number in {part=p0}"),
+        ("keeps", None, "IllegalArgumentException: keep p0 and [hidden] (at tests.TestPlugin"),
+        ("offsets are fixed", None, "does not support external modification of offsets"),
+    ):
+        with pytest.raises(PluginError) as raised:
+            cluster.connector(config | {"mode": mode}).alter_offsets(2 << 8, changes)
+        assert words in str(raised.value)
+        assert cluster.connector(config).offsets() == [known]
+    cluster.connector(config).alter_offsets(2 << 8, None)
+    assert cluster.connector(config).offsets() == []
+
+
+def test_process_without_spark_asks_the_plugin_in_a_java_of_its_own(cluster: Cluster, tmp_path: Path) -> None:
+    """As a REST server, or a command: it runs no tasks."""
+    wrong = PartitionOffset(partition={"filename": str(tmp_path / "in.txt")}, offset={"position": -1})
+    program = (
+        "from connectgroup.connector import PartitionOffset\n"
+        "from connectgroup.plugins import load_connector_class\n"
+        f"config = {file_stream(tmp_path)}\n"
+        f"made = load_connector_class({FILE_STREAM!r})('lines', config)\n"
+        f"made.alter_offsets(1 << 8, [{wrong!r}])\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    last = ended.stderr.strip().splitlines()[-1]
+    assert last.startswith("connectgroup.errors.PluginError"), ended.stderr
+    assert "FileStreamSourceConnector: org.apache.kafka.connect.errors.ConnectException: The value for the" in last
 
 
 # --------------------------------------------------------------------------------------------------
@@ -454,6 +494,7 @@ def test_transaction_that_is_to_be_committed_and_aborted_fails_the_task(cluster:
             {"mode": "connector throws"},
             "IllegalStateException: no such city; cause: java.io.IOException: disk [hidden]",
         ),
+        ({"mode": "connector refuses"}, "tests.TestPlugin: java.lang.IllegalArgumentException: not with [hidden] (at"),
         ({"connector.class": "com.acme.Nothing"}, "connector.class: got 'com.acme.Nothing'; allowed: "),
         (
             {"connector.class": "org.apache.kafka.connect.file.FileStreamSinkConnector"},
@@ -631,6 +672,23 @@ def test_what_a_sink_plugin_throws_is_the_error_of_its_task(
     run = cluster.start(appending(tmp_path, kafka, topic_name, mode="throws"))
     assert "IllegalStateException: no room; cause: java.io.IOException: disk (at tests." in str(run.failure())
     assert group_offsets(kafka, topic_name) == [-1001], "nothing is committed"
+
+
+def test_sink_plugin_objects_to_offsets_before_they_are_changed(
+    cluster: Cluster, tmp_path: Path, kafka: str, topic_name: str
+) -> None:
+    put_records(kafka, topic_name, range(4))
+    config = appending(tmp_path, kafka, topic_name)
+    run = cluster.start(config)
+    run.wait(lambda: sum(run.rows) == 4)
+    run.task.stop()
+    at = {"kafka_topic": topic_name, "kafka_partition": 0}
+    odd, even = (PartitionOffset(partition=at, offset={"kafka_offset": number}) for number in (3, 2))
+    with pytest.raises(PluginError, match=f"IllegalArgumentException: {topic_name}-0 has no record 3 "):
+        cluster.connector(config).alter_offsets(1 << 20, [odd])
+    assert group_offsets(kafka, topic_name) == [4]
+    cluster.connector(config).alter_offsets(1 << 20, [even])
+    assert group_offsets(kafka, topic_name) == [2]
 
 
 @pytest.mark.parametrize("mode", ["reports", "reports late"])
