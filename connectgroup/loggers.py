@@ -181,9 +181,12 @@ class LogLines(logging.Formatter):
         return _iso(record.created)
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        """The line without a traceback."""
+        """The line without a traceback. Names of files and other texts of strangers stay on it."""
         if self._as_json:
             return record.message
+        if not record.message.isprintable():
+            escaped = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in record.message)
+            record.message = "".join(escaped)
         return super().formatMessage(record)
 
     def format(self, record: logging.LogRecord) -> str:

@@ -47,7 +47,7 @@ _COLUMN: Final = re.compile(
 )
 _DECIMAL: Final = re.compile(r"DECIMAL\((\d+), ?(\d+)\)")
 MAX_PRECISION: Final = 38
-_NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+NUMBER_TEXT: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +198,7 @@ def _decimal(text: str | None, kind: pa.DataType) -> Decimal | None:
 
     if text is None:
         return None
-    if not _NUMBER.fullmatch(text):
+    if not NUMBER_TEXT.fullmatch(text):
         raise pa.ArrowInvalid(f"no number: {printable(text)}")
     try:
         value = Decimal(text)

@@ -145,7 +145,14 @@ def record_of(rows: pa.Table, at: int) -> str:
         try:
             columns[name] = column[at].as_py()
         except UnicodeDecodeError:
-            columns[name] = column[at].as_buffer().to_pybytes().decode(errors="backslashreplace")
+            value = column[at]
+            data = value.as_buffer().to_pybytes() if hasattr(value, "as_buffer") else b"a text that is not UTF-8"
+            columns[name] = data.decode(errors="backslashreplace")
+        except (ValueError, OverflowError):
+            # A time in a year that Python does not have; inside of a list or a struct, as Arrow shows it.
+            value = column[at]
+            shown = f"{value.value} ({value.type})" if hasattr(value, "value") else column.slice(at, 1).to_string()
+            columns[name] = " ".join(shown.split())
     return _RECORD(columns)
 
 

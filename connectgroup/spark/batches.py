@@ -18,7 +18,8 @@ from ..dataplane.sink import PartSink, PartWriter
 from ..dataplane.transform import RowTransform
 from .errors import SparkError
 from .remote import frame_of
-from .tolerance import apply_tolerantly, check_texts, split_errors
+from .sources.sliced import SlicedSource
+from .tolerance import apply_tolerantly, check_values, split_errors
 from .transforms.chain import Chain, apply_chain
 from .writing import read_here, write_parts
 
@@ -201,8 +202,9 @@ class Batches:
 
     def _work(self, ranges: Sequence[Range], rows: pa.Table, dead_letters: DeadLetters) -> Work:
         """Return the commit of rows that this process has."""
-        if self._chain:
-            rows = check_texts(rows, dead_letters, self._is_tolerant)
+        # A sliced source has checked what it has read.
+        if self._chain or not isinstance(self._source, SlicedSource):
+            rows = check_values(rows, dead_letters, self._is_tolerant)
         if self._is_tolerant and isinstance(self._sink, DeadLetterSink):
             commit = partial(self._sink.commit_all, self._owner, ranges, rows, dead_letters)
         else:

@@ -22,6 +22,7 @@ from ..dataplane.errors import SinkError
 from ..dataplane.json_text import finite, json_encoder
 from ..dataplane.settings import PluginSettings
 from ..errors import ConfigError
+from ..protocol.units import printable
 from .avro import AvroCodec, Encoding, columns_of
 
 if TYPE_CHECKING:
@@ -201,11 +202,14 @@ def headers_of(value: Any) -> list[tuple[str, bytes | str | None]]:
     """Return the headers of a record for confluent-kafka, in their order.
 
     Raises:
-        SinkError: a header is null, or its name is.
+        SinkError: a header is null, or its name is, or has a null character.
     """
     pairs = [(item["key"], item["value"]) if isinstance(item, dict) else item for item in value or ()]
     if not all(pair is not None and pair[0] is not None for pair in pairs):
         raise SinkError("headers has one without a name; allowed: names that are not null")
+    for name, _ in pairs:
+        if "\0" in str(name):  # The client would cut the name off there.
+            raise SinkError(f"headers has the name {printable(name)}; allowed: names without a null character")
     return [(str(name), text_of(text)) for name, text in pairs]
 
 
@@ -249,6 +253,11 @@ def _payload(value: Any, kind: pa.DataType) -> Any:
         return [_payload(item, kind.value_type) for item in value]
     if isinstance(value, datetime.datetime):
         at = value if value.tzinfo else value.replace(tzinfo=datetime.UTC)
+        if at.microsecond % 1000:
+            raise SinkError(
+                f"the timestamp {at:%Y-%m-%dT%H:%M:%S.%f} has a fraction of a millisecond; allowed: whole milliseconds,"
+                " as JsonConverter writes timestamps as their number; or a transform that rounds it"
+            )
         return (at - _EPOCH) // datetime.timedelta(milliseconds=1)
     if isinstance(value, datetime.date):
         return (value - _EPOCH.date()).days

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ..dataplane.dead_letters import ERROR_COLUMN, PLACE_COLUMN, DeadLetters, dead_letter, record_of, reject
@@ -66,8 +67,9 @@ def split_errors(table: pa.Table, owner: Owner) -> tuple[pa.Table, DeadLetters]:
     return table, letters
 
 
-def check_texts(rows: pa.Table, letters: DeadLetters, is_tolerant: bool) -> pa.Table:
-    """Return the rows after the transforms without those in which a text is not UTF-8 (``cast(b AS STRING)``).
+def check_values(rows: pa.Table, letters: DeadLetters, is_tolerant: bool) -> pa.Table:
+    """Return the rows of a batch without those with a value that Spark has and not every sink: a text that is not UTF-8
+    (``cast(b AS STRING)``), a time in a year that databases and Python do not have.
 
     Args:
         letters: those of the batch; such a row is added to them.
@@ -77,25 +79,57 @@ def check_texts(rows: pa.Table, letters: DeadLetters, is_tolerant: bool) -> pa.T
     """
     import pyarrow as pa
 
-    try:
-        rows.validate(full=True)
+    if not any(map(_fault_of, rows.columns)):
         return rows
-    except pa.ArrowInvalid:
-        kept = list[int]()
+    kept = list[int]()
     for at in range(rows.num_rows):
         for name, column in zip(rows.column_names, rows.columns, strict=True):
-            try:
-                column.slice(at, 1).validate(full=True)
-            except pa.ArrowInvalid:
-                where = letters.owner.connector
-                reason = f"{name} is not UTF-8 after the transforms; allowed: UTF-8 text, or a column of type BINARY"
-                reject(letters if is_tolerant else (), where, rows, at, reason)
+            # Not a slice: those of structs and lists are validated with all rows.
+            if fault := _fault_of(column.take([at])):
+                reject(letters if is_tolerant else (), letters.owner.connector, rows, at, f"{name} {fault}")
                 break
         else:
             kept.append(at)
     if letters.places is not None:
         letters.places = letters.places.take(pa.array(kept, pa.int64()))
     return rows.take(pa.array(kept, pa.int64()))
+
+
+def _fault_of(values: pa.ChunkedArray) -> str:
+    """Return what is wrong with values, and what is allowed; empty if nothing is."""
+    import pyarrow as pa
+
+    from .sources.json_values import check_years
+
+    try:
+        values.validate(full=True)
+    except pa.ArrowInvalid:
+        return "is not UTF-8 after the transforms; allowed: UTF-8 text, or a column of type BINARY"
+    try:
+        for times in _times_in(values):
+            check_years(times)
+    except OverflowError:
+        return (
+            "is a time outside of the years 1 to 9999; allowed: times in these years (a number of milliseconds that"
+            " counts as seconds is in a later one)"
+        )
+    return ""
+
+
+def _times_in(values: pa.Array | pa.ChunkedArray) -> Iterator[pa.Array]:
+    """Yield the dates and timestamps, also those inside of structs, lists and maps."""
+    import pyarrow as pa
+
+    if pa.types.is_temporal(values.type):
+        yield values
+    elif pa.types.is_nested(values.type):
+        for chunk in values.chunks if isinstance(values, pa.ChunkedArray) else (values,):
+            if pa.types.is_map(chunk.type):
+                pair = pa.struct({"key": chunk.type.key_type, "value": chunk.type.item_type})
+                chunk = chunk.cast(pa.list_(pair))
+            inner = chunk.flatten()
+            for part in inner if isinstance(inner, list) else (inner,):
+                yield from _times_in(part)
 
 
 def _applied(

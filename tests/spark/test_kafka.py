@@ -423,6 +423,36 @@ def test_record_that_the_topic_rejects_is_one_dead_letter_and_the_others_are_wri
     sink.close()
 
 
+def test_topic_or_header_that_the_client_cannot_name_is_one_dead_letter(kafka: str) -> None:
+    """The client cuts the name of a header off at a null character, and rejects such a topic without naming it."""
+    import pyarrow as pa
+
+    pairs = pa.list_(pa.struct({"key": pa.string(), "value": pa.string()}))
+    columns = (
+        Column("topic", "STRING"),
+        Column("a", "INT"),
+        Column("headers", "ARRAY<STRUCT<KEY:STRING,VALUE:STRING>>"),
+    )
+    sink, name, dead, owner = _tolerant_sink(kafka, columns, metadata="topic,headers")
+    make_topic(kafka, name, 1)
+    rows = pa.table(
+        {
+            "topic": [name, "a\0b", None, name],
+            "a": pa.array(range(4), pa.int32()),
+            "headers": pa.array([[], [], [{"key": "h\0x", "value": "v"}], [{"key": "h", "value": "v\0w"}]], pairs),
+        }
+    )
+    letters = DeadLetters(owner)
+    assert sink.commit_all(owner, [Range(slice="s", start=0, end=1)], rows, letters) is True
+    sink.close()
+    assert [value["a"] for value in _json(kafka, name)] == [0, 3]
+    assert [each["reason"] for each in letters] == [each["reason"] for each in _json(kafka, dead)]
+    assert [each["reason"].partition("; allowed: ")[0] for each in letters] == [
+        r"topic is a\x00b",
+        r"headers has the name h\x00x",
+    ]
+
+
 def test_error_names_the_topic_that_does_not_exist(kafka: str) -> None:
     import pyarrow as pa
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import datetime
 import json
 import math
 import sqlite3
@@ -253,8 +255,25 @@ def test_bytes_that_are_not_utf8_are_dead_letters_with_topic_partition_and_offse
     assert values == ["good", *([] if with_headers else ["v"]), "\U0001f600"]
 
 
+def _decimal(parameters: object, value: str = "AQ==") -> str:
+    schema = {"fields": [{"field": "d", "type": "bytes", "parameters": parameters}]}
+    return json.dumps({"schema": schema, "payload": {"d": value}})
+
+
 @pytest.mark.parametrize(
-    "bad", [['{"a": 1}', "{", '{"schema": 1, "payload": 2}', '{"schema": 1, "payload": {"a": "x"}}']]
+    "bad",
+    [
+        ['{"a": 1}', "{", '{"schema": 1, "payload": 2}', '{"schema": 1, "payload": {"a": "x"}}'],
+        [
+            '{"schema": [1], "payload": {"d": "AQ=="}}',
+            '{"schema": {"fields": 7}, "payload": {"d": "AQ=="}}',
+            _decimal({"scale": "99999999999"}),
+            _decimal({"scale": [2]}),
+            _decimal({"scale": "229"}, base64.b64encode((10**229 + 1).to_bytes(97)).decode()),
+            _decimal(None, base64.b64encode(b"\1" * 1_000).decode()),
+        ],
+    ],
+    ids=["values", "decimals"],
 )
 def test_record_that_is_not_json_with_schemas_is_a_dead_letter(kafka: str, table: Bench, bad: list[str]) -> None:
     """KIP-298: ``errors.tolerance=all`` covers the converters."""
@@ -263,7 +282,8 @@ def test_record_that_is_not_json_with_schemas_is_a_dead_letter(kafka: str, table
     good = '{{"schema": null, "payload": {{"a": {n}}}}}'
     values = [good.format(n=1), *bad, good.format(n=2)]
     produce(kafka, name, [(0, "k", value) for value in values])
-    more = {"source_schema": "a INT", "source_metadata": "offset", "value_converter": "JsonConverter"}
+    columns = "a INT, d DECIMAL(10,2)"
+    more = {"source_schema": columns, "source_metadata": "offset", "value_converter": "JsonConverter"}
     run = _tolerant(table, kafka, name, **more)
     run.wait(lambda: sum(run.rows) == 2)
     with sqlite3.connect(table.output) as connection:
@@ -294,6 +314,10 @@ def test_json_converter_writes_the_types_of_kafka_connect() -> None:
     }
     assert [field["type"] for field in schema["fields"][1]["fields"]] == ["map", "array", "float"]
     assert encoder(pa.string(), "json", schemas=False)("x") == '"x"'
+    to_number = encoder(pa.timestamp("us", "UTC"), "json", schemas=False)
+    assert to_number(datetime.datetime(1969, 12, 31, 23, 59, 59, 1_000, datetime.UTC)) == "-999"
+    with pytest.raises(SinkError, match=r"00:00\.000001 has a fraction of a millisecond; allowed: whole milliseconds"):
+        to_number(datetime.datetime(2024, 1, 1, 0, 0, 0, 1, datetime.UTC))
     for schemas in (False, True):
         assert encoder(pa.string(), "json", schemas=schemas)(None) is None, "a tombstone, or no key"
 

@@ -252,6 +252,14 @@ def test_header_that_is_not_text_is_an_error(tmp_path: Path) -> None:
     ]
 
 
+def test_file_that_begins_with_a_blank_line_has_no_header(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("\na,b\n1,2\n")
+    with pytest.raises(
+        BadLine, match=r"a\.csv, line 1 \(byte 0\): header ''; allowed: column names; a blank line is none"
+    ):
+        Reader(tmp_path)
+
+
 def test_field_whose_name_is_not_utf8_is_no_column(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"a":1,"\\ud800":2}\n')
     assert Reader(tmp_path, format="jsonl").read() == ([[1]], [])

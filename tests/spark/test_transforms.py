@@ -238,6 +238,8 @@ def test_filter_drops_the_rows_its_predicate_selects(spark: None) -> None:
     config = {"transforms": "f", "transforms.f.type": "Filter", "transforms.f.predicate": "p", "predicates": "p"}
     tombstones = config | {"predicates.p.type": "RecordIsTombstone"}
     assert [row["offset"] for row in run(tombstones, RECORDS, RECORD, METADATA)] == [7]
+    dotted = "`a.b` INT, `x``y` STRING, offset BIGINT"
+    assert run(tombstones, [(1, None, 1), (None, None, 2)], dotted, METADATA) == [{"a.b": 1, "x`y": None, "offset": 1}]
     sql = config | {"predicates.p.type": "sql", "predicates.p.condition": "amount > 2", "transforms.f.negate": "true"}
     assert [row["id"] for row in run(sql)] == [3]
     assert run({"type": "Filter"}) == []

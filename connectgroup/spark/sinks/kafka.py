@@ -22,6 +22,7 @@ from ...dataplane.errors import DataPlaneError, OffsetConflict, SinkError, TaskF
 from ...dataplane.ownership import Owner, Range
 from ...dataplane.transform import listed
 from ...errors import NO_VALUE, ConfigError
+from ...protocol.units import printable
 from ..converters import ConverterSettings, Form, encoder, headers_of, text_of
 from ..kafka_client import admin, client_files, client_settings
 from .kafka_offsets import OffsetsTopic, reason, slice_records, told_as_sink_error
@@ -96,7 +97,8 @@ class KafkaSink(DeadLetterSink):
     timestamp and headers instead. A record from Kafka keeps its timestamp, unless the topic has its own
     (``message.timestamp.type``). Numbers that JSON does not have are the texts NaN, Infinity and -Infinity. A value
     that its field in an Avro schema would change (2147483648 as an int, a fraction of a millisecond, null without a
-    union) is an error or, with ``errors.tolerance=all``, a dead letter.
+    union) is an error or, with ``errors.tolerance=all``, a dead letter; so is a timestamp with such a fraction with
+    JsonConverter, which writes its milliseconds.
 
     The columns of ``sink.metadata`` are the record's own: a key that is a struct is written as JSON, ``timestamp`` is
     the record's time, ``headers`` is an array of structs of key and value, or a map. If the only other column is
@@ -321,6 +323,8 @@ class KafkaSink(DeadLetterSink):
         keys = self._encoded(rows, "key", settings.key_form, settings.key_converter_schemas_enable)
         values = self._encoded(rows, "value", settings.value_form, settings.value_converter_schemas_enable)
         for topic, key, value, headers, at in zip(topics, keys, values, found, times, strict=True):
+            if topic and "\0" in topic:  # The client raises an error that does not tell of which record.
+                raise SinkError(f"topic is {printable(topic)}; allowed: a name of letters, digits, '.', '_' and '-'")
             yield topic or settings.topic, key, value, headers_of(headers) if headers else [], at
 
     def _encoded(self, rows: pa.Table, name: str, form: Form, schemas: bool) -> Iterator[Any]:

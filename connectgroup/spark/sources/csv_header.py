@@ -46,6 +46,8 @@ def names_in(path: Path, header: bytes, dialect: LineDialect) -> list[str]:
         names = dialect.fields(text, strict=True)
     except csv.Error as error:  # a carriage return inside the line, a field of more than 128 KiB
         raise _bad(path, f"header is not CSV ({error})", "column names") from error
+    if not names:
+        raise _bad(path, "header ''", "column names; a blank line is none")
     unusable = [name for name in names if not name.isprintable()]
     if unusable:
         raise _bad(path, f"column {printable(unusable[0])!r}", "column names without control characters")

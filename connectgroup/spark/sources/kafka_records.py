@@ -47,6 +47,8 @@ _AVRO: Final = "allowed: values of value.converter.avro.schema in its encoding, 
 _NOT_THE_FIELDS: Final = "the value is not JSON with the fields of source.schema: "
 _SOURCE_ERROR: Final = "connectgroup.dataplane.errors.SourceError: "
 _NOTHING: Final[Mapping[str, Any]] = {}
+_MAX_DIGITS: Final = 1_000
+"""Characters of the base64 of a decimal, and the greatest scale."""
 
 
 def rows_of(
@@ -319,7 +321,7 @@ class KafkaValues:
         names = [column.name for column in self.fields if column.type.startswith("DECIMAL")]
         if not names or not payload:
             return payload
-        kinds = {each.get("field"): each for each in (schema or {}).get("fields", ()) if isinstance(each, dict)}
+        kinds = {str(each.get("field")): each for each in _listed(schema, "fields") if isinstance(each, dict)}
         return {**payload, **{name: _number(payload.get(name), kinds.get(name, {})) for name in names}}
 
     def _shown(self, value: bytes) -> str:
@@ -380,13 +382,27 @@ def _payloads(name: str) -> Callable[[Sequence[bytes | None]], list[pa.Array]]:
     return parse
 
 
+def _listed(schema: Any, name: str) -> list[Any]:
+    """Return a list that is a member of a schema; empty without it. A schema is as the writer of the record likes."""
+    found = schema.get(name) if isinstance(schema, dict) else None
+    return found if isinstance(found, list) else []
+
+
 def _number(value: Any, schema: Mapping[str, Any]) -> Any:
-    """Return a decimal of Kafka Connect; a number as it is."""
+    """Return a decimal of Kafka Connect; a number as it is.
+
+    Raises:
+        ValueError: the value is no base64, or has more digits than any decimal.
+    """
     if not isinstance(value, str) or schema.get("type") != "bytes":
         return value
-    scale = int(schema.get("parameters", {}).get("scale", 0))
+    parameters = schema.get("parameters")
+    scale = int(parameters.get("scale", 0)) if isinstance(parameters, dict) else 0
+    # A longer text or a larger scale costs time, and no column holds it.
+    if len(value) > _MAX_DIGITS or abs(scale) > _MAX_DIGITS:
+        raise ValueError("too many digits")
     unscaled = int.from_bytes(base64.b64decode(value, validate=True), "big", signed=True)
-    return decimal.Decimal(unscaled).scaleb(-scale, decimal.Context(prec=200))
+    return decimal.Decimal(unscaled).scaleb(-scale, decimal.Context(prec=10 * _MAX_DIGITS))
 
 
 def _places(batch: pa.RecordBatch) -> pa.Array:

@@ -7,11 +7,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import Field
 
+from ...dataplane.columns import NUMBER_TEXT
 from ...dataplane.settings import PluginSettings
 from ...dataplane.transform import Place, RowTransform, listed, quoted
 from ...errors import NO_VALUE, ConfigError
@@ -187,17 +188,20 @@ _MAX_FLOAT: Final = 3.4028235e38
 
 def _fits(text: str, kind: str) -> bool:
     """Whether a text is a number of a type of Spark."""
+    if not NUMBER_TEXT.fullmatch(text.strip()):
+        return False  # Python reads more, such as 1_000.
     try:
         number = Decimal(text.strip())
     except InvalidOperation:
-        return False
-    if not number.is_finite():
-        return False
+        return False  # an exponent that is too large
     if kind in _BITS:
         return number == number.to_integral_value() and -(1 << _BITS[kind] - 1) <= number < 1 << _BITS[kind] - 1
     if found := re.fullmatch(r"decimal\((\d+),(\d+)\)", kind):
         precision, scale = int(found[1]), int(found[2])
-        return abs(number) < Decimal(10) ** (precision - scale) and number == round(number, scale)
+        try:
+            return number == number.quantize(Decimal(1).scaleb(-scale), context=Context(prec=precision))
+        except InvalidOperation:
+            return False
     if kind == "double":
         return math.isfinite(float(number)) and (float(number) != 0 or number == 0)
     return kind == "float" and (number == 0 or _MIN_FLOAT <= abs(number) <= _MAX_FLOAT)

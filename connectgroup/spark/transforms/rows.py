@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from ...dataplane.settings import PluginSettings
-from ...dataplane.transform import Place, Predicate, Transform
+from ...dataplane.transform import Place, Predicate, Transform, quoted
 from ...errors import ConfigError
 from .expressions import checked, condition, query
 from .routing import ALLOWED, check_pattern, is_topic
@@ -109,7 +109,7 @@ class RecordIsTombstone(Predicate):
         empty = F.lit(True)
         for field in frame.columns:
             if field not in self.place.metadata:
-                empty = empty & frame[field].isNull()
+                empty = empty & frame[quoted(field)].isNull()
         return empty
 
 
