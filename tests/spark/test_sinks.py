@@ -18,6 +18,7 @@ import pytest
 
 from connectgroup.dataplane.columns import from_ddl, to_arrow
 from connectgroup.dataplane.errors import OffsetConflict, SinkError, TaskFenced
+from connectgroup.dataplane.offset_store import OffsetStore
 from connectgroup.dataplane.ownership import Owner, Range
 from connectgroup.dataplane.sink import Sink
 from connectgroup.spark.converters import text_of
@@ -208,6 +209,9 @@ def test_parquet_sink_without_a_directory_is_a_one_line_error(tmp_path: Path) ->
         ParquetSink(tmp_path / "missing" / "out")
     with pytest.raises(SinkError, match="does not exist; allowed: the directory of a sink of files"):
         read_committed(tmp_path)
+    # A sink creates the database first, then its table.
+    OffsetStore(tmp_path / MANIFEST).close()
+    assert read_committed(tmp_path) == []
 
 
 def test_manifest_has_owner_and_range_of_each_file(tmp_path: Path) -> None:

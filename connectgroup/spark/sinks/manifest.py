@@ -344,6 +344,8 @@ def read_committed(directory: str | Path) -> list[Path]:
         raise SinkError(f"{manifest}: does not exist; allowed: the directory of a sink of files")
     store = OffsetStore(manifest)
     try:
+        if not store.execute("SELECT 1 FROM sqlite_schema WHERE name = 'connectgroup_manifest'"):
+            return []  # A sink is creating it.
         return [
             directory / str(row[0]) for row in store.execute("SELECT file FROM connectgroup_manifest ORDER BY rowid")
         ]
