@@ -62,8 +62,16 @@ class Groups:
         clock_ms: the wall clock, for timestamps in records.
     """
 
-    def __init__(self, registry: Registry, *, clock_ms: Callable[[], int]) -> None:
-        """``registry``: the types of groups that are served; ``clock_ms``: the wall clock."""
+    def __init__(
+        self,
+        registry: Registry,
+        *,
+        clock_ms: Callable[[], int],
+        on_loaded: Callable[[Any, Sequence[Record]], None] = lambda state, records: None,
+    ) -> None:
+        """``registry``: the types of groups that are served; ``clock_ms``: the wall clock; ``on_loaded``: see
+        ``Shard``."""
+        self._on_loaded = on_loaded
         self.loaded: dict[str, Loaded] = {}
         self.refused: dict[str, GroupError] = {}
         self.loading: set[str] = set()
@@ -128,6 +136,7 @@ class Groups:
         state.members_to_wake_later.clear()
         # A deleted group is kept as well: it stores its creation time (``connect.connectors``).
         self.loaded[group_id] = Loaded(group_type, state)
+        self._on_loaded(state, records)
         return group_type.on_load(state, self.clock_ms())
 
     def discard(self, group_id: str) -> None:

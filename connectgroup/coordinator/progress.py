@@ -2,12 +2,14 @@
 they use, log lines; and the memory of the workers.
 
 No rule of a group depends on it, so it is no records. The numbers of a task are the totals of all workers that have run
-it; after a change of coordinator they begin again with what the present owners report, some seconds later.
+it. A status that is written anyway has them (``StatusRecord.progress``), and a coordinator that stops in order writes
+those that have changed since; the next one goes on from there. It lacks what a worker that is gone, too, has reported
+in between. The last hour begins again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
@@ -26,7 +28,7 @@ from ..protocol.messages.describe import (
 )
 from ..protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse, TaskStatus
 from ..protocol.messages.progress import UNKNOWN, ConnectorHistory, Progress, TaskProgress, UnitEvent
-from ..protocol.records.connect import UnitState
+from ..protocol.records.connect import Record, StatusRecord, UnitState
 from ..protocol.units import CONNECTOR, Unit, printable
 from .history import Histories
 
@@ -35,6 +37,9 @@ Owner = tuple[str, int]
 
 MAX_TOPICS: Final = 1_000
 """Topics of one connector; more are not kept."""
+
+ERRORS: Final = (UnitState.FAILED, UnitState.STALLED)
+"""States of a unit that count as an error."""
 
 _MAX_STARTS: Final = 100
 """A heartbeat that reports more units as running or starting is no event for each of them."""
@@ -51,6 +56,9 @@ class Account:
         errors: statuses that report an error; changed by ``ReportedProgress``.
         lag: what the history of the connector has of this task; changed by ``report``.
         status: the last error that was noted, which a worker may send again; changed by ``ReportedProgress``.
+        is_restored: whether its numbers are of an earlier coordinator, and its owner has not reported since; changed by
+            ``begin`` and ``report``.
+        written: the numbers in the last record; changed by ``ReportedProgress``.
     """
 
     owner: Owner = ("", -1)
@@ -59,10 +67,13 @@ class Account:
     errors: int = 0
     lag: int = 0
     status: TaskStatus | None = None
+    is_restored: bool = False
+    written: tuple[Progress, ...] = ()
 
     def begin(self, owner: Owner) -> None:
         """Another run begins."""
         self.earlier, self.owner, self.numbers = self.total(), owner, None
+        self.is_restored = False
 
     def report(self, numbers: Progress) -> tuple[int, int, int]:
         """Keep the numbers of the present run; return how many records, dead letters and how much lag they add."""
@@ -72,6 +83,10 @@ class Account:
         lag = next((max(each, 0) for each in _lags(numbers) if each != UNKNOWN), 0)
         more = lag - self.lag
         self.numbers, self.lag = numbers, lag
+        if self.is_restored:
+            # Nobody knows when they came.
+            self.is_restored = False
+            return 0, 0, more
         return numbers.records_written - before.records_written, numbers.dead_letters - before.dead_letters, more
 
     def total(self) -> Progress | None:
@@ -90,6 +105,14 @@ class Account:
             last_poll_ms=now.last_poll_ms or earlier.last_poll_ms,
             last_dead_letter=now.last_dead_letter or earlier.last_dead_letter,
         )
+
+    def to_write(self, owner: Owner, *, more_errors: int = 0) -> tuple[Progress, ...]:
+        """``StatusRecord.progress`` of this run; the first status of a run comes before its first numbers."""
+        is_present = owner == self.owner
+        numbers = (self.numbers if is_present else None) or Progress()
+        earlier = self.earlier if is_present else self.total()
+        found = (replace(numbers, errors=self.errors + more_errors), *(() if earlier is None else (earlier,)))
+        return () if found == (Progress(),) else found
 
     def shown(self, owner: Owner) -> Progress | None:
         """The numbers as they are described while this run has the task."""
@@ -244,7 +267,7 @@ class ReportedProgress:
     def _note_status(
         self, known: _Known, group_id: str, unit: Unit, status: TaskStatus, member_id: str, now_ms: int
     ) -> None:
-        is_error = status.state in (UnitState.FAILED, UnitState.STALLED)
+        is_error = status.state in ERRORS
         if is_error:
             account = known.accounts.setdefault(unit, Account())
             if account.status == status:
@@ -264,6 +287,56 @@ class ReportedProgress:
             message=message or words.get(UnitState(status.state), "has failed"),
         )
         self._histories.note((group_id, unit.connector), event)
+
+    def with_numbers(self, record: Record) -> Record:
+        """A record that is about to be written: the status of a task has its numbers."""
+        if not isinstance(record, StatusRecord) or (known := self._groups.get(record.group_id)) is None:
+            return record
+        account = known.accounts.get(Unit(record.connector, record.task))
+        if account is None:
+            return record
+        # An error is counted when its record is durable.
+        more = int(record.state in ERRORS)
+        account.written = account.to_write((record.member_id, record.owner_epoch), more_errors=more)
+        return replace(record, progress=account.written)
+
+    def unwritten(self, group: Any) -> list[Record]:
+        """The statuses of tasks whose numbers have changed since they were written, with the numbers."""
+        if not isinstance(group, ConnectGroupState) or (known := self._groups.get(group.group_id)) is None:
+            return []
+        changed: list[Record] = []
+        for unit, status in group.statuses.items():
+            account, owner = known.accounts.get(unit), (status.member_id, status.owner_epoch)
+            if account is not None and account.to_write(owner) != account.written:
+                account.written = account.to_write(owner)
+                changed.append(replace(status, progress=account.written))
+        return changed
+
+    def restore(self, group: Any, records: Iterable[Record]) -> None:
+        """Take the numbers from the records of a group that is loaded, unless newer ones are known."""
+        if not isinstance(group, ConnectGroupState) or not group.statuses:
+            return
+        written = {Unit(each.connector, each.task): each.progress for each in records if isinstance(each, StatusRecord)}
+        known = self._of(group)
+        for unit, status in group.statuses.items():
+            if unit in known.accounts or unit.is_connector:
+                continue
+            progress = written.get(unit, ())
+            account = Account(owner=(status.member_id, status.owner_epoch), is_restored=True, written=progress)
+            if progress:
+                account.numbers, account.errors = replace(progress[0], errors=0), progress[0].errors
+                account.earlier = progress[1] if len(progress) > 1 else None
+            if status.state in ERRORS:
+                account.errors = max(account.errors, 1)
+                account.status = TaskStatus(
+                    connector=unit.connector,
+                    task=unit.task,
+                    owner_epoch=status.owner_epoch,
+                    state=status.state,
+                    message=status.message,
+                    fenced=status.fenced,
+                )
+            known.accounts[unit] = account
 
     def forget(self, group_id: str) -> None:
         """Drop what is known of a group that is deleted."""

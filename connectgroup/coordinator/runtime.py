@@ -134,6 +134,8 @@ class Coordinator:
             max_groups=settings.max_groups,
             in_flight_s=4 * settings.session_timeout_ms / 1000,
             on_deleted=self._forget,
+            on_loaded=self._progress.restore,
+            with_numbers=self._progress.with_numbers,
         )
         self.lost_connections = LostConnections(
             self.shard.intake.submit_input, self._worker, grace_s=settings.connection_loss_grace_ms / 1000
@@ -169,7 +171,7 @@ class Coordinator:
         if self.transactions is not None:
             await self.transactions.close()
         await self._consumers.close()
-        await self.shard.close()
+        await self.shard.close(self._progress.unwritten)
 
     def on_connection_lost(self, request: Request, principal: str) -> None:
         """See ``TcpServer``."""

@@ -26,7 +26,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -103,6 +103,8 @@ class Shard:
         max_groups: int,
         in_flight_s: float,
         on_deleted: Callable[[str], None] = lambda group_id: None,
+        on_loaded: Callable[[Any, Sequence[Record]], None] = lambda state, records: None,
+        with_numbers: Callable[[Record], Record] = lambda record: record,
     ) -> None:
         """Create a shard. It serves no requests until ``start``.
 
@@ -113,9 +115,12 @@ class Shard:
             max_groups: maximum number of groups.
             in_flight_s: how long a request may be in flight before it arrives, in seconds.
             on_deleted: called with each group that was deleted.
+            on_loaded: called with the state of each group that was loaded, and its records.
+            with_numbers: adds to a record, before it is written, what no rule depends on.
         """
+        self._with_numbers = with_numbers
         self._log, self._registry, self._max_groups, self._on_deleted = log, registry, max_groups, on_deleted
-        self.groups = Groups(registry, clock_ms=clock_ms)
+        self.groups = Groups(registry, clock_ms=clock_ms, on_loaded=on_loaded)
         self.dedup = Dedup(self.groups.is_member, in_flight_s=in_flight_s)
         self.intake = Intake(self.groups.is_from_member)
         self.timers = Timers(self.intake)
@@ -167,14 +172,29 @@ class Shard:
             logger.critical("the coordinator's loop has ended", exc_info=error)
             self._stop_serving(CoordinatorNotAvailable("the coordinator has failed"))
 
-    async def close(self) -> None:
-        """Stop serving: parked requests are rejected with a retriable error, timers are cancelled."""
+    async def close(self, last: Callable[[Any], Iterable[Record]] = lambda state: ()) -> None:
+        """Stop serving: parked requests are rejected with a retriable error, timers are cancelled.
+
+        Args:
+            last: returns what is written at the end of a group with this state, if the log can be written; no rule
+                depends on it.
+        """
         if self._closed:
             return
         self._closed = True
+        is_idle = not self._in_turn and self.intake.not_serving is None
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if is_idle:
+            records = [record for group in self.groups.loaded.values() for record in last(group.state)]
+            try:
+                if records:
+                    await self._log.append(records)
+            except LogFenced:
+                pass  # another coordinator serves already
+            except Exception as error:
+                logger.warning("the last numbers of tasks are not written: %s", error)
         self._stop_serving(CoordinatorNotAvailable("the coordinator is closing"))
         await self._log.close()
 
@@ -530,7 +550,7 @@ class Shard:
         try:
             if turn.records:
                 began_s = self.metrics.now_s()
-                await self._log.append(turn.records)
+                await self._log.append([*map(self._with_numbers, turn.records)])
                 self.traces.on_durable(turn.records)
                 log_records(turn.records)
                 self.metrics.on_durable(turn.records, began_s)

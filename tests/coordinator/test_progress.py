@@ -1,16 +1,20 @@
-"""The numbers of running tasks: in memory only, shown for the owner that has reported them."""
+"""The numbers of running tasks: shown for the owner that has reported them, and written with what is written anyway."""
 
 from __future__ import annotations
 
 import gc
 import sys
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from types import FunctionType, MethodType, ModuleType
+
+import pytest
 
 from connectgroup.coordinator.history import INTERVAL_MS, INTERVALS
 from connectgroup.coordinator.progress import MAX_TOPICS, ReportedProgress
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.group.connect.state import ConnectGroupState
+from connectgroup.log.memory import MemoryLog, MemoryStorage
 from connectgroup.protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequest
 from connectgroup.protocol.messages.describe import (
     DeleteRequest,
@@ -152,6 +156,47 @@ async def test_rows_and_dead_letters_count_across_moves_and_the_last_ones_come_w
         await ask(coordinator, beat("b", epoch, progress=(written(later_epoch, 3),)))
         await ask(coordinator, beat("a", epoch, progress=(written(owner_epoch, 500),)))
         assert (await task_unit(coordinator)).numbers == found
+
+
+@pytest.mark.parametrize("stops", [True, False], ids=["it stops in order", "it is killed"])
+async def test_totals_count_across_coordinators(stops: bool) -> None:
+    """One that is killed has written the totals with the status of the last owner; the owner reports the rest again."""
+    storage = MemoryStorage()
+    async with AsyncExitStack() as coordinators:
+        life = await coordinators.enter_async_context(AsyncExitStack())
+        first = await life.enter_async_context(serving(MemoryLog(storage)))
+        owner_epoch, epoch = await owner_of_a_task(first)
+        failure = TaskStatus(connector="c", task=0, owner_epoch=owner_epoch, state=UnitState.FAILED, message="no disk")
+        await ask(first, beat("a", epoch, statuses=(failure,), progress=(written(owner_epoch, 100, letters=2),)))
+        owner_epoch, epoch = await moved(first)
+        running = TaskStatus(connector="c", task=0, owner_epoch=owner_epoch, state=UnitState.RUNNING)
+        await ask(first, beat("b", epoch, statuses=(running,)))
+        last = written(owner_epoch, 30, letters=1, last="a.csv, line 7")
+        await ask(first, beat("b", epoch, progress=(last,)))
+        before = (await task_unit(first)).numbers
+        assert before is not None
+        assert (before.records_written, before.dead_letters, before.errors) == (130, 3, 1)
+        if stops:
+            await life.aclose()
+        second = await coordinators.enter_async_context(serving(MemoryLog(storage)))
+        if stops:
+            assert (await task_unit(second)).numbers == before, "nobody needs to report it again"
+        for rows, total in (30, 130), (45, 145):
+            await ask(second, beat("b", epoch, progress=(written(owner_epoch, rows, letters=1),)))
+            after = (await task_unit(second)).numbers
+            assert after is not None
+            assert (after.records_written, after.dead_letters, after.errors) == (total, 3, 1)
+        [history] = (await described(second)).connectors[0].history
+        assert sum(history.rows) == 15, "rows of before did not come at the moment when they were reported again"
+
+
+async def test_totals_that_cannot_be_written_do_not_keep_a_coordinator_from_its_end() -> None:
+    log = FaultyLog()
+    async with serving(log) as coordinator:
+        owner_epoch, epoch = await owner_of_a_task(coordinator)
+        running = TaskStatus(connector="c", task=0, owner_epoch=owner_epoch, state=UnitState.RUNNING)
+        await ask(coordinator, beat("a", epoch, statuses=(running,), progress=(written(owner_epoch, 7),)))
+        log.faults.append("before")
 
 
 async def test_a_connector_that_is_created_again_begins_at_zero() -> None:

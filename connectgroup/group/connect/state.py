@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from ...protocol.messages.assignment import InstalledMember
@@ -165,7 +165,7 @@ class ConnectGroupState(GroupState[MemberRecord, Unit]):
                 self._replace_connector(record.connector, record)
             case StatusRecord():
                 unit = Unit(record.connector, record.task)
-                self.statuses[unit] = record
+                self.statuses[unit] = replace(record, progress=()) if record.progress else record
                 if record.state is UnitState.STARTING:
                     self.starting.add(unit)
                 else:

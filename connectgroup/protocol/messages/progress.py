@@ -1,8 +1,8 @@
 """The numbers of a running task: what it has read and written, and what it has not read yet; its log lines, its last
 hour and its last events.
 
-A worker reports numbers and lines in heartbeats; the coordinator keeps them in memory only and shows them in
-descriptions.
+A worker reports numbers and lines in heartbeats; the coordinator keeps them in memory and shows them in descriptions.
+The totals of a task are written with its status (``StatusRecord.progress``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Progress:
     """The numbers of a task; -1: not known. Times are milliseconds since 1970.
 
     Those that a worker reports count from the assignment of the task to it. Those of a description are the totals of
-    all workers that have run the task since the coordinator started; lag and rate are those of its present owner.
+    all workers that have run the task; lag and rate are those of its present owner.
 
     Attributes:
         records_read: records read from the source.

@@ -17,6 +17,7 @@ from typing import Final
 
 from ..messages.common import AssignorInfo, ConfigEntry, ConnectorTasks
 from ..messages.describe import Rebalance
+from ..messages.progress import Progress
 from ..units import CONNECTOR, Unit
 from .base import Key, Kind, MemberState as MemberState, Tombstone
 from .classic import ClassicGroupRecord, ClassicMemberRecord
@@ -327,6 +328,9 @@ class StatusRecord:
     Attributes:
         at_ms: *(tagged)* the coordinator's wall clock when it was reported; 0 if unknown.
         fenced: *(tagged)* see ``TaskStatus.fenced``.
+        progress: *(tagged)* the numbers of the task when the record was written, for a later coordinator: those of this
+            owner, with all errors of the task, and the totals of the owners before, if there are any; or none. No rule
+            depends on them, and the state does not keep them.
     """
 
     group_id: str
@@ -338,6 +342,7 @@ class StatusRecord:
     message: str = ""
     at_ms: int = 0
     fenced: bool = False
+    progress: tuple[Progress, ...] = ()
 
     @property
     def key(self) -> Key:
