@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ..dataplane.dead_letters import ERROR_COLUMN, PLACE_COLUMN, DeadLetters, dead_letter, record_of, reject
@@ -99,14 +98,14 @@ def _fault_of(values: pa.ChunkedArray) -> str:
     """Return what is wrong with values, and what is allowed; empty if nothing is."""
     import pyarrow as pa
 
-    from .sources.json_values import check_years
+    from .sources.json_values import check_years, times_in
 
     try:
         values.validate(full=True)
     except pa.ArrowInvalid:
         return "is not UTF-8 after the transforms; allowed: UTF-8 text, or a column of type BINARY"
     try:
-        for times in _times_in(values):
+        for times in times_in(values):
             check_years(times)
     except OverflowError:
         return (
@@ -114,22 +113,6 @@ def _fault_of(values: pa.ChunkedArray) -> str:
             " counts as seconds is in a later one)"
         )
     return ""
-
-
-def _times_in(values: pa.Array | pa.ChunkedArray) -> Iterator[pa.Array]:
-    """Yield the dates and timestamps, also those inside of structs, lists and maps."""
-    import pyarrow as pa
-
-    if pa.types.is_temporal(values.type):
-        yield values
-    elif pa.types.is_nested(values.type):
-        for chunk in values.chunks if isinstance(values, pa.ChunkedArray) else (values,):
-            if pa.types.is_map(chunk.type):
-                pair = pa.struct({"key": chunk.type.key_type, "value": chunk.type.item_type})
-                chunk = chunk.cast(pa.list_(pair))
-            inner = chunk.flatten()
-            for part in inner if isinstance(inner, list) else (inner,):
-                yield from _times_in(part)
 
 
 def _applied(

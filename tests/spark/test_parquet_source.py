@@ -287,6 +287,50 @@ def test_timestamps_in_the_form_of_spark_and_hive_are_exact(tmp_path: Path) -> N
     assert Reader(tmp_path, schema="a STRING").read() == [{"a": "2024-07-03T09:46:40.000000001"}]
 
 
+@pytest.mark.parametrize("old", [True, False], ids=["INT96", "INT64"])
+def test_nanoseconds_inside_of_lists_and_structs_are_kept(tmp_path: Path, old: bool) -> None:
+    """A struct may have times of several forms."""
+    at = pa.array([1_704_067_200_000_000_001, 0, None], pa.timestamp("ns"))
+    more = [pa.array([1, 2, 3], pa.date32()), pa.array([1, 2, 3], pa.time64("us"))]
+    nested = pa.StructArray.from_arrays([pa.array([[each] for each in at], pa.list_(at.type)), *more], ["at", "d", "t"])
+    pyarrow.parquet.write_table(pa.table({"a": nested}), tmp_path / "a.parquet", use_deprecated_int96_timestamps=old)
+    found = [json.loads(row["a"])["at"] for row in Reader(tmp_path).read()]
+    assert found == [["2024-01-01T00:00:00.000000001"], ["1970-01-01T00:00:00"], [None]]
+
+
+def test_times_of_other_centuries_inside_of_structs_are_read(tmp_path: Path) -> None:
+    rows = [{"at": datetime.datetime(1000, 1, 1)}, {"at": datetime.datetime(2024, 1, 1)}, None]
+    table = pa.table({"a": pa.array(rows, pa.struct({"at": pa.timestamp("us")}))})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet", use_deprecated_int96_timestamps=True)
+    found = [row["a"] for row in Reader(tmp_path).read()]
+    assert found == ['{"at":"1000-01-01T00:00:00"}', '{"at":"2024-01-01T00:00:00"}', None]
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        (pa.array([[("x", 1)], [("x", 1), ("x", 2)]], pa.map_(pa.string(), pa.int64())), "a map has a key twice"),
+        (pa.array([0, 2**62], pa.timestamp("us")), "a year that has no text"),
+        (pa.array([0, -(2**62)], pa.timestamp("ms")), "a year that has no text"),
+    ],
+    ids=["map", "microseconds", "milliseconds"],
+)
+def test_value_without_a_text_is_an_error_or_a_dead_letter(tmp_path: Path, values: pa.Array, reason: str) -> None:
+    pyarrow.parquet.write_table(pa.table({"a": [1, 2], "v": values}), tmp_path / "a.parquet")
+    with pytest.raises(SourceError, match=rf"a\.parquet: column v is .*{reason}"):
+        Reader(tmp_path, schema="a INT, v STRING").read()
+    rows = Reader(tmp_path, schema="a INT, v STRING", tolerant=True).read()
+    assert [row["a"] for row in rows] == [1, None]
+    assert reason in rows[1]["connectgroup_error"]
+
+
+def test_nested_decimals_are_written_as_others(tmp_path: Path) -> None:
+    small = Decimal("0.0000000001")
+    nested = pa.array([{"d": small}], pa.struct({"d": pa.decimal128(20, 10)}))
+    write(tmp_path / "a.parquet", n=nested, d=pa.array([small], pa.decimal128(20, 10)))
+    assert Reader(tmp_path).read() == [{"n": '{"d":"0.0000000001"}', "d": "0.0000000001"}]
+
+
 def test_files_of_pandas_are_read_without_a_schema(tmp_path: Path) -> None:
     frame = pd.DataFrame(
         {

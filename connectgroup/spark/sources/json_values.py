@@ -10,7 +10,7 @@ import json
 import re
 import secrets
 import zoneinfo
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -282,6 +282,20 @@ def check_years(values: pa.Array) -> None:
     found = pc.min_max(numbers).as_py()
     if found["min"] is not None and not lowest <= found["min"] <= found["max"] <= highest:
         raise OverflowError("a year outside of 1 to 9999")
+
+
+def times_in(values: pa.Array | pa.ChunkedArray) -> Iterator[pa.Array]:
+    """Yield the dates and timestamps, also those inside of structs, lists and maps."""
+    if pa.types.is_temporal(values.type):
+        yield values
+    elif pa.types.is_nested(values.type):
+        for chunk in values.chunks if isinstance(values, pa.ChunkedArray) else (values,):
+            if pa.types.is_map(chunk.type):
+                pair = pa.struct({"key": chunk.type.key_type, "value": chunk.type.item_type})
+                chunk = chunk.cast(pa.list_(pair))
+            inner = chunk.flatten()
+            for part in inner if isinstance(inner, list) else (inner,):
+                yield from times_in(part)
 
 
 def timestamps(values: pa.Array, timezone: str) -> pa.Array:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ...dataplane.columns import Column, Columns, check_names, decimal_texts, decimals, to_arrow
 from ...dataplane.errors import SourceError
+from ...dataplane.json_text import plain
 from ...dataplane.real_paths import open_below
 from ...protocol.units import printable
 from .dialect import Drift
-from .json_values import check_years
+from .json_values import check_years, times_in
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -164,7 +165,7 @@ def rows_of(
 
     first = 0
     names = [column.name for column in columns if column.name in file.schema_arrow.names]
-    old = [name for name in _int96_columns(file) if name in names]
+    old = [name for name in names if name in _int96_columns(file)]
     exact = opened(path, descriptor, unit="ns") if old else None
     for group in range(file.num_row_groups):
         count = file.metadata.row_group(group).num_rows
@@ -278,6 +279,8 @@ def _texts(values: pa.Array) -> pa.Array:
     kind = values.type
     if pa.types.is_timestamp(kind):
         local = values.cast(pa.timestamp(kind.unit)).cast(pa.string())
+        if pc.any(pc.starts_with(local, "<")).as_py():
+            raise OverflowError("a year that has no text")  # Arrow writes <value out of range: 1>.
         texts = pc.replace_substring(local, " ", "T", max_replacements=1)
         return texts if kind.tz is None else pc.binary_join_element_wise(texts, pa.scalar("Z"), "")
     if pa.types.is_decimal(kind):
@@ -302,7 +305,10 @@ def _plain(value: Any, kind: pa.DataType) -> Any:
     if value is None:
         return None
     if pa.types.is_map(kind):
-        return {_key(key): _plain(item, kind.item_type) for key, item in value}
+        found = {_key(key): _plain(item, kind.item_type) for key, item in value}
+        if len(found) < len(value):
+            raise ValueError("a map has a key twice")
+        return found
     if pa.types.is_struct(kind):
         return {field.name: _plain(value[field.name], field.type) for field in kind}
     if pa.types.is_nested(kind):
@@ -318,12 +324,16 @@ def _text(value: Any) -> str:
     """Return a value that JSON lacks: bytes as base64, times in ISO 8601, decimals and others as their text."""
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
-    return str(value.isoformat()) if hasattr(value, "isoformat") else str(value)
+    return str(value.isoformat()) if hasattr(value, "isoformat") else plain(value)
 
 
-def _int96_columns(file: pyarrow.parquet.ParquetFile) -> Sequence[str]:
-    leaves = (file.schema.column(at) for at in range(len(file.schema)))
-    return [leaf.path for leaf in leaves if leaf.physical_type == "INT96"]
+def _int96_columns(file: pyarrow.parquet.ParquetFile) -> frozenset[str]:
+    """Return the columns with timestamps in the form INT96, also inside of structs, lists and maps."""
+    leaves = [file.schema.column(at) for at in range(len(file.schema))]
+    paths = [leaf.path for leaf in leaves if leaf.physical_type == "INT96"]
+    return frozenset(
+        name for name in file.schema_arrow.names if any(path == name or path.startswith(f"{name}.") for path in paths)
+    )
 
 
 def _exact(rough: pa.ChunkedArray, exact: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -334,11 +344,20 @@ def _exact(rough: pa.ChunkedArray, exact: pa.ChunkedArray) -> pa.ChunkedArray:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    us = rough.cast(pa.int64())
+    # A nested column keeps its form, with one unit for all of its timestamps.
+    pairs = [(r, e) for r, e in zip(times_in(rough), times_in(exact), strict=True) if r.type != e.type]
+    us = pa.chunked_array([each for r, _ in pairs for each in _chunks(r)], pa.timestamp("us")).cast(pa.int64())
+    ns = pa.chunked_array([each for _, e in pairs for each in _chunks(e)], pa.timestamp("ns")).cast(pa.int64())
     is_held = pc.and_(pc.greater(us, _FIRST_EXACT_US + 1), pc.less(us, -_FIRST_EXACT_US - 1))
     if pc.all(is_held).as_py() is not False:
         return exact
-    rest = pc.subtract(exact.cast(pa.int64()), pc.multiply(pc.if_else(is_held, us, 0), 1000))
+    rest = pc.subtract(ns, pc.multiply(pc.if_else(is_held, us, 0), 1000))
     if pc.any(pc.and_(is_held, pc.not_equal(rest, 0))).as_py():
         raise pa.ArrowInvalid("timestamps with nanoseconds beside some of other centuries")
     return rough
+
+
+def _chunks(values: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
+    import pyarrow as pa
+
+    return values.chunks if isinstance(values, pa.ChunkedArray) else [values]
