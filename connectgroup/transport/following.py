@@ -5,6 +5,8 @@ one that a coordinator names as the owner of the log (FindCoordinator), then to 
 While no coordinator serves, the addresses are tried again and again until the time of the call is up. A request whose
 outcome is unknown fails, as with any client; the next call begins at another address.
 
+Each coordinator describes those that share the log: one that cannot read the log is no reason to fail.
+
 A client that lives longer than ``LEARN_S`` learns the addresses of the coordinators that stand by, too: one that was
 given a single address is not lost with the machine that has it.
 
@@ -20,7 +22,7 @@ from typing import Final
 
 from ..backoff import Attempts, BackOff
 from ..checks import parse_address
-from ..errors import ConfigError, NotAuthenticated, NotCoordinator, NotSent, TransportError
+from ..errors import ConfigError, CoordinatorNotAvailable, NotAuthenticated, NotCoordinator, NotSent, TransportError
 from ..protocol.messages.api import Request, Response
 from ..protocol.messages.cluster import (
     DescribeCoordinatorsRequest,
@@ -124,7 +126,7 @@ class FollowingClient(Client):
                 if client is self._current:
                     self._current = self._after(client)
                 raise
-            if response is not None and error_of(request, response)[0] != NotCoordinator.code:
+            if response is not None and not _is_for_another(request, response):
                 if self._is_due(loop.time()):
                     self._learning = loop.create_task(self._learn(), name=f"coordinators besides {client.address}")
                 return response
@@ -219,3 +221,12 @@ class FollowingClient(Client):
         if not self._has_choice:
             return TcpClient(host, port, self._client_id, access=self._access)
         return TcpClient(host, port, self._client_id, access=self._access, connect_timeout_s=CONNECT_TIMEOUT_S)
+
+
+def _is_for_another(request: Request, response: Response) -> bool:
+    """Whether another coordinator may answer a request that this one has not."""
+    code = error_of(request, response)[0]
+    # Of a request that may have changed something, CoordinatorNotAvailable says that its outcome is unknown.
+    return code == NotCoordinator.code or (
+        isinstance(request, DescribeCoordinatorsRequest) and code == CoordinatorNotAvailable.code
+    )

@@ -6,12 +6,10 @@ is detected. Sessions are longer than the tests: a task that stops was stopped b
 
 from __future__ import annotations
 
-import json
-import re
 import signal
 import sys
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -23,7 +21,8 @@ from tests.spark.postgres_server import RestartableServer, Unavailable, programs
 from tests.volume import ci_only
 
 from .commands import CommandGroup
-from .processes import COMMAND, Program, call_command, free_ports, marked, wait
+from .failovers import Coordinators, Failovers, Group
+from .processes import Program, marked, wait
 from .test_coordinator_restart import LOST, SESSION_TIMEOUT_MS
 
 if TYPE_CHECKING:
@@ -42,60 +41,6 @@ def no_process_is_left_over() -> Iterator[None]:
         yield
 
 
-class Group(CommandGroup):
-    """Repeats a change that no coordinator has served: a busy machine may cost the one that serves its lease."""
-
-    def put_config(self, name: str, config: Mapping[str, str]) -> None:
-        file = self.root / f"{name}.json"
-        file.write_text(json.dumps({"name": name, "config": dict(config)}))
-        wait(f"the change of connector {name}", lambda: self.run("connectors", "put", file).code == 0)
-
-
-class Coordinators:
-    """Coordinators of one log, by address. Each has a port that it keeps when it is started again."""
-
-    def __init__(self, log: str, count: int, stack: ExitStack) -> None:
-        self._log, self._stack = log, stack
-        self.running: dict[str, Program] = {}
-        for port in free_ports(count):
-            self.start(f"127.0.0.1:{port}")
-
-    def start(self, address: str) -> None:
-        port = address.rpartition(":")[2]
-        options = "--session-timeout-ms", SESSION_TIMEOUT_MS, "--heartbeat-interval-ms", 1_000
-        program = Program("coordinator", "--log", self._log, "--port", port, *options, command=COMMAND)
-        self.running[address] = self._stack.enter_context(program)
-        program.line_with("coordinator at ")
-
-    @property
-    def addresses(self) -> str:
-        return ",".join(self.running)
-
-    def roles(self) -> dict[str, str]:
-        """By address, of the coordinators that ``coordinators list`` has."""
-        done = call_command("coordinators", "list", "--json", "--coordinator", self.addresses)
-        return {each["address"]: each["role"] for each in json.loads(done.out)["coordinators"]} if not done.code else {}
-
-    def owner(self) -> str:
-        """The address of the one that serves."""
-        return wait("one that serves", lambda: next((at for at, role in self.roles().items() if role == "serves"), ""))
-
-    def wait_for_all(self) -> None:
-        """Wait until one serves and all others stand by."""
-        wait(
-            "all coordinators",
-            lambda: sorted(self.roles().values()) == ["serves"] + ["stands by"] * (len(self.running) - 1),
-        )
-
-    def said(self, before: dict[str, int], what: str) -> bool:
-        """Whether one of them has logged what the expression matches, after so many lines."""
-        lines = (line for address, program in self.running.items() for line in program.lines[before[address] :])
-        return any(re.search(what, line) for line in lines)
-
-    def output(self) -> str:
-        return "\n".join(f"{address}:\n{program.output()}" for address, program in self.running.items())
-
-
 def test_tasks_run_on_through_every_kind_of_failover(tmp_path: Path, database: str) -> None:
     """SIGKILL, SIGSTOP and back, a clean stop; changes are possible after each."""
     run_through_every_kind_of_failover(tmp_path, database)
@@ -108,7 +53,7 @@ def test_tasks_run_on_through_every_kind_of_failover_on_kafka(tmp_path: Path, br
 
 def run_through_every_kind_of_failover(tmp_path: Path, log: str) -> None:
     with ExitStack() as stack:
-        coordinators = Coordinators(log, 3, stack)
+        coordinators = Coordinators([log] * 3, stack, session_timeout_ms=SESSION_TIMEOUT_MS)
         group = Group(tmp_path, tasks=TASKS)
         group.address = coordinators.addresses
         coordinators.wait_for_all()
@@ -193,7 +138,7 @@ def test_tasks_run_on_while_the_broker_is_away(tmp_path: Path) -> None:
 def run_while_the_database_is_away(tmp_path: Path, log: str, server: RestartableServer | Broker, problem: str) -> None:
     """``problem``: what the coordinator that served says, as a regular expression."""
     with ExitStack() as stack:
-        coordinators = Coordinators(log, 2, stack)
+        coordinators = Coordinators([log] * 2, stack, session_timeout_ms=SESSION_TIMEOUT_MS)
         group = Group(tmp_path, tasks=TASKS)
         group.address = coordinators.addresses
         coordinators.wait_for_all()
@@ -220,6 +165,18 @@ def run_while_the_database_is_away(tmp_path: Path, log: str, server: Restartable
         assert [unit for _, unit in group.starts()[len(starts) :] if unit.startswith("naps")] == [], output()
         assert group.stops() == []
         assert not [line for line in a.lines if LOST.search(line)], output()
+
+
+@ci_only("10 s of processor time; in a user's run, the other faults above, and tests/log/test_election.py")
+def test_tasks_run_on_when_the_owner_is_cut_off_from_the_database(tmp_path: Path) -> None:
+    """``python -m tests.integration.failovers`` does it, and each other kind, many times under a pipeline."""
+    try:
+        programs()
+    except Unavailable as missing:
+        pytest.skip(str(missing))
+    with Failovers(tmp_path, tasks=TASKS, has_pipeline=False, session_timeout_ms=SESSION_TIMEOUT_MS) as failovers:
+        failovers.fail("cut")
+        assert not any(failovers.check().values()), failovers.output()
 
 
 @ci_only("two Spark sessions, a minute of processor time; the tests above have the fail-overs under idle tasks")

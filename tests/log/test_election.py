@@ -344,6 +344,24 @@ async def test_client_with_one_address_follows_when_that_coordinator_is_gone(
             await client.close()
 
 
+async def test_client_asks_another_coordinator_than_one_that_cannot_read_the_log(database: str) -> None:
+    """Each coordinator describes those that share the log; one that is cut off from the database cannot."""
+    async with listening(database) as owner:
+        await owner.serves()
+        async with listening(database) as other:
+            await until(lambda: other.log.owner == owner.log.address)
+            other.store.is_away = True
+            client = following.FollowingClient(
+                [parse_address("other", other.log.address), parse_address("owner", owner.log.address)], access=Access()
+            )
+            found = await client.call(DescribeCoordinatorsRequest(), timeout_s=60)
+            assert isinstance(found, DescribeCoordinatorsResponse)
+            assert found.coordinators[0].address == owner.log.address
+            assert client.address == owner.log.address
+            await client.close()
+            other.store.is_away = False
+
+
 async def test_connections_do_not_outlive_the_term_of_their_coordinator(database: str) -> None:
     """A request that was sent to an earlier term must not arrive in a later one, which could take it for a new one."""
     async with process(database, lease_s=1.5) as owner:

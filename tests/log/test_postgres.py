@@ -24,6 +24,7 @@ from connectgroup.log.base import (
     LogFenced,
     LogHeld,
     LogNotWritable,
+    Ownership,
 )
 from connectgroup.log.leased import LeasedLog
 from connectgroup.log.postgres.store import PostgresStore
@@ -83,6 +84,11 @@ class Faulty(PostgresStore):
         if loses == "answer":
             raise LogError("no answer")
         return written
+
+    async def ownership(self) -> Ownership:
+        if self.is_away:
+            raise LogError("no answer")
+        return await super().ownership()
 
     async def deliver_late(self) -> bool:
         return await super().append(*self._late)
